@@ -1,0 +1,1 @@
+"""The embedded Google Cloud: Compute Engine, Cloud Storage and metadata servers on loopback."""

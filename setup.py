@@ -1,0 +1,40 @@
+"""Berg: run machine-learning experiments on Google Cloud accelerators, keep the results in a bucket."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+here = Path(__file__).parent
+version = re.search(r'__version__ = "(.+)"', (here / "berg/__init__.py").read_text())
+
+setup(
+    name="berg",
+    version=version.group(1),
+    description=__doc__.strip(),
+    long_description=(here / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    python_requires=">=3.10",
+    packages=["berg", "berg.local"],
+    package_data={"berg.local": ["*.sh"]},
+    install_requires=[
+        "click>=8.1",
+        "GitPython>=3.1.40",
+        "google-auth>=2.30",
+        "google-cloud-compute>=1.19",
+        "google-cloud-storage>=2.18",
+        "requests>=2.31",
+    ],
+    extras_require={
+        # The embedded cloud: a web server, and Google's discovery documents to check requests against.
+        "local": ["aiohttp>=3.9", "google-api-python-client>=2.150"],
+        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100"],
+        "lint": ["ruff>=0.6", "mypy>=1.11", "types-requests"],
+    },
+    entry_points={
+        "console_scripts": [
+            "berg = berg.cli:main",
+            "berg-worker = berg.worker:main",
+        ]
+    },
+)
