@@ -1,3 +1,12 @@
 """Run machine-learning experiments on Google Cloud accelerators and keep the results in a bucket."""
 
+import click
+
 __version__ = "0.1.0"
+
+
+class BergError(click.ClickException):
+    """What went wrong, for the person at the terminal: the thing by name, then the next step."""
+
+    def show(self, file=None):
+        click.secho(f"berg: {self.message}", fg="red", err=True)

@@ -1,0 +1,3 @@
+from berg.cli import main
+
+main()

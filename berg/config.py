@@ -1,0 +1,192 @@
+"""Berg's settings and the cloud they lead to: ~/.berg/berg.json, BERG_* variables, defaults.
+
+Precedence: a flag, then BERG_<KEY>, then the file, then the default. This is the only module that
+knows where the APIs are; with `endpoint` null they are Google's.
+"""
+
+import functools
+import getpass
+import json
+import os
+import re
+import socket
+import tempfile
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from berg import BergError
+
+VERSION = 1
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+HELP = {
+    "project": "Google Cloud project that pays for the machines",
+    "region": "region whose zones are tried, and where the bucket lives",
+    "zones": "zones to try, in this order (empty: all of the region that have the GPU)",
+    "bucket": "bucket for code, logs and results",
+    "default_image": "image or image family that machines boot",
+    "default_image_project": "project that owns the image",
+    "service_account": "account that machines act as (empty: the project's default)",
+    "network": "VPC network",
+    "subnetwork": "subnetwork, where the network has custom ones",
+    "ssh_user": "user to log in as",
+    "ssh_port": "port of ssh on the machines",
+    "user": "your name on machines and jobs",
+    "endpoint": "base address of the APIs (null: Google)",
+    "credentials_file": "credentials to use instead of Application Default Credentials",
+}
+
+
+def home() -> Path:
+    return Path(os.environ.get("BERG_HOME") or Path.home() / ".berg")
+
+
+def path() -> Path:
+    return home() / "berg.json"
+
+
+def local_folder() -> Path:
+    """Where the embedded cloud of this user keeps its state."""
+    return home() / "local"
+
+
+def label(text: str) -> str:
+    """Text as a label value or a part of a name: lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
+
+
+@dataclass
+class Config:
+    project: str = ""
+    region: str = "us-central1"
+    zones: list[str] = field(default_factory=list)
+    bucket: str = ""
+    default_image: str = "pytorch-2-9-cu129-ubuntu-2404-nvidia-580"
+    default_image_project: str = "deeplearning-platform-release"
+    service_account: str = ""
+    network: str = "default"
+    subnetwork: str = ""
+    ssh_user: str = "root"
+    ssh_port: int = 22
+    user: str = field(default_factory=lambda: label(getpass.getuser()) or "nobody")
+    endpoint: str | None = None
+    credentials_file: str | None = None
+    _version: int = VERSION
+
+    @property
+    def compute_url(self) -> str:
+        return f"{self.endpoint or 'https://compute.googleapis.com'}/compute/v1/projects/{self.project}"
+
+    @functools.cached_property
+    def credentials(self):
+        """Google credentials; raises google.auth.exceptions.DefaultCredentialsError without any."""
+        import google.auth
+
+        self.start_embedded_cloud()
+        if self.credentials_file:
+            return google.auth.load_credentials_from_file(self.credentials_file, scopes=SCOPES)[0]
+        if not on_google():
+            os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits seconds for a metadata server
+        return google.auth.default(scopes=SCOPES)[0]
+
+    @functools.cached_property
+    def session(self):
+        """An HTTP session that signs its requests, for single calls of Compute Engine."""
+        from google.auth.transport.requests import AuthorizedSession
+
+        return AuthorizedSession(self.credentials)
+
+    def start_embedded_cloud(self) -> None:
+        """Start the embedded cloud if the endpoint is this user's and nothing answers there."""
+        if not self.endpoint or not local_folder().is_dir():
+            return
+        address = urlsplit(self.endpoint)
+        try:
+            socket.create_connection((address.hostname, address.port), 1).close()
+        except OSError:
+            from berg.local import control
+
+            click.echo(f"Starting the embedded cloud at {self.endpoint}", err=True)
+            control.start(local_folder(), address.port)
+
+
+def on_google() -> bool:
+    """Whether this computer is a Google machine (asked of its firmware, not of the network)."""
+    if os.environ.get("GCE_METADATA_HOST"):
+        return True
+    try:
+        return Path("/sys/class/dmi/id/product_name").read_text().startswith("Google")
+    except OSError:
+        return False
+
+
+def read_file() -> dict[str, Any]:
+    """The settings file as it is; {} without one."""
+    try:
+        values = json.loads(path().read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise BergError(f"cannot read {path()}: {error}. Mend it or run: berg init") from None
+    except json.JSONDecodeError as error:
+        raise BergError(
+            f"{path()} is not valid JSON at line {error.lineno}: {error.msg}. Mend it or run: berg init"
+        ) from None
+    if not isinstance(values, dict):
+        raise BergError(f"{path()} must hold one JSON object. Mend it or run: berg init")
+    return values
+
+
+def load(**flags: Any) -> Config:
+    """Settings from flags (None: not given), the environment, the file and the defaults."""
+    values = read_file()
+    known = {f.name: f for f in fields(Config)}
+    for key in sorted(set(values) - set(known)):
+        click.secho(f"berg: unknown key {key!r} in {path()} is ignored", fg="yellow", err=True)
+    config = Config()
+    for key in known.keys() & values.keys():
+        value, default = values[key], getattr(config, key)
+        if value is not None and type(value) is not type(default) and default is not None:
+            kind = {list: "a list", int: "a whole number"}.get(type(default), "text")
+            raise BergError(f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Run: berg init")
+        if value is not None:
+            setattr(config, key, value)
+    for key in HELP:
+        text = os.environ.get(f"BERG_{key.upper()}")
+        value = flags.get(key) if flags.get(key) not in (None, ()) else text or None
+        if value is not None:
+            setattr(config, key, convert(key, value, getattr(config, key)))
+    return config
+
+
+def convert(key: str, value: Any, like: Any) -> Any:
+    """A flag's or variable's text as the kind of value that the setting holds."""
+    if isinstance(like, list):
+        return value.split(",") if isinstance(value, str) else list(value)
+    if isinstance(like, int) and isinstance(value, str):
+        if not value.isdigit():
+            raise BergError(f"{key} must be a whole number, not {value!r}")
+        return int(value)
+    return value
+
+
+def load_ready(**flags: Any) -> Config:
+    """Settings that are complete enough to work with."""
+    config = load(**flags)
+    missing = [key for key in ("project", "bucket") if not getattr(config, key)]
+    if missing:
+        where = f"{path()} has no {' and no '.join(missing)}" if path().exists() else f"no {path()} yet"
+        raise BergError(f"{where}. Run: berg init (or, to try berg without Google: berg init --local)")
+    return config
+
+
+def save(values: dict[str, Any]) -> None:
+    """Write settings over those in the file; keys that are not named stay as they are."""
+    merged = {**read_file(), **values, "_version": VERSION}
+    path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.NamedTemporaryFile("w", dir=path().parent, delete=False) as temporary:
+        temporary.write(json.dumps(merged, indent=2) + "\n")
+    Path(temporary.name).replace(path())

@@ -1,0 +1,166 @@
+"""The job: the contract between the laptop that submits it and the machine that runs it.
+
+    .berg/jobs/<job>_metadata.json   what to run; written once
+    .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
+    .berg/logs/<job>/<machine>.log   what its machines printed
+    berg_results/<results_dir>/...   what it left
+"""
+
+import json
+import re
+import secrets
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any
+
+from berg import BergError
+
+VERSION = 1
+ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
+FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
+# A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass
+class Job:
+    """One command on one or more machines. Times are ISO 8601 in UTC."""
+
+    job_name: str
+    cmd: str
+    results_dir: str
+    gcs_results_dir: str
+    repo_name: str
+    git_commit: str
+    git_snapshot: str
+    git_dirty: bool = False
+    git_changed_files: list[str] = field(default_factory=list)
+    snapshot: dict[str, Any] = field(default_factory=dict)
+    install_script: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
+    num_machines: int = 1
+    gpus_per_machine: int = 0
+    gpu_type: str = ""
+    machine_type: str = ""
+    image: str = ""
+    run_on: str = "first"
+    kill_instance_after_job: bool = True
+    max_run_seconds: int = 0
+    created_at: str = ""
+    created_by: str = ""
+    berg_version: str = ""
+    version: int = VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+    def summary(self) -> dict[str, Any]:
+        """What a list shows of the job; it travels with every state."""
+        return {
+            "user": self.created_by,
+            "created_at": self.created_at,
+            "cmd": self.cmd[:500],
+            "results_dir": self.results_dir,
+            "repo": self.repo_name,
+            "commit": self.git_snapshot[:12],
+            "machines": self.num_machines,
+            "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else "",
+        }
+
+
+def from_json(data: bytes, name: str) -> Job:
+    """The job in `data`; raises BergError if it is damaged or written by a newer berg."""
+    try:
+        values = json.loads(data)
+        known = {f.name for f in fields(Job)}
+        job = Job(**{key: value for key, value in values.items() if key in known})
+        check_results_dir(job.results_dir)
+        if job.job_name != name or not isinstance(job.cmd, str) or "commit" not in job.snapshot:
+            raise ValueError("it does not describe this job")
+    except (ValueError, TypeError, AttributeError, BergError) as error:
+        raise BergError(f"{metadata_path(name)} is damaged ({error}). Submit the job again: berg run") from None
+    if job.version > VERSION:
+        raise BergError(f"job {name} was written by berg {job.berg_version}, newer than this one")
+    return job
+
+
+@dataclass
+class State:
+    """How a job goes. Only its worker writes RUNNING and later; LOST is a reader's conclusion."""
+
+    state: str = "SUBMITTED"
+    exit_code: int | None = None
+    reason: str = ""
+    attempt: int = 1
+    machine: str = ""
+    zone: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    synced_until: str = ""
+    job: dict[str, Any] = field(default_factory=dict)  # Job.summary()
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def state_from_json(data: str | bytes) -> State:
+    values = json.loads(data)
+    known = {f.name for f in fields(State)}
+    return State(**{key: value for key, value in values.items() if key in known})
+
+
+def metadata_path(name: str) -> str:
+    return f".berg/jobs/{name}_metadata.json"
+
+
+def state_path(name: str) -> str:
+    return f".berg/jobs/{name}_state.json"
+
+
+def log_prefix(name: str) -> str:
+    return f".berg/logs/{name}/"
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def age_seconds(timestamp: str) -> float:
+    then = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    return (datetime.now(timezone.utc) - then).total_seconds()
+
+
+def new_name(repo_name: str) -> str:
+    """A name for a job that got none: the repo, the minute, and three characters against collisions."""
+    slug = re.sub(r"^[^a-z]+", "", re.sub(r"[^a-z0-9]+", "-", repo_name.lower())).strip("-")[:40].strip("-")
+    unique = "".join(secrets.choice("bcdfghjkmnpqrstvwxz23456789") for _ in range(3))
+    return f"{slug or 'job'}-{datetime.now().strftime('%m%d-%H%M')}-{unique}"
+
+
+def check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        why = "longer than 63 characters" if len(name) > 63 else "not a name that Compute Engine takes"
+        raise BergError(
+            f"{name!r} is {why}: use lower-case letters, digits and dashes, beginning with a letter, "
+            "for example: berg run -n bs-256"
+        )
+    return name
+
+
+def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
+    """The folder named after `berg_results/` in a command, such as sweep1/bs_256; None without one."""
+    found = re.search(r"berg_results/([^\s'\"`;|&<>()=,$\\*?]+)", cmd)
+    return found.group(1).strip("/") or None if found else None
+
+
+def check_results_dir(results_dir: str) -> str:
+    """A results dir is a relative path of plain parts; it becomes a folder here, there and in the bucket."""
+    parts = results_dir.split("/")
+    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\x00-\x1f\\*?\[\]#]", results_dir):
+        raise BergError(f"{results_dir!r} cannot be a results dir: give a relative path, such as sweep1/bs_256")
+    return results_dir

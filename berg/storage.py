@@ -1,0 +1,199 @@
+"""The bucket: reads, writes and lists, retried where that is safe, with errors in plain sentences.
+
+Every write can carry a generation precondition (0: the object must not exist yet), which is what makes
+a retry, a second laptop or a second worker unable to do a thing twice.
+"""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from berg import BergError
+from berg.config import Config
+
+TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
+
+
+class Changed(BergError):
+    """The object is not at the generation that the writer expected."""
+
+
+class Bucket:
+    """One bucket. Methods raise what google-cloud-storage raises, save `Changed` for a precondition."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.name = config.bucket
+
+    @functools.cached_property
+    def client(self):
+        from google.cloud import storage
+        from requests.adapters import HTTPAdapter
+
+        options = {"api_endpoint": self.config.endpoint} if self.config.endpoint else {}
+        client = storage.Client(
+            project=self.config.project, credentials=self.config.credentials, client_options=options
+        )
+        client._http.mount("http", HTTPAdapter(pool_maxsize=64, pool_block=True))
+        return client
+
+    @functools.cached_property
+    def bucket(self):
+        return self.client.bucket(self.name)
+
+    @functools.cached_property
+    def retry(self):
+        """408, 429, 500-504 and broken connections, with jitter, for two minutes; never another 4xx."""
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        return DEFAULT_RETRY.with_deadline(120)
+
+    def read(self, name: str) -> bytes | None:
+        """Content of an object; None if there is no such object."""
+        return self.read_from(name, 0)
+
+    def read_from(self, name: str, start: int, end: int | None = None) -> bytes | None:
+        """Bytes of an object from `start` on (before `end`); b"" where it ends, None without the object."""
+        from google.api_core import exceptions
+
+        try:
+            return self.bucket.blob(name).download_as_bytes(
+                start=start or None, end=end and end - 1, timeout=TIMEOUT, retry=self.retry, checksum=None if start else "auto"
+            )
+        except exceptions.RequestRangeNotSatisfiable:
+            return b""
+        except exceptions.NotFound as error:
+            if "bucket" in str(error).lower() and "object" not in str(error).lower():
+                raise
+            return None
+
+    def exists(self, name: str) -> bool:
+        return self.bucket.blob(name).exists(timeout=TIMEOUT, retry=self.retry)
+
+    def get(self, name: str):
+        """The object's metadata as a Blob, None without the object."""
+        return self.bucket.get_blob(name, timeout=TIMEOUT, retry=self.retry)
+
+    def write(
+        self, name: str, data: str | bytes, generation: int | None = None, metadata: dict[str, str] | None = None
+    ) -> int:
+        """Write a small object and return its generation; raises Changed if it is not at `generation`."""
+        data = data.encode() if isinstance(data, str) else data
+        blob = self.bucket.blob(name)
+        blob.metadata = metadata
+        return self._put(
+            blob, generation, lambda **options: blob.upload_from_string(data, "application/octet-stream", **options)
+        )
+
+    def upload(self, name: str, path: Path, generation: int | None = None, exists_ok: bool = False) -> None:
+        """Upload a file as it is; with `exists_ok` an object that is there already counts as sent."""
+        blob = self.bucket.blob(name)
+        try:
+            self._put(blob, generation, lambda **options: blob.upload_from_filename(str(path), **options))
+        except Changed:
+            if not exists_ok:
+                raise
+
+    def upload_stream(self, name: str, stream: IO[bytes], size: int) -> Any:
+        """Upload `size` bytes of a stream; returns the Blob with its generation and crc32c."""
+        blob = self.bucket.blob(name)
+        start = stream.tell()
+
+        def put(**options):
+            stream.seek(start)
+            blob.upload_from_file(stream, size=size, content_type="application/octet-stream", **options)
+
+        self._put(blob, None, put)
+        return blob
+
+    def _put(self, blob, generation: int | None, put) -> int:
+        from google.api_core import exceptions
+
+        # Content is checked by its crc32c on arrival. Without a precondition the last writer wins, which
+        # makes a repeated write harmless, so that it may be retried as well.
+        try:
+            put(if_generation_match=generation, timeout=TIMEOUT, retry=self.retry, checksum="crc32c")
+        except exceptions.PreconditionFailed:
+            raise Changed(f"gs://{self.name}/{blob.name} was changed by somebody else") from None
+        return blob.generation
+
+    def append(self, name: str, tail_name: str, stream: IO[bytes], size: int, generation: int) -> Any:
+        """Append `size` bytes of a stream to an object that is at `generation`; returns its Blob."""
+        from google.api_core import exceptions
+
+        tail = self.upload_stream(tail_name, stream, size)
+        blob = self.bucket.blob(name)
+        try:
+            # The tail is named twice in what a retry sees, never in what it writes: a second attempt
+            # finds the object at another generation and changes nothing.
+            blob.compose(
+                [self.bucket.blob(name), tail], if_generation_match=generation, timeout=TIMEOUT, retry=self.retry
+            )
+        except exceptions.PreconditionFailed:
+            raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
+        finally:
+            self.delete(tail_name)
+        return blob
+
+    def download(self, name: str, path: Path, generation: int | None = None) -> None:
+        """Download an object to a temporary name beside `path`, check its crc32c, then move it there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name[:100]}.berg-part")
+        try:
+            blob = self.bucket.blob(name, generation=generation)
+            blob.download_to_filename(str(temporary), timeout=TIMEOUT, retry=self.retry, checksum="crc32c")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def delete(self, *object_names: str) -> None:
+        """Delete objects; those that do not exist are passed over."""
+        from google.api_core import exceptions
+
+        for name in object_names:
+            try:
+                self.bucket.blob(name).delete(timeout=TIMEOUT, retry=self.retry)
+            except exceptions.NotFound:
+                pass
+
+    def list(self, prefix: str, fields: str = "name,size,crc32c,generation,updated") -> Iterator[Any]:
+        """Blobs under a prefix in order of their names, a page of 1,000 at a time."""
+        return iter(
+            self.client.list_blobs(
+                self.bucket, prefix=prefix, fields=f"items({fields}),nextPageToken", timeout=TIMEOUT, retry=self.retry
+            )
+        )
+
+
+def explain(error: BaseException, config: Config | None = None) -> str | None:
+    """A sentence and the next step for an error of Google's libraries; None for any other error."""
+    import requests
+    from google.api_core import exceptions
+    from google.auth import exceptions as auth
+
+    bucket = config.bucket if config else ""
+    renew = "Run: gcloud auth application-default login"
+    if config and config.credentials_file:
+        renew = "Run: berg local start" if config.endpoint else f"Renew {config.credentials_file}"
+    if isinstance(error, auth.DefaultCredentialsError):
+        return f"no Google credentials found. {renew}"
+    if isinstance(error, (auth.RefreshError, exceptions.Unauthorized)):
+        return f"your Google credentials have expired or were revoked. {renew}"
+    if isinstance(error, (auth.TransportError, requests.ConnectionError, requests.Timeout)):
+        where = config.endpoint if config and config.endpoint else "Google Cloud"
+        return f"cannot reach {where}. Check the network and try again"
+    if isinstance(error, exceptions.RetryError):
+        return (config and explain(error.cause, config)) or f"{error.cause or error}; it was retried. Try again later"
+    if isinstance(error, exceptions.NotFound) and "bucket" in str(error).lower():
+        return f"bucket {bucket!r} does not exist. Create it, or choose another one: berg init"
+    if isinstance(error, exceptions.Forbidden):
+        if "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors):
+            return f"an API is not enabled: {error.message}"
+        return (
+            f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the role "
+            f"roles/storage.objectAdmin on it ({error.message}). Choose another one: berg init"
+        )
+    if isinstance(error, exceptions.GoogleAPICallError):
+        return f"Google refused: {error.message} (HTTP {error.code})"
+    return None
