@@ -204,7 +204,7 @@ def check_body(api: Api, method: Method, body: Any) -> None:
 
 
 def check_answer(api: Api, method: Method, body: Any) -> None:
-    """Check an answer of ours. Stricter than Google is with requests: 64-bit integers are strings, no null."""
+    """Check an answer of ours: like a request, but 64-bit integers must be strings and nothing null."""
     if method.response is not None:
         _check(api, method.response, body, "response", method.id, answer=True)
 
@@ -242,10 +242,10 @@ def _check_object(api: Api, schema: dict, value: Any, where: str, method_id: str
     if answer:
         return
     for key, inner in properties.items():
-        # ACLs are the one "required" that Google itself does not insist on: with uniform access they are refused.
-        if method_id in inner.get("annotations", {}).get("required", ()) and key != "acl":
-            if value.get(key) is None:
-                raise invalid(f"Required field '{where}.{key}' not specified", "required", f"{where}.{key}")
+        required = method_id in inner.get("annotations", {}).get("required", ())
+        # Google does not insist on "acl": with uniform access to a bucket there is none to send.
+        if required and key != "acl" and value.get(key) is None:
+            raise invalid(f"Required field '{where}.{key}' not specified", "required", f"{where}.{key}")
 
 
 def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
@@ -303,7 +303,7 @@ def _wrong_type(where: str, wanted: str, value: Any) -> ApiError:
 
 
 def parse_fields(text: str) -> dict:
-    """Parse a `fields` mask such as `items(name,size),nextPageToken` into nested dicts; {} selects all below."""
+    """Parse a mask such as `items(name,size),nextPageToken` into nested dicts; {} selects all below."""
     tree, rest = _parse_group(text, 0)
     if rest != len(text):
         raise invalid(f"Invalid field selection {text}", "invalidParameter", "fields")

@@ -1,0 +1,367 @@
+"""The embedded cloud's one HTTP application: which method a request means, who asks, what goes wrong.
+
+A request passes, in this order: route, bearer token, faults, parameters, body, handler, and a check of
+our own answer. Handlers are plain async functions in tables keyed by Google's method ids.
+
+Not covered: HTTP/2, TLS, gRPC, permissions of single principals, XML API, API keys.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from aiohttp import web
+
+from berg.local import faults_api, schema, storage_api
+from berg.local.errors import ApiError
+from berg.local.faults import Fault, Faults, RequestLog
+from berg.local.storage import Storage
+from berg.local.tokens import Tokens
+
+log = logging.getLogger("berg.local")
+
+MAX_JSON_BODY = 64 << 20
+# Beside their base paths, uploads and downloads of objects have prefixes of their own.
+STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
+UNKNOWN = "unknown"  # method id in the log and for faults, of requests that match nothing
+CLOUD: web.AppKey["Cloud"] = web.AppKey("cloud")
+HANDLERS: web.AppKey[dict] = web.AppKey("handlers")
+
+
+@dataclass
+class Call:
+    """One checked request to a method."""
+
+    method: str  # discovery id, e.g. "compute.instances.insert"
+    params: dict[str, Any]  # path and query parameters, converted (bool, int, repeated -> list)
+    body: dict | None  # JSON body; None for GET and for media uploads
+    request: web.Request  # of a part of a batch: the request that carried the batch
+    principal: str  # email of the owner of the bearer token
+
+
+Handler = Callable[[Call], Awaitable[dict | web.StreamResponse | None]]  # None: 204, no body
+
+
+@dataclass
+class Cloud:
+    """Everything that one embedded cloud owns. `open_cloud` makes one."""
+
+    folder: Path
+    port: int
+    projects: dict[str, dict]  # id -> {"number": "123...", "access": True}
+    tokens: Tokens
+    storage: Storage
+    faults: Faults
+    compute: Any = None  # compute.Compute
+    requests: RequestLog = field(default_factory=RequestLog)
+
+    def __post_init__(self) -> None:
+        self.tokens.endpoint = lambda: f"http://127.0.0.1:{self.port}"
+
+    def save_projects(self) -> None:
+        (self.folder / "projects.json").write_text(json.dumps(self.projects, indent=1))
+
+    def add_project(self, project: str, access: bool = True) -> None:
+        """Add a project, or change whether principals of this cloud may use it."""
+        number = self.projects.get(project, {}).get("number") or str(100_000_000_001 + len(self.projects))
+        self.projects[project] = {"number": number, "access": access}
+        self.save_projects()
+
+
+def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Cloud:
+    """Open the cloud whose state is in `folder`, or make a new one with one project."""
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = folder / "projects.json"
+    projects = json.loads(saved.read_text()) if saved.exists() else {}
+    cloud = Cloud(folder, port, projects, Tokens(folder), Storage(folder / "storage"), Faults())
+    if project not in projects:
+        cloud.add_project(project)
+    return cloud
+
+
+def make_app(cloud: Cloud) -> web.Application:
+    """Return the application that serves `cloud`."""
+    app = web.Application(client_max_size=MAX_JSON_BODY)
+    app[CLOUD] = cloud
+    app[HANDLERS] = storage_api.handlers(cloud)
+    control_routes = faults_api.routes(cloud)
+    if cloud.compute is not None:
+        from berg.local import compute_api
+
+        app[HANDLERS].update(compute_api.handlers(cloud))
+        control_routes += compute_api.control_routes(cloud)
+    app.router.add_post("/token", token)
+    app.router.add_post("/batch/{service}/v1", batch)
+    app.router.add_post("/batch", batch)
+    app.add_routes([_guarded(cloud, route) for route in control_routes])
+    app.router.add_route("*", "/{path:.*}", api)
+    return app
+
+
+def _guarded(cloud: Cloud, route: web.RouteDef) -> web.RouteDef:
+    """Give a control route what API methods have anyway: the token check, and errors as JSON."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        try:
+            authenticate(cloud, request.headers)
+            return await route.handler(request)
+        except ApiError as error:
+            return error_response(error)
+
+    return web.RouteDef(route.method, route.path, handler, route.kwargs)
+
+
+# --- requests to the APIs
+
+
+async def api(request: web.Request) -> web.StreamResponse:
+    """Answer one request to the Compute or Storage API, and log it."""
+    cloud = request.app[CLOUD]
+    path, _, query = request.raw_path.partition("?")
+    found = find_method(request.method, path, query)
+    method_id = found[0].id if found else UNKNOWN
+    response = await respond(request, found, path, query, request.headers, request.read)
+    received = request.content.total_bytes
+    cloud.requests.add(method_id, request.method, request.raw_path, response.status, received)
+    return response
+
+
+def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[str, str]] | None:
+    """Return the method and path parameters of a raw path under any prefix; None if there is none."""
+    for prefix in STORAGE_PREFIXES:
+        if path.startswith(prefix):
+            if "upload_id=" in query and verb in ("PUT", "DELETE"):
+                verb = "POST"  # the session of an upload belongs to the insert that began it
+            found = schema.match(schema.load("storage"), verb, path[len(prefix) :])
+            # Only media travels under these prefixes.
+            media = "storage.objects.get" if prefix.startswith("/download") else "storage.objects.insert"
+            return found if found and found[0].id == media else None
+    for service in ("compute", "storage"):
+        base = f"/{service}/v1/"
+        if path.startswith(base):
+            return schema.match(schema.load(service), verb, path[len(base) :])
+    return None
+
+
+async def respond(
+    request: web.Request,
+    found: tuple[schema.Method, dict[str, str]] | None,
+    path: str,
+    query: str,
+    headers: Any,
+    read: Callable[[], Awaitable[bytes]],
+) -> web.StreamResponse:
+    """Take one request, alone or part of a batch, through all checks and its handler."""
+    try:
+        if found is None:
+            authenticate(request.app[CLOUD], headers)
+            raise ApiError(404, "notFound", f"Not Found: {request.method} {path} is no method of these APIs")
+        return await call_method(request, found, path, query, headers, read)
+    except ApiError as error:
+        return error_response(error)
+    except ConnectionError:
+        return web.Response(status=499)  # the client has gone: this is for the log only
+    except Exception:
+        log.exception("%s %s failed inside the embedded cloud", request.method, path)
+        return error_response(ApiError(500, "backendError", f"Internal error of the embedded cloud: {path}"))
+
+
+async def call_method(
+    request: web.Request,
+    found: tuple[schema.Method, dict[str, str]],
+    path: str,
+    query: str,
+    headers: Any,
+    read: Callable[[], Awaitable[bytes]],
+) -> web.StreamResponse:
+    cloud, handlers = request.app[CLOUD], request.app[HANDLERS]
+    method, path_values = found
+    service = schema.load(method.id.partition(".")[0])
+    pairs = parse_qsl(query, keep_blank_values=True)
+    upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
+    upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
+    # The URI of an upload session is a credential itself, as documented.
+    principal = authenticate(cloud, headers) if "Authorization" in headers or not upload_id else ""
+    fault = cloud.faults.take(method.id, path, path_values.get("zone"))
+    if fault and not fault.after_handler:
+        await suffer(fault, request)
+    if method.id not in handlers:
+        raise ApiError(501, "notImplemented", f"{method.id} is not part of the embedded cloud")
+    params = schema.check_params(
+        service, method, path_values, [pair for pair in pairs if not (upload and pair[0] == "upload_id")]
+    )
+    if upload_id is not None:
+        params["upload_id"] = upload_id
+    body = None
+    if not upload and method.verb not in ("GET", "DELETE"):
+        body = parse_json(await read())
+        schema.check_body(service, method, body)
+    answer = await handlers[method.id](Call(method.id, params, body, request, principal))
+    if fault and fault.after_handler:
+        await suffer(fault, request)
+    return finish(service, method, params, answer)
+
+
+async def suffer(fault: Fault, request: web.Request) -> None:
+    """Do to a request what a fault says: wait, cut the connection, raise."""
+    if fault.delay:
+        await asyncio.sleep(fault.delay)
+    if fault.reset:
+        cut(request)
+        raise ConnectionResetError("cut by a fault")
+    if fault.status:
+        raise fault.error()
+
+
+def cut(request: web.Request) -> None:
+    """Drop the client's connection at once: with lingering off the kernel sends a reset."""
+    if request.transport is not None:
+        sock = request.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        request.transport.abort()
+
+
+def finish(
+    service: schema.Api, method: schema.Method, params: dict, answer: dict | web.StreamResponse | None
+) -> web.StreamResponse:
+    """Turn a handler's answer into a response, after checking it as strictly as requests are."""
+    if answer is None:
+        return web.Response(status=204)
+    if isinstance(answer, web.StreamResponse):
+        return answer
+    try:
+        schema.check_answer(service, method, answer)
+    except ApiError as error:
+        raise RuntimeError(f"answer of {method.id} does not fit Google's schema: {error.message}") from error
+    chosen = schema.select(answer, schema.parse_fields(params["fields"])) if "fields" in params else answer
+    return json_response(chosen, indent=1 if params.get("prettyPrint") == "true" else None)
+
+
+def authenticate(cloud: Cloud, headers: Any) -> str:
+    """Return the principal of the bearer token, or raise Google's 401."""
+    kind, _, token = headers.get("Authorization", "").partition(" ")
+    email = cloud.tokens.email(token.strip()) if kind.lower() == "bearer" else None
+    if email is None:
+        raise ApiError(
+            401,
+            "authError" if token else "required",
+            "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or "
+            "other valid authentication credential.",
+        )
+    return email
+
+
+def parse_json(data: bytes) -> Any:
+    """Parse a request body; an empty one is an empty object."""
+    if not data:
+        return {}
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
+
+
+def json_response(body: dict, status: int = 200, indent: int | None = None) -> web.Response:
+    data = json.dumps(body, indent=indent, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return web.Response(body=data, status=status, content_type="application/json", charset="utf-8")
+
+
+def error_response(error: ApiError) -> web.Response:
+    """The response for an ApiError; 304 has no body."""
+    if error.status < 400:
+        return web.Response(status=error.status)
+    response = json_response(error.body(), error.status)
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="https://accounts.google.com/"'
+    if error.status == 429:
+        response.headers["Retry-After"] = "1"
+    return response
+
+
+# --- batches and tokens
+
+
+async def batch(request: web.Request) -> web.StreamResponse:
+    """Answer a multipart/mixed batch: each part goes the way of a request of its own, in order."""
+    import email.message
+    import email.parser
+
+    head = f"Content-Type: {request.headers.get('Content-Type', '')}\r\n\r\n".encode()
+    outer = email.parser.BytesParser().parsebytes(head + await request.read())
+    if not outer.is_multipart():
+        return error_response(ApiError(400, "badRequest", "Failed to parse batch request: no parts"))
+    parts = []
+    for part in outer.get_payload():
+        assert isinstance(part, email.message.Message)
+        response = await respond_to_part(request, part.get_payload(decode=True))  # type: ignore[arg-type]
+        content_id = part.get("Content-ID", "").strip("<>")
+        lines = [
+            "--batch_berg",
+            "Content-Type: application/http",
+            f"Content-ID: <response-{content_id}>",
+            "",
+            f"HTTP/1.1 {response.status} {response.reason}",
+            f"Content-Length: {len(_text(response))}",
+            *(f"{name}: {value}" for name, value in response.headers.items() if name != "Content-Length"),
+        ]
+        parts.append("\r\n".join(lines).encode() + b"\r\n\r\n" + _text(response) + b"\r\n")
+    content = b"".join(parts) + b"--batch_berg--\r\n"
+    return web.Response(body=content, headers={"Content-Type": "multipart/mixed; boundary=batch_berg"})
+
+
+async def respond_to_part(request: web.Request, part: bytes) -> web.Response:
+    """Answer one part of a batch, itself an HTTP request; headers it lacks come from the outer one."""
+    import email.parser
+
+    first, _, rest = part.lstrip().partition(b"\n")
+    words = first.decode().split()
+    if len(words) < 2:
+        return error_response(ApiError(400, "badRequest", "Failed to parse batch request: bad request line"))
+    message = email.parser.BytesParser().parsebytes(rest)
+    headers = {"Authorization": request.headers.get("Authorization", "")}
+    headers.update({name.title(): value for name, value in message.items()})
+    body = message.get_payload(decode=True)
+
+    async def read() -> bytes:
+        return body.strip() if isinstance(body, bytes) else b""
+
+    verb, target = words[0], urlsplit(words[1])  # google-cloud-storage sends the full URL here
+    found = find_method(verb, target.path, target.query)
+    response = await respond(request, found, target.path, target.query, headers, read)
+    if not isinstance(response, web.Response):
+        response = error_response(ApiError(400, "badRequest", "Media cannot be part of a batch"))
+    path = target.path + (f"?{target.query}" if target.query else "")
+    request.app[CLOUD].requests.add(found[0].id if found else UNKNOWN, verb, path, response.status, len(part))
+    return response
+
+
+def _text(response: web.Response) -> bytes:
+    return response.body if isinstance(response.body, bytes) else b""
+
+
+async def token(request: web.Request) -> web.Response:
+    """OAuth 2.0 token endpoint (RFC 6749, section 6) for google-auth's refresh."""
+    from aiohttp import BasicAuth
+
+    tokens, form = request.app[CLOUD].tokens, await request.post()
+    try:
+        client = BasicAuth.decode(request.headers.get("Authorization", ""))
+    except ValueError:
+        client = BasicAuth(str(form.get("client_id", "")), str(form.get("client_secret", "")))
+    if not tokens.is_client(client.login, client.password):
+        return json_response({"error": "invalid_client", "error_description": "Unauthorized"}, 401)
+    if form.get("grant_type") != "refresh_token":
+        return json_response(
+            {"error": "unsupported_grant_type", "error_description": "Use refresh_token"}, 400
+        )
+    email = tokens.exchange(str(form.get("refresh_token", "")))
+    if email is None:
+        return json_response({"error": "invalid_grant", "error_description": "Bad Request"}, 400)
+    return json_response({"access_token": tokens.mint(email), "expires_in": 3600, "token_type": "Bearer"})
