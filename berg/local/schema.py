@@ -107,7 +107,8 @@ def match(api: Api, verb: str, path: str) -> tuple[Method, dict[str, str]] | Non
         else:
             if "" in values.values():
                 continue
-            return method, {name: unquote(value) for name, value in values.items()}
+            # Bytes that are no UTF-8 pass as surrogates; `check_params` refuses them.
+            return method, {name: unquote(value, errors="surrogateescape") for name, value in values.items()}
     return None
 
 
@@ -123,15 +124,16 @@ def invalid(message: str, reason: str = "invalid", where: str = "") -> ApiError:
 # --- parameters
 
 
-def check_params(
-    api: Api, method: Method, path_values: dict[str, str], query: list[tuple[str, str]]
-) -> dict[str, Any]:
+def check_params(api: Api, method: Method, path_values: dict[str, str], query: list[tuple[str, str]]) -> dict[str, Any]:
     """Check and convert path and query parameters; raise Google's 400 for a wrong one.
 
     Integers (int64 too) become int, booleans bool, repeated parameters lists. The parameters that every
     method takes (`fields`, `alt`, `key`, ...) come back as well, as strings.
     """
     result: dict[str, Any] = {}
+    for name, text in [*path_values.items(), *query]:
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise invalid(f"Parameter '{name}' is not valid UTF-8", "invalidParameter")
     for name, text in path_values.items():
         spec = method.params.get(name, {})
         # "-" stands for "any zone" in the wildcard lookups that gcloud makes.
@@ -262,9 +264,7 @@ def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
         raise _wrong_type(where, "a string", value)
     elif "enum" in schema and value not in schema["enum"]:
         allowed = ", ".join(schema["enum"])
-        raise invalid(
-            f"Invalid value for field '{where}': '{value}'. Must be one of [{allowed}]", "invalid", where
-        )
+        raise invalid(f"Invalid value for field '{where}': '{value}'. Must be one of [{allowed}]", "invalid", where)
     elif "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         raise _no_match(where, value, schema["pattern"])
     elif form == "byte" and not _is_base64(value):
@@ -280,9 +280,7 @@ def _check_integer(schema: dict, value: Any, where: str, answer: bool) -> None:
     low, high = INT_RANGES[form]
     whole = re.fullmatch(r"-?[0-9]{1,20}", text) is not None and not isinstance(value, bool)
     if not (fits and whole and low <= int(text) <= high):
-        raise invalid(
-            f"Invalid value at '{where}' (TYPE_{form.upper()}), {json.dumps(value)}", "invalid", where
-        )
+        raise invalid(f"Invalid value at '{where}' (TYPE_{form.upper()}), {json.dumps(value)}", "invalid", where)
 
 
 def _is_base64(text: str) -> bool:
@@ -294,9 +292,7 @@ def _is_base64(text: str) -> bool:
 
 
 def _wrong_type(where: str, wanted: str, value: Any) -> ApiError:
-    return invalid(
-        f"Invalid value at '{where}': expected {wanted}, got {json.dumps(value)[:80]}", "invalid", where
-    )
+    return invalid(f"Invalid value at '{where}': expected {wanted}, got {json.dumps(value)[:80]}", "invalid", where)
 
 
 # --- partial answers

@@ -184,7 +184,7 @@ async def call_method(
     cloud, handlers = request.app[CLOUD], request.app[HANDLERS]
     method, path_values = found
     service = schema.load(method.id.partition(".")[0])
-    pairs = parse_qsl(query, keep_blank_values=True)
+    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
     upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
     # The URI of an upload session is a credential itself, as documented.
@@ -358,9 +358,7 @@ async def token(request: web.Request) -> web.Response:
     if not tokens.is_client(client.login, client.password):
         return json_response({"error": "invalid_client", "error_description": "Unauthorized"}, 401)
     if form.get("grant_type") != "refresh_token":
-        return json_response(
-            {"error": "unsupported_grant_type", "error_description": "Use refresh_token"}, 400
-        )
+        return json_response({"error": "unsupported_grant_type", "error_description": "Use refresh_token"}, 400)
     email = tokens.exchange(str(form.get("refresh_token", "")))
     if email is None:
         return json_response({"error": "invalid_grant", "error_description": "Bad Request"}, 400)
