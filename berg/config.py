@@ -76,9 +76,9 @@ class Config:
     credentials_file: str | None = None
     _version: int = VERSION
 
-    @property
-    def compute_url(self) -> str:
-        return f"{self.endpoint or 'https://compute.googleapis.com'}/compute/v1/projects/{self.project}"
+    def compute_url(self, project: str = "") -> str:
+        base = self.endpoint or "https://compute.googleapis.com"
+        return f"{base}/compute/v1/projects/{project or self.project}"
 
     @functools.cached_property
     def credentials(self):
@@ -105,7 +105,7 @@ class Config:
             return
         address = urlsplit(self.endpoint)
         try:
-            socket.create_connection((address.hostname, address.port), 1).close()
+            socket.create_connection((address.hostname or "", address.port or 80), 1).close()
         except OSError:
             from berg.local import control
 

@@ -1,9 +1,9 @@
 """The job: the contract between the laptop that submits it and the machine that runs it.
 
-    .berg/jobs/<job>_metadata.json   what to run; written once
-    .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
-    .berg/logs/<job>/<machine>.log   what its machines printed
-    berg_results/<results_dir>/...   what it left
+.berg/jobs/<job>_metadata.json   what to run; written once
+.berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
+.berg/logs/<job>/<machine>.log   what its machines printed
+berg_results/<results_dir>/...   what it left
 """
 
 import json

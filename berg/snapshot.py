@@ -24,7 +24,7 @@ from typing import IO, Any
 from berg import BergError, config
 
 MAX_UNTRACKED_BYTES = 1 << 30
-# Content of Git LFS travels as it lies in the working tree: a machine may have neither git-lfs nor its server.
+# Content of Git LFS travels as it lies in the working tree: a machine may lack git-lfs.
 NO_LFS = ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.process="]
 NO_LFS += ["-c", "filter.lfs.required=false"]
 
@@ -61,14 +61,15 @@ def git(folder: Path, *arguments: str, env=None, stdin: bytes | IO[bytes] | None
             file.write(stdin)
             file.seek(0)
             return git(folder, *arguments, env=env, stdin=file, stdout=stdout)
-    return gitpython.Git(str(folder)).execute(
+    output: Any = gitpython.Git(str(folder)).execute(
         ["git", *arguments],
         env=env,
-        istream=stdin,
+        istream=stdin,  # type: ignore[arg-type]
         output_stream=stdout,
         stdout_as_string=False,
         strip_newline_in_stdout=False,
     )
+    return output
 
 
 def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
@@ -151,7 +152,11 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
             # Dated as HEAD, so that the same files make the same commit, which is then sent only once.
             date = text(root, "show", "-s", "--format=%cI", head)
             for role in ("AUTHOR", "COMMITTER"):
-                env |= {f"GIT_{role}_NAME": "berg", f"GIT_{role}_EMAIL": "berg@localhost", f"GIT_{role}_DATE": date}
+                env |= {
+                    f"GIT_{role}_NAME": "berg",
+                    f"GIT_{role}_EMAIL": "berg@localhost",
+                    f"GIT_{role}_DATE": date,
+                }
             message = f"The working tree of {branch} on {head[:12]}"
             snapshot.commit = text(root, "commit-tree", tree, "-p", head, "-m", message, env=env)
     return snapshot

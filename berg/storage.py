@@ -59,7 +59,11 @@ class Bucket:
 
         try:
             return self.bucket.blob(name).download_as_bytes(
-                start=start or None, end=end and end - 1, timeout=TIMEOUT, retry=self.retry, checksum=None if start else "auto"
+                start=start or None,
+                end=end and end - 1,
+                timeout=TIMEOUT,
+                retry=self.retry,
+                checksum=None if start else "auto",
             )
         except exceptions.RequestRangeNotSatisfiable:
             return b""
@@ -76,14 +80,20 @@ class Bucket:
         return self.bucket.get_blob(name, timeout=TIMEOUT, retry=self.retry)
 
     def write(
-        self, name: str, data: str | bytes, generation: int | None = None, metadata: dict[str, str] | None = None
+        self,
+        name: str,
+        data: str | bytes,
+        generation: int | None = None,
+        metadata: dict[str, str] | None = None,
     ) -> int:
         """Write a small object and return its generation; raises Changed if it is not at `generation`."""
         data = data.encode() if isinstance(data, str) else data
         blob = self.bucket.blob(name)
         blob.metadata = metadata
         return self._put(
-            blob, generation, lambda **options: blob.upload_from_string(data, "application/octet-stream", **options)
+            blob,
+            generation,
+            lambda **options: blob.upload_from_string(data, "application/octet-stream", **options),
         )
 
     def upload(self, name: str, path: Path, generation: int | None = None, exists_ok: bool = False) -> None:
@@ -128,7 +138,10 @@ class Bucket:
             # The tail is named twice in what a retry sees, never in what it writes: a second attempt
             # finds the object at another generation and changes nothing.
             blob.compose(
-                [self.bucket.blob(name), tail], if_generation_match=generation, timeout=TIMEOUT, retry=self.retry
+                [self.bucket.blob(name), tail],
+                if_generation_match=generation,
+                timeout=TIMEOUT,
+                retry=self.retry,
             )
         except exceptions.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
@@ -161,7 +174,11 @@ class Bucket:
         """Blobs under a prefix in order of their names, a page of 1,000 at a time."""
         return iter(
             self.client.list_blobs(
-                self.bucket, prefix=prefix, fields=f"items({fields}),nextPageToken", timeout=TIMEOUT, retry=self.retry
+                self.bucket,
+                prefix=prefix,
+                fields=f"items({fields}),nextPageToken",
+                timeout=TIMEOUT,
+                retry=self.retry,
             )
         )
 

@@ -1,0 +1,237 @@
+"""Compute Engine: machines created, listed, read and deleted, with its errors made readable.
+
+Inserts go through google-cloud-compute, which takes seconds to import and is imported where it is used.
+Everything else is a single HTTP request, as is waiting: that library asks Google's own host about an
+operation, whatever endpoint it was given.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from berg import BergError
+from berg.accelerators import Shape
+from berg.config import Config
+
+# What a failed create blocks; whatever is not named here blocks only itself and is told to the user.
+BLOCKS_ZONE = {"ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "insufficientCapacity"}
+BLOCKS_ZONE |= {"UNSUPPORTED_OPERATION", "RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND"}
+BLOCKS_REGION = ("QUOTA_EXCEEDED", "quotaExceeded")
+BLOCKS_ALL = "GPUS_ALL_REGIONS"
+
+
+class OperationFailed(BergError):
+    def __init__(self, code: str, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+def retrying():
+    """The retry of every request here: 408, 429, 5xx and broken connections, with jitter, for 90 s."""
+    import requests
+    from google.api_core import exceptions, retry
+
+    broken = (requests.ConnectionError, requests.Timeout, exceptions.TooManyRequests, exceptions.ServerError)
+    return retry.Retry(retry.if_exception_type(*broken), initial=0.5, maximum=15, timeout=90)
+
+
+def call(config: Config, method: str, path: str, body: dict | None = None, project="", **query) -> dict[str, Any]:
+    """One request below the project; raises google.api_core.exceptions.GoogleAPICallError.
+
+    Every method used here may be repeated: reads, and writes that carry a requestId or a fingerprint.
+    """
+    from google.api_core import exceptions
+
+    def once() -> dict[str, Any]:
+        url = config.compute_url(project) + path
+        response = config.session.request(method, url, params=query or None, json=body, timeout=(10, 150))
+        if response.status_code >= 400:
+            raise exceptions.from_http_response(response)
+        return response.json() if response.content else {}
+
+    return retrying()(once)()
+
+
+def pages(config: Config, path: str, **query: Any) -> Iterable[dict[str, Any]]:
+    token = None
+    while True:
+        answer = call(config, "GET", path, **query, **({"pageToken": token} if token else {}))
+        yield answer
+        token = answer.get("nextPageToken")
+        if not token:
+            return
+
+
+def list_instances(config: Config, name: str | None = None) -> list[dict[str, Any]]:
+    """Berg's machines, in the API's words, with `zone` as its short name; optionally one of them."""
+    fields = "name,zone,status,labels,creationTimestamp,machineType,guestAccelerators,scheduling,networkInterfaces"
+    found = []
+    for page in pages(
+        config,
+        "/aggregated/instances",
+        filter="labels.berg=1" + (f" AND name={name}" if name else ""),
+        returnPartialSuccess="true",
+        maxResults="500",
+        fields=f"items/*/instances({fields}),nextPageToken",
+    ):
+        for scope in page.get("items", {}).values():
+            found += [{**i, "zone": last_part(i["zone"])} for i in scope.get("instances", [])]
+    return found
+
+
+def last_part(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def addresses(instance: dict[str, Any]) -> tuple[str, str]:
+    """External and internal address of an instance; "" for one that it has not."""
+    interface = (instance.get("networkInterfaces") or [{}])[0]
+    access = interface.get("accessConfigs") or [{}]
+    return access[0].get("natIP", ""), interface.get("networkIP", "")
+
+
+def serial_output(config: Config, zone: str, name: str) -> str:
+    """The last megabyte that a machine wrote to its serial console; "" if it is gone."""
+    from google.api_core import exceptions
+
+    try:
+        return call(config, "GET", f"/zones/{zone}/instances/{name}/serialPort").get("contents", "")
+    except exceptions.NotFound:
+        return ""
+
+
+def set_metadata(config: Config, zone: str, name: str, key: str, value: str) -> None:
+    """Set one metadata value of a running machine, which it hears of at once."""
+    path = f"/zones/{zone}/instances/{name}"
+    metadata = call(config, "GET", path, fields="metadata")["metadata"]
+    items = [item for item in metadata.get("items", []) if item["key"] != key]
+    body = {"fingerprint": metadata["fingerprint"], "items": [*items, {"key": key, "value": value}]}
+    wait(config, call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())))
+
+
+def delete(config: Config, zone: str, name: str, wait_for_it: bool = False) -> None:
+    """Delete a machine; one that is gone already is fine."""
+    from google.api_core import exceptions
+
+    try:
+        operation = call(config, "DELETE", f"/zones/{zone}/instances/{name}", requestId=str(uuid.uuid4()))
+        if wait_for_it:
+            wait(config, operation)
+    except exceptions.NotFound:
+        pass
+
+
+def wait(config: Config, operation: dict[str, Any]) -> None:
+    """Wait for an operation; raises OperationFailed with Google's code."""
+    path = f"/zones/{last_part(operation['zone'])}/operations/{operation['name']}"
+    while operation["status"] != "DONE":
+        operation = call(config, "POST", f"{path}/wait")
+    for error in operation.get("error", {}).get("errors", []):
+        raise OperationFailed(error.get("code", ""), error.get("message", ""))
+
+
+def find_image(config: Config, image: str, project: str) -> str:
+    """Path of an image given by its family or its name; raises BergError if there is neither."""
+    from google.api_core import exceptions
+
+    for path in (f"/global/images/family/{image}", f"/global/images/{image}"):
+        try:
+            found = call(config, "GET", path, project=project, fields="name")
+            return f"projects/{project}/global/images/{found['name']}"
+        except (exceptions.NotFound, exceptions.BadRequest):
+            continue
+    raise BergError(
+        f"no image or image family {image!r} in project {project!r}. "
+        f"List what there is: gcloud compute images list --project {project} --no-standard-images"
+    )
+
+
+def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
+    """Zones to try for a machine: those wanted, or all of the region; raises BergError where it is not offered."""
+    kind, name = ("acceleratorTypes", shape.accelerator) if shape.accelerator else ("machineTypes", shape.machine_type)
+    if name.startswith(("custom-", "n1-custom-")):
+        name = "n1-standard-1"  # custom types are in no list; they exist where N1 does
+    offered = set()
+    for page in pages(
+        config, f"/aggregated/{kind}", filter=f"name={name}", fields=f"items/*/{kind}(zone),nextPageToken"
+    ):
+        offered |= {last_part(item["zone"]) for scope in page.get("items", {}).values() for item in scope.get(kind, [])}
+    what = shape.gpu_type if shape.accelerator else shape.machine_type
+    zones = wanted or sorted(zone for zone in offered if zone.startswith(f"{config.region}-"))
+    missing = [zone for zone in zones if zone not in offered]
+    if missing or not zones:
+        where = f"zone {missing[0]}" if missing else f"region {config.region}"
+        others = ", ".join(sorted(offered)) or "no zone at all"
+        raise BergError(f"there is no {what} in {where} (or no such place). It is offered in: {others}")
+    return zones
+
+
+def insert(config: Config, zone: str, body: dict[str, Any]) -> None:
+    """Create one machine and wait until it exists; raises OperationFailed with what Google says.
+
+    A machine that lives although its creation failed is deleted.
+    """
+    import json
+
+    from google.api_core import exceptions
+    from google.cloud import compute_v1
+
+    options = {"api_endpoint": config.endpoint} if config.endpoint else None
+    client = compute_v1.InstancesClient(credentials=config.credentials, client_options=options)
+    request = compute_v1.InsertInstanceRequest(
+        project=config.project,
+        zone=zone,
+        request_id=str(uuid.uuid4()),
+        instance_resource=compute_v1.Instance.from_json(json.dumps(body)),
+    )
+    try:
+        operation = client.insert_unary(request, retry=retrying(), timeout=60)
+    except exceptions.Conflict:
+        raise OperationFailed("alreadyExists", f"a machine {body['name']!r} exists in {zone}") from None
+    except exceptions.GoogleAPICallError as error:
+        reason = error.errors[0].get("reason", "") if error.errors else ""
+        raise OperationFailed(reason, error.message) from None
+    try:
+        wait(config, {"name": operation.name, "zone": zone, "status": ""})
+    except OperationFailed:
+        delete(config, zone, body["name"], wait_for_it=True)
+        raise
+
+
+def create(config: Config, zones: list[str], body_for: Callable[[str], dict], say: Callable[[str], None]) -> str:
+    """Create a machine in the first zone that has room and return that zone.
+
+    Raises BergError with every zone that was tried and why it would not do.
+    """
+    tried: list[str] = []
+    full_regions: set[str] = set()
+    for zone in zones:
+        region = zone.rpartition("-")[0]
+        if region in full_regions:
+            continue
+        try:
+            insert(config, zone, body_for(zone))
+            return zone
+        except OperationFailed as error:
+            tried.append(f"{zone}: {readable(error, region)}")
+            say(tried[-1])
+            if error.code in BLOCKS_REGION and BLOCKS_ALL not in error.message:
+                full_regions.add(region)
+            elif error.code not in BLOCKS_ZONE:
+                break
+    raise BergError(
+        "no machine could be created, and none was left behind.\n  "
+        + "\n  ".join(tried)
+        + "\nTry other zones (--zone), another GPU type (-t), fewer GPUs (-g), or --spot"
+    )
+
+
+def readable(error: OperationFailed, region: str) -> str:
+    if error.code in BLOCKS_REGION:
+        where = "the whole project" if BLOCKS_ALL in error.message else region
+        return f"quota of {where}: {error.message} Raise it: https://console.cloud.google.com/iam-admin/quotas"
+    if error.code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED") or error.code == "insufficientCapacity":
+        return "out of stock"
+    if error.code == "alreadyExists":
+        return f"{error.message}. Choose another name: -n NAME"
+    return f"{error.message} ({error.code})" if error.code else error.message

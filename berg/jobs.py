@@ -1,0 +1,233 @@
+"""The jobs and machines there are: listed, found by name, followed, killed, their results fetched."""
+
+import fnmatch
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from berg import BergError, gce, job
+from berg import config as settings
+from berg.config import Config
+from berg.storage import Bucket, Changed
+
+LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
+KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
+BLOCK = 8 << 20
+STARTUP_LINE = re.compile(r"startup-script: (.*)")  # on the serial console, among the kernel's lines
+
+
+@dataclass
+class Entry:
+    """A job, a machine, or a job on its machine."""
+
+    name: str
+    state: job.State | None  # None: a machine without a job
+    machine: dict[str, Any] | None  # None: a job without a machine
+    generation: int = 0
+
+    @property
+    def status(self) -> str:
+        if self.state and not (self.state.final and self.machine):
+            return self.state.state
+        status = self.machine["status"] if self.machine else ""
+        return f"{self.state.state}, machine {status}" if self.state else f"no job, machine {status}"
+
+    @property
+    def user(self) -> str:
+        if self.state:
+            return self.state.job.get("user", "")
+        return self.machine["labels"].get("berg-user", "") if self.machine else ""
+
+    @property
+    def created_at(self) -> str:
+        return (self.state.job.get("created_at") if self.state else None) or (
+            self.machine["creationTimestamp"] if self.machine else ""
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        state = asdict(self.state) if self.state else {"state": None, "job": {}}
+        external, internal = gce.addresses(self.machine) if self.machine else ("", "")
+        return {
+            "name": self.name,
+            **{key: value for key, value in state.items() if key != "job"},
+            **state["job"],
+            "user": self.user,
+            "created_at": self.created_at,
+            "machine_status": self.machine["status"] if self.machine else None,
+            "zone": self.machine["zone"] if self.machine else state.get("zone", ""),
+            "external_ip": external,
+            "internal_ip": internal,
+        }
+
+
+def conclude(state: job.State, seconds_since_written: float, machine: dict[str, Any] | None) -> job.State:
+    """The state as a reader must see it: a job that is not over and has no machine is LOST."""
+    gone = machine is None or machine["status"] in ("STOPPED", "TERMINATED", "SUSPENDED")
+    if state.final or not gone or seconds_since_written < LOST_AFTER:
+        return state
+    what = f"was {state.state} on {state.machine or 'no machine'}"
+    until = f"; its results are in the bucket up to {state.synced_until}" if state.synced_until else ""
+    return replace(state, state="LOST", reason=f"its machine is gone without a final state; it {what}{until}")
+
+
+def overview(config: Config, user: str | None) -> list[Entry]:
+    """All jobs and machines of a user (None: everybody's), the newest first."""
+    bucket = Bucket(config)
+    _ = config.session
+    with ThreadPoolExecutor() as pool:
+        listed = pool.submit(gce.list_instances, config)
+        blobs = list(bucket.list(".berg/jobs/", "name,metadata,updated,generation"))
+        machines = {machine["name"]: machine for machine in listed.result()}
+    entries = []
+    for blob in blobs:
+        name = blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")
+        if not blob.name.endswith("_state.json"):
+            continue
+        machine = machines.pop(name, None)
+        entries.append(entry(name, blob, machine))
+    entries += [Entry(name, None, machine) for name, machine in machines.items()]
+    remember([each.name for each in entries])
+    mine = [each for each in entries if user in (None, each.user)]
+    return sorted(mine, key=lambda each: each.created_at, reverse=True)
+
+
+def entry(name: str, blob, machine: dict[str, Any] | None) -> Entry:
+    try:
+        state = job.state_from_json((blob.metadata or {})["state"])
+    except (KeyError, ValueError, TypeError):
+        state = job.State(state="LOST", reason=f"{blob.name} is damaged")
+    seconds = time.time() - blob.updated.timestamp()
+    return Entry(name, conclude(state, seconds, machine), machine, blob.generation)
+
+
+def find(config: Config, name: str) -> Entry:
+    """The job or machine of that name; raises BergError if there is neither."""
+    _ = config.session
+    with ThreadPoolExecutor() as pool:
+        listed = pool.submit(gce.list_instances, config, name)
+        blob = Bucket(config).get(job.state_path(name))
+        machine = next(iter(listed.result()), None)
+    if blob is None and machine is None:
+        raise BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
+    return entry(name, blob, machine) if blob else Entry(name, None, machine)
+
+
+def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[str]:
+    """Names of what can be killed: as given, by globs over what is mine and lives, or all of that."""
+    if not everything and not any(is_glob(pattern) for pattern in patterns):
+        return list(dict.fromkeys(patterns))
+    living = [e.name for e in overview(config, config.user) if e.machine or (e.state and not e.state.final)]
+    found: list[str] = []
+    for pattern in ("*",) if everything else patterns:
+        hits = fnmatch.filter(living, pattern) if is_glob(pattern) else [pattern]
+        if not hits and not everything:
+            raise BergError(f"{pattern!r} matches none of your jobs and machines. See them: berg list")
+        found += hits
+    return list(dict.fromkeys(found))
+
+
+def is_glob(pattern: str) -> bool:
+    return any(character in pattern for character in "*?[")
+
+
+def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> str:
+    """End a job and delete its machine; returns the state that the job ended in ("" for a mere machine).
+
+    A worker gets the time to stop its command and to upload what is left, unless `now`.
+    """
+    found = find(config, name)
+    bucket = Bucket(config)
+    if found.machine and found.state and not found.state.final and not now and found.state.state != "SUBMITTED":
+        gce.set_metadata(config, found.machine["zone"], name, "berg-kill", config.user)
+        patience = time.monotonic() + KILL_PATIENCE
+        said = ""
+        while found.machine and found.state and not found.state.final:
+            if found.state.state == "UPLOADING":
+                # It stopped the command and saves the results; that takes as long as it takes.
+                patience = time.monotonic() + KILL_PATIENCE
+                if said != found.state.state:
+                    said = found.state.state
+                    say(f"{name} is uploading its results (Ctrl-C leaves it to finish alone)")
+            if time.monotonic() > patience:
+                say(f"{name} did not answer; deleting its machine")
+                break
+            time.sleep(0.5)
+            found = find(config, name)
+    if found.machine:
+        gce.delete(config, found.machine["zone"], name, wait_for_it=True)
+    if found.state and not found.state.final:
+        ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
+        text = ended.to_json()
+        try:
+            bucket.write(job.state_path(name), text, found.generation, metadata={"state": text})
+            return "KILLED"
+        except Changed:  # its worker wrote the end of it meanwhile
+            found = find(config, name)
+    return found.state.state if found.state else ""
+
+
+def log_chunks(config: Config, name: str) -> Iterator[bytes]:
+    """The log of a job from the bucket; before it exists, the serial console of its machine."""
+    found = find(config, name)
+    bucket = Bucket(config)
+    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name")]
+    for log in logs:
+        start = 0
+        while chunk := bucket.read_from(log, start, start + BLOCK):
+            yield chunk
+            start += len(chunk)
+    if not logs:
+        if not found.machine:
+            raise BergError(f"{name} left no log: its machine never reached its worker ({found.status})")
+        yield gce.serial_output(config, found.machine["zone"], name).encode()
+
+
+def follow(config: Config, name: str, write: Callable[[bytes], None], interval: float = 1.0) -> job.State | None:
+    """Write the log of a job as it grows until the job is over; returns its final state.
+
+    Before there is a log, what the machine writes to its serial console. None for a machine without a job,
+    which is followed until it is gone.
+    """
+    bucket = Bucket(config)
+    offsets: dict[str, int] = {}
+    console = ""
+    while True:
+        found = find(config, name)  # before reading: a log is complete once the state is final
+        for log in [blob.name for blob in bucket.list(job.log_prefix(name), "name")]:
+            while chunk := bucket.read_from(log, offsets.get(log, 0), offsets.get(log, 0) + BLOCK):
+                write(chunk)
+                offsets[log] = offsets.get(log, 0) + len(chunk)
+        if not offsets and found.machine:
+            output = gce.serial_output(config, found.machine["zone"], name)
+            new = output.removeprefix(console)
+            write("".join(f"[boot] {line}\n" for line in STARTUP_LINE.findall(new)).encode())
+            console = output
+        if found.state.final if found.state else not found.machine:
+            return found.state
+        time.sleep(interval)
+
+
+def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
+    """Bucket prefix for a job or a results folder, and the job's name if it is one."""
+    blob = Bucket(config).get(job.state_path(name)) if job.NAME.fullmatch(name) else None
+    if blob:
+        state = job.state_from_json((blob.metadata or {}).get("state", "{}"))
+        return f"berg_results/{state.job['results_dir']}/", name
+    folder = name.removeprefix(f"gs://{config.bucket}/").removeprefix("/root/").removeprefix("berg_results/")
+    return f"berg_results/{job.check_results_dir(folder.strip('/'))}/", None
+
+
+def names_file() -> Path:
+    return settings.home() / "names"
+
+
+def remember(names: list[str]) -> None:
+    """Keep names for the shell's completion, which must not wait for the network."""
+    try:
+        names_file().write_text("\n".join(sorted(names)) + "\n")
+    except OSError:
+        pass  # completion is a comfort

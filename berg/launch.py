@@ -1,0 +1,225 @@
+"""From a command to a machine that runs it: plan, check, send, create.
+
+`prepare` refuses everything that can be refused before anything exists; `submit` leaves either a job
+with its machine, or nothing.
+"""
+
+import contextlib
+import math
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from berg import BergError, __version__, accelerators, dist, gce, job, snapshot
+from berg.config import SCOPES, Config
+from berg.storage import Bucket, Changed
+
+STARTUP_SCRIPT = Path(__file__).with_name("boot.py")
+LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
+RESERVED = ("BERG_", "PET_", "MASTER_")
+
+
+@dataclass
+class Plan:
+    """Everything that is known before the first byte is sent."""
+
+    config: Config
+    job: job.Job
+    shape: accelerators.Shape
+    zones: list[str]
+    snapshot: snapshot.Snapshot
+    disk_gb: int
+    spot: bool
+    wheel: tuple[str, bytes]
+
+    def request(self, zone: str) -> dict[str, Any]:
+        """The body of the request that creates the machine, in the API's words."""
+        config, shape, name = self.config, self.shape, self.job.job_name
+        scheduling: dict[str, Any] = {
+            "maxRunDuration": {"seconds": str(self.job.max_run_seconds)},
+            "instanceTerminationAction": "DELETE",
+            "automaticRestart": False,
+        }
+        if self.spot:
+            scheduling["provisioningModel"] = "SPOT"
+        if self.spot or shape.num_gpus:
+            scheduling["onHostMaintenance"] = "TERMINATE"
+        interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
+        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+        if config.subnetwork:
+            interface["subnetwork"] = f"regions/{zone.rpartition('-')[0]}/subnetworks/{config.subnetwork}"
+        metadata = {
+            "berg-bucket": config.bucket,
+            "berg-job": name,
+            "berg-dist": f".berg/dist/{self.wheel[0]}",
+            **({"berg-endpoint": config.endpoint} if config.endpoint else {}),
+            "startup-script": STARTUP_SCRIPT.read_text(),
+        }
+        disk = {
+            "sourceImage": self.job.image,
+            "diskSizeGb": str(self.disk_gb),
+            "diskType": f"zones/{zone}/diskTypes/{shape.disk_type}",
+        }
+        body = {
+            "name": name,
+            "machineType": f"zones/{zone}/machineTypes/{shape.machine_type}",
+            "labels": {"berg": "1", "berg-job": name, "berg-kind": "job", "berg-user": config.user},
+            "scheduling": scheduling,
+            "networkInterfaces": [interface],
+            "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
+            "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
+            "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        }
+        if shape.accelerator:
+            accelerator = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
+            body["guestAccelerators"] = [{"acceleratorType": accelerator, "acceleratorCount": shape.num_gpus}]
+        return body
+
+
+def prepare(
+    config: Config,
+    cmd: str,
+    *,
+    folder: Path,
+    name: str | None = None,
+    results_dir: str | None = None,
+    num_gpus: int | None = None,
+    gpu_type: str | None = None,
+    num_cpus: int | None = None,
+    machine_type: str | None = None,
+    disk_gb: int = 200,
+    spot: bool = False,
+    max_hours: float = 168,
+    install_script: str | None = None,
+    env: tuple[str, ...] = (),
+    no_kill: bool = False,
+) -> Plan:
+    """Check every wish and take the snapshot; raises BergError and leaves nothing behind."""
+    if not cmd.strip():
+        raise BergError('there is no command to run, as in: berg run "python train.py"')
+    shape = accelerators.choose(num_gpus, gpu_type, num_cpus, machine_type)
+    seconds = max_hours * 3600
+    if not math.isfinite(seconds) or not LIMITS[0] <= seconds <= LIMITS[1]:
+        raise BergError(f"--max-hours {max_hours:g} is not possible: Google takes 30 seconds to 120 days")
+    if not 10 <= disk_gb <= 65536:
+        raise BergError(f"--disk-gb {disk_gb} is not possible: a boot disk has 10 to 65536 GB")
+    variables = dict(parse_env(text) for text in env)
+    root = snapshot.find_root(folder)
+    if install_script and not (root / install_script).is_file():
+        raise BergError(f"--install-script {install_script} is not a file in {root}: give its path from there")
+    name = job.check_name(name or job.new_name(root.name))
+    results = job.check_results_dir(
+        (results_dir or job.sketchy_guess_at_results_dir_from_cmd(cmd) or name).removeprefix("/root/berg_results/")
+    )
+    _ = config.session  # found or refused before the threads need it
+    with ThreadPoolExecutor() as pool:
+        image = pool.submit(gce.find_image, config, config.default_image, config.default_image_project)
+        zones = pool.submit(gce.zones_with, config, shape, config.zones)
+        checks = [pool.submit(check_bucket, config), pool.submit(check_free, config, name)]
+        taken = snapshot.take(root)
+        for check in checks:
+            check.result()
+        planned_zones = zones.result()
+    this = job.Job(
+        job_name=name,
+        cmd=cmd,
+        results_dir=results,
+        gcs_results_dir=f"gs://{config.bucket}/berg_results/{results}",
+        repo_name=repo_name(root.name),
+        git_commit=taken.head,
+        git_snapshot=taken.commit,
+        git_dirty=taken.dirty,
+        git_changed_files=taken.all_changed(),
+        install_script=install_script or "",
+        env=variables,
+        gpus_per_machine=shape.num_gpus,
+        gpu_type=shape.gpu_type,
+        machine_type=shape.machine_type,
+        image=image.result(),
+        kill_instance_after_job=not no_kill,
+        max_run_seconds=round(seconds),
+        created_at=job.now(),
+        created_by=config.user,
+        berg_version=__version__,
+    )
+    return Plan(config, this, shape, planned_zones, taken, disk_gb, spot, dist.build_wheel())
+
+
+def repo_name(folder_name: str) -> str:
+    """The repo's name as a folder on the machine and in the bucket."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", folder_name).lstrip(".-") or "repo"
+
+
+def parse_env(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+        raise BergError(f"--env {text!r} is not of the form NAME=VALUE")
+    if key.startswith(RESERVED):
+        raise BergError(f"--env {key}: names that begin with {', '.join(RESERVED)} are set by berg")
+    return key, value
+
+
+def check_bucket(config: Config) -> None:
+    """Raise BergError unless the bucket can be used and belongs to the project that pays."""
+    from google.api_core import exceptions
+
+    bucket = Bucket(config)
+    found = bucket.client.get_bucket(config.bucket, timeout=(10, 60), retry=bucket.retry)
+    try:
+        project = gce.call(config, "GET", "", fields="defaultServiceAccount")
+    except (exceptions.NotFound, exceptions.Forbidden) as error:
+        raise BergError(f"project {config.project!r} cannot be used: {error.message} Choose one: berg init") from None
+    number = project.get("defaultServiceAccount", "").partition("-")[0]
+    if number.isdigit() and int(number) != found.project_number:
+        raise BergError(
+            f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) than "
+            f"{config.project!r} (number {number}). Choose a bucket of the project: berg init"
+        )
+
+
+def check_free(config: Config, name: str) -> None:
+    if Bucket(config).exists(job.state_path(name)):
+        raise BergError(f"there is a job {name!r} already. Choose another name: -n NAME (or leave -n out)")
+
+
+def submit(plan: Plan, say: Callable[[str], None]) -> str:
+    """Send the code, write the job, create its machine; returns the machine's zone.
+
+    If that fails or is interrupted, what was created is deleted again.
+    """
+    # google-cloud-compute takes two seconds to import; they pass while the code is sent.
+    importing = threading.Thread(target=lambda: __import__("google.cloud.compute_v1"), daemon=True)
+    importing.start()
+    this, bucket = plan.job, Bucket(plan.config)
+    with ThreadPoolExecutor() as pool:
+        wheel: Future[Any] = pool.submit(send_wheel, bucket, *plan.wheel)
+        this.snapshot = snapshot.send(plan.snapshot, bucket, lambda n: say(f"Sent {n / 1e6:.2f} MB of code"))
+        wheel.result()
+    paths = job.metadata_path(this.job_name), job.state_path(this.job_name)
+    try:
+        bucket.write(paths[0], this.to_json(), generation=0)
+    except Changed:
+        raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
+    try:
+        state = job.State(job=this.summary()).to_json()
+        bucket.write(paths[1], state, generation=0, metadata={"state": state})
+        importing.join()
+        return gce.create(plan.config, plan.zones, plan.request, say)
+    except BaseException:
+        say("Taking back what was created")
+        for machine in gce.list_instances(plan.config, this.job_name):
+            gce.delete(plan.config, machine["zone"], machine["name"], wait_for_it=True)
+        with contextlib.suppress(Exception):
+            bucket.delete(*paths)
+        raise
+
+
+def send_wheel(bucket: Bucket, name: str, content: bytes) -> None:
+    path = f".berg/dist/{name}"
+    if not bucket.exists(path):
+        with contextlib.suppress(Changed):
+            bucket.write(path, content, generation=0)

@@ -1,0 +1,93 @@
+"""What berg shows, as text: the plan of a job, the list of jobs, how one ended."""
+
+import shutil
+import textwrap
+
+import click
+
+from berg import job
+
+COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
+SHOWN = 8  # files named in a plan; the rest is counted
+
+
+def plan(plan) -> str:
+    """What will run, where, with which code, and what stops it."""
+    this, snapshot = plan.job, plan.snapshot
+    code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch})"
+    if this.git_dirty:
+        code += f" with {len(this.git_changed_files)} uncommitted changes, as {this.git_snapshot[:12]}"
+    rows = [
+        ("Job", this.job_name),
+        ("Command", this.cmd),
+        ("Code", code),
+        *[("", line) for line in shorten(this.git_changed_files)],
+        *[("Left out" if n == 0 else "", line) for n, line in enumerate(shorten(snapshot.left_out))],
+        ("Machine", f"{plan.shape}{', spot' if plan.spot else ''}, {plan.disk_gb} GB disk"),
+        ("Image", this.image.rpartition("/")[2]),
+        ("Zones", ", ".join(plan.zones)),
+        ("Results", this.gcs_results_dir),
+        ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
+    ]
+    return "\n".join(f"{click.style(f'{key:<9}', bold=True)} {value}" for key, value in rows) + "\n"
+
+
+def shorten(lines: list[str]) -> list[str]:
+    lines = [line.encode(errors="replace").decode() for line in lines]
+    return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"… and {len(lines) - SHOWN} more"]
+
+
+def entries(entries, with_command: bool, with_user: bool) -> str:
+    """Jobs and machines as a table that fits the terminal."""
+    header = ["NAME", "STATE", "AGE", "ZONE", "GPUS", "RESULTS", "EXIT"]
+    rows = [cells(each) for each in entries]
+    if with_user:
+        header.insert(1, "USER")
+        for row, each in zip(rows, entries, strict=True):
+            row.insert(1, each.user)
+    widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
+    room = max(shutil.get_terminal_size((120, 24)).columns, 60)
+    results = header.index("RESULTS")
+    widths[results] = max(8, min(widths[results], widths[results] + room - sum(widths) - 2 * len(widths)))
+    lines = [click.style(fit(header, widths), bold=True)]
+    for row, each in zip(rows, entries, strict=True):
+        color = COLORS.get(each.state.state if each.state else "LOST")
+        lines.append(click.style(fit(row, widths), fg=color))
+        if each.state and each.state.reason and each.state.state != "SUCCEEDED":
+            lines += textwrap.wrap(each.state.reason, room - 4, initial_indent="    ", subsequent_indent="    ")
+        if with_command and each.state:
+            lines.append(f"    $ {each.state.job.get('cmd', '')}")
+    return "\n".join(lines)
+
+
+def cells(each) -> list[str]:
+    state, details = each.state, each.state.job if each.state else {}
+    zone = each.machine["zone"] if each.machine else state.zone if state else ""
+    gpus = details.get("gpus") or machine_gpus(each.machine)
+    code = "" if state is None or state.exit_code is None else str(state.exit_code)
+    return [each.name, each.status, age(each.created_at), zone, gpus, details.get("results_dir", ""), code]
+
+
+def machine_gpus(machine) -> str:
+    attached = (machine or {}).get("guestAccelerators") or []
+    return ", ".join(f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}" for gpu in attached)
+
+
+def fit(row: list[str], widths: list[int]) -> str:
+    cut = [text if len(text) <= width else text[: width - 1] + "…" for text, width in zip(row, widths, strict=True)]
+    return "  ".join(f"{text:<{width}}" for text, width in zip(cut, widths, strict=True)).rstrip()
+
+
+def age(timestamp: str) -> str:
+    seconds = max(0, job.age_seconds(timestamp)) if timestamp else 0
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def outcome(name: str, state: job.State) -> str:
+    """How a job ended, in a line."""
+    code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
+    reason = f": {state.reason}" if state.reason else ""
+    return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True)
