@@ -129,6 +129,12 @@ async def get_storage_layout(cloud: "Cloud", call: "Call") -> dict:
     }
 
 
+async def list_managed_folders(cloud: "Cloud", call: "Call") -> dict:
+    """None: nothing can make one. `gcloud storage rm -r` asks."""
+    find_bucket(cloud, call)
+    return {"kind": "storage#managedFolders"}
+
+
 async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     return policy_of(cloud, bucket)
@@ -243,6 +249,7 @@ def present_bucket(bucket: dict, base: str) -> dict:
 
 
 TABLE = {
+    "storage.managedFolders.list": list_managed_folders,
     "storage.buckets.list": list_buckets,
     "storage.buckets.insert": insert_bucket,
     "storage.buckets.get": get_bucket,
