@@ -28,7 +28,14 @@ setup(
     extras_require={
         # The embedded cloud: a web server, and Google's discovery documents to check requests against.
         "local": ["aiohttp>=3.9", "google-api-python-client>=2.150"],
-        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "matplotlib>=3.7", "numpy>=1.24", "scikit-learn>=1.3"],
+        "test": [
+            "pytest>=8",
+            "pytest-xdist>=3.5",
+            "hypothesis>=6.100",
+            "matplotlib>=3.7",
+            "numpy>=1.24",
+            "scikit-learn>=1.3",
+        ],
         "lint": ["ruff>=0.6", "mypy>=1.11", "types-requests"],
     },
     entry_points={
