@@ -91,6 +91,43 @@ def cli() -> None:
 
 
 @cli.command()
+@click.option("--local", is_flag=True, help="Use the embedded cloud on this computer instead of Google.")
+@click.option("--project", help=config.HELP["project"].capitalize() + ".")
+@click.option("--region", help=config.HELP["region"].capitalize() + ".")
+@click.option("--bucket", help=config.HELP["bucket"].capitalize() + ".")
+@click.option("--service-account", help="Account that machines act as.")
+@click.option("--image", "default_image", help=config.HELP["default_image"].capitalize() + ".")
+@click.option("--image-project", "default_image_project", help=config.HELP["default_image_project"].capitalize() + ".")
+@click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
+def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> None:
+    """Set berg up: find project, region, bucket, service account and image, and keep the answers.
+
+    Running it again offers the earlier answers. Every answer is also a flag.
+
+    \b
+    berg init
+    berg init --project my-project --region us-central1 --bucket my-bucket -y
+    berg init --local                        # no Google account needed
+    """
+    settings = config.load()
+    from berg import init as setup
+
+    if local and settings.project and not settings.endpoint and not yes:
+        raise BergError(
+            f"{config.path()} leads to Google's project {settings.project!r}, which --local would replace. "
+            "To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init --local -y)"
+        )
+    if local:
+        config.save(setup.set_up_local())
+    else:
+        if settings.endpoint:  # what was answered for the embedded cloud says nothing about Google
+            settings = config.Config(user=settings.user)
+        config.save(setup.walk_through(settings, given, yes, create_bucket))
+    say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
+
+
+@cli.command()
 @click.argument("cmd")
 @click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]")
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]")
@@ -349,3 +386,81 @@ def show(as_json: bool) -> None:
     width = max(map(len, values))
     for key, value in values.items():
         click.echo(f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}")
+
+
+@cli.group()
+def local() -> None:
+    """The embedded cloud: Google's APIs and small machines on this computer, for trying and testing.
+
+    \b
+    berg init --local
+    berg local status
+    """
+
+
+def control():
+    from berg.local import control
+
+    return control
+
+
+@local.command()
+def start() -> None:
+    """Start the embedded cloud (berg does so by itself when it is needed).
+
+    \b
+    berg local start
+    """
+    port = config.read_file().get("endpoint", "").rpartition(":")[2]
+    say(f"Running at http://127.0.0.1:{control().start(config.local_folder(), int(port or 0))}")
+
+
+@local.command()
+@yes_option
+def stop(yes: bool) -> None:
+    """Stop the embedded cloud and its machines; buckets stay.
+
+    \b
+    berg local stop
+    """
+    confirm_machines("Stop", yes)
+    control().stop(config.local_folder())
+    say("Stopped.")
+
+
+@local.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Show whether the embedded cloud runs, and what its machines can do on this computer.
+
+    \b
+    berg local status --json
+    """
+    values = control().status(config.local_folder())
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+    else:
+        for key, value in values.items():
+            lines = value if isinstance(value, list) else [value]
+            click.echo("\n".join(f"{key if n == 0 else '':<12} {line}" for n, line in enumerate(lines)))
+
+
+@local.command()
+@yes_option
+def reset(yes: bool) -> None:
+    """Stop the embedded cloud and delete all that it holds: machines, buckets, results.
+
+    \b
+    berg local reset -y
+    """
+    if not yes:
+        click.confirm(f"Delete everything in {config.local_folder()}?", abort=True, err=True)
+    control().reset(config.local_folder())
+    say("Deleted.")
+
+
+def confirm_machines(verb: str, yes: bool) -> None:
+    machines = control().status(config.local_folder()).get("machines") or []
+    if machines and not yes:
+        say("These machines would be ended: " + ", ".join(map(str, machines)))
+        click.confirm(f"{verb} the embedded cloud?", abort=True, err=True)

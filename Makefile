@@ -1,0 +1,41 @@
+# `make demo` runs a real experiment on the embedded cloud; `make test` runs the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint docs clean
+
+demo: $(VENV)/demo
+	./examples/demo.sh
+
+test: $(VENV)/test
+	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST)
+
+lint: $(VENV)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Write what README.md says of the commands anew, from their --help.
+docs: $(VENV)/demo
+	$(BIN)/python tools/commands.py README.md
+
+clean:
+	rm -rf $(VENV) .demo build *.egg-info
+
+# Each stamp is a set of extras in the one virtual environment.
+$(VENV)/demo: setup.py
+	$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/require python3-venv
+	tools/require git
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -e '.[local]'
+	touch $@
+
+$(VENV)/test: $(VENV)/demo
+	tools/require git git-lfs iproute2
+	$(BIN)/pip install --quiet -e '.[local,test]'
+	touch $@
+
+$(VENV)/lint: $(VENV)/demo
+	$(BIN)/pip install --quiet -e '.[local,lint]'
+	touch $@

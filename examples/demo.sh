@@ -1,0 +1,41 @@
+#!/bin/bash
+# An experiment from beginning to end on the embedded cloud: a git repo, `berg run`, results in a bucket.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export BERG_HOME=$PWD/.demo/berg PATH=$PWD/.venv/bin:$PATH
+results=demo/digits
+
+show() { # COMMAND…: say it as one would type it, then do it
+    printf '\n\033[1m$' && printf ' %q' "$@" && printf '\033[0m\n'
+    "$@"
+}
+
+show berg init --local -y
+
+# The example becomes a repo of its own, as a researcher's would be.
+rm -rf .demo/digits
+cp -r examples/digits .demo/digits
+cd .demo/digits
+git init -q -b main
+git add -A
+git -c user.name=demo -c user.email=demo@localhost commit -q -m 'Train on the digits'
+
+job=digits-demo-$(date +%H%M%S)
+show berg run -n "$job" --tail "python train.py --epochs=30 --logdir=/root/berg_results/$results"
+show berg list --limit 3
+show berg fetch "$job" ../results
+
+printf '\nIn the bucket:\n'
+python - "$results" "$job" <<'PYTHON'
+import sys
+from berg import config, storage
+
+bucket = storage.Bucket(config.load())
+results, job = sys.argv[1:]
+for prefix in (f"berg_results/{results}/", f".berg/logs/{job}/", f".berg/jobs/{job}_"):
+    for blob in bucket.list(prefix):
+        print(f"{blob.size:>10,}  gs://{bucket.name}/{blob.name}")
+PYTHON
+printf '\n%s\n' "$(berg log "$job" | grep 'final test accuracy')"
+berg local stop -y
+echo "To look around: export BERG_HOME=$BERG_HOME PATH=$PWD/../../.venv/bin:\$PATH; berg list"
