@@ -4,7 +4,7 @@ The documents ship with google-api-python-client, so nothing here was typed in b
 parameters, enums, patterns and field types are Google's own.
 
 Not covered: `readOnly` fields in a request (Google ignores them, so do we), rules that stand only in
-descriptions (the handlers know those), and the few paths with a multi-segment `{+parameter}`.
+descriptions (the handlers know those), `fields` masks that name a field which no schema has, and the few paths with a multi-segment `{+parameter}`.
 """
 
 import base64
@@ -338,6 +338,6 @@ def select(value: Any, tree: dict) -> Any:
     kept = {}
     for key, item in value.items():
         inner = tree.get(key, tree.get("*"))
-        if inner is not None:
+        if inner is not None and (not inner or isinstance(item, (dict, list))):
             kept[key] = select(item, inner)
     return kept

@@ -199,6 +199,7 @@ async def call_method(
     )
     if upload_id is not None:
         params["upload_id"] = upload_id
+    mask = schema.parse_fields(params["fields"]) if "fields" in params else {}
     body = None
     if not upload and method.verb not in ("GET", "DELETE"):
         body = parse_json(await read())
@@ -206,7 +207,7 @@ async def call_method(
     answer = await handlers[method.id](Call(method.id, params, body, request, principal))
     if fault and fault.after_handler:
         await suffer(fault, request)
-    return finish(service, method, params, answer)
+    return finish(service, method, params, answer, mask)
 
 
 async def suffer(fault: Fault, request: web.Request) -> None:
@@ -229,7 +230,7 @@ def cut(request: web.Request) -> None:
 
 
 def finish(
-    service: schema.Api, method: schema.Method, params: dict, answer: dict | web.StreamResponse | None
+    service: schema.Api, method: schema.Method, params: dict, answer: dict | web.StreamResponse | None, mask: dict
 ) -> web.StreamResponse:
     """Turn a handler's answer into a response, after checking it as strictly as requests are."""
     if answer is None:
@@ -240,8 +241,7 @@ def finish(
         schema.check_answer(service, method, answer)
     except ApiError as error:
         raise RuntimeError(f"answer of {method.id} does not fit Google's schema: {error.message}") from error
-    chosen = schema.select(answer, schema.parse_fields(params["fields"])) if "fields" in params else answer
-    return json_response(chosen, indent=1 if params.get("prettyPrint") == "true" else None)
+    return json_response(schema.select(answer, mask), indent=1 if params.get("prettyPrint") == "true" else None)
 
 
 def authenticate(cloud: Cloud, headers: Any) -> str:

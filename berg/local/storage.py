@@ -62,7 +62,7 @@ class Content:
     path: Path
     size: int = 0
     crc: int = 0
-    md5: Any = field(default_factory=lambda: hashlib.md5(usedforsecurity=False))
+    md5: Any = field(default_factory=lambda: hashlib.md5(usedforsecurity=False))  # None: not wanted
     file: BinaryIO | None = None
 
     def write(self, data: bytes) -> None:
@@ -76,7 +76,8 @@ class Content:
 
     def _hash(self, data: bytes) -> None:
         self.crc = google_crc32c.extend(self.crc, data)
-        self.md5.update(data)
+        if self.md5 is not None:
+            self.md5.update(data)
         self.size += len(data)
 
     def close(self) -> None:
@@ -97,8 +98,10 @@ class Content:
 
     def hashes(self) -> dict[str, str]:
         """crc32c and md5 as the API writes them: base64 of the big-endian bytes."""
-        crc = base64.b64encode(self.crc.to_bytes(4, "big")).decode()
-        return {"crc32c": crc, "md5Hash": base64.b64encode(self.md5.digest()).decode()}
+        hashes = {"crc32c": base64.b64encode(self.crc.to_bytes(4, "big")).decode()}
+        if self.md5 is not None:
+            hashes["md5Hash"] = base64.b64encode(self.md5.digest()).decode()
+        return hashes
 
 
 def reread(path: Path) -> Content:
@@ -112,12 +115,11 @@ def reread(path: Path) -> Content:
 
 
 def concatenate(sources: Iterable[BinaryIO], content: Content) -> None:
-    """Append all sources to `content`, a block at a time, and close everything."""
+    """Append all sources to `content`, a block at a time, and close them."""
     for source in sources:
         with source:
             while data := source.read(BLOCK):
                 content.write(data)
-    content.close()
 
 
 class Storage:
@@ -126,7 +128,7 @@ class Storage:
     def __init__(self, folder: Path, now: Callable[[], float] = time.time):
         self.folder = folder
         self.now = now
-        for part in ("content", "uploads"):
+        for part in ("uploads", *(f"content/{number:02x}" for number in range(256))):
             (folder / part).mkdir(parents=True, exist_ok=True)
         self.db = sqlite3.connect(folder / "index.sqlite3", isolation_level=None, check_same_thread=False)
         self.db.execute("PRAGMA journal_mode=WAL")
@@ -253,9 +255,7 @@ class Storage:
             "metageneration": "1",
             **dict.fromkeys(("timeCreated", "updated", "timeStorageClassUpdated", "timeFinalized"), moment),
         }
-        target = self.path(generation)
-        target.parent.mkdir(exist_ok=True)
-        place(target)
+        place(self.path(generation))
         text = json.dumps(resource)
         with self._transaction():
             self.db.execute(

@@ -196,6 +196,7 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
             check_conditions({"ifGenerationMatch": int(expected)}, source)
         sources.append(source)
     content = storage.new_content()
+    content.md5 = None  # composed objects have none
     try:
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(storage.open_content(source)) for source in sources]
@@ -207,7 +208,7 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
         content.discard()
         raise
     resource["name"] = name
-    resource["crc32c"] = content.hashes()["crc32c"]
+    resource.update(content.hashes())
     resource["componentCount"] = sum(source.get("componentCount", 1) for source in sources)
     composed = storage.commit(bucket, resource, content)
     if body.get("deleteSourceObjects"):
