@@ -26,9 +26,7 @@ STATUS_NAMES = {
 class ApiError(Exception):
     """An answer other than success: HTTP status, Google's machine-readable reason, a sentence for people."""
 
-    def __init__(
-        self, status: int, reason: str, message: str, domain: str = "global", details: list | None = None
-    ):
+    def __init__(self, status: int, reason: str, message: str, domain: str = "global", details: list | None = None):
         super().__init__(message)
         self.status = status
         self.reason = reason

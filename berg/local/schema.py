@@ -4,7 +4,8 @@ The documents ship with google-api-python-client, so nothing here was typed in b
 parameters, enums, patterns and field types are Google's own.
 
 Not covered: `readOnly` fields in a request (Google ignores them, so do we), rules that stand only in
-descriptions (the handlers know those), `fields` masks that name a field which no schema has, and the few paths with a multi-segment `{+parameter}`.
+descriptions (the handlers know those), `fields` masks that name a field which no schema has, and the
+few paths with a multi-segment `{+parameter}`.
 """
 
 import base64
