@@ -21,7 +21,6 @@ import click
 from berg import BergError
 
 VERSION = 1
-SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 HELP = {
     "project": "Google Cloud project that pays for the machines",
     "region": "region whose zones are tried, and where the bucket lives",
@@ -83,14 +82,10 @@ class Config:
     @functools.cached_property
     def credentials(self):
         """Google credentials; raises google.auth.exceptions.DefaultCredentialsError without any."""
-        import google.auth
+        from berg import credentials
 
         self.start_embedded_cloud()
-        if self.credentials_file:
-            return google.auth.load_credentials_from_file(self.credentials_file, scopes=SCOPES)[0]
-        if not on_google():
-            os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits seconds for a metadata server
-        return google.auth.default(scopes=SCOPES)[0]
+        return credentials.find(self.credentials_file)
 
     @functools.cached_property
     def session(self):
@@ -111,16 +106,6 @@ class Config:
 
             click.echo(f"Starting the embedded cloud at {self.endpoint}", err=True)
             control.start(local_folder(), address.port)
-
-
-def on_google() -> bool:
-    """Whether this computer is a Google machine (asked of its firmware, not of the network)."""
-    if os.environ.get("GCE_METADATA_HOST"):
-        return True
-    try:
-        return Path("/sys/class/dmi/id/product_name").read_text().startswith("Google")
-    except OSError:
-        return False
 
 
 def read_file() -> dict[str, Any]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, __version__, accelerators, dist, gce, job, snapshot
-from berg.config import SCOPES, Config
+from berg.config import Config
+from berg.credentials import SCOPES
 from berg.storage import Bucket, Changed
 
 STARTUP_SCRIPT = Path(__file__).with_name("boot.py")

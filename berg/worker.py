@@ -140,7 +140,8 @@ def install(attempt: Attempt) -> None:
     if this.install_script:
         steps.append(["bash", "-e", this.install_script])
     if requirements := requirement_arguments(folder):
-        steps.append(["python", "-m", "pip", "install", "--no-input", *requirements])
+        # Compiling all of a package takes as long as installing it; python compiles what is imported.
+        steps.append(["python", "-m", "pip", "install", "--no-input", "--no-compile", *requirements])
     if not steps:
         return
     attempt.write_state(state="INSTALLING")

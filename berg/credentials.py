@@ -1,0 +1,46 @@
+"""Google credentials: Application Default Credentials, or a file that the settings name."""
+
+import json
+import os
+from pathlib import Path
+
+from berg import BergError
+
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+
+
+def find(file: str | None):
+    """Credentials for the APIs; raises google.auth.exceptions.DefaultCredentialsError without any."""
+    import google.auth
+
+    if file:
+        return read(Path(file))
+    if not on_google():
+        os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits seconds for a metadata server
+    return google.auth.default(scopes=SCOPES)[0]
+
+
+def read(file: Path):
+    """Credentials of a file in any of google-auth's formats; raises BergError without a readable one."""
+    import google.auth
+    import google.oauth2.credentials
+
+    try:
+        info = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise BergError(f"cannot read the credentials in {file}: {error}. Run: berg init") from None
+    if info.get("type") == "authorized_user" and "token_uri" in info:
+        # google-auth's own reader passes over token_uri and asks Google's server.
+        keys = ("refresh_token", "token_uri", "client_id", "client_secret")
+        return google.oauth2.credentials.Credentials(None, **{key: info.get(key) for key in keys})
+    return google.auth.load_credentials_from_dict(info, scopes=SCOPES)[0]
+
+
+def on_google() -> bool:
+    """Whether this computer is a Google machine (asked of its firmware, not of the network)."""
+    if os.environ.get("GCE_METADATA_HOST"):
+        return True
+    try:
+        return Path("/sys/class/dmi/id/product_name").read_text().startswith("Google")
+    except OSError:
+        return False

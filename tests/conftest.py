@@ -1,0 +1,185 @@
+"""One embedded cloud per test process, and berg's real command line against it.
+
+The tests run in a network without a way out (loopback.py), so that a connection to anywhere else fails,
+and the test that tried it fails, too.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import loopback
+import pytest
+import requests
+
+from berg import config, storage
+from berg.local import control
+
+WITNESS = loopback.enter()
+BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that Google would not take
+
+
+def pytest_report_header() -> str:
+    return "network: loopback only" if WITNESS else "network: NOT closed (that takes root and iproute2)"
+
+
+@pytest.fixture(autouse=True)
+def stays_on_loopback():
+    yield
+    if WITNESS:
+        assert loopback.seen(WITNESS) == [], "a connection tried to leave this computer"
+
+
+@dataclass
+class Cloud:
+    """The embedded cloud of this test process, and its control plane."""
+
+    folder: Path
+    url: str
+
+    def settings(self, bucket: str = "") -> config.Config:
+        values = {"project": "berg-local", "bucket": bucket, "endpoint": self.url}
+        return config.Config(**values, user="tester", credentials_file=str(self.folder / "credentials.json"))
+
+    def call(self, method: str, path: str, body=None):
+        """A request with the laptop's token; returns the JSON of the answer."""
+        answer = self.settings().session.request(method, self.url + path, json=body)
+        assert answer.ok, answer.text
+        return answer.json() if answer.content else None
+
+    def fault(self, method: str, **what) -> None:
+        self.call("POST", "/_berg/faults", {"method": method, **what})
+
+    def instances(self) -> dict[str, dict]:
+        scopes = self.call("GET", "/compute/v1/projects/berg-local/aggregated/instances")["items"]
+        return {i["name"]: i for scope in scopes.values() for i in scope.get("instances", [])}
+
+
+@pytest.fixture(scope="session")
+def cloud(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cloud") / "local"
+    port = control.start(folder)
+    yield Cloud(folder, f"http://127.0.0.1:{port}")
+    control.reset(folder)
+
+
+@dataclass
+class Berg:
+    """The command line, with settings and a bucket of this test's own."""
+
+    cloud: Cloud
+    home: Path
+    repo: Path
+    bucket_name: str
+    allowed: list[int] = field(default_factory=list)  # bad answers that a test provokes
+
+    def environment(self, **more: str) -> dict[str, str]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "GOOGLE_"))}
+        return {**clean, "BERG_HOME": str(self.home), "HOME": str(self.home), "COLUMNS": "160", **more}
+
+    def __call__(self, *arguments: str, cwd: Path | None = None, stdin: str | None = None, **env: str):
+        return subprocess.run(
+            [sys.executable, "-m", "berg", *arguments],
+            cwd=cwd or self.repo,
+            env=self.environment(**env),
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "berg", *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.repo, env=self.environment(), stdout=pipe, stderr=pipe, text=True)
+
+    @property
+    def bucket(self) -> storage.Bucket:
+        return storage.Bucket(self.cloud.settings(self.bucket_name))
+
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        bucket = self.bucket
+        return {blob.name: bucket.read(blob.name) for blob in bucket.list(prefix)}
+
+    def state(self, job: str) -> dict:
+        return json.loads(self.bucket.read(f".berg/jobs/{job}_state.json"))
+
+    def write_config(self, **values) -> None:
+        (self.home / "berg.json").write_text(json.dumps(values))
+
+
+@pytest.fixture
+def repo(tmp_path) -> Path:
+    """A git repo with one commit."""
+    folder = tmp_path / "proj"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('hello from train')\n")
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder)
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "protocol.file.allow=always"]
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path, message: str = "start") -> str:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def bucket(cloud) -> storage.Bucket:
+    """An empty bucket."""
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    fresh = storage.Bucket(cloud.settings(name))
+    fresh.client.create_bucket(name)
+    return fresh
+
+
+@pytest.fixture
+def berg(cloud, bucket, repo, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    name = bucket.name
+    instance = Berg(cloud, home, repo, name)
+    settings = cloud.settings(name)
+    instance.write_config(
+        project=settings.project,
+        bucket=name,
+        endpoint=cloud.url,
+        credentials_file=settings.credentials_file,
+        user="tester",
+    )
+    cloud.call("DELETE", "/_berg/requests")
+    yield instance
+    cloud.call("DELETE", "/_berg/faults")
+    for machine in cloud.instances().values():
+        items = machine.get("metadata", {}).get("items", [])
+        if {"key": "berg-bucket", "value": name} in items:
+            zone = machine["zone"].rpartition("/")[2]
+            cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/{machine['name']}")
+    log = cloud.call("GET", "/_berg/requests")["requests"]
+    bad = [each for each in log if each["status"] in BAD_ANSWERS and each["status"] not in instance.allowed]
+    assert not bad, f"requests that Google would refuse: {bad}"
+
+
+def wait_for(condition, seconds: float = 30, what: str = "the condition"):
+    """Wait until `condition()` is true and return what it returned."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"{what} did not come true within {seconds} s"
+        time.sleep(0.05)
+    return value
+
+
+__all__ = ["Berg", "Cloud", "commit", "git", "requests", "wait_for"]

@@ -1,0 +1,103 @@
+"""The command line as a whole: help, start-up, completion, and the size of the core."""
+
+import ast
+import io
+import os
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+import click
+import pytest
+
+from berg import __version__
+from berg.cli import cli
+from berg.worker import main as worker
+
+PACKAGE = Path(__file__).parent.parent / "berg"
+CORE = ("cli.py", "config.py", "job.py", "gce.py", "worker.py")
+
+
+def commands(group: click.Group, path: tuple[str, ...]) -> list[tuple[tuple[str, ...], click.Command]]:
+    found: list[tuple[tuple[str, ...], click.Command]] = []
+    for name, command in group.commands.items():
+        found.append(((*path, name), command))
+        if isinstance(command, click.Group):
+            found += commands(command, (*path, name))
+    return found
+
+
+ALL = commands(cli, ("berg",)) + commands(worker, ("berg-worker",))
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
+def test_every_help_has_an_example_and_explains_every_option(path, command):
+    text = command.get_help(click.Context(command, info_name=" ".join(path)))
+    if path != ("berg-worker", "salvage"):  # which only the startup script calls
+        assert " ".join(path) in text.split("\n", 1)[1]
+    for parameter in command.params:
+        assert isinstance(parameter, click.Argument) or parameter.help, parameter.name
+
+
+def test_version():
+    result = subprocess.run([sys.executable, "-m", "berg", "--version"], capture_output=True, text=True)
+    assert result.stdout == f"berg, version {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["list", "--help"]])
+def test_help_imports_nothing_heavy(arguments):
+    command = [sys.executable, "-X", "importtime", "-m", "berg", *arguments]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert " click" in imported
+    for name in ("google", "git", "aiohttp", "requests", "berg.local"):
+        assert not [line for line in imported.splitlines() if line.rpartition("|")[2].strip().split(".")[0] == name]
+        assert f" {name}\n" not in imported
+
+
+def test_names_complete_in_the_shell_without_the_network(tmp_path):
+    (tmp_path / "names").write_text("digits-1\ndigits-2\nother\n")
+    environment = {
+        **os.environ,
+        "BERG_HOME": str(tmp_path),
+        "_BERG_COMPLETE": "bash_complete",
+        "COMP_WORDS": "berg tail dig",
+        "COMP_CWORD": "2",
+    }
+    program = str(Path(sys.executable).with_name("berg"))
+    result = subprocess.run([program], env=environment, capture_output=True, text=True)
+    assert result.stdout.split() == ["plain,digits-1", "plain,digits-2"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run"], ["nonsense"], ["list", "--nonsense"], ["kill"], ["kill", "a", "--all"], ["run", "x", "-g", "many"]],
+)
+def test_wrong_usage_exits_with_2_and_says_how_it_goes(arguments, tmp_path):
+    environment = {**os.environ, "BERG_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "berg", *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "Usage:" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def code_lines(path: Path) -> int:
+    """Lines that hold code: no blank ones, no comments, no docstrings (which are comments and help texts)."""
+    source = path.read_text()
+    lines: set[int] = set()
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node, clean=False):
+            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
+
+
+def test_the_core_story_can_be_read_in_one_sitting():
+    sizes = {name: code_lines(PACKAGE / name) for name in CORE}
+    assert sum(sizes.values()) <= 900, sizes
+    large = {str(path): code_lines(path) for path in PACKAGE.rglob("*.py") if code_lines(path) > 400}
+    assert not large, "a file over 400 lines wants to be two"

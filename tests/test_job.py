@@ -1,0 +1,66 @@
+import json
+
+import pytest
+
+from berg import BergError, job
+
+
+def test_results_dir_is_read_off_the_command():
+    guess = job.sketchy_guess_at_results_dir_from_cmd
+    assert guess("python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256") == "sweep1/bs_256"
+    assert guess("python train.py --logdir '/root/berg_results/a/b/' --x") == "a/b"
+    assert guess("python a.py > /root/berg_results/x/log; true") == "x/log"
+    assert guess("ls /root/berg_results/") is None
+    assert guess("python train.py") is None
+
+
+@pytest.mark.parametrize("bad", ["", "/abs", "a//b", "../x", "a/./b", "a\nb", "a*", "a#b"])
+def test_results_dirs_that_would_leave_their_folder_are_refused(bad):
+    with pytest.raises(BergError, match="results dir"):
+        job.check_results_dir(bad)
+
+
+@pytest.mark.parametrize("bad", ["", "Upper", "1digit", "under_score", "dash-", "a" * 64, "ü", "a b", "a\n"])
+def test_names_that_compute_engine_refuses_are_refused_here(bad):
+    with pytest.raises(BergError, match="berg run -n"):
+        job.check_name(bad)
+
+
+@pytest.mark.parametrize("repo", ["My Repo", "123", "_", "x" * 100, "ünï", "-a-", "berg"])
+def test_made_names_are_names(repo):
+    names = {job.new_name(repo) for _ in range(50)}
+    assert all(job.NAME.fullmatch(name) for name in names)
+    assert len(names) > 40
+
+
+def make_job(**changes) -> job.Job:
+    values = {"job_name": "a", "cmd": "x", "results_dir": "a", "gcs_results_dir": "gs://b/berg_results/a"}
+    values |= {"repo_name": "r", "git_commit": "c", "git_snapshot": "c", "snapshot": {"commit": "c"}}
+    return job.Job(**{**values, **changes})
+
+
+def test_a_job_survives_its_json():
+    before = make_job(cmd="échø 'x y' \"$Z\"", env={"K": "v=1"}, max_run_seconds=60)
+    assert job.from_json(before.to_json().encode(), "a") == before
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"job_name": "a"}', make_job(results_dir="../x").to_json().encode()],
+)
+def test_a_damaged_job_is_named(data):
+    with pytest.raises(BergError, match="a_metadata.json is damaged.*berg run"):
+        job.from_json(data, "a")
+
+
+def test_a_job_of_another_name_or_of_a_newer_berg_is_refused():
+    with pytest.raises(BergError, match="damaged"):
+        job.from_json(make_job().to_json().encode(), "b")
+    with pytest.raises(BergError, match="newer"):
+        job.from_json(make_job(version=99, berg_version="9.0").to_json().encode(), "a")
+
+
+def test_unknown_fields_of_a_state_are_passed_over():
+    text = json.dumps({**json.loads(job.State(state="RUNNING").to_json()), "later": 1})
+    assert job.state_from_json(text) == job.State(state="RUNNING")
+    assert [s for s in (*job.ACTIVE, *job.FINAL) if job.State(state=s).final] == list(job.FINAL)
