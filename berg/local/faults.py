@@ -36,7 +36,7 @@ class Fault:
     probability: float = 1.0
     seed: int | None = None
     zone: str | None = None
-    match: str | None = None  # substring of the request's path
+    match: str | None = None  # substring of the decoded path and query
     status: int | None = None
     reason: str | None = None
     message: str | None = None

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from aiohttp import web
 
@@ -23,11 +23,12 @@ from berg.local import faults_api, schema, storage_api
 from berg.local.errors import ApiError
 from berg.local.faults import Fault, Faults, RequestLog
 from berg.local.storage import Storage
-from berg.local.tokens import Tokens
+from berg.local.tokens import Tokens, write_private
 
 log = logging.getLogger("berg.local")
 
 MAX_JSON_BODY = 64 << 20
+BATCH_LIMITS = {"compute": 1000, "storage": 100}  # calls in one batch, as documented
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
 STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
 UNKNOWN = "unknown"  # method id in the log and for faults, of requests that match nothing
@@ -66,7 +67,7 @@ class Cloud:
         self.tokens.endpoint = lambda: f"http://127.0.0.1:{self.port}"
 
     def save_projects(self) -> None:
-        (self.folder / "projects.json").write_text(json.dumps(self.projects, indent=1))
+        write_private(self.folder / "projects.json", self.projects)
 
     def add_project(self, project: str, access: bool = True) -> None:
         """Add a project, or change whether principals of this cloud may use it."""
@@ -189,7 +190,7 @@ async def call_method(
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
     # The URI of an upload session is a credential itself, as documented.
     principal = authenticate(cloud, headers) if "Authorization" in headers or not upload_id else ""
-    fault = cloud.faults.take(method.id, path, path_values.get("zone"))
+    fault = cloud.faults.take(method.id, unquote(f"{path}?{query}"), path_values.get("zone"))
     if fault and not fault.after_handler:
         await suffer(fault, request)
     if method.id not in handlers:
@@ -269,7 +270,8 @@ def parse_json(data: bytes) -> Any:
 
 
 def json_response(body: dict, status: int = 200, indent: int | None = None) -> web.Response:
-    data = json.dumps(body, indent=indent, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    # ASCII: metadata may hold lone surrogates, which JSON can write and UTF-8 cannot.
+    data = json.dumps(body, indent=indent).encode()
     return web.Response(body=data, status=status, content_type="application/json", charset="utf-8")
 
 
@@ -297,6 +299,9 @@ async def batch(request: web.Request) -> web.StreamResponse:
     outer = email.parser.BytesParser().parsebytes(head + await request.read())
     if not outer.is_multipart():
         return error_response(ApiError(400, "badRequest", "Failed to parse batch request: no parts"))
+    limit = BATCH_LIMITS.get(request.match_info.get("service", ""), 100)
+    if len(outer.get_payload()) > limit:
+        return error_response(ApiError(400, "batchLimitExceeded", f"The batch size exceeds {limit} calls"))
     parts = []
     for part in outer.get_payload():
         assert isinstance(part, email.message.Message)

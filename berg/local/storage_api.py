@@ -27,6 +27,7 @@ from berg.local.storage_media import (
     find_object,
     origin,
     present,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ async def patch(cloud: "Cloud", call: "Call") -> dict:
             resource["metadata"] = {name: value for name, value in merged.items() if value is not None}
         else:
             resource[key] = body[key]
+    resource.setdefault("storageClass", "STANDARD")
     return present(cloud.storage.change(resource), origin(call))
 
 
@@ -163,9 +165,8 @@ async def update(cloud: "Cloud", call: "Call") -> dict:
     check_conditions(call.params, resource)
     check_supported(cloud, call, body)
     fixed = {key: value for key, value in resource.items() if key not in WRITABLE}
-    written = {key: body[key] for key in WRITABLE if body.get(key) is not None}
-    written.setdefault("storageClass", resource["storageClass"])
-    return present(cloud.storage.change({**fixed, **written}), origin(call))
+    fixed["storageClass"] = resource["storageClass"]
+    return present(cloud.storage.change({**fixed, **written(body)}), origin(call))
 
 
 async def delete(cloud: "Cloud", call: "Call") -> None:
@@ -221,8 +222,7 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
 def written_fields(body: dict, source: dict) -> dict:
     """Metadata of a new object made from others: as the body says, or as the source's if it says nothing."""
     fields = body if WRITABLE & set(body) else source
-    kept = {key: fields[key] for key in WRITABLE if fields.get(key) is not None}
-    return {"storageClass": source["storageClass"], **kept}
+    return {"storageClass": source["storageClass"], **written(fields)}
 
 
 def copy_object(cloud: "Cloud", call: "Call") -> dict:

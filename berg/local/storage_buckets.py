@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from berg.local.errors import ApiError
 from berg.local.storage import timestamp
-from berg.local.storage_media import check_conditions, etag, find_bucket, origin
+from berg.local.storage_media import check_conditions, check_storage_class, etag, find_bucket, origin
 
 if TYPE_CHECKING:
     from berg.local.server import Call, Cloud
@@ -213,6 +213,7 @@ def merge_bucket(bucket: dict, body: dict) -> None:
     """Apply a patch to a bucket and fill in what follows from it."""
     if (body.get("versioning") or {}).get("enabled") or body.get("retentionPolicy"):
         raise ApiError(501, "notImplemented", "The embedded cloud has no object versions and no retention")
+    check_storage_class(body)
     merge(bucket, {key: value for key, value in body.items() if key not in FIXED})
     access = bucket.setdefault("iamConfiguration", {})
     # Two names for one setting; the newer one wins, unless the request speaks only of the older one.

@@ -33,6 +33,10 @@ WRITABLE = {
     *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType"),
     *("customTime", "metadata", "storageClass", "contexts"),
 }
+STORAGE_CLASSES = {
+    *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
+    *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),  # of old buckets
+}
 REFUSED = {"kmsKeyName", "customerEncryption", "temporaryHold", "eventBasedHold", "retention"}
 
 
@@ -141,6 +145,7 @@ def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None
     for key in REFUSED:
         if body.get(key):
             raise ApiError(501, "notImplemented", f"The embedded cloud has no {key}")
+    check_storage_class(body)
     params = call.params
     bucket = bucket or params.get("bucket") or params.get("destinationBucket", "")
     access = (cloud.storage.bucket(bucket) or {}).get("iamConfiguration", {})
@@ -152,6 +157,20 @@ def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None
             "Cannot insert legacy ACL for an object when uniform bucket-level access is enabled. Read more "
             "at https://cloud.google.com/storage/docs/uniform-bucket-level-access",
         )
+
+
+def check_storage_class(body: dict) -> None:
+    wanted = body.get("storageClass")
+    if wanted and wanted not in STORAGE_CLASSES:
+        raise ApiError(400, "invalid", f"Invalid storage class: {wanted}")
+
+
+def written(body: dict) -> dict:
+    """The fields of `body` that clients may set, without what is null."""
+    fields = {key: body[key] for key in WRITABLE if body.get(key) is not None}
+    if "metadata" in fields:
+        fields["metadata"] = {key: value for key, value in fields["metadata"].items() if value is not None}
+    return fields
 
 
 def check_expected_hashes(expected: dict, content: Content) -> None:
@@ -218,10 +237,11 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
     check_name(name)
     check_supported(cloud, call, metadata)
     check_conditions(call.params, cloud.storage.find(call.params["bucket"], name))
-    fields = {key: metadata[key] for key in WRITABLE if metadata.get(key) is not None}
+    fields = written(metadata)
     if "contentEncoding" in call.params:
         fields["contentEncoding"] = call.params["contentEncoding"]
-    return {"storageClass": "STANDARD", **fields, "name": name}
+    bucket = cloud.storage.bucket(call.params["bucket"]) or {}
+    return {"storageClass": bucket.get("storageClass", "STANDARD"), **fields, "name": name}
 
 
 def expected_hashes(header: str) -> dict[str, str]:
@@ -511,9 +531,13 @@ def media_headers(resource: dict) -> dict[str, str]:
     ):
         if field in resource:
             headers[name] = resource[field]
+    # A line break in a field would begin a header of its own.
+    headers = {name: re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", " ", value) for name, value in headers.items()}
     for key, value in resource.get("metadata", {}).items():
         # Header values are Latin-1 at best and one line; Google percent-encodes what is not, so do we.
-        headers[f"X-Goog-Meta-{quote(key, safe='-_.')}"] = quote(value, safe=PRINTABLE)
+        headers[f"X-Goog-Meta-{quote(key, safe='-_.', errors='replace')}"] = quote(
+            value, safe=PRINTABLE, errors="replace"
+        )
     return headers
 
 

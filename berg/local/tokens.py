@@ -42,9 +42,12 @@ class Tokens:
         self.state: dict[str, Any] = {"secret": secrets.token_hex(32), "epoch": 0, "refresh_tokens": {}}
         self.state["client_secret"] = secrets.token_hex(16)
         if self.path.exists():
-            self.state = json.loads(self.path.read_text())
+            self._load()
         else:
             write_private(self.path, self.state)
+
+    def _load(self) -> None:
+        self.state = json.loads(self.path.read_text())
 
     def mint(self, email: str, seconds: float = 3600) -> str:
         """Return a new access token for `email`, good for `seconds`."""
@@ -55,7 +58,7 @@ class Tokens:
     def email(self, token: str) -> str | None:
         """Return the owner of an access token; None if it is unknown, expired or revoked."""
         payload, _, signature = token.removeprefix("ya29.").rpartition(".")
-        if not hmac.compare_digest(signature.encode(), self._sign(payload).encode()):
+        if not token.isascii() or not hmac.compare_digest(signature, self._sign(payload)):
             return None
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         email, expires, epoch, _ = claims
@@ -63,6 +66,7 @@ class Tokens:
 
     def refresh_token(self, email: str) -> str:
         """Return the long-lived refresh token of `email`, making one the first time."""
+        self._load()
         tokens = self.state["refresh_tokens"]
         if email not in tokens:
             tokens[email] = "1//" + secrets.token_urlsafe(32)
@@ -71,6 +75,7 @@ class Tokens:
 
     def exchange(self, refresh_token: str) -> str | None:
         """Return the principal of a refresh token, None if there is none."""
+        self._load()  # another process may have written credentials meanwhile
         for email, known in self.state["refresh_tokens"].items():
             if hmac.compare_digest(known.encode(), refresh_token.encode()):
                 return email
@@ -91,14 +96,16 @@ class Tokens:
     def write_credentials(self, path: Path, email: str = LAPTOP) -> None:
         """Write credentials that `google.auth.load_credentials_from_file` loads (mode 0600).
 
-        Of google-auth's file types only this one lets the file say where tokens come from.
+        Of google-auth's file types only this one lets the file say where tokens come from. Its audience is
+        deliberately no workforce pool: for one, google-auth 2.62 asks iamcredentials.googleapis.com where
+        the pool may be used, in a thread, from every client of a cloud that is meant to stay on loopback.
         """
         endpoint = self.endpoint()
         write_private(
             Path(path),
             {
                 "type": "external_account_authorized_user",
-                "audience": "//iam.googleapis.com/locations/global/workforcePools/berg/providers/local",
+                "audience": "berg-local",
                 "client_id": CLIENT_ID,
                 "client_secret": self.state["client_secret"],
                 "refresh_token": self.refresh_token(email),
