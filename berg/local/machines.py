@@ -355,10 +355,22 @@ def make_image(folder: Path, sandbox: Sandbox) -> Path:
         send(builder.folder, sandbox, signal.SIGKILL)
         time.sleep(0.01)
     process.wait()
-    (root / "status").unlink(missing_ok=True)
+    if not (root / "status").exists():
+        raise RuntimeError(f"making the machines' image was interrupted: {console_tail(builder.folder)}")
+    if (root / "status").read_text().strip() != "0":
+        remove(root / "anaconda3")  # no ensurepip here (python3-venv); venv.log tells
+    (root / "status").unlink()
     (root / "code").mkdir()
     (root / "berg").mkdir()
     (root / "berg/venv").symlink_to(sys.prefix)
     root.rename(image)
     remove(builder.folder)
     return image
+
+
+def console_tail(folder: Path) -> str:
+    """The last line on a machine's console: why it did not boot."""
+    try:
+        return (folder / "serial.log").read_text(errors="replace").strip().rpartition("\n")[2]
+    except OSError:
+        return "its console is empty"

@@ -1,0 +1,118 @@
+"""The process of the embedded cloud: `python -m berg.local FOLDER`. `control.py` starts and stops it.
+
+It listens on loopback only: the APIs on 127.0.0.1, the metadata servers on the machines' addresses. SIGTERM ends
+the machines (SIGTERM, grace, SIGKILL) and then the server. Killed with SIGKILL it leaves its machines running;
+the next start adopts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from berg.local import compute_api, machines
+from berg.local.compute import Compute, Settings
+from berg.local.control import write_json
+from berg.local.metadata import MetadataServer
+from berg.local.server import Cloud, make_app, open_cloud
+
+log = logging.getLogger("berg.local")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m berg.local", description="The embedded cloud.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--grace", type=float, default=30.0, help="seconds from SIGTERM to SIGKILL")
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds that a machine takes to boot longer")
+    parser.add_argument("--image", type=Path, help="keep the machines' image here, to share it")
+    parser.add_argument("--end-machines", action="store_true", help="end what a killed server left, and exit")
+    options = parser.parse_args()
+    os.umask(0o077)
+    options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = (options.folder / "server.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"An embedded cloud is already running on {options.folder}", file=sys.stderr)  # noqa: T201
+        return 1
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(serve(options))
+    return 0
+
+
+async def serve(options: argparse.Namespace) -> None:
+    folder = options.folder.resolve()
+    cloud = open_cloud(folder, options.port)
+    settings = Settings(options.grace, options.delay)
+    compute = Compute(folder / "compute", cloud.projects, cloud.faults, settings)
+    cloud.compute = compute
+    compute.sandbox = sandbox_of(folder)
+    ports = read_json(folder / "metadata.json")
+    metadata = MetadataServer(compute, cloud.tokens.mint, ports.get("port", 0))
+    await metadata.start()
+    write_json(folder / "metadata.json", {"port": metadata.port})
+    await compute.adopt()
+    image_folder = options.image or folder / "image"
+    if not options.end_machines:
+        compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox))
+        await listen_until_told(cloud, options.port)
+    await compute.close()
+    builder = image_folder / "builder"
+    while compute.image and not compute.image.done():
+        machines.send(builder, compute.sandbox, signal.SIGKILL)
+        await asyncio.wait([compute.image], timeout=0.05)
+    await metadata.runner.cleanup()
+
+
+async def listen_until_told(cloud: Cloud, port: int) -> None:
+    app = make_app(cloud)
+    app.middlewares.append(compute_api.cut_off(cloud))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1, auto_decompress=False)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    cloud.port = runner.addresses[0][1]
+    cloud.tokens.write_credentials(cloud.folder / "credentials.json")
+    write_json(cloud.folder / "server.json", {"pid": os.getpid(), "port": cloud.port})
+    log.info("listening on 127.0.0.1:%d, state in %s", cloud.port, cloud.folder)
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await told.wait()
+    log.info("told to stop: ending the machines first")
+    # Machines still need the APIs while they end: to upload their last results.
+    await cloud.compute.close()
+    await runner.cleanup()
+
+
+async def make_image(folder: Path, sandbox: machines.Sandbox) -> Path:
+    return await asyncio.to_thread(machines.make_image, folder, sandbox)
+
+
+def sandbox_of(folder: Path) -> machines.Sandbox:
+    """What machines can be on this host: tried once per folder and user."""
+    path = folder / "abilities.json"
+    found = read_json(path)
+    if found.get("uid") != os.geteuid():
+        found = {**machines.abilities(folder), "uid": os.geteuid()}
+        write_json(path, found)
+    return machines.Sandbox(found["files"], found["user_namespace"])
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

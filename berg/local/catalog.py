@@ -1,0 +1,233 @@
+"""What Google offers, as tables: zones, machine types, accelerators, images, quotas (as of 2026-11).
+
+Not covered: most regions, machine families that berg never asks for, prices, capacity, TPUs. Accelerators stand
+in the zones that Google documents for them; disk and image sizes are round figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+REGIONS = {
+    "us-central1": "abcf",
+    "us-west1": "abc",
+    "us-east1": "bcd",
+    "us-east4": "abc",
+    "europe-west1": "bcd",
+    "europe-west4": "abc",
+    "asia-east1": "abc",
+}
+ZONES = {f"{region}-{letter}": region for region, letters in REGIONS.items() for letter in letters}
+
+# Accelerator type -> description, quota metric, most on one machine, zones that have it.
+ACCELERATORS = {
+    "nvidia-tesla-p4": ("NVIDIA Tesla P4", "NVIDIA_P4_GPUS", 4, "us-central1-ac europe-west4-bc"),
+    "nvidia-tesla-t4": (
+        "NVIDIA T4",
+        "NVIDIA_T4_GPUS",
+        4,
+        "us-central1-abcf us-west1-ab us-east1-cd us-east4-b europe-west1-bcd europe-west4-abc asia-east1-ac",
+    ),
+    "nvidia-tesla-p100": (
+        "NVIDIA Tesla P100",
+        "NVIDIA_P100_GPUS",
+        4,
+        "us-central1-cf us-west1-ab us-east1-bc europe-west1-bd europe-west4-a asia-east1-ac",
+    ),
+    "nvidia-tesla-v100": (
+        "NVIDIA V100",
+        "NVIDIA_V100_GPUS",
+        8,
+        "us-central1-abcf us-west1-ab us-east1-c europe-west4-abc asia-east1-c",
+    ),
+    "nvidia-l4": (
+        "NVIDIA L4",
+        "NVIDIA_L4_GPUS",
+        8,
+        "us-central1-abc us-west1-abc us-east1-bcd us-east4-ac europe-west1-bc europe-west4-abc asia-east1-abc",
+    ),
+    "nvidia-tesla-a100": (
+        "NVIDIA A100 40GB",
+        "NVIDIA_A100_GPUS",
+        16,
+        "us-central1-abcf us-west1-b us-east1-b europe-west4-ab",
+    ),
+    "nvidia-a100-80gb": ("NVIDIA A100 80GB", "NVIDIA_A100_80GB_GPUS", 8, "us-central1-ac us-east4-c europe-west4-a"),
+    "nvidia-h100-80gb": (
+        "NVIDIA H100 80GB",
+        "NVIDIA_H100_GPUS",
+        8,
+        "us-central1-abc us-west1-ab us-east4-abc europe-west1-bc europe-west4-bc",
+    ),
+    "nvidia-h200-141gb": ("NVIDIA H200 141GB", "NVIDIA_H200_GPUS", 8, "us-central1-b us-west1-c europe-west1-b"),
+}
+
+# vCPUs that a machine with so many accelerators may have at most (N1 only; other families are fixed).
+N1_CPU_LIMITS = {
+    "nvidia-tesla-p4": {1: 24, 2: 48, 4: 96},
+    "nvidia-tesla-t4": {1: 48, 2: 48, 4: 96},
+    "nvidia-tesla-p100": {1: 16, 2: 32, 4: 96},
+    "nvidia-tesla-v100": {1: 12, 2: 24, 4: 48, 8: 96},
+}
+
+# Family -> sizes in vCPUs, MB of memory per vCPU.
+FAMILIES = {
+    "n1-standard": ((1, 2, 4, 8, 16, 32, 64, 96), 3840),
+    "n1-highmem": ((2, 4, 8, 16, 32, 64, 96), 6656),
+    "n1-highcpu": ((2, 4, 8, 16, 32, 64, 96), 922),
+    "n2-standard": ((2, 4, 8, 16, 32, 48, 64, 80, 96, 128), 4096),
+    "n2-highmem": ((2, 4, 8, 16, 32, 48, 64, 80, 96, 128), 8192),
+    "e2-standard": ((2, 4, 8, 16, 32), 4096),
+    "e2-highmem": ((2, 4, 8, 16), 8192),
+    "e2-highcpu": ((2, 4, 8, 16, 32), 1024),
+    "c2-standard": ((4, 8, 16, 30, 60), 4096),
+}
+
+# Machine type -> vCPUs, MB of memory, accelerator, how many of it.
+BUILT_IN = {
+    "g2-standard-4": (4, 16384, "nvidia-l4", 1),
+    "g2-standard-8": (8, 32768, "nvidia-l4", 1),
+    "g2-standard-12": (12, 49152, "nvidia-l4", 1),
+    "g2-standard-16": (16, 65536, "nvidia-l4", 1),
+    "g2-standard-24": (24, 98304, "nvidia-l4", 2),
+    "g2-standard-32": (32, 131072, "nvidia-l4", 1),
+    "g2-standard-48": (48, 196608, "nvidia-l4", 4),
+    "g2-standard-96": (96, 393216, "nvidia-l4", 8),
+    "a2-highgpu-1g": (12, 87040, "nvidia-tesla-a100", 1),
+    "a2-highgpu-2g": (24, 174080, "nvidia-tesla-a100", 2),
+    "a2-highgpu-4g": (48, 348160, "nvidia-tesla-a100", 4),
+    "a2-highgpu-8g": (96, 696320, "nvidia-tesla-a100", 8),
+    "a2-megagpu-16g": (96, 1392640, "nvidia-tesla-a100", 16),
+    "a2-ultragpu-1g": (12, 174080, "nvidia-a100-80gb", 1),
+    "a2-ultragpu-2g": (24, 348160, "nvidia-a100-80gb", 2),
+    "a2-ultragpu-4g": (48, 696320, "nvidia-a100-80gb", 4),
+    "a2-ultragpu-8g": (96, 1392640, "nvidia-a100-80gb", 8),
+    "a3-highgpu-1g": (26, 239616, "nvidia-h100-80gb", 1),
+    "a3-highgpu-2g": (52, 479232, "nvidia-h100-80gb", 2),
+    "a3-highgpu-4g": (104, 958464, "nvidia-h100-80gb", 4),
+    "a3-highgpu-8g": (208, 1916928, "nvidia-h100-80gb", 8),
+    "a3-ultragpu-8g": (224, 3022848, "nvidia-h200-141gb", 8),
+}
+SHARED_CORE = {
+    "f1-micro": (1, 614),
+    "g1-small": (1, 1740),
+    "e2-micro": (2, 1024),
+    "e2-small": (2, 2048),
+    "e2-medium": (2, 4096),
+}
+CPU_PLATFORMS = {
+    "n1": "Intel Haswell",
+    "f1": "Intel Haswell",
+    "g1": "Intel Haswell",
+    "e2": "Intel Broadwell",
+    "n2": "Intel Cascade Lake",
+    "c2": "Intel Cascade Lake",
+    "g2": "Intel Cascade Lake",
+    "a2": "Intel Cascade Lake",
+    "a3": "Intel Sapphire Rapids",
+}
+
+
+@dataclass(frozen=True)
+class MachineType:
+    name: str
+    cpus: int
+    memory_mb: int
+    accelerator: str | None = None
+    accelerator_count: int = 0
+
+    @property
+    def family(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def shared_core(self) -> bool:
+        return self.name in SHARED_CORE
+
+
+@dataclass(frozen=True)
+class Image:
+    name: str
+    family: str
+    description: str
+    disk_gb: int
+    created: str
+    plain: bool = False  # without the machine learning python that machines.py prepares
+
+
+DEEP_LEARNING = "deeplearning-platform-release"
+IMAGES = {
+    DEEP_LEARNING: [
+        Image(
+            f"{family}-v{build}",
+            family,
+            f"{title}, CUDA 12.9, {ubuntu}, NVIDIA driver 580",
+            50,
+            f"{build[:4]}-{build[4:6]}-{build[6:]}T08:00:00.000-07:00",
+        )
+        for build in ("20250915", "20251010")
+        for ubuntu in ("2204", "2404")
+        for family, title in (
+            (f"common-cu129-ubuntu-{ubuntu}-nvidia-580", "Common"),
+            (f"pytorch-2-9-cu129-ubuntu-{ubuntu}-nvidia-580", "PyTorch 2.9"),
+        )
+    ],
+    "debian-cloud": [
+        Image("debian-12-bookworm-v20250910", "debian-12", "Debian 12", 10, "2025-09-10T12:00:00.000-07:00", True),
+        Image("debian-12-bookworm-v20251014", "debian-12", "Debian 12", 10, "2025-10-14T12:00:00.000-07:00", True),
+    ],
+}
+DISK_TYPES = {"pd-standard": 500, "pd-balanced": 100, "pd-ssd": 100, "hyperdisk-balanced": 100}
+
+# Limits a project has in each region, unless /_berg/quotas changes them.
+REGION_QUOTAS = {
+    "CPUS": 500,
+    "PREEMPTIBLE_CPUS": 0,  # none of its own: Spot machines then count as CPUS, as on Google
+    "N2_CPUS": 500,
+    "C2_CPUS": 100,
+    "A2_CPUS": 200,
+    "DISKS_TOTAL_GB": 40960,
+    "SSD_TOTAL_GB": 20480,
+    "INSTANCES": 2000,
+    "IN_USE_ADDRESSES": 2000,
+    **{accelerator[1]: 16 for accelerator in ACCELERATORS.values()},
+    **{f"PREEMPTIBLE_{accelerator[1]}": 16 for accelerator in ACCELERATORS.values()},
+}
+PROJECT_QUOTAS = {"GPUS_ALL_REGIONS": 64, "CPUS_ALL_REGIONS": 2000, "NETWORKS": 5, "FIREWALLS": 100}
+
+
+@cache
+def accelerator_zones(name: str) -> frozenset[str]:
+    words = ACCELERATORS[name][3].split()
+    return frozenset(zone for word in words for zone in _zones(word))
+
+
+def _zones(word: str) -> list[str]:
+    """Expand `us-west1-ab` to its zones."""
+    region, _, letters = word.rpartition("-")
+    return [f"{region}-{letter}" for letter in letters]
+
+
+def accelerators_in(zone: str) -> list[str]:
+    return [name for name in ACCELERATORS if zone in accelerator_zones(name)]
+
+
+def machine_types_in(zone: str) -> list[MachineType]:
+    """Every listed machine type of a zone; custom types exist besides."""
+    types = [MachineType(name, cpus, memory) for name, (cpus, memory) in SHARED_CORE.items()]
+    for family, (sizes, memory) in FAMILIES.items():
+        types += [MachineType(f"{family}-{cpus}", cpus, cpus * memory) for cpus in sizes]
+    types += [MachineType(name, *row) for name, row in BUILT_IN.items() if zone in accelerator_zones(row[2])]
+    return types
+
+
+def machine_type(zone: str, name: str) -> MachineType | None:
+    for offered in machine_types_in(zone):
+        if offered.name == name:
+            return offered
+    prefix, _, size = name.partition("custom-")
+    cpus, _, memory = size.partition("-")
+    if prefix in ("", "n1-", "n2-", "e2-") and cpus.isdigit() and memory.isdigit() and 0 < int(cpus) <= 96:
+        return MachineType(name if prefix else f"n1-{name}", int(cpus), int(memory))
+    return None
