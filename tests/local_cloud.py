@@ -1,22 +1,27 @@
-"""A real embedded cloud in a process of its own, for tests that look at memory or kill it.
+"""A real embedded cloud in a process of its own, for tests that look at memory or kill it; fixtures with it."""
 
-`python local_cloud.py FOLDER PORT` serves the state in FOLDER and prints its port.
-"""
-
-import asyncio
+import base64
+import itertools
 import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import google.auth
+import google_crc32c
+import pytest
 import requests
 from google.auth.transport.requests import AuthorizedSession
+from google.cloud import storage as gcs
 
 from berg.local.tokens import LAPTOP, Tokens
 
 PROJECT = "test-project"
+KB, MB = 1 << 10, 1 << 20
+QUANTUM = 256 * KB  # chunks of resumable uploads are multiples of this
+names = (f"bucket-{number}" for number in itertools.count())
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
@@ -35,7 +40,12 @@ class Server:
 
     def start(self) -> "Server":
         with open(self.stderr, "ab") as stderr:
-            command = [sys.executable, __file__, str(self.folder), str(self.port)]
+            command = [
+                sys.executable,
+                str(Path(__file__).with_name("local_server.py")),
+                str(self.folder),
+                str(self.port),
+            ]
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
         line = self.process.stdout.readline()
         assert line, self.stderr.read_text()
@@ -80,22 +90,75 @@ class Server:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
 
-async def serve(folder: Path, port: int) -> None:
-    from aiohttp import web
-
-    from berg.local.server import make_app, open_cloud
-
-    cloud = open_cloud(folder, port, PROJECT)
-    # A token that the tests mint must be known before the first request: the file is there by now.
-    cloud.tokens.refresh_token(LAPTOP)
-    runner = web.AppRunner(make_app(cloud))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    cloud.port = runner.addresses[0][1]
-    sys.stdout.write(f"{cloud.port}\n")
-    sys.stdout.flush()
-    await asyncio.Event().wait()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("cloud")).start()
+    yield server
+    server.kill()
+    assert "failed inside" not in server.stderr.read_text()
 
 
-if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))
+@pytest.fixture(scope="module")
+def client(server):
+    options = {"api_endpoint": server.url}
+    return gcs.Client(project=PROJECT, credentials=server.credentials(), client_options=options)
+
+
+@pytest.fixture
+def http_session(server):
+    session = server.session()
+    yield session
+    session.delete(f"{server.url}/_berg/faults")
+
+
+@pytest.fixture
+def bucket(client):
+    return client.create_bucket(next(names), location="us-central1")
+
+
+class Bucket:
+    """Raw requests about one bucket."""
+
+    def __init__(self, server, session, name):
+        self.server, self.session, self.name = server, session, name
+        self.base = f"{server.url}/storage/v1/b/{name}"
+        self.uploads = f"{server.url}/upload/storage/v1/b/{name}/o"
+
+    def put(self, name, data=b"", **params):
+        params = {"uploadType": "media", "name": name, **params}
+        return self.session.post(self.uploads, params=params, data=data)
+
+    def url(self, name):
+        return f"{self.base}/o/{quote(name, safe='')}"
+
+    def get(self, name, **params):
+        return self.session.get(self.url(name), params=params)
+
+    def read(self, name, **headers):
+        return self.session.get(self.url(name), params={"alt": "media"}, headers=headers)
+
+    def names(self, **params):
+        answer = self.session.get(f"{self.base}/o", params=params).json()
+        return [item["name"] for item in answer.get("items", [])]
+
+    def start(self, name, **params):
+        answer = self.session.post(self.uploads, params={"uploadType": "resumable", "name": name, **params})
+        assert answer.status_code == 200, answer.text
+        return answer.headers["Location"]
+
+    def chunk(self, url, data, content_range):
+        headers = {"Content-Range": content_range}
+        return self.session.put(url, data=data, headers=headers, allow_redirects=False)
+
+
+@pytest.fixture
+def raw(server, http_session, bucket):
+    return Bucket(server, http_session, bucket.name)
+
+
+def reason(response):
+    return response.json()["error"]["errors"][0]["reason"]
+
+
+def crc32c(data):
+    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()

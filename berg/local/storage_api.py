@@ -17,7 +17,7 @@ from aiohttp import web
 from berg.local import storage_buckets, storage_media
 from berg.local.errors import ApiError
 from berg.local.storage import concatenate
-from berg.local.storage_media import (
+from berg.local.storage_checks import (
     WRITABLE,
     check_conditions,
     check_expected_hashes,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from berg.local.errors import ApiError
 from berg.local.storage import timestamp
-from berg.local.storage_media import check_conditions, check_storage_class, etag, find_bucket, origin
+from berg.local.storage_checks import check_conditions, check_storage_class, etag, find_bucket, origin
 
 if TYPE_CHECKING:
     from berg.local.server import Call, Cloud
