@@ -224,6 +224,8 @@ def merge_bucket(bucket: dict, body: dict) -> None:
     access.setdefault("publicAccessPrevention", "inherited")
     soft = bucket.setdefault("softDeletePolicy", {"retentionDurationSeconds": SOFT_DELETE_SECONDS})
     soft.setdefault("effectiveTime", bucket["timeCreated"])
+    if "retentionDurationSeconds" in soft:  # clients may send an int64 as a number; answers hold text
+        soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
 
 
 def merge(target: dict, patch: dict) -> None:
