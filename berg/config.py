@@ -105,7 +105,7 @@ class Config:
             from berg.local import control
 
             click.echo(f"Starting the embedded cloud at {self.endpoint}", err=True)
-            control.start(local_folder(), address.port)
+            control.start(local_folder(), address.port or 0)
 
 
 def read_file() -> dict[str, Any]:

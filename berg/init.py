@@ -115,7 +115,7 @@ def set_up_local() -> dict[str, Any]:
     from berg.local import control
 
     port = control.start(config.local_folder())
-    values = {
+    values: dict[str, Any] = {
         "project": LOCAL_PROJECT,
         "region": "us-central1",
         "bucket": LOCAL_BUCKET,

@@ -155,7 +155,10 @@ def check_name(name: str) -> str:
 def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
     """The folder named after `berg_results/` in a command, such as sweep1/bs_256; None without one."""
     found = re.search(r"berg_results/([^\s'\"`;|&<>()=,$\\*?]+)", cmd)
-    return found.group(1).strip("/") or None if found else None
+    if not found:
+        return None
+    folder = re.sub(r"(^|/)[^/]+\.(txt|log|jsonl?|csv|tsv|out|pt|pth|npz|npy|png|yaml)$", "", found.group(1).strip("/"))
+    return folder or None
 
 
 def check_results_dir(results_dir: str) -> str:

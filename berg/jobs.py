@@ -143,14 +143,14 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     bucket = Bucket(config)
     if found.machine and found.state and not found.state.final and not now and found.state.state != "SUBMITTED":
         gce.set_metadata(config, found.machine["zone"], name, "berg-kill", config.user)
-        patience = time.monotonic() + KILL_PATIENCE
-        said = ""
+        asked = time.monotonic()
+        patience, said = asked + KILL_PATIENCE, False
         while found.machine and found.state and not found.state.final:
             if found.state.state == "UPLOADING":
                 # It stopped the command and saves the results; that takes as long as it takes.
                 patience = time.monotonic() + KILL_PATIENCE
-                if said != found.state.state:
-                    said = found.state.state
+                if not said and time.monotonic() > asked + 3:
+                    said = True
                     say(f"{name} is uploading its results (Ctrl-C leaves it to finish alone)")
             if time.monotonic() > patience:
                 say(f"{name} did not answer; deleting its machine")
@@ -195,16 +195,20 @@ def follow(config: Config, name: str, write: Callable[[bytes], None], interval: 
     bucket = Bucket(config)
     offsets: dict[str, int] = {}
     console = ""
+    shown: list[str] = []  # lines of the console, which the log begins with
     while True:
         found = find(config, name)  # before reading: a log is complete once the state is final
         for log in [blob.name for blob in bucket.list(job.log_prefix(name), "name")]:
             while chunk := bucket.read_from(log, offsets.get(log, 0), offsets.get(log, 0) + BLOCK):
-                write(chunk)
                 offsets[log] = offsets.get(log, 0) + len(chunk)
+                while shown and chunk.startswith(shown[0].encode()):
+                    chunk = chunk[len(shown.pop(0).encode()) :]
+                write(chunk)
         if not offsets and found.machine:
             output = gce.serial_output(config, found.machine["zone"], name)
-            new = output.removeprefix(console)
-            write("".join(f"[boot] {line}\n" for line in STARTUP_LINE.findall(new)).encode())
+            lines = [f"[berg] {line}\n" for line in STARTUP_LINE.findall(output.removeprefix(console))]
+            write("".join(lines).encode())
+            shown += lines
             console = output
         if found.state.final if found.state else not found.machine:
             return found.state

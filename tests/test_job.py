@@ -10,6 +10,8 @@ def test_results_dir_is_read_off_the_command():
     assert guess("python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256") == "sweep1/bs_256"
     assert guess("python train.py --logdir '/root/berg_results/a/b/' --x") == "a/b"
     assert guess("python a.py > /root/berg_results/x/log; true") == "x/log"
+    assert guess("python a.py > /root/berg_results/lr_0.1/out.log") == "lr_0.1"
+    assert guess("python a.py > /root/berg_results/out.log") is None
     assert guess("ls /root/berg_results/") is None
     assert guess("python train.py") is None
 
