@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from berg.local import catalog, compute_bulk, compute_images, compute_make
+from berg.local import catalog, compute_bulk, compute_images, compute_make, schema
 from berg.local import compute_checks as checks
 from berg.local.compute import Compute, Instance, disk_view
 from berg.local.compute_checks import LINK, last, not_found
@@ -63,6 +63,10 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
     table: dict[str, Any] = {
         f"compute.{method}": functools.partial(_checked, cloud, handler) for method, handler in own.items()
     }
+    # gcloud 528 sends this with every list. The document of 2026-11 only mentions it in prose.
+    for method in schema.load("compute").methods.values():
+        if method.id.endswith(("list", "List")):
+            method.params["returnPartialSuccess"] = {"location": "query", "type": "boolean"}
     for name in RESOURCES:
         for verb in ("get", "list", "aggregatedList"):
             table[f"compute.{name}.{verb}"] = functools.partial(_checked, cloud, read_resource)

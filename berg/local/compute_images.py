@@ -7,6 +7,7 @@ from typing import Any
 
 from berg.local import catalog
 from berg.local.compute_checks import LINK, check_name, invalid, last, not_found
+from berg.local.errors import ApiError
 
 
 def number_of(text: str) -> str:
@@ -63,10 +64,10 @@ def resolve(project: str, link: str, field: str, own: dict[str, list[dict]]) -> 
     parts = words.split("/")
     owner = parts[parts.index("projects") + 1] if "projects" in parts else project
     try:
-        if len(parts) >= 2 and parts[-2] == "family":
+        if len(parts) >= 2 and parts[-2] in ("family", "imageFamilyViews"):
             return get_from_family(owner, parts[-1], own.get(owner, []))
         return get(owner, parts[-1], own.get(owner, []))
-    except Exception:
+    except ApiError:
         raise invalid(field, link, "The referenced image resource cannot be found.") from None
 
 

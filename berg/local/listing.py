@@ -103,7 +103,8 @@ def parse_term(tokens: list[str]) -> Test:
 
 
 def unquote(word: str) -> str:
-    return re.sub(r"\\(.)", r"\1", word[1:-1]) if word[0] in "\"'" else word
+    """Take quotes off; other backslashes stay, because gcloud sends regular expressions with \\b in them."""
+    return re.sub(r"\\([\"'])", r"\1", word[1:-1]) if word[0] in "\"'" else word
 
 
 def look_up(row: Any, path: str) -> Any:
