@@ -376,7 +376,10 @@ def test_gcloud_storage(server, tmp_path):
         "CLOUDSDK_CONFIG": str(tmp_path / "sdk"),
         "CLOUDSDK_CORE_PROJECT": PROJECT,
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        # What else would leave this computer: usage reports, the look for updates and for a metadata server.
         "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+        "GCE_METADATA_ROOT": "127.0.0.1:9",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{server.url}/storage/v1/",
         "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token"),
     }

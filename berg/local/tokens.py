@@ -88,6 +88,7 @@ class Tokens:
 
     def expire_all(self, revoke: bool = False) -> None:
         """Make every access token invalid; with `revoke` every refresh token too."""
+        self._load()
         self.state["epoch"] += 1
         if revoke:
             self.state["refresh_tokens"] = {}
