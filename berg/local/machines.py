@@ -26,6 +26,7 @@ so a package manager cannot replace them. shutdown-script and startup-script-url
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
@@ -338,11 +339,17 @@ def own_root_of(folder: Path, sandbox: Sandbox) -> Path:
 
 def make_image(folder: Path, sandbox: Sandbox) -> Path:
     """Make `folder/root`, the image's /root, unless it is there. Takes seconds, nearly all of them pip's."""
-    image = folder / "root"
-    if image.exists():
-        return image
-    if folder.exists():
-        remove(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # several clouds may share an image folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "root").exists():
+            build_image(folder, sandbox)
+    return folder / "root"
+
+
+def build_image(folder: Path, sandbox: Sandbox) -> None:
+    if (folder / "builder").exists():
+        remove(folder / "builder")
     # Built inside a machine, because a virtual environment has its own path written all over it.
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     script = f'#!/bin/sh\ncd "${{BERG_ROOT:-/root}}" && "{python}" -m venv anaconda3 >venv.log 2>&1\necho $? >status\n'
@@ -363,9 +370,8 @@ def make_image(folder: Path, sandbox: Sandbox) -> Path:
     (root / "code").mkdir()
     (root / "berg").mkdir()
     (root / "berg/venv").symlink_to(sys.prefix)
-    root.rename(image)
+    root.rename(folder / "root")
     remove(builder.folder)
-    return image
 
 
 def console_tail(folder: Path) -> str:
