@@ -137,6 +137,9 @@ def write_system_files(machine: Machine) -> None:
     (etc / "hosts").write_text(
         "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
         f"{machine.address} {machine.name} metadata.google.internal metadata\n"
+        # google-auth asks this host about every service account it meets, in the background, with its token.
+        # A token of the embedded cloud is none of Google's business: nothing answers at this address.
+        f"{machine.address} iamcredentials.googleapis.com\n"
     )
     for name in ("poweroff", "halt", "shutdown"):
         program = machine.folder / "upper/usr/sbin" / name
