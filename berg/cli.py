@@ -170,7 +170,7 @@ def run(cmd, zones, image, image_project, dry_run, wait, tail, as_json, **wishes
         click.echo(json.dumps(plan.request(plan.zones[0]), indent=2))
         return
     began = time.monotonic()
-    zone = launch.submit(plan, say)
+    zone = launch.submit(plan, say, tables.sending)
     say(f"Created {name} in {zone} after {time.monotonic() - began:.1f} s\n")
     if not (tail or wait):
         say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n")

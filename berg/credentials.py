@@ -23,16 +23,11 @@ def find(file: str | None):
 def read(file: Path):
     """Credentials of a file in any of google-auth's formats; raises BergError without a readable one."""
     import google.auth
-    import google.oauth2.credentials
 
     try:
         info = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise BergError(f"cannot read the credentials in {file}: {error}. Run: berg init") from None
-    if info.get("type") == "authorized_user" and "token_uri" in info:
-        # google-auth's own reader passes over token_uri and asks Google's server.
-        keys = ("refresh_token", "token_uri", "client_id", "client_secret")
-        return google.oauth2.credentials.Credentials(None, **{key: info.get(key) for key in keys})
     return google.auth.load_credentials_from_dict(info, scopes=SCOPES)[0]
 
 

@@ -210,6 +210,7 @@ def create(config: Config, zones: list[str], body_for: Callable[[str], dict], sa
         if region in full_regions:
             continue
         try:
+            say(f"Creating the machine in {zone}")
             insert(config, zone, body_for(zone))
             return zone
         except OperationFailed as error:

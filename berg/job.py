@@ -65,6 +65,7 @@ class Job:
             "repo": self.repo_name,
             "commit": self.git_snapshot[:12],
             "machines": self.num_machines,
+            "kept": not self.kill_instance_after_job,
             "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else "",
         }
 

@@ -31,9 +31,9 @@ class Entry:
 
     @property
     def status(self) -> str:
-        if self.state and not (self.state.final and self.machine):
-            return self.state.state
         status = self.machine["status"] if self.machine else ""
+        if self.state and not (self.state.final and status not in ("", "STOPPING")):
+            return self.state.state
         return f"{self.state.state}, machine {status}" if self.state else f"no job, machine {status}"
 
     @property
@@ -210,9 +210,15 @@ def follow(config: Config, name: str, write: Callable[[bytes], None], interval: 
             write("".join(lines).encode())
             shown += lines
             console = output
-        if found.state.final if found.state else not found.machine:
+        if (found.state.final and leaves(found)) if found.state else not found.machine:
             return found.state
         time.sleep(interval)
+
+
+def leaves(found: Entry) -> bool:
+    """Whether the machine of a job that is over is on its way out, or was to be kept."""
+    kept = found.state and found.state.job.get("kept")
+    return bool(kept or not found.machine or found.machine["status"] == "STOPPING")
 
 
 def results_prefix(config: Config, name: str) -> tuple[str, str | None]:

@@ -187,9 +187,10 @@ def check_free(config: Config, name: str) -> None:
         raise BergError(f"there is a job {name!r} already. Choose another name: -n NAME (or leave -n out)")
 
 
-def submit(plan: Plan, say: Callable[[str], None]) -> str:
+def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], None]) -> str:
     """Send the code, write the job, create its machine; returns the machine's zone.
 
+    `say` hears sentences, `tell` how many bytes of how many were sent of a part of the code.
     If that fails or is interrupted, what was created is deleted again.
     """
     # google-cloud-compute takes two seconds to import; they pass while the code is sent.
@@ -198,7 +199,7 @@ def submit(plan: Plan, say: Callable[[str], None]) -> str:
     this, bucket = plan.job, Bucket(plan.config)
     with ThreadPoolExecutor() as pool:
         wheel: Future[Any] = pool.submit(send_wheel, bucket, *plan.wheel)
-        this.snapshot = snapshot.send(plan.snapshot, bucket, lambda n: say(f"Sent {n / 1e6:.2f} MB of code"))
+        this.snapshot = snapshot.send(plan.snapshot, bucket, tell)
         wheel.result()
     paths = job.metadata_path(this.job_name), job.state_path(this.job_name)
     try:

@@ -214,10 +214,10 @@ def last_line(error) -> str:
     return lines[-1].strip() if lines else str(error)
 
 
-def send(snapshot: Snapshot, bucket, sent: Callable[[int], None] = lambda n: None) -> dict[str, Any]:
+def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n, size: None) -> dict[str, Any]:
     """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's metadata.
 
-    `sent` is called with the bytes of each pack that went up. What was sent before is remembered in a
+    `tell` hears how many bytes of how many went up, pack by pack. What was sent before is remembered in a
     file beside the objects; the bucket is asked whether it is still there.
     """
     prefix = f".berg/repos/{snapshot.repo_name}/"
@@ -232,17 +232,15 @@ def send(snapshot: Snapshot, bucket, sent: Callable[[int], None] = lambda n: Non
         packs = [f"{prefix}{base['commit']}.pack"]
         if base["commit"] != snapshot.commit:
             name = f"{prefix}{snapshot.commit}-on-{base['commit'][:12]}.pack"
-            size = send_pack(snapshot, bucket, name, base)
-            sent(size)
+            size = send_pack(snapshot, bucket, name, base, tell)
             # A pack that approaches the first one in size is better made the new first one.
             packs = [*packs, name] if size < max(1 << 20, base["bytes"] / 3) else []
     if not packs:
         packs = [f"{prefix}{snapshot.commit}.pack"]
-        size = send_pack(snapshot, bucket, packs[0], None)
-        sent(size)
+        size = send_pack(snapshot, bucket, packs[0], None, tell)
         bases[bucket.name] = {"commit": snapshot.commit, "head": snapshot.head, "bytes": size}
         memory.write_text(json.dumps(bases))
-    submodules = {path: send(sub, bucket, sent) for path, sub in snapshot.submodules.items()}
+    submodules = {path: send(sub, bucket, tell) for path, sub in snapshot.submodules.items()}
     return {
         "commit": snapshot.commit,
         "branch": snapshot.branch,
@@ -252,7 +250,7 @@ def send(snapshot: Snapshot, bucket, sent: Callable[[int], None] = lambda n: Non
     }
 
 
-def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None) -> int:
+def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None, tell) -> int:
     """Upload the objects of a snapshot that its base lacks; returns the size of the pack in bytes."""
     revisions = [f"--shallow {snapshot.head}", snapshot.commit]
     options = ["--window=0"]  # deltas among the files of one commit save little and cost seconds
@@ -270,8 +268,9 @@ def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None
             command = ["pack-objects", "--revs", "--shallow", "--stdout", "-q", "--delta-base-offset"]
             stdin = "\n".join([*revisions, ""]).encode()
             git(snapshot.root, *command, "--compression=1", *options, env=env, stdin=stdin, stdout=file)
-        bucket.upload(name, pack, generation=0, exists_ok=True)
-        return pack.stat().st_size
+        size = pack.stat().st_size
+        bucket.upload(name, pack, lambda n: tell(n, size))
+        return size
 
 
 def all_packs(description: dict[str, Any]) -> Iterator[str]:

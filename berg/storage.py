@@ -5,7 +5,7 @@ a retry, a second laptop or a second worker unable to do a thing twice.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +13,21 @@ from berg import BergError
 from berg.config import Config
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
+
+
+class Counted:
+    """A file that tells how many of its bytes were read."""
+
+    def __init__(self, file: IO[bytes], tell: Callable[[int], None]):
+        self.file, self.report = file, tell
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self.report(self.file.tell())
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
 
 
 class Changed(BergError):
@@ -90,22 +105,31 @@ class Bucket:
         data = data.encode() if isinstance(data, str) else data
         blob = self.bucket.blob(name)
         blob.metadata = metadata
-        return self._put(
-            blob,
-            generation,
-            lambda **options: blob.upload_from_string(data, "application/octet-stream", **options),
-        )
 
-    def upload(self, name: str, path: Path, generation: int | None = None, exists_ok: bool = False) -> None:
-        """Upload a file as it is; with `exists_ok` an object that is there already counts as sent."""
-        blob = self.bucket.blob(name)
+        def put(**options):
+            blob.upload_from_string(data, "application/octet-stream", **options)
+
         try:
-            self._put(blob, generation, lambda **options: blob.upload_from_filename(str(path), **options))
+            return self._put(blob, generation, put)
         except Changed:
-            if not exists_ok:
+            # A write whose answer was lost is refused when it is repeated: then what is there is ours.
+            there = self.get(name)
+            if there is None or self.read(name) != data or there.metadata != metadata:
                 raise
+            return there.generation
 
-    def upload_stream(self, name: str, stream: IO[bytes], size: int) -> Any:
+    def upload(self, name: str, path: Path, tell: Callable[[int], None] = lambda n: None) -> None:
+        """Upload a file under a name that stands for its content: one that is there already counts as sent.
+
+        `tell` hears how many bytes went up so far.
+        """
+        with path.open("rb") as file:
+            try:
+                self.upload_stream(name, Counted(file, tell), path.stat().st_size, generation=0)
+            except Changed:
+                pass
+
+    def upload_stream(self, name: str, stream: Any, size: int, generation: int | None = None) -> Any:
         """Upload `size` bytes of a stream; returns the Blob with its generation and crc32c."""
         blob = self.bucket.blob(name)
         start = stream.tell()
@@ -114,7 +138,7 @@ class Bucket:
             stream.seek(start)
             blob.upload_from_file(stream, size=size, content_type="application/octet-stream", **options)
 
-        self._put(blob, None, put)
+        self._put(blob, generation, put)
         return blob
 
     def _put(self, blob, generation: int | None, put) -> int:
@@ -195,7 +219,7 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
         renew = "Run: berg local start" if config.endpoint else f"Renew {config.credentials_file}"
     if isinstance(error, auth.DefaultCredentialsError):
         return f"no Google credentials found. {renew}"
-    if isinstance(error, (auth.RefreshError, exceptions.Unauthorized)):
+    if isinstance(error, (auth.RefreshError, auth.OAuthError, exceptions.Unauthorized)):
         return f"your Google credentials have expired or were revoked. {renew}"
     if isinstance(error, (auth.TransportError, requests.ConnectionError, requests.Timeout)):
         where = config.endpoint if config and config.endpoint else "Google Cloud"

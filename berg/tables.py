@@ -1,6 +1,7 @@
 """What berg shows, as text: the plan of a job, the list of jobs, how one ended."""
 
 import shutil
+import sys
 import textwrap
 
 import click
@@ -91,3 +92,9 @@ def outcome(name: str, state: job.State) -> str:
     code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
     reason = f": {state.reason}" if state.reason else ""
     return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True)
+
+
+def sending(done: int, size: int) -> None:
+    """One line on a terminal that grows with what was sent; what is sent at once needs none."""
+    if size > 4 << 20 and sys.stderr.isatty():
+        click.echo(f"\rSending the code: {done / 1e6:.1f} of {size / 1e6:.1f} MB ", nl=done == size, err=True)

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,8 +51,11 @@ def run(name: str) -> None:
     except Ended as error:
         leave(attempt, str(error))
         return
-    except (BergError, OSError) as error:
-        state, reason = "FAILED", str(error.message if isinstance(error, BergError) else error)
+    except BergError as error:
+        state, reason = "FAILED", error.message
+    except Exception as error:
+        traceback.print_exc()  # to the serial console
+        state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
 
 

@@ -19,7 +19,12 @@ def trip(bucket, tmp_path):
 
     def travel(folder, target="checkout"):
         taken, sent = snapshot.take(folder), []
-        description = snapshot.send(taken, bucket, sent.append)
+
+        def tell(done, size):
+            if done == size:
+                sent.append(size)
+
+        description = snapshot.send(taken, bucket, tell)
 
         def open_pack(name):
             bucket.download(name, tmp_path / "pack")
