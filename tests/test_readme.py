@@ -1,0 +1,118 @@
+"""The documentation against the code: commands parse, links lead somewhere, generated text is fresh."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from berg.cli import cli
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+FOLDERS = ("berg", "docs", "examples", "tests", "tools", ".ci")
+SHELL = ("bash", "text")
+
+
+def command_lines(text: str) -> list[str]:
+    """Lines that call berg: in blocks of shell, output and help, and between backticks."""
+    lines = []
+    for language, block in FENCE.findall(text):
+        if language in SHELL:
+            lines += [line.strip().removeprefix("$ ") for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    return [line for line in lines if re.match(r"berg [a-z-]", line)]
+
+
+def words_of(line: str) -> list[str]:
+    """Arguments of berg in a line, without comments and what follows a pipe or `&&`."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)[1:]
+    end = next((at for at, word in enumerate(words) if set(word) <= set("|&;<>()")), len(words))
+    return words[:end]
+
+
+def parse(words: list[str]) -> None:
+    """Let click read the arguments, down to the command, without running it; raises click.UsageError."""
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        if name not in command.commands:
+            raise click.UsageError(f"No such command: {name}")
+        command = command.commands[name]
+    if not isinstance(command, click.Group):
+        try:
+            command.make_context("berg", list(words))
+        except click.MissingParameter:
+            if any(not word.startswith("-") for word in words):  # else a mere mention, such as `berg kill --now`
+                raise
+
+
+EXAMPLES = [(page, line) for page in PAGES for line in command_lines(page.read_text())]
+
+
+@pytest.mark.parametrize(("page", "line"), EXAMPLES, ids=[f"{page.stem}: {line}" for page, line in EXAMPLES])
+def test_commands_that_are_shown_parse(page, line):
+    parse(words_of(line))
+
+
+def test_examples_are_found_and_wrong_ones_refused():
+    assert len(EXAMPLES) > 40
+    assert words_of('berg run -g 0 --wait "make test" && echo passed # or not') == [
+        "run",
+        "-g",
+        "0",
+        "--wait",
+        "make test",
+    ]
+    for wrong in ("berg fly", "berg run --wings true", "berg kill --wings", "berg list --json 3", "berg local fly"):
+        with pytest.raises(click.UsageError):
+            parse(words_of(wrong))
+
+
+def test_readme_shows_the_help_of_every_command_as_it_is(tmp_path):
+    copy = tmp_path / "README.md"
+    copy.write_text(README.read_text())
+    subprocess.run([sys.executable, ROOT / "tools/commands.py", copy], check=True)
+    assert copy.read_text() == README.read_text(), "run: make docs"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_exist(page):
+    text = FENCE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("https://", "http://")):
+            name, _, anchor = target.partition("#")
+            file = page.parent / name if name else page
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file), target
+    for word in re.findall(r"`([\w./-]+/[\w./-]+)`", text):
+        if word.split("/")[0] in FOLDERS:
+            assert (ROOT / word).exists(), word
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_exist(page):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    for target in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.M):
+        assert target in targets, target
+
+
+def test_every_control_route_is_documented():
+    source = "".join(path.read_text() for path in (ROOT / "berg/local").glob("*.py"))
+    page = (ROOT / "docs/embedded-cloud.md").read_text()
+    routes = set(re.findall(r'"(/_berg/[\w/{}]+)"', source))
+    assert len(routes) > 8
+    assert [route for route in sorted(routes) if route not in page] == []
+    assert [route for route in re.findall(r"`(?:GET|POST) (/_berg/[\w/{}]+)`", page) if route not in routes] == []
