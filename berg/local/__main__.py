@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,14 @@ async def serve(options: argparse.Namespace) -> None:
     write_json(folder / "metadata.json", {"port": metadata.port})
     await compute.adopt()
     image_folder = options.image or folder / "image"
+    stop = threading.Event()
     if not options.end_machines:
-        compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox))
+        compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
         await listen_until_told(cloud, options.port)
     await compute.close()
-    builder = image_folder / "builder"
-    while compute.image and not compute.image.done():
-        machines.send(builder, compute.sandbox, signal.SIGKILL)
-        await asyncio.wait([compute.image], timeout=0.05)
+    stop.set()
+    if compute.image:
+        await asyncio.wait([compute.image])
     await metadata.runner.cleanup()
 
 
@@ -96,8 +97,14 @@ async def listen_until_told(cloud: Cloud, port: int) -> None:
     await runner.cleanup()
 
 
-async def make_image(folder: Path, sandbox: machines.Sandbox) -> Path:
-    return await asyncio.to_thread(machines.make_image, folder, sandbox)
+async def make_image(folder: Path, sandbox: machines.Sandbox, stop: threading.Event) -> Path:
+    try:
+        return await asyncio.to_thread(machines.make_image, folder, sandbox, stop.is_set)
+    except machines.Interrupted:
+        raise
+    except Exception:
+        log.exception("the machines' image could not be made: only machines of plain images will boot")
+        raise
 
 
 def sandbox_of(folder: Path) -> machines.Sandbox:

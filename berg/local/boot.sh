@@ -52,7 +52,7 @@ build_root() { # BIND...
     mount --rbind /sys "$new/sys"
     mount --rbind /dev "$new/dev"
     mount -t tmpfs -o mode=1777 tmpfs "$new/dev/shm"
-    echo "$machine_name" >"$new/proc/sys/kernel/hostname"
+    hostname "$machine_name" # the file in /proc/sys is not for the root of a user namespace
 }
 
 enter_root() {

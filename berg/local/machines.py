@@ -33,6 +33,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -340,31 +341,48 @@ def own_root_of(folder: Path, sandbox: Sandbox) -> Path:
     return folder / {OVERLAY: "upper/root", BIND: "rootfs/root", PLAIN: "root"}[sandbox.files]
 
 
-def make_image(folder: Path, sandbox: Sandbox) -> Path:
+class Interrupted(Exception):
+    """The server was told to stop while it made the image."""
+
+
+def make_image(folder: Path, sandbox: Sandbox, stopped: Callable[[], bool] = lambda: False) -> Path:
     """Make `folder/root`, the image's /root, unless it is there. Takes seconds, nearly all of them pip's."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:  # several clouds may share an image folder
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "root").exists():
-            build_image(folder, sandbox)
+        while not (folder / "root").exists():
+            if stopped():
+                raise Interrupted
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+                continue
+            if not (folder / "root").exists():
+                build_image(folder, sandbox, stopped)
     return folder / "root"
 
 
-def build_image(folder: Path, sandbox: Sandbox) -> None:
-    if (folder / "builder").exists():
-        remove(folder / "builder")
+def build_image(folder: Path, sandbox: Sandbox, stopped: Callable[[], bool]) -> None:
+    for left in folder.glob("builder*"):  # of a server that was killed
+        while alive(left, sandbox):
+            send(left, sandbox, signal.SIGKILL)
+            time.sleep(0.01)
+        remove(left)
     # Built inside a machine, because a virtual environment has its own path written all over it.
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     script = f'#!/bin/sh\ncd "${{BERG_ROOT:-/root}}" && "{python}" -m venv anaconda3 >venv.log 2>&1\necho $? >status\n'
-    builder = Machine(folder / "builder", "image-builder", "127.0.0.1", 0, None, script)
+    builder = Machine(folder / f"builder-{os.getpid()}", "image-builder", "127.0.0.1", 0, None, script)
     root = own_root_of(builder.folder, sandbox)
     process = boot(builder, sandbox)
-    while not (root / "status").exists() and process.poll() is None:
+    wait_for_boot(builder.folder, process)  # what is not up yet cannot be found and killed below
+    while not (root / "status").exists() and process.poll() is None and not stopped():
         time.sleep(0.02)
     while alive(builder.folder, sandbox):
         send(builder.folder, sandbox, signal.SIGKILL)
         time.sleep(0.01)
     process.wait()
+    if stopped():
+        raise Interrupted
     if not (root / "status").exists():
         raise RuntimeError(f"making the machines' image was interrupted: {console_tail(builder.folder)}")
     if (root / "status").read_text().strip() != "0":
