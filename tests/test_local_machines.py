@@ -146,7 +146,7 @@ def test_nothing_survives_the_power_cut(boot, sandbox, tmp_path):
     script = f'#!/bin/bash\n(setsid nohup bash -c "{stubborn}" >/dev/null 2>&1 &)\nsleep {name} &\necho ready\nwait\n'
     machine = boot(script)
     console_with(machine, "startup-script: ready")
-    until(lambda: len(with_argument(name)) >= 2, "both processes")
+    until(lambda: len(with_argument(f"sleep\0{name}")) == 2, "both processes")
     seconds = shut_down(machine, sandbox, 0.5)
     assert 0.4 < seconds < 5
     assert with_argument(name) == []
