@@ -6,6 +6,7 @@ root). Its folder in the state folder holds everything it owns:
     machines/<id>/rootfs/       the skeleton of its root: /tmp, /run, /home, /mnt, mount points
     machines/<id>/upper/ work/  overlays: what it changed in /usr /etc /var /opt /srv and /root
     machines/<id>/root/         its /root where overlays do not work
+    machines/<id>/ssh/          its /etc/ssh, see sshd.py
     machines/<id>/serial.log    what it wrote to the serial console
     machines/<id>/init.pid      process id and start time of its first process
 
@@ -37,6 +38,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from berg.local import sshd
+
 BOOT = Path(__file__).with_name("boot.sh")
 OVERLAID = ("usr", "etc", "var", "opt", "srv")
 SKELETON = (
@@ -56,6 +59,8 @@ SKELETON = (
 PASSED_ON = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 SCRIPT = "tmp/metadata-scripts/startup-script"
 POWER_OFF = "#!/bin/sh\n# The first process of this machine takes SIGTERM as its power button.\nexec kill -TERM 1\n"
+
+LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
 
 PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
 
@@ -118,6 +123,10 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
         (folder / "upper" / name).mkdir(parents=True, exist_ok=True)
         (folder / "work" / name).mkdir(parents=True, exist_ok=True)
     write_system_files(machine)
+    if sandbox.files != PLAIN:
+        runs_sshd = not ssh_obstacle(sandbox) and machine.address != LOCALHOST
+        variables = {name: value for name, value in environment(machine).items() if name not in ("HOME", "TERM")}
+        sshd.prepare(folder, machine.address, variables, runs_sshd)
     if sandbox.files == BIND:
         own_root(machine, root / "root")
     elif sandbox.files == PLAIN:
@@ -147,6 +156,13 @@ def write_system_files(machine: Machine) -> None:
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(POWER_OFF)
         program.chmod(0o755)
+
+
+def ssh_obstacle(sandbox: Sandbox) -> str:
+    """Why machines run no ssh server here; "" if they do."""
+    if sandbox.files == PLAIN:
+        return "that takes namespaces"
+    return "that takes a root that is not of a user namespace" if sandbox.user else sshd.obstacle()
 
 
 def own_root(machine: Machine, root: Path) -> None:
@@ -207,11 +223,15 @@ def first_process(folder: Path) -> int | None:
 
 def plain_processes(folder: Path) -> list[int]:
     """Processes of a plain machine: they carry its folder in their environment, unless they cleared it."""
-    mark = b"BERG_MACHINE=" + os.fsencode(folder)
+    mark, argument = b"BERG_MACHINE=" + os.fsencode(folder), os.fsencode(folder)
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+            # A shell that has forked but not yet started its program shows only boot.sh's own arguments.
+            if entry.name.isdigit() and (
+                mark in (entry / "environ").read_bytes().split(b"\0")
+                or argument in (entry / "cmdline").read_bytes().split(b"\0")
+            ):
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -300,7 +320,7 @@ def abilities(folder: Path) -> dict:
     reason = ""
     users = [False, True] if os.geteuid() == 0 else [True]
     for sandbox in [Sandbox(files, user) for files in (OVERLAY, BIND) for user in users]:
-        probe = Machine(folder / "probe", "probe", "127.0.0.1", 0, None, "#!/bin/sh\nexec kill -TERM 1\n")
+        probe = Machine(folder / "probe", "probe", LOCALHOST, 0, None, "#!/bin/sh\nexec kill -TERM 1\n")
         process = boot(probe, sandbox)
         works = wait_for_boot(probe.folder, process)
         if not works:
@@ -325,6 +345,8 @@ def describe(sandbox: Sandbox, reason: str) -> dict:
         )
     if sandbox.user:
         limits.append("Without root, machines cannot replace the host's system packages in their own copy.")
+    if obstacle := ssh_obstacle(sandbox):
+        limits.append(f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work.")
     limits.append("Machines share the host's network ports; each has a loopback address of its own.")
     return {
         "namespaces": sandbox.files != PLAIN,
@@ -371,7 +393,7 @@ def build_image(folder: Path, sandbox: Sandbox, stopped: Callable[[], bool]) -> 
     # Built inside a machine, because a virtual environment has its own path written all over it.
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     script = f'#!/bin/sh\ncd "${{BERG_ROOT:-/root}}" && "{python}" -m venv anaconda3 >venv.log 2>&1\necho $? >status\n'
-    builder = Machine(folder / f"builder-{os.getpid()}", "image-builder", "127.0.0.1", 0, None, script)
+    builder = Machine(folder / f"builder-{os.getpid()}", "image-builder", LOCALHOST, 0, None, script)
     root = own_root_of(builder.folder, sandbox)
     process = boot(builder, sandbox)
     wait_for_boot(builder.folder, process)  # what is not up yet cannot be found and killed below
