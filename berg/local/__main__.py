@@ -21,7 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
-from berg.local import compute_api, machines
+from berg.local import compute_api, machines, sshd
 from berg.local.compute import Compute, Settings
 from berg.local.control import write_json
 from berg.local.metadata import MetadataServer
@@ -108,11 +108,12 @@ async def make_image(folder: Path, sandbox: machines.Sandbox, stop: threading.Ev
 
 
 def sandbox_of(folder: Path) -> machines.Sandbox:
-    """What machines can be on this host: tried once per folder and user."""
+    """What machines can be on this host: tried once per folder and user, and when a server of ssh came or went."""
     path = folder / "abilities.json"
     found = read_json(path)
-    if found.get("uid") != os.geteuid():
-        found = {**machines.abilities(folder), "uid": os.geteuid()}
+    known = {"uid": os.geteuid(), "ssh_obstacle": sshd.obstacle()}
+    if any(found.get(key) != value for key, value in known.items()):
+        found = {**machines.abilities(folder), **known}
         write_json(path, found)
     return machines.Sandbox(found["files"], found["user_namespace"])
 

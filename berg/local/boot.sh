@@ -47,6 +47,8 @@ build_root() { # BIND...
             [[ ! -e /etc/$name ]] || mount --bind "$folder/upper/etc/$name" "$new/etc/$name"
         done
     fi
+    # Its own settings and host key of ssh; the host's keys are not to be seen.
+    [[ ! -d $new/etc/ssh ]] || mount --bind "$folder/ssh" "$new/etc/ssh"
     for path; do bind_read_only "$path"; done
     mount -t proc proc "$new/proc"
     mount --rbind /sys "$new/sys"
@@ -61,6 +63,21 @@ enter_root() {
     cd /
     umount -l /old
     rmdir /old
+}
+
+start_sshd() {
+    [[ -e /etc/ssh/sshd_config ]] || return
+    umask 022
+    mkdir -p /run/sshd
+    : >/run/utmp # who is logged in; `who` and `wall` read it
+    # Where root has no password, its account is locked for a server without PAM.
+    grep -q '^root:!' /etc/shadow && sed -i 's/^root:!\+/root:*/' /etc/shadow
+    local key=/etc/ssh/ssh_host_ed25519_key
+    if [[ ! -e $key.pub ]]; then
+        rm -f $key
+        ssh-keygen -q -t ed25519 -N '' -C "root@$machine_name" -f $key
+    fi
+    exec /usr/sbin/sshd -D -E /run/sshd.log
 }
 
 say() { # MESSAGE: one line on the console, as the guest environment of Google's images writes it
@@ -142,6 +159,7 @@ main() {
         set +e
         cd "${HOME:-/}"
     fi
+    [[ $mode == plain ]] || start_sshd {idle}>&- </dev/null &
     run_script startup-script "$script"
     while :; do
         sleep infinity {idle}>&- &
