@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 
-from berg import BergError, boot, config, job
+from berg import BergError, boot, cluster, config, job
 from berg.storage import Bucket, Changed
 from berg.sync import Mirror
 
@@ -45,21 +45,34 @@ class Attempt:
         self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name))
         self.results = Mirror(RESULTS, self.bucket, "berg_results/")
         self.process: subprocess.Popen | None = None
+        self.nodes: list[cluster.Node] = []
+        self.node = cluster.Node(self.machine.name, 0)
+        self.summary: dict[str, str] = {"phase": "UP"}  # what the other machines see of this one
+        # The machine that leads writes the job's state.
+        self.leads = self.machine.name.removeprefix(name).strip("-0") == ""
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
         self.lock = threading.Lock()
-        self.done = threading.Event()
+        self.stopped = threading.Event()  # the outcome is known
+        self.done = threading.Event()  # the mirrors are to end
         self.mirrors: list[threading.Thread] = []
-        stored = self.bucket.get(job.state_path(name))
-        if stored is None:
-            raise BergError(f"there is no job {name!r} in gs://{self.bucket.name}")
-        self.generation = stored.generation
-        self.state = job.state_from_json(self.bucket.read(job.state_path(name)) or b"{}")
+        self.reachable = threading.Thread()
+        self.state = self.read_state()
 
     def say(self, text: str) -> None:
         self.machine.say(text)
 
+    def read_state(self) -> job.State:
+        stored = self.bucket.get(job.state_path(self.name))
+        if stored is None:
+            raise BergError(f"there is no job {self.name!r} in gs://{self.bucket.name}")
+        self.generation = stored.generation
+        self.state = job.state_from_json(stored.metadata["state"])
+        return self.state
+
     def write_state(self, **changes) -> None:
         """Record how the job goes; raises Ended if somebody else wrote that it is over."""
+        if not self.leads:
+            return
         with self.lock:
             for key, value in changes.items():
                 setattr(self.state, key, value)
@@ -91,7 +104,13 @@ class Attempt:
         if self.outcome is None:
             self.outcome = state, reason
             self.say(f"Stopping: {reason}")
+            self.stopped.set()
             self.start_thread(self.end_process)
+
+    def pause(self, seconds: float | None = None) -> None:
+        """Wait, for ever without `seconds`; raises Stopped when the job is to end."""
+        if self.stopped.wait(seconds):
+            raise Stopped
 
     def end_process(self) -> None:
         process = self.process
@@ -133,6 +152,7 @@ class Attempt:
                 continue
             etag = headers.get("ETag", "0")
             values = json.loads(content)
+            cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
             if values.get("attributes", {}).get("berg-kill"):
                 self.stop("KILLED", f"killed by {values['attributes']['berg-kill']}")
             elif values.get("preempted") == "TRUE":

@@ -67,6 +67,10 @@ class Machine:
         self.log = BERG / "logs" / (self.name + ".log")
         self.log.parent.mkdir(parents=True, exist_ok=True)
 
+    def instance(self):
+        """All that the metadata server knows of this machine."""
+        return json.loads(metadata("instance/?recursive=true"))
+
     def say(self, text):
         """One line for the serial console and for the job's log."""
         print(text, flush=True)

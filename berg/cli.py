@@ -8,14 +8,10 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, __version__, config
+from berg import BergError, __version__, cli_setup, config
+from berg.terminal import complete_names, json_option, name_argument, say, yes_option
 
 GPU_HELP = "GPU type: p100, v100, t4, a100, h100, l4, …"
-
-
-def say(text: str) -> None:
-    """Everything that is not data goes to standard error."""
-    click.echo(text, err=True)
 
 
 def main() -> None:
@@ -60,22 +56,6 @@ def describe(error: Exception) -> str:
     return sentence or f"{type(error).__name__}: {error} (an error of berg's; BERG_DEBUG=1 shows where)"
 
 
-def complete_names(ctx, param, incomplete: str) -> list[str]:
-    try:
-        names = (config.home() / "names").read_text().split()
-    except OSError:
-        return []
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def name_argument(**options):
-    return click.argument("name", metavar="NAME", shell_complete=complete_names, **options)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="berg")
 def cli() -> None:
@@ -90,65 +70,44 @@ def cli() -> None:
     """
 
 
-@cli.command()
-@click.option("--local", is_flag=True, help="Use the embedded cloud on this computer instead of Google.")
-@click.option("--project", help=config.HELP["project"].capitalize() + ".")
-@click.option("--region", help=config.HELP["region"].capitalize() + ".")
-@click.option("--bucket", help=config.HELP["bucket"].capitalize() + ".")
-@click.option("--service-account", help="Account that machines act as.")
-@click.option("--image", "default_image", help=config.HELP["default_image"].capitalize() + ".")
-@click.option("--image-project", "default_image_project", help=config.HELP["default_image_project"].capitalize() + ".")
-@click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
-@click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
-def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> None:
-    """Set berg up: find project, region, bucket, service account and image, and keep the answers.
+for command in (cli_setup.init, cli_setup.config_group, cli_setup.local):
+    cli.add_command(command)
 
-    Running it again offers the earlier answers. Every answer is also a flag.
 
-    \b
-    berg init
-    berg init --project my-project --region us-central1 --bucket my-bucket -y
-    berg init --local                        # no Google account needed
-    """
-    settings = config.load()
-    from berg import init as setup
-
-    if local and settings.project and not settings.endpoint and not yes:
-        raise BergError(
-            f"{config.path()} leads to Google's project {settings.project!r}, which --local would replace. "
-            "To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init --local -y)"
-        )
-    if local:
-        config.save(setup.set_up_local())
-    else:
-        if settings.endpoint:  # what was answered for the embedded cloud says nothing about Google
-            settings = config.Config(user=settings.user)
-        config.save(setup.walk_through(settings, given, yes, create_bucket))
-    say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
+def machine_options(command):
+    """What `run` and `devbox` let one say of the machines."""
+    options = [
+        click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"),
+        click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 4]"),
+        click.option("-t", "--gpu-type", help=f"{GPU_HELP}  [default: p100]"),
+        click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: 8 per GPU]"),
+        click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
+        click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
+        click.option("--image", help="Image or image family.  [default: default_image of the config]"),
+        click.option("--image-project", help="Project of the image."),
+        click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),
+        click.option("--zone", "zones", multiple=True, help="Zone to try; repeatable.  [default: all of the region]"),
+        click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
+        click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
+        click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
+        click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
+        json_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @cli.command()
 @click.argument("cmd")
-@click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]")
+@machine_options
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]")
-@click.option("-g", "--num-gpus", type=int, help="GPUs of the machine; 0 for none.  [default: 4]")
-@click.option("-t", "--gpu-type", help=f"{GPU_HELP}  [default: p100]")
-@click.option("-c", "--num-cpus", type=int, help="vCPUs of the machine.  [default: 8 per GPU]")
-@click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it.")
-@click.option("--image", help="Image or image family.  [default: default_image of the config]")
-@click.option("--image-project", help="Project of the image.")
-@click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk.")
-@click.option("--zone", "zones", multiple=True, help="Zone to try; may be repeated.  [default: all of the region]")
-@click.option("--spot", is_flag=True, help="A cheaper machine that Google may take away.")
-@click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes the machine then.")
-@click.option("--install-script", metavar="PATH", help="Script in the repo to run before the command.")
+@click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop.")
 @click.option("--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours).")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
-@json_option
-def run(cmd, zones, image, image_project, dry_run, wait, tail, as_json, **wishes) -> None:
+def run(cmd, wait, tail, as_json, **wishes) -> None:
     """Run CMD on a machine of its own, from the root of the git repo around you.
 
     The code is the working tree: the last commit and what you changed since, untracked files included,
@@ -159,39 +118,71 @@ def run(cmd, zones, image, image_project, dry_run, wait, tail, as_json, **wishes
     berg run "python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256"
     berg run -g 8 -t a100 --spot --max-hours 24 --tail "python train.py"
     berg run -g 0 -c 16 --wait "make test" && echo passed
+    berg run -m 4 --each "torchrun train.py"
     """
+    launched = start_machines(cmd, quiet=as_json or tail, **wishes)
+    if launched is None:
+        return
+    settings, this, zone = launched
+    if not (tail or wait):
+        name = this.job_name
+        say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n")
+    if as_json:
+        click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
+    if tail or wait:
+        sys.exit(watch(settings, this.job_name, quiet=not tail))
+
+
+@cli.command()
+@machine_options
+@click.option(
+    "--idle-hours", type=float, default=4, show_default=True, help="Delete itself after so long idle; 0: never."
+)
+def devbox(as_json, **wishes) -> None:
+    """Start machines to live on: the repo around you in /root/code, results mirrored, no command.
+
+    A devbox on which nobody is logged in and nothing runs uploads its results and deletes itself.
+
+    \b
+    berg devbox
+    berg devbox -m 2 -g 8 -t v100 -n big
+    berg ssh big
+    """
+    if wishes["idle_hours"] == 0:
+        say("With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it.")
+    launched = start_machines(None, quiet=as_json, **wishes)
+    if launched is None:
+        return
+    _, this, zone = launched
+    say(f"Log in:  berg ssh {this.job_name}\nEnd it:  berg kill {this.job_name}\n")
+    if as_json:
+        click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
+
+
+def start_machines(cmd, quiet, zones, image, image_project, dry_run, **wishes):
+    """Show the plan and launch it; returns settings, job and zone, or None after a dry run."""
     settings = config.load_ready(zones=zones, default_image=image, default_image_project=image_project)
-    from berg import launch, tables
+    from berg import gce, launch, tables
 
     plan = launch.prepare(settings, cmd, folder=Path.cwd(), **wishes)
     say(tables.plan(plan))
-    name = plan.job.job_name
     if dry_run:
-        click.echo(json.dumps(plan.request(plan.zones[0]), indent=2))
-        return
+        click.echo(json.dumps(gce.request_body(plan.request(plan.zones[0]), plan.machines), indent=2))
+        return None
     began = time.monotonic()
     zone = launch.submit(plan, say, tables.sending)
-    say(f"Created {name} in {zone} after {time.monotonic() - began:.1f} s\n")
-    if not (tail or wait):
-        say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n")
-    if as_json:
-        click.echo(json.dumps({"job": name, "zone": zone, "results": plan.job.gcs_results_dir}))
-    elif not tail:
-        click.echo(name)
-    if tail or wait:
-        sys.exit(watch(settings, name, quiet=not tail))
+    say(f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n")
+    if not quiet:
+        click.echo(plan.job.job_name)
+    return settings, plan.job, zone
 
 
-def watch(settings, name: str, quiet: bool = False) -> int:
+def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
     """Follow a job to its end; returns the exit code that tells how it went."""
     from berg import jobs, tables
 
-    def write(chunk: bytes) -> None:
-        if not quiet:
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
-
-    state = jobs.follow(settings, name, write)
+    output = tables.Interleaved(sys.stdout.buffer)
+    state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine)
     if state is None:
         return 0
     say(tables.outcome(name, state))
@@ -201,9 +192,10 @@ def watch(settings, name: str, quiet: bool = False) -> int:
 @cli.command(name="list")
 @click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
 @click.option("-c", "--command", is_flag=True, help="Show the command, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every machine of a cluster.")
 @click.option("--limit", default=20, show_default=True, help="Jobs that are over, at most; the newest.")
 @json_option
-def list_(everybody: bool, command: bool, limit: int, as_json: bool) -> None:
+def list_(everybody: bool, command: bool, verbose: bool, limit: int, as_json: bool) -> None:
     """Show machines and recent jobs with what became of them.
 
     \b
@@ -220,35 +212,44 @@ def list_(everybody: bool, command: bool, limit: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([each.to_dict() for each in entries], indent=2))
     elif entries:
-        click.echo(tables.entries(entries, command, everybody))
+        click.echo(tables.entries(entries, command, everybody, verbose))
     else:
         say('Nothing yet. Start with: berg run "python train.py"')
 
 
+machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
+
+
 @cli.command()
 @name_argument()
-def log(name: str) -> None:
+@machine_option
+def log(name: str, machine: str | None) -> None:
     """Print the whole log of a job, also after its machine is gone.
 
     \b
     berg log digits-1121-0930-x7k | grep loss
     """
     settings = config.load_ready()
-    from berg import jobs
+    from berg import jobs, tables
 
-    for chunk in jobs.log_chunks(settings, name):
-        sys.stdout.buffer.write(chunk)
+    output = tables.Interleaved(sys.stdout.buffer)
+    for source, chunk in jobs.log_chunks(settings, name, machine):
+        output.write(source, chunk)
+    output.end()
 
 
 @cli.command()
 @name_argument()
-def tail(name: str) -> None:
+@machine_option
+def tail(name: str, machine: str | None) -> None:
     """Follow the log of a job until it ends, and tell how it ended.
+
+    The lines of a cluster's machines are mixed, each with the name of its machine.
 
     \b
     berg tail digits-1121-0930-x7k
     """
-    watch(config.load_ready(), name)
+    watch(config.load_ready(), name, machine=machine)
 
 
 @cli.command()
@@ -349,118 +350,3 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     else:
         say(f"{fetched} of {total} files were new or changed")
         click.echo(target)
-
-
-@cli.group(name="config")
-def config_group() -> None:
-    """Look at the settings.
-
-    \b
-    berg config show
-    """
-
-
-@config_group.command()
-def path() -> None:
-    """Print where the settings are.
-
-    \b
-    $EDITOR $(berg config path)
-    """
-    click.echo(config.path())
-
-
-@config_group.command()
-@json_option
-def show(as_json: bool) -> None:
-    """Print the settings in force: BERG_* variables, then the file, then the defaults.
-
-    \b
-    berg config show --json
-    """
-    settings = config.load()
-    values = {key: getattr(settings, key) for key in config.HELP}
-    if as_json:
-        click.echo(json.dumps(values, indent=2))
-        return
-    width = max(map(len, values))
-    for key, value in values.items():
-        click.echo(f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}")
-
-
-@cli.group()
-def local() -> None:
-    """The embedded cloud: Google's APIs and small machines on this computer, for trying and testing.
-
-    \b
-    berg init --local
-    berg local status
-    """
-
-
-def control():
-    from berg.local import control
-
-    return control
-
-
-@local.command()
-def start() -> None:
-    """Start the embedded cloud (berg does so by itself when it is needed).
-
-    \b
-    berg local start
-    """
-    port = config.read_file().get("endpoint", "").rpartition(":")[2]
-    say(f"Running at http://127.0.0.1:{control().start(config.local_folder(), int(port or 0))}")
-
-
-@local.command()
-@yes_option
-def stop(yes: bool) -> None:
-    """Stop the embedded cloud and its machines; buckets stay.
-
-    \b
-    berg local stop
-    """
-    confirm_machines("Stop", yes)
-    control().stop(config.local_folder())
-    say("Stopped.")
-
-
-@local.command()
-@json_option
-def status(as_json: bool) -> None:
-    """Show whether the embedded cloud runs, and what its machines can do on this computer.
-
-    \b
-    berg local status --json
-    """
-    values = control().status(config.local_folder())
-    if as_json:
-        click.echo(json.dumps(values, indent=2))
-    else:
-        for key, value in values.items():
-            lines = value if isinstance(value, list) else [value]
-            click.echo("\n".join(f"{key if n == 0 else '':<12} {line}" for n, line in enumerate(lines)))
-
-
-@local.command()
-@yes_option
-def reset(yes: bool) -> None:
-    """Stop the embedded cloud and delete all that it holds: machines, buckets, results.
-
-    \b
-    berg local reset -y
-    """
-    if not yes:
-        click.confirm(f"Delete everything in {config.local_folder()}?", abort=True, err=True)
-    control().reset(config.local_folder())
-    say("Deleted.")
-
-
-def confirm_machines(verb: str, yes: bool) -> None:
-    machines = control().status(config.local_folder()).get("machines") or []
-    if machines and not yes:
-        say("These machines would be ended: " + ", ".join(map(str, machines)))
-        click.confirm(f"{verb} the embedded cloud?", abort=True, err=True)

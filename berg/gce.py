@@ -5,6 +5,7 @@ Everything else is a single HTTP request, as is waiting: that library asks Googl
 operation, whatever endpoint it was given.
 """
 
+import json
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -63,20 +64,20 @@ def pages(config: Config, path: str, **query: Any) -> Iterable[dict[str, Any]]:
 
 
 def list_instances(config: Config, name: str | None = None) -> list[dict[str, Any]]:
-    """Berg's machines, in the API's words, with `zone` as its short name; optionally one of them."""
+    """Berg's machines by name, in the API's words, with `zone` as its short name; of one job if it is given."""
     fields = "name,zone,status,labels,creationTimestamp,machineType,guestAccelerators,scheduling,networkInterfaces"
     found = []
     for page in pages(
         config,
         "/aggregated/instances",
-        filter="labels.berg=1" + (f" AND name={name}" if name else ""),
+        filter="labels.berg=1" + (f" AND labels.berg-job={name}" if name else ""),
         returnPartialSuccess="true",
         maxResults="500",
         fields=f"items/*/instances({fields}),nextPageToken",
     ):
         for scope in page.get("items", {}).values():
             found += [{**i, "zone": last_part(i["zone"])} for i in scope.get("instances", [])]
-    return found
+    return sorted(found, key=lambda machine: machine["name"])
 
 
 def last_part(url: str) -> str:
@@ -166,40 +167,68 @@ def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
     return zones
 
 
-def insert(config: Config, zone: str, body: dict[str, Any]) -> None:
-    """Create one machine and wait until it exists; raises OperationFailed with what Google says.
+def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) -> None:
+    """Create machines of those names, all or none, and wait until they exist.
 
-    A machine that lives although its creation failed is deleted.
+    Raises OperationFailed with what Google says. A machine that lives although its creation failed is deleted.
     """
-    import json
-
     from google.api_core import exceptions
     from google.cloud import compute_v1
 
     options = {"api_endpoint": config.endpoint} if config.endpoint else None
     client = compute_v1.InstancesClient(credentials=config.credentials, client_options=options)
-    request = compute_v1.InsertInstanceRequest(
-        project=config.project,
-        zone=zone,
-        request_id=str(uuid.uuid4()),
-        instance_resource=compute_v1.Instance.from_json(json.dumps(body)),
-    )
+    request: dict[str, Any] = {"project": config.project, "zone": zone, "request_id": str(uuid.uuid4())}
+    text = json.dumps(request_body(body, names))
     try:
-        operation = client.insert_unary(request, retry=retrying(), timeout=60)
+        if len(names) == 1:
+            call_once: Any = client.insert_unary
+            request["instance_resource"] = compute_v1.Instance.from_json(text)
+        else:
+            call_once = client.bulk_insert_unary
+            request["bulk_insert_instance_resource_resource"] = compute_v1.BulkInsertInstanceResource.from_json(text)
+        operation = call_once(request=request, retry=retrying(), timeout=60)
     except exceptions.Conflict:
-        raise OperationFailed("alreadyExists", f"a machine {body['name']!r} exists in {zone}") from None
+        raise OperationFailed("alreadyExists", f"a machine {names[0]!r} exists in {zone}") from None
     except exceptions.GoogleAPICallError as error:
         reason = error.errors[0].get("reason", "") if error.errors else ""
         raise OperationFailed(reason, error.message) from None
     try:
         wait(config, {"name": operation.name, "zone": zone, "status": ""})
     except OperationFailed:
-        delete(config, zone, body["name"], wait_for_it=True)
+        for name in names:
+            delete(config, zone, name, wait_for_it=True)
         raise
 
 
-def create(config: Config, zones: list[str], body_for: Callable[[str], dict], say: Callable[[str], None]) -> str:
-    """Create a machine in the first zone that has room and return that zone.
+def request_body(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The body of the one request that creates machines like `body` under those names."""
+    if len(names) == 1:
+        return {"name": names[0], **body}
+    return {
+        "count": str(len(names)),
+        "minCount": str(len(names)),
+        "perInstanceProperties": {name: {"name": name} for name in names},
+        "instanceProperties": without_zones(body),
+    }
+
+
+def without_zones(value: Any) -> Any:
+    """A request's body for a bulk insert, which wants bare names of types where an insert wants paths."""
+    if isinstance(value, dict):
+        return {key: without_zones(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_zones(inner) for inner in value]
+    return last_part(value) if isinstance(value, str) and value.startswith("zones/") else value
+
+
+def create(
+    config: Config,
+    zones: list[str],
+    body_for: Callable[[str], dict],
+    names: list[str],
+    say: Callable[[str], None],
+) -> str:
+    """Create the machines in the first zone that has room for all of them and return that zone.
 
     Raises BergError with every zone that was tried and why it would not do.
     """
@@ -210,8 +239,8 @@ def create(config: Config, zones: list[str], body_for: Callable[[str], dict], sa
         if region in full_regions:
             continue
         try:
-            say(f"Creating the machine in {zone}")
-            insert(config, zone, body_for(zone))
+            say(f"Creating {'the machine' if len(names) == 1 else f'{len(names)} machines'} in {zone}")
+            insert(config, zone, body_for(zone), names)
             return zone
         except OperationFailed as error:
             tried.append(f"{zone}: {readable(error, region)}")

@@ -39,6 +39,8 @@ class Job:
     install_script: str = ""
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
+    kind: str = "job"  # or devbox: no command, for people
+    idle_seconds: int = 0  # of a devbox, after which it deletes itself; 0: never
     num_machines: int = 1
     gpus_per_machine: int = 0
     gpu_type: str = ""
@@ -64,6 +66,7 @@ class Job:
             "results_dir": self.results_dir,
             "repo": self.repo_name,
             "commit": self.git_snapshot[:12],
+            "kind": self.kind,
             "machines": self.num_machines,
             "kept": not self.kill_instance_after_job,
             "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else "",
@@ -121,6 +124,17 @@ def metadata_path(name: str) -> str:
 
 def state_path(name: str) -> str:
     return f".berg/jobs/{name}_state.json"
+
+
+def machine_names(name: str, num_machines: int) -> list[str]:
+    """Names of a job's machines: the job's own for one, NAME-0 … with zeros in front for more."""
+    width = len(str(num_machines - 1))
+    return [name] if num_machines == 1 else [f"{name}-{rank:0{width}}" for rank in range(num_machines)]
+
+
+def machines_prefix(name: str) -> str:
+    """Where the machines of a job tell each other, and laptops, who they are: one JSON object each."""
+    return f".berg/machines/{name}/"
 
 
 def log_prefix(name: str) -> str:

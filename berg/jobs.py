@@ -22,12 +22,16 @@ STARTUP_LINE = re.compile(r"startup-script: (.*)")  # on the serial console, amo
 
 @dataclass
 class Entry:
-    """A job, a machine, or a job on its machine."""
+    """A job with the machines that it has at the moment, or a machine without a job."""
 
     name: str
     state: job.State | None  # None: a machine without a job
-    machine: dict[str, Any] | None  # None: a job without a machine
+    machines: list[dict[str, Any]]  # by rank
     generation: int = 0
+
+    @property
+    def machine(self) -> dict[str, Any] | None:
+        return self.machines[0] if self.machines else None
 
     @property
     def status(self) -> str:
@@ -61,12 +65,19 @@ class Entry:
             "zone": self.machine["zone"] if self.machine else state.get("zone", ""),
             "external_ip": external,
             "internal_ip": internal,
+            "instances": [describe(machine) for machine in self.machines],
         }
 
 
-def conclude(state: job.State, seconds_since_written: float, machine: dict[str, Any] | None) -> job.State:
+def describe(machine: dict[str, Any]) -> dict[str, Any]:
+    external, internal = gce.addresses(machine)
+    details = {"name": machine["name"], "status": machine["status"], "zone": machine["zone"]}
+    return {**details, "external_ip": external, "internal_ip": internal}
+
+
+def conclude(state: job.State, seconds_since_written: float, machines: list[dict[str, Any]]) -> job.State:
     """The state as a reader must see it: a job that is not over and has no machine is LOST."""
-    gone = machine is None or machine["status"] in ("STOPPED", "TERMINATED", "SUSPENDED")
+    gone = all(machine["status"] in ("STOPPED", "TERMINATED", "SUSPENDED") for machine in machines)
     if state.final or not gone or seconds_since_written < LOST_AFTER:
         return state
     what = f"was {state.state} on {state.machine or 'no machine'}"
@@ -81,39 +92,48 @@ def overview(config: Config, user: str | None) -> list[Entry]:
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(gce.list_instances, config)
         blobs = list(bucket.list(".berg/jobs/", "name,metadata,updated,generation"))
-        machines = {machine["name"]: machine for machine in listed.result()}
+        machines: dict[str, list[dict[str, Any]]] = {}
+        for machine in listed.result():
+            machines.setdefault(machine["labels"].get("berg-job", machine["name"]), []).append(machine)
     entries = []
     for blob in blobs:
         name = blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")
         if not blob.name.endswith("_state.json"):
             continue
-        machine = machines.pop(name, None)
-        entries.append(entry(name, blob, machine))
-    entries += [Entry(name, None, machine) for name, machine in machines.items()]
+        entries.append(entry(name, blob, machines.pop(name, [])))
+    entries += [Entry(name, None, left) for name, left in machines.items()]
     remember([each.name for each in entries])
     mine = [each for each in entries if user in (None, each.user)]
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
 
 
-def entry(name: str, blob, machine: dict[str, Any] | None) -> Entry:
+def entry(name: str, blob, machines: list[dict[str, Any]]) -> Entry:
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
     except (KeyError, ValueError, TypeError):
         state = job.State(state="LOST", reason=f"{blob.name} is damaged")
     seconds = time.time() - blob.updated.timestamp()
-    return Entry(name, conclude(state, seconds, machine), machine, blob.generation)
+    return Entry(name, conclude(state, seconds, machines), machines, blob.generation)
 
 
 def find(config: Config, name: str) -> Entry:
-    """The job or machine of that name; raises BergError if there is neither."""
+    """The job of that name, or of the machine of that name; raises BergError if there is neither."""
     _ = config.session
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(gce.list_instances, config, name)
         blob = Bucket(config).get(job.state_path(name))
-        machine = next(iter(listed.result()), None)
-    if blob is None and machine is None:
+        machines = listed.result()
+    if blob:
+        return entry(name, blob, machines)
+    machines = machines or [machine for machine in gce.list_instances(config) if machine["name"] == name]
+    if not machines:
         raise BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
-    return entry(name, blob, machine) if blob else Entry(name, None, machine)
+    owner = machines[0]["labels"].get("berg-job", name)
+    if owner == name:
+        return Entry(name, None, machines)
+    found = find(config, owner)  # a machine of a cluster
+    found.machines.sort(key=lambda machine: machine["name"] != name)
+    return found
 
 
 def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[str]:
@@ -135,14 +155,15 @@ def is_glob(pattern: str) -> bool:
 
 
 def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> str:
-    """End a job and delete its machine; returns the state that the job ended in ("" for a mere machine).
+    """End a job and delete its machines; returns the state that the job ended in ("" for a mere machine).
 
     A worker gets the time to stop its command and to upload what is left, unless `now`.
     """
     found = find(config, name)
-    bucket = Bucket(config)
+    name = found.name
     if found.machine and found.state and not found.state.final and not now and found.state.state != "SUBMITTED":
-        gce.set_metadata(config, found.machine["zone"], name, "berg-kill", config.user)
+        first = found.machine  # the one that leads
+        gce.set_metadata(config, first["zone"], first["name"], "berg-kill", config.user)
         asked = time.monotonic()
         patience, said = asked + KILL_PATIENCE, False
         while found.machine and found.state and not found.state.final:
@@ -157,40 +178,57 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                 break
             time.sleep(0.5)
             found = find(config, name)
-    if found.machine:
-        gce.delete(config, found.machine["zone"], name, wait_for_it=True)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda m: gce.delete(config, m["zone"], m["name"], wait_for_it=True), found.machines))
     if found.state and not found.state.final:
         ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
         text = ended.to_json()
         try:
-            bucket.write(job.state_path(name), text, found.generation, metadata={"state": text})
+            Bucket(config).write(job.state_path(name), text, found.generation, metadata={"state": text})
             return "KILLED"
         except Changed:  # its worker wrote the end of it meanwhile
             found = find(config, name)
     return found.state.state if found.state else ""
 
 
-def log_chunks(config: Config, name: str) -> Iterator[bytes]:
-    """The log of a job from the bucket; before it exists, the serial console of its machine."""
+def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
+    """Objects of a job's logs, one a machine; of one machine if it is given."""
+    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name")]
+    return [log for log in logs if machine in (None, machine_of(log))]
+
+
+def machine_of(log: str) -> str:
+    return log.rpartition("/")[2].removesuffix(".log")
+
+
+def log_chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tuple[str, bytes]]:
+    """The log of a job from the bucket, with the machine's name where there are several.
+
+    Before it exists, the serial console of its machine.
+    """
     found = find(config, name)
     bucket = Bucket(config)
-    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name")]
+    logs = logs_of(bucket, found.name, machine)
     for log in logs:
         start = 0
         while chunk := bucket.read_from(log, start, start + BLOCK):
-            yield chunk
+            yield machine_of(log) if len(logs) > 1 else "", chunk
             start += len(chunk)
     if not logs:
-        if not found.machine:
-            raise BergError(f"{name} left no log: its machine never reached its worker ({found.status})")
-        yield gce.serial_output(config, found.machine["zone"], name).encode()
+        consoles = [each for each in found.machines if machine in (None, each["name"])]
+        if not consoles:
+            raise BergError(f"{machine or name} left no log: it never reached its worker ({found.status})")
+        yield "", gce.serial_output(config, consoles[0]["zone"], consoles[0]["name"]).encode()
 
 
-def follow(config: Config, name: str, write: Callable[[bytes], None], interval: float = 1.0) -> job.State | None:
-    """Write the log of a job as it grows until the job is over; returns its final state.
+def follow(
+    config: Config, name: str, write: Callable[[str, bytes], None], machine: str | None = None, interval: float = 1.0
+) -> job.State | None:
+    """Write the logs of a job as they grow until the job is over; returns its final state.
 
-    Before there is a log, what the machine writes to its serial console. None for a machine without a job,
-    which is followed until it is gone.
+    `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log it
+    gets what the machine writes to its serial console. A machine without a job is followed until it is
+    gone, and the state is None.
     """
     bucket = Bucket(config)
     offsets: dict[str, int] = {}
@@ -198,16 +236,17 @@ def follow(config: Config, name: str, write: Callable[[bytes], None], interval: 
     shown: list[str] = []  # lines of the console, which the log begins with
     while True:
         found = find(config, name)  # before reading: a log is complete once the state is final
-        for log in [blob.name for blob in bucket.list(job.log_prefix(name), "name")]:
+        several = bool(found.state and found.state.job.get("machines", 1) > 1 and not machine)
+        for log in logs_of(bucket, found.name, machine):
             while chunk := bucket.read_from(log, offsets.get(log, 0), offsets.get(log, 0) + BLOCK):
                 offsets[log] = offsets.get(log, 0) + len(chunk)
                 while shown and chunk.startswith(shown[0].encode()):
                     chunk = chunk[len(shown.pop(0).encode()) :]
-                write(chunk)
-        if not offsets and found.machine:
-            output = gce.serial_output(config, found.machine["zone"], name)
+                write(machine_of(log) if several else "", chunk)
+        if not offsets and found.machine and not several:
+            output = gce.serial_output(config, found.machine["zone"], found.machine["name"])
             lines = [f"[berg] {line}\n" for line in STARTUP_LINE.findall(output.removeprefix(console))]
-            write("".join(lines).encode())
+            write("", "".join(lines).encode())
             shown += lines
             console = output
         if (found.state.final and leaves(found)) if found.state else not found.machine:
@@ -218,7 +257,7 @@ def follow(config: Config, name: str, write: Callable[[bytes], None], interval: 
 def leaves(found: Entry) -> bool:
     """Whether the machine of a job that is over is on its way out, or was to be kept."""
     kept = found.state and found.state.job.get("kept")
-    return bool(kept or not found.machine or found.machine["status"] == "STOPPING")
+    return bool(kept or all(machine["status"] == "STOPPING" for machine in found.machines))
 
 
 def results_prefix(config: Config, name: str) -> tuple[str, str | None]:

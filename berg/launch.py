@@ -37,8 +37,12 @@ class Plan:
     spot: bool
     wheel: tuple[str, bytes]
 
+    @property
+    def machines(self) -> list[str]:
+        return job.machine_names(self.job.job_name, self.job.num_machines)
+
     def request(self, zone: str) -> dict[str, Any]:
-        """The body of the request that creates the machine, in the API's words."""
+        """What each machine is to be, in the API's words, without its name."""
         config, shape, name = self.config, self.shape, self.job.job_name
         scheduling: dict[str, Any] = {
             "maxRunDuration": {"seconds": str(self.job.max_run_seconds)},
@@ -66,9 +70,8 @@ class Plan:
             "diskType": f"zones/{zone}/diskTypes/{shape.disk_type}",
         }
         body = {
-            "name": name,
             "machineType": f"zones/{zone}/machineTypes/{shape.machine_type}",
-            "labels": {"berg": "1", "berg-job": name, "berg-kind": "job", "berg-user": config.user},
+            "labels": {"berg": "1", "berg-job": name, "berg-kind": self.job.kind, "berg-user": config.user},
             "scheduling": scheduling,
             "networkInterfaces": [interface],
             "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
@@ -83,7 +86,7 @@ class Plan:
 
 def prepare(
     config: Config,
-    cmd: str,
+    cmd: str | None,
     *,
     folder: Path,
     name: str | None = None,
@@ -98,10 +101,18 @@ def prepare(
     install_script: str | None = None,
     env: tuple[str, ...] = (),
     no_kill: bool = False,
+    num_machines: int = 1,
+    each: bool = False,
+    idle_hours: float = 0,
 ) -> Plan:
-    """Check every wish and take the snapshot; raises BergError and leaves nothing behind."""
-    if not cmd.strip():
+    """Check every wish and take the snapshot; raises BergError and leaves nothing behind.
+
+    Without a command the machines are a devbox.
+    """
+    if cmd is not None and not cmd.strip():
         raise BergError('there is no command to run, as in: berg run "python train.py"')
+    if not 1 <= num_machines <= 1000:
+        raise BergError(f"--machines {num_machines} is not possible: give 1 to 1000")
     shape = accelerators.choose(num_gpus, gpu_type, num_cpus, machine_type)
     seconds = max_hours * 3600
     if not math.isfinite(seconds) or not LIMITS[0] <= seconds <= LIMITS[1]:
@@ -113,8 +124,11 @@ def prepare(
     if install_script and not (root / install_script).is_file():
         raise BergError(f"--install-script {install_script} is not a file in {root}: give its path from there")
     name = job.check_name(name or job.new_name(root.name))
+    job.check_name(job.machine_names(name, num_machines)[-1])
     results = job.check_results_dir(
-        (results_dir or job.sketchy_guess_at_results_dir_from_cmd(cmd) or name).removeprefix("/root/berg_results/")
+        (results_dir or job.sketchy_guess_at_results_dir_from_cmd(cmd or "") or name).removeprefix(
+            "/root/berg_results/"
+        )
     )
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
@@ -127,7 +141,7 @@ def prepare(
         planned_zones = zones.result()
     this = job.Job(
         job_name=name,
-        cmd=cmd,
+        cmd=cmd or "",
         results_dir=results,
         gcs_results_dir=f"gs://{config.bucket}/berg_results/{results}",
         repo_name=repo_name(root.name),
@@ -137,6 +151,10 @@ def prepare(
         git_changed_files=taken.all_changed(),
         install_script=install_script or "",
         env=variables,
+        kind="devbox" if cmd is None else "job",
+        num_machines=num_machines,
+        run_on="each" if each else "first",
+        idle_seconds=round(idle_hours * 3600),
         gpus_per_machine=shape.num_gpus,
         gpu_type=shape.gpu_type,
         machine_type=shape.machine_type,
@@ -210,7 +228,7 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         state = job.State(job=this.summary()).to_json()
         bucket.write(paths[1], state, generation=0, metadata={"state": state})
         importing.join()
-        return gce.create(plan.config, plan.zones, plan.request, say)
+        return gce.create(plan.config, plan.zones, plan.request, plan.machines, say)
     except BaseException:
         say("Taking back what was created")
         for machine in gce.list_instances(plan.config, this.job_name):

@@ -6,9 +6,10 @@ import textwrap
 
 import click
 
-from berg import job
+from berg import gce, job
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
+MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 SHOWN = 8  # files named in a plan; the rest is counted
 
 
@@ -18,17 +19,20 @@ def plan(plan) -> str:
     code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch})"
     if this.git_dirty:
         code += f" with {len(this.git_changed_files)} uncommitted changes, as {this.git_snapshot[:12]}"
+    several = f"{this.num_machines} machines, each " if this.num_machines > 1 else ""
+    where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on] if several else ""
     rows = [
-        ("Job", this.job_name),
-        ("Command", this.cmd),
+        ("Job", this.job_name) if this.cmd else ("Devbox", this.job_name),
+        *([("Command", this.cmd + where)] if this.cmd else []),
         ("Code", code),
         *[("", line) for line in shorten(this.git_changed_files)],
         *[("Left out" if n == 0 else "", line) for n, line in enumerate(shorten(snapshot.left_out))],
-        ("Machine", f"{plan.shape}{', spot' if plan.spot else ''}, {plan.disk_gb} GB disk"),
+        ("Machine", f"{several}{plan.shape}{', spot' if plan.spot else ''}, {plan.disk_gb} GB disk"),
         ("Image", this.image.rpartition("/")[2]),
         ("Zones", ", ".join(plan.zones)),
         ("Results", this.gcs_results_dir),
         ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
+        *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
     return "\n".join(f"{click.style(f'{key:<9}', bold=True)} {value}" for key, value in rows) + "\n"
 
@@ -38,7 +42,7 @@ def shorten(lines: list[str]) -> list[str]:
     return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"… and {len(lines) - SHOWN} more"]
 
 
-def entries(entries, with_command: bool, with_user: bool) -> str:
+def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -> str:
     """Jobs and machines as a table that fits the terminal."""
     header = ["NAME", "STATE", "AGE", "ZONE", "GPUS", "RESULTS", "EXIT"]
     rows = [cells(each) for each in entries]
@@ -56,6 +60,10 @@ def entries(entries, with_command: bool, with_user: bool) -> str:
         lines.append(click.style(fit(row, widths), fg=color))
         if each.state and each.state.reason and each.state.state != "SUCCEEDED":
             lines += textwrap.wrap(each.state.reason, room - 4, initial_indent="    ", subsequent_indent="    ")
+        if with_machines and len(each.machines) > 1:
+            for machine in each.machines:
+                external, internal = gce.addresses(machine)
+                lines.append(f"    {machine['name']}  {machine['status']}  {internal}  {external}")
         if with_command and each.state:
             lines.append(f"    $ {each.state.job.get('cmd', '')}")
     return "\n".join(lines)
@@ -65,6 +73,8 @@ def cells(each) -> list[str]:
     state, details = each.state, each.state.job if each.state else {}
     zone = each.machine["zone"] if each.machine else state.zone if state else ""
     gpus = details.get("gpus") or machine_gpus(each.machine)
+    if details.get("machines", 1) > 1:
+        gpus = f"{details['machines']} machines" + (f" of {gpus}" if gpus else "")
     code = "" if state is None or state.exit_code is None else str(state.exit_code)
     return [each.name, each.status, age(each.created_at), zone, gpus, details.get("results_dir", ""), code]
 
@@ -98,3 +108,31 @@ def sending(done: int, size: int) -> None:
     """One line on a terminal that grows with what was sent; what is sent at once needs none."""
     if size > 4 << 20 and sys.stderr.isatty():
         click.echo(f"\rSending the code: {done / 1e6:.1f} of {size / 1e6:.1f} MB ", nl=done == size, err=True)
+
+
+class Interleaved:
+    """Logs of several machines on one stream: whole lines, each behind the name of its machine."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.rest: dict[str, bytes] = {}
+
+    def write(self, source: str, chunk: bytes) -> None:
+        if not source:
+            self.stream.write(chunk)
+        else:
+            *lines, self.rest[source] = (self.rest.get(source, b"") + chunk).split(b"\n")
+            self.stream.writelines(self.prefix(source) + line + b"\n" for line in lines)
+        self.stream.flush()
+
+    def end(self) -> None:
+        for source, line in self.rest.items():
+            if line:
+                self.stream.write(self.prefix(source) + line + b"\n")
+        self.stream.flush()
+
+    def prefix(self, source: str) -> bytes:
+        text = f"{source} | "
+        if self.stream.isatty():
+            text = click.style(text, fg=MACHINE_COLORS[list(self.rest).index(source) % len(MACHINE_COLORS)])
+        return text.encode()

@@ -4,8 +4,6 @@ The phases stand in `run`, in their order; attempt.py holds what they share.
 """
 
 import contextlib
-import os
-import re
 import shutil
 import signal
 import sys
@@ -23,11 +21,11 @@ try:
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
 
-from berg import job, snapshot
+from berg import cluster, job, snapshot
 from berg.attempt import COMMAND_FILE, GRACE, RESULTS, Attempt, Ended, Stopped, end_group
+from berg.surroundings import environment, install, repo_folder
 
 ROOT = boot.ROOT
-PYTHONS = (ROOT / "anaconda3/bin", Path("/opt/conda/bin"))
 
 
 def run(name: str) -> None:
@@ -44,8 +42,9 @@ def run(name: str) -> None:
         begin(attempt)
         restore(attempt)
         install(attempt)
-        exit_code = run_command(attempt)
-        state, reason = judge(exit_code)
+        meet(attempt)
+        exit_code, where = run_command(attempt)
+        state, reason = judge(exit_code, where)
     except Stopped:
         state, reason = "KILLED", ""
     except Ended as error:
@@ -67,12 +66,21 @@ def begin(attempt: Attempt) -> None:
     if data is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
     attempt.job = job.from_json(data, attempt.name)
+    attempt.node = cluster.describe(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
+    attempt.reachable = attempt.start_thread(become_reachable, attempt)
 
 
-def repo_folder(this: job.Job) -> Path:
-    return ROOT / "code" / this.repo_name
+def become_reachable(attempt: Attempt) -> None:
+    """Let people and the job's other machines in; nothing of the job itself waits for it."""
+    try:
+        if attempt.job.num_machines > 1 and attempt.leads:
+            cluster.make_node_key(attempt.node)
+        cluster.open_to_ssh(attempt, attempt.node)
+        cluster.announce(attempt)
+    except Exception as error:
+        attempt.say(f"This machine cannot be reached by ssh: {error}")
 
 
 def restore(attempt: Attempt) -> None:
@@ -99,86 +107,34 @@ def restore(attempt: Attempt) -> None:
     copy.write_text(this.to_json())
 
 
-def python_path() -> str:
-    """PATH with the image's python first: conda's where there is one."""
-    folders = [str(folder) for folder in PYTHONS if (folder / "python").exists()]
-    path = ":".join([*folders, os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")])
-    python3 = shutil.which("python3", path=path)
-    if python3 and not shutil.which("python", path=path):  # Debian has only python3
-        (boot.BERG / "bin").mkdir(exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            (boot.BERG / "bin/python").symlink_to(python3)
-        path += f":{boot.BERG / 'bin'}"
-    return path
+def meet(attempt: Attempt) -> None:
+    """In a cluster, wait for the other machines and get to know them."""
+    if attempt.job.num_machines > 1:
+        attempt.reachable.join()
+        attempt.nodes = cluster.gather(attempt)
+        attempt.start_thread(cluster.watch, attempt)
+    cluster.introduce(attempt.nodes or [attempt.node], attempt.node)
 
 
-def environment(attempt: Attempt) -> dict[str, str]:
-    """The environment of the command: the machine's, the job's own, and berg's variables."""
-    this, machine = attempt.job, attempt.machine
-    return {
-        **{key: value for key, value in os.environ.items() if not key.startswith("BERG_")},
-        "HOME": str(ROOT),
-        "LANG": os.environ.get("LANG", "C.UTF-8"),
-        "PATH": python_path(),
-        "PYTHONUNBUFFERED": "1",
-        **this.env,
-        "BERG_JOB": this.job_name,
-        "BERG_RESULTS_DIR": str(RESULTS / this.results_dir),
-        "BERG_BUCKET": machine.bucket,
-        "BERG_REPO_DIR": str(repo_folder(this)),
-        "BERG_NUM_GPUS": str(this.gpus_per_machine),
-        "BERG_ATTEMPT": str(attempt.state.attempt),
-        "BERG_NODE_RANK": "0",
-        "BERG_NUM_NODES": "1",
-        "BERG_HOSTS": machine.name,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-    }
-
-
-def install(attempt: Attempt) -> None:
-    """Install what the repo says it needs into the image's python; raises BergError if that fails."""
-    this = attempt.job
-    folder = repo_folder(this)
-    steps = []
-    if this.install_script:
-        steps.append(["bash", "-e", this.install_script])
-    if requirements := requirement_arguments(folder):
-        # Compiling all of a package takes as long as installing it; python compiles what is imported.
-        steps.append(["python", "-m", "pip", "install", "--no-input", "--no-compile", *requirements])
-    if not steps:
-        return
-    attempt.write_state(state="INSTALLING")
-    # The machine is the user's to install into, also where its distribution guards its python.
-    variables = {**environment(attempt), "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
-    for step in steps:
-        attempt.say(f"Installing: {' '.join(step)}")
-        code = attempt.execute(step, cwd=folder, env=variables)
-        if attempt.outcome:
-            raise Stopped
-        if code:
-            raise BergError(f"the installation failed with exit code {code}: {' '.join(step)}")
-
-
-def requirement_arguments(folder: Path) -> list[str]:
-    """What pip is to install for a repo; nothing for one that declares nothing."""
-    arguments = ["-r", "requirements.txt"] if (folder / "requirements.txt").exists() else []
-    project = folder / "pyproject.toml"
-    is_package = project.exists() and re.search(r"^\[(project|build-system)\]", project.read_text(), re.M)
-    if (folder / "setup.py").exists() or is_package:
-        arguments += ["-e", "."]
-    return arguments
-
-
-def run_command(attempt: Attempt) -> int:
+def run_command(attempt: Attempt) -> tuple[int, str]:
+    """Run the job's command where it is to run, or wait for its end; an exit code, and whose it is."""
     this = attempt.job
     attempt.write_state(state="RUNNING")
     attempt.mirror_results()
+    if not this.cmd or not (attempt.leads or this.run_on == "each"):
+        attempt.say("Ready")
+        attempt.pause()
     attempt.say(f"Running: {this.cmd}")
-    return attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
+    code = attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
+    if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
+        if attempt.leads:
+            return cluster.wait_for_commands(attempt, code)
+        cluster.announce(attempt, phase="ENDED", exit_code=str(code))
+        attempt.pause()
+    return code, ""
 
 
-def judge(exit_code: int) -> tuple[str, str]:
+def judge(exit_code: int, where: str = "") -> tuple[str, str]:
     """Final state and reason for the exit code of a command that nobody stopped."""
     if exit_code == 0:
         return "SUCCEEDED", ""
@@ -189,6 +145,8 @@ def judge(exit_code: int) -> tuple[str, str]:
             reason += ", which is often the kernel when memory runs out"
     else:
         reason = f"the command failed with exit code {exit_code}"
+    if where:
+        reason += f" on {where}"
     for folder in (RESULTS, ROOT, Path("/tmp")):
         if folder.exists() and shutil.disk_usage(folder).free < 1 << 20:
             reason += f"; the machine's disk is full ({folder}): ask for more with --disk-gb"
@@ -197,22 +155,34 @@ def judge(exit_code: int) -> tuple[str, str]:
 
 
 def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> None:
-    """Upload what is left, write the final state, and delete this machine."""
+    """Upload what is left, write the final state, and delete the machines of the job."""
     code = exit_code if exit_code is None or exit_code >= 0 else 128 - exit_code
     attempt.stop_mirrors()
+    in_cluster = attempt.job.num_machines > 1
     try:
         attempt.write_state(state="UPLOADING", exit_code=code, reason=reason)
+        if not attempt.leads and state != "ENDED":
+            cluster.announce(attempt, phase="FAILED", reason=reason)
         attempt.results.finish(attempt.say)
         for path, why in attempt.results.refused.items():
             attempt.say(f"Not in the bucket: {path}: {why}")
-        attempt.say(f"Job {attempt.name} {state}{': ' + reason if reason else ''}")
+        if attempt.leads:
+            attempt.say(f"Job {attempt.name} {state}{': ' + reason if reason else ''}")
         attempt.log.finish(print)
+        if in_cluster:
+            cluster.announce(attempt, uploaded="yes")
+            if not attempt.leads and not cluster.wait_for_end(attempt):
+                state, reason = "FAILED", "the machine that led the job is gone"
+            if attempt.leads:
+                cluster.wait_for_uploads(attempt)
         until = attempt.results.synced_until
-        attempt.write_state(state=state, finished_at=job.now(), synced_until=until)
+        attempt.write_state(state=state, reason=reason, finished_at=job.now(), synced_until=until)
     except Ended as error:
         leave(attempt, str(error))
         return
     if attempt.job.kill_instance_after_job:
+        if in_cluster and attempt.leads:
+            cluster.delete_others(attempt)
         attempt.machine.delete()
 
 

@@ -1,0 +1,160 @@
+"""The commands that set berg up: init, config, local."""
+
+import json
+
+import click
+
+from berg import BergError, config
+from berg.terminal import json_option, say, yes_option
+
+
+@click.command()
+@click.option("--local", is_flag=True, help="Use the embedded cloud on this computer instead of Google.")
+@click.option("--project", help=config.HELP["project"].capitalize() + ".")
+@click.option("--region", help=config.HELP["region"].capitalize() + ".")
+@click.option("--bucket", help=config.HELP["bucket"].capitalize() + ".")
+@click.option("--service-account", help="Account that machines act as.")
+@click.option("--image", "default_image", help=config.HELP["default_image"].capitalize() + ".")
+@click.option("--image-project", "default_image_project", help=config.HELP["default_image_project"].capitalize() + ".")
+@click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
+def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> None:
+    """Set berg up: find project, region, bucket, service account and image, and keep the answers.
+
+    Running it again offers the earlier answers. Every answer is also a flag.
+
+    \b
+    berg init
+    berg init --project my-project --region us-central1 --bucket my-bucket -y
+    berg init --local                        # no Google account needed
+    """
+    settings = config.load()
+    from berg import init as setup
+
+    if local and settings.project and not settings.endpoint and not yes:
+        raise BergError(
+            f"{config.path()} leads to Google's project {settings.project!r}, which --local would replace. "
+            "To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init --local -y)"
+        )
+    if local:
+        config.save(setup.set_up_local())
+    else:
+        if settings.endpoint:  # what was answered for the embedded cloud says nothing about Google
+            settings = config.Config(user=settings.user)
+        config.save(setup.walk_through(settings, given, yes, create_bucket))
+    say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
+
+
+@click.group(name="config")
+def config_group() -> None:
+    """Look at the settings.
+
+    \b
+    berg config show
+    """
+
+
+@config_group.command()
+def path() -> None:
+    """Print where the settings are.
+
+    \b
+    $EDITOR $(berg config path)
+    """
+    click.echo(config.path())
+
+
+@config_group.command()
+@json_option
+def show(as_json: bool) -> None:
+    """Print the settings in force: BERG_* variables, then the file, then the defaults.
+
+    \b
+    berg config show --json
+    """
+    settings = config.load()
+    values = {key: getattr(settings, key) for key in config.HELP}
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+        return
+    width = max(map(len, values))
+    for key, value in values.items():
+        click.echo(f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}")
+
+
+@click.group()
+def local() -> None:
+    """The embedded cloud: Google's APIs and small machines on this computer, for trying and testing.
+
+    \b
+    berg init --local
+    berg local status
+    """
+
+
+def control():
+    from berg.local import control
+
+    return control
+
+
+@local.command()
+def start() -> None:
+    """Start the embedded cloud (berg does so by itself when it is needed).
+
+    \b
+    berg local start
+    """
+    port = config.read_file().get("endpoint", "").rpartition(":")[2]
+    say(f"Running at http://127.0.0.1:{control().start(config.local_folder(), int(port or 0))}")
+
+
+@local.command()
+@yes_option
+def stop(yes: bool) -> None:
+    """Stop the embedded cloud and its machines; buckets stay.
+
+    \b
+    berg local stop
+    """
+    confirm_machines("Stop", yes)
+    control().stop(config.local_folder())
+    say("Stopped.")
+
+
+@local.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Show whether the embedded cloud runs, and what its machines can do on this computer.
+
+    \b
+    berg local status --json
+    """
+    values = control().status(config.local_folder())
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+    else:
+        for key, value in values.items():
+            lines = value if isinstance(value, list) else [value]
+            click.echo("\n".join(f"{key if n == 0 else '':<12} {line}" for n, line in enumerate(lines)))
+
+
+@local.command()
+@yes_option
+def reset(yes: bool) -> None:
+    """Stop the embedded cloud and delete all that it holds: machines, buckets, results.
+
+    \b
+    berg local reset -y
+    """
+    if not yes:
+        click.confirm(f"Delete everything in {config.local_folder()}?", abort=True, err=True)
+    control().reset(config.local_folder())
+    say("Deleted.")
+
+
+def confirm_machines(verb: str, yes: bool) -> None:
+    machines = control().status(config.local_folder()).get("machines") or []
+    if machines and not yes:
+        say("These machines would be ended: " + ", ".join(map(str, machines)))
+        click.confirm(f"{verb} the embedded cloud?", abort=True, err=True)

@@ -1,0 +1,83 @@
+"""What a command finds on its machine: the image's python, variables, and what its repo asked to install."""
+
+import contextlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from berg import BergError, boot, cluster, job
+from berg.attempt import RESULTS, Attempt, Stopped
+
+PYTHONS = (boot.ROOT / "anaconda3/bin", Path("/opt/conda/bin"))
+
+
+def repo_folder(this: job.Job) -> Path:
+    return boot.ROOT / "code" / this.repo_name
+
+
+def python_path() -> str:
+    """PATH with the image's python first: conda's where there is one."""
+    folders = [str(folder) for folder in PYTHONS if (folder / "python").exists()]
+    path = ":".join([*folders, os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")])
+    python3 = shutil.which("python3", path=path)
+    if python3 and not shutil.which("python", path=path):  # Debian has only python3
+        (boot.BERG / "bin").mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (boot.BERG / "bin/python").symlink_to(python3)
+        path += f":{boot.BERG / 'bin'}"
+    return path
+
+
+def environment(attempt: Attempt) -> dict[str, str]:
+    """The environment of the command: the machine's, the job's own, and berg's variables."""
+    this, machine = attempt.job, attempt.machine
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith("BERG_")},
+        "HOME": str(boot.ROOT),
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "PATH": python_path(),
+        "PYTHONUNBUFFERED": "1",
+        "BERG_JOB": this.job_name,
+        "BERG_RESULTS_DIR": str(RESULTS / this.results_dir),
+        "BERG_BUCKET": machine.bucket,
+        "BERG_REPO_DIR": str(repo_folder(this)),
+        "BERG_NUM_GPUS": str(this.gpus_per_machine),
+        "BERG_ATTEMPT": str(attempt.state.attempt),
+        **cluster.environment(attempt.nodes or [attempt.node], attempt.node, this),
+        **this.env,
+    }
+
+
+def install(attempt: Attempt) -> None:
+    """Install what the repo says it needs into the image's python; raises BergError if that fails."""
+    this = attempt.job
+    folder = repo_folder(this)
+    steps = []
+    if this.install_script:
+        steps.append(["bash", "-e", this.install_script])
+    if requirements := requirement_arguments(folder):
+        # Compiling all of a package takes as long as installing it; python compiles what is imported.
+        steps.append(["python", "-m", "pip", "install", "--no-input", "--no-compile", *requirements])
+    if not steps:
+        return
+    attempt.write_state(state="INSTALLING")
+    # The machine is the user's to install into, also where its distribution guards its python.
+    variables = {**environment(attempt), "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    for step in steps:
+        attempt.say(f"Installing: {' '.join(step)}")
+        code = attempt.execute(step, cwd=folder, env=variables)
+        if attempt.outcome:
+            raise Stopped
+        if code:
+            raise BergError(f"the installation failed with exit code {code}: {' '.join(step)}")
+
+
+def requirement_arguments(folder: Path) -> list[str]:
+    """What pip is to install for a repo; nothing for one that declares nothing."""
+    arguments = ["-r", "requirements.txt"] if (folder / "requirements.txt").exists() else []
+    project = folder / "pyproject.toml"
+    is_package = project.exists() and re.search(r"^\[(project|build-system)\]", project.read_text(), re.M)
+    if (folder / "setup.py").exists() or is_package:
+        arguments += ["-e", "."]
+    return arguments
