@@ -227,10 +227,11 @@ def plain_processes(folder: Path) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            # A shell that has forked but not yet started its program shows only boot.sh's own arguments.
+            # A shell that has forked but not yet started its program shows only boot.sh's own
+            # arguments. They are looked at first, or a start between the two looks would be missed.
             if entry.name.isdigit() and (
-                mark in (entry / "environ").read_bytes().split(b"\0")
-                or argument in (entry / "cmdline").read_bytes().split(b"\0")
+                argument in (entry / "cmdline").read_bytes().split(b"\0")
+                or mark in (entry / "environ").read_bytes().split(b"\0")
             ):
                 found.append(int(entry.name))
         except OSError:
