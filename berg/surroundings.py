@@ -4,12 +4,40 @@ import contextlib
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 from berg import BergError, boot, cluster, job
 from berg.attempt import RESULTS, Attempt, Stopped
 
+BIN = boot.BERG / "bin"
 PYTHONS = (boot.ROOT / "anaconda3/bin", Path("/opt/conda/bin"))
+PANES = f"""#!/bin/sh
+# tmux with a shell, the log, and the monitors that this machine has.
+tmux has-session -t berg 2>/dev/null && exec tmux attach -t berg
+cd {boot.ROOT}/code/* 2>/dev/null || cd {boot.ROOT}
+tmux new-session -d -s berg || exit
+tmux split-window -h -t berg "tail -n +1 -F {boot.BERG}/logs/*.log"
+if command -v nvtop >/dev/null; then tmux split-window -v -t berg nvtop
+elif command -v nvidia-smi >/dev/null; then tmux split-window -v -t berg "watch -n 1 nvidia-smi"; fi
+if command -v htop >/dev/null; then tmux split-window -v -t berg htop
+elif command -v top >/dev/null; then tmux split-window -v -t berg top; fi
+tmux select-layout -t berg tiled
+tmux select-pane -t berg:0.0
+exec tmux attach -t berg
+"""
+
+
+def install_commands() -> None:
+    """Put `mpi` and `tt` where a command and a login find them."""
+    BIN.mkdir(exist_ok=True)
+    code = f"import sys; sys.path.insert(0, {str(boot.BERG / 'app')!r}); from berg.mpi import main; main()"
+    (BIN / "mpi").write_text(f"#!{sys.executable}\n{code}\n")
+    (BIN / "tt").write_text(PANES)
+    for name in ("mpi", "tt"):
+        (BIN / name).chmod(0o755)
+        with contextlib.suppress(OSError):  # there already, or not ours to write
+            Path("/usr/local/bin", name).symlink_to(BIN / name)
 
 
 def repo_folder(this: job.Job) -> Path:
@@ -19,13 +47,12 @@ def repo_folder(this: job.Job) -> Path:
 def python_path() -> str:
     """PATH with the image's python first: conda's where there is one."""
     folders = [str(folder) for folder in PYTHONS if (folder / "python").exists()]
-    path = ":".join([*folders, os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")])
+    path = ":".join([*folders, os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"), str(BIN)])
     python3 = shutil.which("python3", path=path)
     if python3 and not shutil.which("python", path=path):  # Debian has only python3
-        (boot.BERG / "bin").mkdir(exist_ok=True)
+        BIN.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
-            (boot.BERG / "bin/python").symlink_to(python3)
-        path += f":{boot.BERG / 'bin'}"
+            (BIN / "python").symlink_to(python3)
     return path
 
 

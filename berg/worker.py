@@ -21,9 +21,9 @@ try:
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
 
-from berg import cluster, job, snapshot
+from berg import cluster, idle, job, snapshot
 from berg.attempt import COMMAND_FILE, GRACE, RESULTS, Attempt, Ended, Stopped, end_group
-from berg.surroundings import environment, install, repo_folder
+from berg.surroundings import environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
 
@@ -66,6 +66,7 @@ def begin(attempt: Attempt) -> None:
     if data is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
     attempt.job = job.from_json(data, attempt.name)
+    install_commands()
     attempt.node = cluster.describe(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
@@ -123,6 +124,8 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
     attempt.mirror_results()
     if not this.cmd or not (attempt.leads or this.run_on == "each"):
         attempt.say("Ready")
+        if this.idle_seconds and attempt.leads:
+            rest(attempt)
         attempt.pause()
     attempt.say(f"Running: {this.cmd}")
     code = attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
@@ -132,6 +135,18 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
         cluster.announce(attempt, phase="ENDED", exit_code=str(code))
         attempt.pause()
     return code, ""
+
+
+def rest(attempt: Attempt) -> None:
+    """Wait until the devbox has been idle for too long, and end it."""
+
+    def warn(left: float) -> None:
+        text = f"berg: this devbox is idle and deletes itself in {max(left / 60, 1):.0f} minutes, unless it is used"
+        attempt.say(text)
+        idle.tell_terminals(text)
+
+    if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn):
+        attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:g} h")
 
 
 def judge(exit_code: int, where: str = "") -> tuple[str, str]:
