@@ -147,16 +147,16 @@ class Attempt:
                 content, headers = boot.request(
                     boot.METADATA + query + etag, headers={"Metadata-Flavor": "Google"}, attempts=1
                 )
-            except OSError:
+                etag, values = headers.get("ETag", "0"), json.loads(content)
+            except (OSError, ValueError):
                 self.done.wait(1)
                 continue
-            etag = headers.get("ETag", "0")
-            values = json.loads(content)
-            cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
             if values.get("attributes", {}).get("berg-kill"):
                 self.stop("KILLED", f"killed by {values['attributes']['berg-kill']}")
             elif values.get("preempted") == "TRUE":
                 self.stop("FAILED", "Google preempted the machine")
+            with contextlib.suppress(OSError):  # a full disk
+                cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
 
     def limit_time(self) -> None:
         """Stop the job before Google deletes the machine at its limit: the results come first."""

@@ -162,7 +162,7 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     found = find(config, name)
     name = found.name
     if found.machine and found.state and not found.state.final and not now and found.state.state != "SUBMITTED":
-        first = found.machine  # the one that leads
+        first = min(found.machines, key=lambda machine: machine["name"])  # the one that leads
         gce.set_metadata(config, first["zone"], first["name"], "berg-kill", config.user)
         asked = time.monotonic()
         patience, said = asked + KILL_PATIENCE, False

@@ -202,10 +202,13 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
 
 
 def leave(attempt: Attempt, why: str) -> None:
-    """Stop without a word in the state: it belongs to somebody else."""
+    """Stop without a word in the state: it belongs to somebody else. What was written is saved all the same."""
     attempt.say(why)
-    attempt.done.set()
     attempt.end_process()
+    attempt.stop_mirrors()
+    if attempt.read_state().final:  # else another worker has the job, and its results
+        attempt.results.finish(attempt.say)
+        attempt.log.finish(print)
     attempt.machine.delete()
 
 
