@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, __version__, cli_setup, config
+from berg import BergError, __version__, cli_setup, cli_ssh, config
 from berg.terminal import complete_names, json_option, name_argument, say, yes_option
 
 GPU_HELP = "GPU type: p100, v100, t4, a100, h100, l4, …"
@@ -70,7 +70,7 @@ def cli() -> None:
     """
 
 
-for command in (cli_setup.init, cli_setup.config_group, cli_setup.local):
+for command in (cli_setup.init, cli_setup.config_group, cli_setup.local, cli_ssh.ssh, cli_ssh.ssh_config):
     cli.add_command(command)
 
 

@@ -101,13 +101,23 @@ def serial_output(config: Config, zone: str, name: str) -> str:
         return ""
 
 
-def set_metadata(config: Config, zone: str, name: str, key: str, value: str) -> None:
-    """Set one metadata value of a running machine, which it hears of at once."""
+def set_metadata(config: Config, zone: str, name: str, key: str, value: str | Callable[[str], str]) -> None:
+    """Set one metadata value of a running machine, which it hears of at once; a function makes it of the old one."""
+    from google.api_core import exceptions
+
     path = f"/zones/{zone}/instances/{name}"
-    metadata = call(config, "GET", path, fields="metadata")["metadata"]
-    items = [item for item in metadata.get("items", []) if item["key"] != key]
-    body = {"fingerprint": metadata["fingerprint"], "items": [*items, {"key": key, "value": value}]}
-    wait(config, call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())))
+    for attempt in range(5):
+        metadata = call(config, "GET", path, fields="metadata")["metadata"]
+        values = {item["key"]: item["value"] for item in metadata.get("items", [])}
+        values[key] = value if isinstance(value, str) else value(values.get(key, ""))
+        items = [{"key": key, "value": value} for key, value in values.items()]
+        body = {"fingerprint": metadata["fingerprint"], "items": items}
+        try:
+            return wait(config, call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())))
+        except exceptions.PreconditionFailed:  # somebody else changed it since it was read
+            if attempt == 4:
+                raise
+    return None
 
 
 def delete(config: Config, zone: str, name: str, wait_for_it: bool = False) -> None:

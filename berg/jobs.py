@@ -118,6 +118,9 @@ def entry(name: str, blob, machines: list[dict[str, Any]]) -> Entry:
 
 def find(config: Config, name: str) -> Entry:
     """The job of that name, or of the machine of that name; raises BergError if there is neither."""
+    unknown = BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
+    if not job.NAME.fullmatch(name):
+        raise unknown
     _ = config.session
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(gce.list_instances, config, name)
@@ -127,7 +130,7 @@ def find(config: Config, name: str) -> Entry:
         return entry(name, blob, machines)
     machines = machines or [machine for machine in gce.list_instances(config) if machine["name"] == name]
     if not machines:
-        raise BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
+        raise unknown
     owner = machines[0]["labels"].get("berg-job", name)
     if owner == name:
         return Entry(name, None, machines)

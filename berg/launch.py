@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, accelerators, dist, gce, job, snapshot
+from berg import BergError, __version__, accelerators, dist, gce, job, snapshot, ssh
 from berg.config import Config
 from berg.credentials import SCOPES
 from berg.storage import Bucket, Changed
@@ -62,6 +62,8 @@ class Plan:
             "berg-job": name,
             "berg-dist": f".berg/dist/{self.wheel[0]}",
             **({"berg-endpoint": config.endpoint} if config.endpoint else {}),
+            "enable-oslogin": "FALSE",  # it would refuse the keys in the metadata
+            **({"ssh-keys": ssh.metadata_line(config, key)} if (key := ssh.public_key(create=False)) else {}),
             "startup-script": STARTUP_SCRIPT.read_text(),
         }
         disk = {

@@ -1,0 +1,72 @@
+"""The commands that lead into machines: ssh, ssh-config."""
+
+import os
+import shlex
+import sys
+
+import click
+
+from berg import config
+from berg.terminal import name_argument, say
+
+
+@click.command()
+@name_argument()
+@click.argument("command", metavar="[-- CMD…]", nargs=-1)
+@click.option("-L", "forwards", multiple=True, metavar="PORT:HOST:PORT", help="Forward a port; may be repeated.")
+@click.option("-N", "no_command", is_flag=True, help="Only forward ports.")
+@click.option("-t", "terminal", is_flag=True, help="Give CMD a terminal.")
+@click.option("-A", "agent", is_flag=True, help="Let the machine use the keys of your ssh agent.")
+@click.option("--dry-run", is_flag=True, help="Print the ssh command, ready to be run, and stop.")
+def ssh(name, command, forwards, no_command, terminal, agent, dry_run) -> None:
+    """Log in to the machine NAME, or run CMD there; waits while it boots.
+
+    NAME is a machine, a job, or a cluster, whose first machine is meant. This is plain OpenSSH with the key
+    that gcloud uses, too; it exits with the exit code of CMD. Its words are joined by blanks and read by the shell
+    of the machine.
+
+    \b
+    berg ssh my-devbox
+    berg ssh my-devbox -L 6006:localhost:6006 -N     # TensorBoard on http://localhost:6006
+    berg ssh my-devbox -- nvidia-smi
+    tar c data | berg ssh my-devbox -- tar x -C /root
+    """
+    settings = config.load_ready()
+    from berg import ssh
+
+    target = ssh.find_target(settings, name, say)
+    flags = [flag for flag, given in (("-N", no_command), ("-t", terminal), ("-A", agent)) if given]
+    flags += [word for forward in forwards for word in ("-L", forward)]
+    words = ssh.command(settings, target, flags, list(command))
+    if dry_run:
+        click.echo(shlex.join(words))
+        return
+    os.execv(ssh.require("ssh"), words)
+
+
+@click.command(name="ssh-config")
+@click.option("-y", "--install", is_flag=True, help="Add the Include to ~/.ssh/config without asking.")
+def ssh_config(install: bool) -> None:
+    """Make ssh, scp, rsync and editors know my running machines by their names.
+
+    Writes an entry for each to a file of berg's own, which ~/.ssh/config then includes. Run it again when machines
+    came or went.
+
+    \b
+    berg ssh-config
+    rsync -a data my-devbox:/root/
+    """
+    settings = config.load_ready()
+    from berg import ssh
+
+    names = ssh.write_config(settings, say)
+    say(f"Wrote {ssh.config_file()} with {len(names)} machine{'' if len(names) == 1 else 's'}")
+    if not ssh.is_included():
+        line, file = ssh.include_line(), ssh.user_config()
+        if install or (sys.stdin.isatty() and click.confirm(f"Add `{line}` to {file}?", default=True, err=True)):
+            ssh.include()
+            say(f"Added `{line}` to {file}")
+        else:
+            say(f"To use it, put at the beginning of {file}:  {line}\nor run: berg ssh-config --install")
+    for name in names:
+        click.echo(name)

@@ -1,0 +1,358 @@
+"""Log in to machines with plain OpenSSH: the key, the host key to expect, and the command line.
+
+    ~/.ssh/google_compute_engine   the key, which gcloud uses, too
+    BERG_HOME/known_hosts          host keys by <machine>.<instance id>
+    BERG_HOME/ssh_config           what `berg ssh-config` wrote, for ssh, rsync and editors
+
+A machine publishes its host keys in the bucket once it can be logged in to. The first login pins them: from
+then on ssh refuses any other key, whatever the bucket says. Our public key reaches the machine through its
+metadata, as with gcloud.
+
+Not covered: OS Login (off on berg's machines), Windows.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from berg import BergError, gce, job, jobs
+from berg import config as settings
+from berg.config import Config
+from berg.storage import Bucket
+
+PATIENCE = 600  # seconds for a machine to boot and to publish its keys
+NO_ANSWER = 60  # seconds for a machine that published them to answer: it may be rebooting
+INTERVAL, TELL_INTERVAL = 0.5, 5  # seconds between two looks, and between two notes about them
+HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
+COMING = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Target:
+    """A machine that can be logged in to."""
+
+    machine: str
+    job: str
+    zone: str
+    instance_id: str
+    address: str  # "": it has no external one, and is reached through IAP
+    port: int
+    host_keys: list[str]
+    key_is_new: bool = False  # our key was given to it just now
+
+    @property
+    def host(self) -> str:
+        return self.address or self.machine
+
+    @property
+    def alias(self) -> str:
+        """Under which name its host keys are pinned: another machine may have its name or address later."""
+        return f"{self.machine}.{self.instance_id}"
+
+
+def key_file() -> Path:
+    return Path.home() / ".ssh/google_compute_engine"
+
+
+def known_hosts_file() -> Path:
+    return settings.home() / "known_hosts"
+
+
+def config_file() -> Path:
+    return settings.home() / "ssh_config"
+
+
+def public_key(create: bool, say: Say = lambda text: None) -> str | None:
+    """The public key that machines are to know; None if there is none and it is not to be created."""
+    private = key_file()
+    public = private.with_name(f"{private.name}.pub")
+    if create:
+        if public.exists() and not private.exists():
+            raise BergError(f"{public} has no private key beside it. Move it away; berg then makes a new pair")
+        if not private.exists():
+            make_key(private, say)
+        elif not public.exists():
+            public.write_text(run(["ssh-keygen", "-y", "-f", str(private)]))
+    return public.read_text().strip() if private.exists() and public.exists() else None
+
+
+def make_key(private: Path, say: Say) -> None:
+    """Make a key as gcloud does: RSA, no passphrase."""
+    private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    comment = f"{settings.Config().user}@{socket.gethostname()}"
+    run(["ssh-keygen", "-q", "-t", "rsa", "-b", "3072", "-N", "", "-C", comment, "-f", str(private)])
+    private.chmod(0o600)
+    say(f"Made the ssh key {private}, which gcloud uses, too")
+
+
+def run(command: list[str]) -> str:
+    """Output of a program; raises BergError with what it says when it fails."""
+    program = require(command[0])
+    done = subprocess.run([program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise BergError(f"{shlex.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def require(program: str) -> str:
+    found = shutil.which(program)
+    if not found:
+        raise BergError(f"the program {program} is missing. Install OpenSSH's client (Debian: openssh-client)")
+    return found
+
+
+def metadata_line(config: Config, key: str) -> str:
+    """A public key as a line of the metadata value `ssh-keys`."""
+    return f"{config.ssh_user}:{key}"
+
+
+def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE) -> Target:
+    """The machine of that name, the job's or the cluster's first; waits until it can be logged in to.
+
+    `say` hears every few seconds what it waits for. Raises BergError for a name that is unknown, a machine that
+    is gone or does not come, and one that does not answer.
+    """
+    key = public_key(create=True, say=say)
+    assert key is not None
+    began, told = time.monotonic(), -float(TELL_INTERVAL)
+    silent_since = None
+    while True:
+        target, missing = look(config, name, key)
+        if target:
+            pin(target)
+            if answers(target):
+                break
+            silent_since = silent_since or time.monotonic()
+            missing = f"nothing answers at {target.host} port {target.port}"
+            if time.monotonic() > silent_since + min(NO_ANSWER, patience):
+                raise BergError(
+                    f"{target.machine} runs, but {missing}. If a firewall is in the way: gcloud compute "
+                    f"firewall-rules create berg-ssh --allow=tcp:{target.port} --network={config.network}"
+                )
+        waited = time.monotonic() - began
+        if waited > patience:
+            raise BergError(f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: berg log {name}")
+        if waited > told + TELL_INTERVAL:
+            told = waited
+            say(f"Waiting for {name}: {missing}" + (f" ({waited:.0f} s)" if waited >= 1 else ""))
+        time.sleep(INTERVAL)
+    if target.key_is_new:
+        wait_until_admitted(config, target, say)
+    return target
+
+
+def look(config: Config, name: str, key: str) -> tuple[Target | None, str]:
+    """The machine once it can be logged in to, else what is still missing; raises BergError if it will not come."""
+    found = jobs.find(config, name)
+    machine, state = found.machine, found.state
+    ended = f": {state.reason}" if state and state.final and state.reason else ""
+    if machine is None:
+        assert state is not None
+        if state.state == "SUBMITTED":
+            return None, "its machine is being created"
+        raise BergError(f"{name} has no machine any more (the job is {state.state}{ended}). Its log: berg log {name}")
+    status = machine["status"]
+    if status not in COMING:
+        raise BergError(f"the machine {machine['name']} is {status} ({found.status}{ended})")
+    if status != "RUNNING":
+        return None, f"the machine {machine['name']} is {status}"
+    target = reach(config, found.name, machine, key)
+    if target:
+        return target, ""
+    if state and state.final:
+        raise BergError(f"nobody can log in to {machine['name']} any more: the job is {state.state}{ended}")
+    return None, f"the machine {machine['name']} boots" + (f", the job is {state.state}" if state else "")
+
+
+def reach(config: Config, job_name: str, machine: dict[str, Any], key: str) -> Target | None:
+    """How to reach a running machine, None before it said so itself; hands our key to a machine that lacks it."""
+    from google.api_core import exceptions
+
+    name, zone = machine["name"], machine["zone"]
+    object_name = f"{job.machines_prefix(job_name)}{name}.json"
+    _ = config.session
+    with ThreadPoolExecutor() as pool:
+        fields = "id,networkInterfaces,metadata/items"
+        asked = pool.submit(gce.call, config, "GET", f"/zones/{zone}/instances/{name}", fields=fields)
+        data = Bucket(config).read(object_name)
+        try:
+            instance = asked.result()
+        except exceptions.NotFound:
+            return None
+    try:
+        node = json.loads(data) if data else {}
+        if node.get("instance_id") != instance["id"]:  # not written yet, or by an earlier machine of that name
+            return None
+        keys = [host_key for host_key in node["host_keys"] if HOST_KEY.fullmatch(host_key)]
+        port = int(node["ssh_port"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BergError(
+            f"gs://{config.bucket}/{object_name} is damaged ({error!r}). End it: berg kill {name}"
+        ) from None
+    if not keys:
+        why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
+        raise BergError(f"the machine {name} runs no ssh server; {why}")
+    line = metadata_line(config, key)
+    known = {item["key"]: item["value"] for item in instance.get("metadata", {}).get("items", [])}
+    is_new = line not in known.get("ssh-keys", "").splitlines()
+    if is_new:
+        gce.set_metadata(config, zone, name, "ssh-keys", lambda old: "\n".join([*old.splitlines(), line]))
+    return Target(name, job_name, zone, instance["id"], gce.addresses(instance)[0], port, keys, is_new)
+
+
+def pin(target: Target) -> None:
+    """Remember a machine's host keys, unless some are remembered already: those stay."""
+    file = known_hosts_file()
+    there = file.read_text().splitlines() if file.exists() else []
+    if not any(line.startswith(f"{target.alias} ") for line in there):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with file.open("a") as output:
+            output.write("".join(f"{target.alias} {key}\n" for key in target.host_keys))
+
+
+def answers(target: Target) -> bool:
+    """Whether something listens there; what IAP reaches cannot be asked so cheaply."""
+    if not target.address:
+        return True
+    try:
+        socket.create_connection((target.address, target.port), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+def wait_until_admitted(config: Config, target: Target, say: Say) -> None:
+    """Wait until the machine heard of our key; whatever else is wrong, the login itself will tell."""
+    end = time.monotonic() + NO_ANSWER
+    probe = [require("ssh"), *command(config, target, ["-o", "BatchMode=yes"], ["true"])[1:]]
+    say(f"Handing your key to {target.machine}")
+    while time.monotonic() < end:
+        done = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if "Permission denied" not in done.stderr:
+            return
+        time.sleep(INTERVAL)
+
+
+def options(config: Config, target: Target) -> list[str]:
+    """Arguments for ssh that lead to the machine and to no other; for `rsync -e`, too."""
+    return [word for key, value in keywords(config, target).items() for word in ("-o", f"{key}={value}")]
+
+
+def destination(config: Config, target: Target) -> str:
+    return f"{config.ssh_user}@{target.host}"
+
+
+def command(config: Config, target: Target, ssh_options: list[str], remote_command: list[str]) -> list[str]:
+    """The command that logs in, or runs a command there; as with ssh, its words are joined by spaces."""
+    words = ["--", *remote_command] if remote_command else []
+    return ["ssh", *options(config, target), *ssh_options, destination(config, target), *words]
+
+
+def keywords(config: Config, target: Target) -> dict[str, str]:
+    """Settings of ssh_config(5). What is said here wins over the user's own file."""
+    values = {
+        "Port": str(target.port),
+        "HostKeyAlias": target.alias,
+        "UserKnownHostsFile": as_path(known_hosts_file()),
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "UpdateHostKeys": "no",
+        "CheckHostIP": "no",
+        "IdentityFile": as_path(key_file()),
+        "IdentitiesOnly": "yes",  # an agent with many keys would use up the server's patience
+        "PreferredAuthentications": "publickey",
+        "ConnectTimeout": "30",
+        "ServerAliveInterval": "30",
+        "ServerAliveCountMax": "3",
+    }
+    if not target.address:
+        tunnel = ["gcloud", "compute", "start-iap-tunnel", target.machine, "%p", "--listen-on-stdin"]
+        tunnel += ["--project", config.project, "--zone", target.zone, "--verbosity=warning"]
+        values["ProxyCommand"] = shlex.join(tunnel)
+    return values
+
+
+def as_path(path: Path) -> str:
+    """A path as ssh reads it: % begins a token, and a blank ends a word."""
+    text = str(path.absolute()).replace("%", "%%")
+    return f'"{text}"' if " " in text else text
+
+
+def config_entry(config: Config, target: Target) -> str:
+    """A Host entry for ssh's configuration; a cluster's first machine also answers to the job's name."""
+    first = target.machine.removeprefix(target.job).strip("-0") == ""
+    names = [target.machine, *([target.job] if first and target.job != target.machine else [])]
+    values = {"HostName": target.host, "User": config.ssh_user, **keywords(config, target)}
+    return "\n".join([f"Host {' '.join(names)}", *(f"    {key} {value}" for key, value in values.items()), ""])
+
+
+def write_config(config: Config, say: Say) -> list[str]:
+    """Write an entry for every machine of mine that runs; returns the machines' names.
+
+    Those that cannot be logged in to yet are left out, and named to `say`.
+    """
+    key = public_key(create=True, say=say)
+    assert key is not None
+
+    def entry_of(machine: dict[str, Any]) -> Target | None:
+        try:
+            return reach(config, machine["labels"].get("berg-job", machine["name"]), machine, key)
+        except BergError as error:
+            say(error.message)
+            return None
+
+    mine = [machine for machine in gce.list_instances(config) if machine["labels"].get("berg-user") == config.user]
+    running = [machine for machine in mine if machine["status"] == "RUNNING"]
+    with ThreadPoolExecutor(8) as pool:
+        targets = list(pool.map(entry_of, running))
+    entries = ["# Written by `berg ssh-config`; your own entries belong to ~/.ssh/config.\n"]
+    for machine, target in zip(running, targets, strict=True):
+        if target:
+            pin(target)
+            entries.append(config_entry(config, target))
+        else:
+            say(f"Left out: {machine['name']}, which cannot be logged in to yet")
+    replace(config_file(), "\n".join(entries))
+    return [target.machine for target in targets if target]
+
+
+def include_line() -> str:
+    return f"Include {as_path(config_file())}"
+
+
+def user_config() -> Path:
+    return Path.home() / ".ssh/config"
+
+
+def is_included() -> bool:
+    file = user_config()
+    return file.exists() and include_line() in map(str.strip, file.read_text().splitlines())
+
+
+def include() -> None:
+    """Put the Include into ~/.ssh/config: at its beginning, as below a Host it would hold for that host only."""
+    file = user_config()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    there = file.read_text() if file.exists() else ""
+    replace(file, f"{include_line()}\n\n{there}")
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a file for its owner's eyes at once; one that is a link stays a link."""
+    file = file.resolve()
+    new = file.with_name(f"{file.name}.berg-new")
+    new.touch(mode=0o600)
+    new.write_text(text)
+    new.chmod(file.stat().st_mode & 0o777 if file.exists() else 0o600)
+    new.replace(file)
