@@ -144,9 +144,7 @@ class Attempt:
         etag = "0"
         while not self.done.is_set():
             try:
-                content, headers = boot.request(
-                    boot.METADATA + query + etag, headers={"Metadata-Flavor": "Google"}, attempts=1
-                )
+                content, headers = boot.request(boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1)
                 etag, values = headers.get("ETag", "0"), json.loads(content)
             except (OSError, ValueError):
                 self.done.wait(1)

@@ -24,6 +24,7 @@ from urllib.parse import quote
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 BERG = ROOT / "berg"
 METADATA = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}/computeMetadata/v1/"
+FLAVOR = {"Metadata-Flavor": "Google"}
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
 
@@ -46,7 +47,7 @@ def request(url, method="GET", data=None, headers=None, attempts=8):
 
 def metadata(path, default=None):
     try:
-        return request(METADATA + path, headers={"Metadata-Flavor": "Google"})[0].decode()
+        return request(METADATA + path, headers=FLAVOR)[0].decode()
     except urllib.error.HTTPError as error:
         if error.code == 404 and default is not None:
             return default

@@ -45,8 +45,11 @@ def show_traceback() -> None:
 
 
 def describe(error: Exception) -> str:
+    from berg.local.control import LocalCloudError
     from berg.storage import explain
 
+    if isinstance(error, LocalCloudError):
+        return str(error)
     try:
         sentence = explain(error, config.load())
     except Exception:

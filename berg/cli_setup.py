@@ -8,14 +8,19 @@ from berg import BergError, config
 from berg.terminal import json_option, say, yes_option
 
 
+def sentence(key: str) -> str:
+    text = config.HELP[key]
+    return f"{text[0].upper()}{text[1:]}."
+
+
 @click.command()
 @click.option("--local", is_flag=True, help="Use the embedded cloud on this computer instead of Google.")
-@click.option("--project", help=config.HELP["project"].capitalize() + ".")
-@click.option("--region", help=config.HELP["region"].capitalize() + ".")
-@click.option("--bucket", help=config.HELP["bucket"].capitalize() + ".")
+@click.option("--project", help=sentence("project"))
+@click.option("--region", help=sentence("region"))
+@click.option("--bucket", help=sentence("bucket"))
 @click.option("--service-account", help="Account that machines act as.")
-@click.option("--image", "default_image", help=config.HELP["default_image"].capitalize() + ".")
-@click.option("--image-project", "default_image_project", help=config.HELP["default_image_project"].capitalize() + ".")
+@click.option("--image", "default_image", help=sentence("default_image"))
+@click.option("--image-project", "default_image_project", help=sentence("default_image_project"))
 @click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
 @click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
 def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> None:
@@ -28,7 +33,7 @@ def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> No
     berg init --project my-project --region us-central1 --bucket my-bucket -y
     berg init --local                        # no Google account needed
     """
-    settings = config.load()
+    settings = load_or_set_aside()
     from berg import init as setup
 
     if local and settings.project and not settings.endpoint and not yes:
@@ -39,10 +44,24 @@ def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> No
     if local:
         config.save(setup.set_up_local())
     else:
-        if settings.endpoint:  # what was answered for the embedded cloud says nothing about Google
+        if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
+            # What was answered for the embedded cloud says nothing about Google.
             settings = config.Config(user=settings.user)
         config.save(setup.walk_through(settings, given, yes, create_bucket))
     say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
+
+
+def load_or_set_aside() -> config.Config:
+    """The settings so far; a file that cannot be read is kept under another name, and begun anew."""
+    try:
+        return config.load()
+    except BergError as error:
+        if not config.path().exists():
+            raise
+        aside = config.path().with_suffix(".json.broken")
+        config.path().rename(aside)
+        say(f"{error.message.partition('. ')[0]}. It is now {aside}")
+        return config.load()
 
 
 @click.group(name="config")
@@ -154,7 +173,8 @@ def reset(yes: bool) -> None:
 
 
 def confirm_machines(verb: str, yes: bool) -> None:
-    machines = control().status(config.local_folder()).get("machines") or []
+    machines = control().status(config.local_folder()).get("machines") or {}
     if machines and not yes:
-        say("These machines would be ended: " + ", ".join(map(str, machines)))
+        count = sum(machines.values())
+        say(f"{count} machine{'s' if count > 1 else ''} would be ended. See them: berg list -a")
         click.confirm(f"{verb} the embedded cloud?", abort=True, err=True)

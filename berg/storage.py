@@ -5,6 +5,7 @@ a retry, a second laptop or a second worker unable to do a thing twice.
 """
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -43,6 +44,8 @@ class Bucket:
 
     @functools.cached_property
     def client(self):
+        # Else the library asks for the bucket's metadata in the background, to label traces nobody reads.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         from google.cloud import storage
         from requests.adapters import HTTPAdapter
 
@@ -216,7 +219,7 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     bucket = config.bucket if config else ""
     renew = "Run: gcloud auth application-default login"
     if config and config.credentials_file:
-        renew = "Run: berg local start" if config.endpoint else f"Renew {config.credentials_file}"
+        renew = "Run: berg init --local" if config.endpoint else f"Renew {config.credentials_file}"
     if isinstance(error, auth.DefaultCredentialsError):
         return f"no Google credentials found. {renew}"
     if isinstance(error, (auth.RefreshError, auth.OAuthError, exceptions.Unauthorized)):

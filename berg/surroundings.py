@@ -85,7 +85,9 @@ def install(attempt: Attempt) -> None:
         steps.append(["bash", "-e", this.install_script])
     if requirements := requirement_arguments(folder):
         # Compiling all of a package takes as long as installing it; python compiles what is imported.
-        steps.append(["python", "-m", "pip", "install", "--no-input", "--no-compile", *requirements])
+        steps.append(
+            ["python", "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off", *requirements]
+        )
     if not steps:
         return
     attempt.write_state(state="INSTALLING")

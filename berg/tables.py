@@ -65,7 +65,7 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
                 external, internal = gce.addresses(machine)
                 lines.append(f"    {machine['name']}  {machine['status']}  {internal}  {external}")
         if with_command and each.state:
-            lines.append(f"    $ {each.state.job.get('cmd', '')}")
+            lines.append(f"    $ {each.state.job.get('cmd')}" if each.state.job.get("cmd") else "    (devbox)")
     return "\n".join(lines)
 
 

@@ -35,7 +35,7 @@ def run(name: str) -> None:
         attempt.say(f"Job {name} is {attempt.state.state} already; nothing to do")
         attempt.machine.delete()
         return
-    signal.signal(signal.SIGTERM, lambda *_: attempt.stop("KILLED", "the machine was shut down from outside"))
+    signal.signal(signal.SIGTERM, lambda *_: attempt.start_thread(shut_down, attempt))
     attempt.mirror_log()
     exit_code = None
     try:
@@ -56,6 +56,18 @@ def run(name: str) -> None:
         traceback.print_exc()  # to the serial console
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
+
+
+def shut_down(attempt: Attempt) -> None:
+    """End the job because its machine goes down: was it Google, or somebody?"""
+    try:
+        preempted = boot.request(f"{boot.METADATA}instance/preempted", headers=boot.FLAVOR, attempts=1)[0] == b"TRUE"
+    except OSError:
+        preempted = False
+    if preempted:
+        attempt.stop("FAILED", "Google preempted the machine")
+    else:
+        attempt.stop("KILLED", "the machine was shut down from outside")
 
 
 def begin(attempt: Attempt) -> None:

@@ -2,6 +2,7 @@
 # An experiment from beginning to end on the embedded cloud: a git repo, `berg run`, results in a bucket.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+top=$PWD
 export BERG_HOME=$PWD/.demo/berg PATH=$PWD/.venv/bin:$PATH
 results=demo/digits
 
@@ -38,4 +39,4 @@ for prefix in (f"berg_results/{results}/", f".berg/logs/{job}/", f".berg/jobs/{j
 PYTHON
 printf '\n%s\n' "$(berg log "$job" | grep 'final test accuracy')"
 berg local stop -y
-echo "To look around: export BERG_HOME=$BERG_HOME PATH=$PWD/../../.venv/bin:\$PATH; berg list"
+echo "To look around: export BERG_HOME=$BERG_HOME PATH=$top/.venv/bin:\$PATH; berg list"

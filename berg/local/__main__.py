@@ -60,7 +60,7 @@ async def serve(options: argparse.Namespace) -> None:
     cloud.compute = compute
     compute.sandbox = sandbox_of(folder)
     ports = read_json(folder / "metadata.json")
-    metadata = MetadataServer(compute, cloud.tokens.mint, ports.get("port", 0))
+    metadata = MetadataServer(compute, cloud.tokens, ports.get("port", 0))
     await metadata.start()
     write_json(folder / "metadata.json", {"port": metadata.port})
     await compute.adopt()

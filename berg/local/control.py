@@ -69,9 +69,12 @@ def wait_until_ready(folder: Path, process: subprocess.Popen | None, wait: float
         if port and answers(port):
             return port
         if process is not None and process.poll() is not None:
-            raise LocalCloudError(f"The embedded cloud ended at once: {last_line(folder)}")
+            reason = last_line(folder)
+            if "No module named" in reason:
+                reason += ". Install what it needs: pip install 'berg[local]'"
+            raise LocalCloudError(f"the embedded cloud ended at once: {reason}")
         time.sleep(0.02)
-    raise LocalCloudError(f"The embedded cloud did not answer within {wait:g} s; see {folder / 'server.log'}")
+    raise LocalCloudError(f"the embedded cloud did not answer within {wait:g} s; see {folder / 'server.log'}")
 
 
 def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
@@ -87,7 +90,7 @@ def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         if time.monotonic() > deadline:
-            raise LocalCloudError(f"The embedded cloud (process {pid}) does not stop; see {folder / 'server.log'}")
+            raise LocalCloudError(f"the embedded cloud (process {pid}) does not stop; see {folder / 'server.log'}")
         time.sleep(0.05)
     return True
 

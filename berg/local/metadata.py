@@ -14,13 +14,13 @@ import hashlib
 import json
 import re
 import socket
-from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
 from berg.local.compute import Compute, Instance
 from berg.local.compute_checks import LINK
+from berg.local.tokens import Tokens
 
 HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-Frame-Options": "SAMEORIGIN"}
 BASE = "/computeMetadata/v1/"
@@ -31,8 +31,8 @@ VERBATIM = ("attributes", "guest-attributes", "service-accounts")  # whose keys 
 class MetadataServer:
     """Listens on the address of every machine that is up."""
 
-    def __init__(self, compute: Compute, mint: Callable[[str, float], str], port: int):
-        self.compute, self.mint, self.port = compute, mint, port
+    def __init__(self, compute: Compute, tokens: Tokens, port: int):
+        self.compute, self.tokens, self.port = compute, tokens, port
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.answer)
         self.runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
@@ -123,8 +123,9 @@ class MetadataServer:
         if what == "identity":
             return page(501, "Identity tokens are not part of the embedded cloud")
         now = self.compute.now()
-        if instance.token_expires - now < 300:  # the same token until shortly before its end, as on Google
-            instance.token, instance.token_expires = self.mint(email, TOKEN_SECONDS), now + TOKEN_SECONDS
+        # The same token until shortly before its end, as on Google, unless all were made to expire.
+        if instance.token_expires - now < 300 or not self.tokens.email(instance.token):
+            instance.token, instance.token_expires = self.tokens.mint(email, TOKEN_SECONDS), now + TOKEN_SECONDS
             self.compute.save(instance)
         seconds = int(instance.token_expires - now)
         return as_json({"access_token": instance.token, "expires_in": seconds, "token_type": "Bearer"})
