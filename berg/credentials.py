@@ -11,13 +11,16 @@ SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 def find(file: str | None):
     """Credentials for the APIs; raises google.auth.exceptions.DefaultCredentialsError without any."""
+    return read(Path(file)) if file else application_default()[0]
+
+
+def application_default() -> tuple:
+    """Application Default Credentials, and the project that they or gcloud are set to (None: none)."""
     import google.auth
 
-    if file:
-        return read(Path(file))
     if not on_google():
         os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits seconds for a metadata server
-    return google.auth.default(scopes=SCOPES)[0]
+    return google.auth.default(scopes=SCOPES)
 
 
 def read(file: Path):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, gce
+from berg import BergError, config, credentials, gce
 from berg.config import Config
 from berg.storage import Bucket
 
@@ -66,14 +66,8 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
 
 def default_project(settings: Config) -> str:
     """The project that gcloud and Application Default Credentials are set to, if any."""
-    import google.auth
-    from google.auth import exceptions
-
     _ = settings.credentials  # says what to do if there are none
-    try:
-        return google.auth.default()[1] or ""
-    except exceptions.DefaultCredentialsError:
-        return ""
+    return "" if settings.credentials_file else credentials.application_default()[1] or ""
 
 
 def check_project(settings: Config) -> dict[str, Any]:

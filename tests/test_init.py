@@ -1,0 +1,98 @@
+"""The walkthrough of `berg init`, asked of the embedded cloud in Google's place."""
+
+import json
+import uuid
+
+import pytest
+
+
+@pytest.fixture
+def init(berg):
+    """`berg init` without settings, but with the way to the embedded cloud in the environment."""
+    settings = berg.cloud.settings()
+    (berg.home / "berg.json").unlink()
+
+    def call(*arguments: str, stdin: str | None = None, **env: str):
+        where = {"BERG_ENDPOINT": settings.endpoint, "BERG_CREDENTIALS_FILE": settings.credentials_file}
+        return berg("init", *arguments, stdin=stdin, **{**where, **env})
+
+    return call
+
+
+def saved(berg) -> dict:
+    return json.loads((berg.home / "berg.json").read_text())
+
+
+def test_flags_answer_everything_and_the_bucket_is_created(berg, init):
+    name = f"fresh-{uuid.uuid4().hex[:12]}"
+    result = init("-y", "--project", "berg-local", "--region", "us-west1", "--bucket", name)
+    assert result.returncode == 0, result.stderr
+    assert f"Created gs://{name}" in result.stderr
+    settings = saved(berg)
+    assert (settings["project"], settings["region"], settings["bucket"]) == ("berg-local", "us-west1", name)
+    assert settings["service_account"].endswith("-compute@developer.gserviceaccount.com")
+    bucket = berg.cloud.call("GET", f"/storage/v1/b/{name}")
+    assert bucket["location"] == "US-WEST1"
+    assert bucket["softDeletePolicy"]["retentionDurationSeconds"] == "0"
+    assert bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
+    assert bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+    assert "berg run" in result.stderr
+
+
+def test_questions_are_explained_and_a_second_time_offers_the_answers(berg, init):
+    answers = ["berg-local", "us-east1", berg.bucket_name, "", "", ""]
+    result = init(stdin="\n".join(answers) + "\n")
+    assert result.returncode == 0, result.stderr
+    for word in ("Project:", "Region:", "Bucket:", "Service account:", "Image:", berg.bucket_name, "us-east1"):
+        assert word in result.stderr
+    assert result.stdout == ""
+    before = saved(berg)
+    assert before["region"] == "us-east1"
+    (berg.home / "berg.json").write_text(json.dumps({**before, "zones": ["us-east1-b"], "endpoint": None}))
+    again = init(stdin="\n" * 6)
+    assert again.returncode == 0, again.stderr
+    assert "[us-east1]" in again.stderr
+    assert {**saved(berg), "endpoint": None} == {**before, "zones": ["us-east1-b"], "endpoint": None}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--project", "no-such-project-1"], ["no-such-project-1", "gcloud services enable"]),
+        (["--project", "berg-local", "--region", "mars"], ["no region 'mars'", "us-central1"]),
+        (["--project", "berg-local", "--bucket", "Not_A_Name"], ["'Not_A_Name' cannot be created"]),
+        (["--project", "berg-local", "--image", "nothing"], ["no image or image family 'nothing'", "gcloud compute"]),
+    ],
+)
+def test_answers_that_do_not_hold_are_refused(berg, init, flags, words):
+    berg.allowed = [400]
+    bucket = [] if "--bucket" in flags else ["--bucket", berg.bucket_name]
+    result = init("-y", *flags, *bucket)
+    assert result.returncode == 1
+    for word in words:
+        assert word in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (berg.home / "berg.json").exists()
+
+
+def test_a_bucket_is_not_created_without_a_yes(berg, init):
+    answers = ["berg-local", "us-east1", f"fresh-{uuid.uuid4().hex[:12]}", "n"]
+    result = init(stdin="\n".join(answers) + "\n")
+    assert result.returncode == 1
+    assert "there is no bucket" in result.stderr
+
+
+def test_a_broken_file_is_set_aside(berg, init):
+    (berg.home / "berg.json").write_text("{oops")
+    result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)
+    assert result.returncode == 0, result.stderr
+    assert (berg.home / "berg.json.broken").read_text() == "{oops"
+    assert saved(berg)["project"] == "berg-local"
+
+
+def test_settings_for_google_are_not_replaced_by_local_ones_unasked(berg):
+    berg.write_config(project="my-project", bucket="my-bucket")
+    result = berg("init", "--local")
+    assert result.returncode == 1
+    assert "BERG_HOME" in result.stderr
+    assert saved(berg) == {"project": "my-project", "bucket": "my-bucket"}
