@@ -32,7 +32,8 @@ $(VENV)/demo: setup.py
 	touch $@
 
 $(VENV)/test: $(VENV)/demo
-	tools/require git git-lfs iproute2
+	tools/require git git-lfs iproute2 openssh-client rsync
+	[ "$$(id -u)" != 0 ] || tools/require openssh-server # which machines can run only where we are root
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
 

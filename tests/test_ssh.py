@@ -1,0 +1,368 @@
+"""`berg ssh` and `berg ssh-config` with real OpenSSH at both ends, on machines of the embedded cloud."""
+
+import json
+import os
+import pty
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import Berg, commit, git, wait_for
+
+from berg import BergError, gce, ssh, storage
+from berg.local import machines, sshd
+
+needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
+SOMEBODY = "anna:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkyVZ1H5v2hUq0b2cXj0cN2mE9mJc2aZ1oUe6yM2cXk anna@laptop"
+KEY = "google_compute_engine"
+
+
+@pytest.fixture(scope="module")
+def box(cloud, tmp_path_factory):
+    """A machine `box` that a command keeps up, as its owner sees it from a laptop of her own."""
+    folder = tmp_path_factory.mktemp("laptop")
+    repo, home = folder / "proj", folder / "home"
+    repo.mkdir()
+    home.mkdir()
+    git(repo, "init", "-q", "-b", "main")
+    (repo / "train.py").write_text("")
+    commit(repo)
+    settings = cloud.settings(f"bucket-{uuid.uuid4().hex[:12]}")
+    storage.Bucket(settings).client.create_bucket(settings.bucket)
+    berg = Berg(cloud, home, repo, settings.bucket)
+    keys = ("project", "bucket", "endpoint", "credentials_file", "user")
+    berg.write_config(**{key: getattr(settings, key) for key in keys})
+    started = berg("run", "-g", "0", "-n", "box", "sleep 1000")
+    assert started.returncode == 0, started.stderr
+    # The first login: makes the key, and hands it to the machine, which was started without.
+    first = berg("ssh", "box", "--", "hostname")
+    assert (first.returncode, first.stdout) == (0, "box\n"), first.stderr
+    assert "Made the ssh key" in first.stderr
+    yield berg
+    berg("kill", "box", "--now")
+
+
+def call(berg: Berg, *arguments: str, data: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
+    """`berg ssh box` with bytes for its standard input."""
+    command = [sys.executable, "-m", "berg", "ssh", "box", *arguments]
+    environment = berg.environment(**env)
+    return subprocess.run(command, cwd=berg.repo, env=environment, input=data, capture_output=True, timeout=60)
+
+
+def target_of(berg: Berg) -> ssh.Target:
+    config = berg.cloud.settings(berg.bucket_name)
+    return ssh.find_target(config, "box", lambda text: None, patience=20)
+
+
+@pytest.fixture
+def at_home(monkeypatch, tmp_path):
+    """Library calls see a laptop of the test's own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BERG_HOME", str(tmp_path / "berg home"))
+    return tmp_path
+
+
+@pytest.fixture
+def on_her_laptop(box, monkeypatch):
+    monkeypatch.setenv("HOME", str(box.home))
+    monkeypatch.setenv("BERG_HOME", str(box.home))
+    return box
+
+
+@needs_sshd
+def test_exit_codes_and_streams_pass_through(box):
+    done = call(box, "--", "echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"out\n", b"err\n")
+    assert call(box, "false").returncode == 1
+    assert call(box, "--", "kill -9 $$").returncode != 0
+    data = os.urandom(1 << 20)
+    done = call(box, "--", "cat", data=data)
+    assert (done.returncode, done.stdout == data, done.stderr) == (0, True, b"")
+
+
+@needs_sshd
+def test_the_machine_has_a_host_key_of_its_own_and_takes_no_passwords(box):
+    shown = call(box, "--", "ls /etc/ssh; sshd -T; cat /etc/ssh/ssh_host_ed25519_key.pub").stdout.decode()
+    assert "passwordauthentication no" in shown and "permitrootlogin without-password" in shown
+    assert re.findall(r"^(ssh_host_.*)$", shown, re.M) == ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub"]
+    for host_key in Path("/etc/ssh").glob("ssh_host_*.pub"):
+        assert host_key.read_text().split()[1] not in shown
+    assert shown.splitlines()[-1].split()[1] in (box.home / "known_hosts").read_text()
+
+
+@needs_sshd
+@pytest.mark.parametrize("command", [(), ("-t", "--", "bash -i")], ids=["shell", "command"])
+def test_a_terminal(box, command):
+    leader, follower = pty.openpty()
+    arguments = [sys.executable, "-m", "berg", "ssh", "box", *command]
+    process = subprocess.Popen(arguments, env=box.environment(TERM="xterm"), stdin=follower, stdout=follower)
+    os.close(follower)
+    shown = b""
+
+    def answered(text: bytes) -> None:
+        nonlocal shown
+        while text not in shown:
+            shown += os.read(leader, 4096)
+
+    answered(b"# ")
+    os.write(leader, b"tty; echo $((6 * 7)); who | wc -l; exit 3\n")
+    answered(b"\r\n42\r\n")
+    assert b"/dev/pts/" in shown
+    assert process.wait(20) == 3
+    os.close(leader)
+
+
+@needs_sshd
+def test_a_port_is_forwarded(box):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # Only the machine itself knows the name `box`.
+    process = box.start("ssh", "box", "-N", "-L", f"{port}:box:22")
+
+    def banner() -> bytes:
+        with socket.socket() as client:
+            return client.recv(8) if client.connect_ex(("127.0.0.1", port)) == 0 else b""
+
+    assert wait_for(banner, 20, "the forwarded port") == b"SSH-2.0-"
+    process.terminate()  # reaches ssh itself, which took berg's place
+    process.communicate(timeout=10)
+
+
+@needs_sshd
+def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(box, tmp_path):
+    known = box.home / "known_hosts"
+    pinned = known.read_text()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
+    other = " ".join((tmp_path / "other.pub").read_text().split()[:2])
+    name = ".berg/machines/box/box.json"
+    published = box.bucket.read(name)
+    try:
+        known.write_text(re.sub(r"ssh-ed25519 \S+", other, pinned))
+        done = call(box, "--", "echo in")
+        assert done.returncode == 255 and b"Host key verification failed" in done.stderr and done.stdout == b""
+        known.write_text(pinned)
+        # What is pinned counts, not what the bucket says later.
+        box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": [other]}))
+        assert call(box, "--", "echo in").stdout == b"in\n"
+        assert known.read_text() == pinned
+        box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": []}))
+        done = call(box, "--", "echo in")
+        assert done.returncode == 1 and b"box runs no ssh server" in done.stderr
+        box.bucket.write(name, b"{]")
+        done = call(box, "--", "echo in")
+        assert done.returncode == 1 and b"is damaged" in done.stderr
+    finally:
+        known.write_text(pinned)
+        box.bucket.write(name, published)
+
+
+@needs_sshd
+def test_another_laptop_is_let_in_and_nobody_elses_key_is_lost(box, at_home):
+    config = box.cloud.settings(box.bucket_name)
+    zone = box.machines()["box"]["zone"].rpartition("/")[2]
+
+    def keys() -> list[str]:
+        items = box.machines()["box"]["metadata"]["items"]
+        return next(item["value"] for item in items if item["key"] == "ssh-keys").splitlines()
+
+    gce.set_metadata(config, zone, "box", "ssh-keys", lambda old: "\n".join([*old.splitlines(), SOMEBODY]))
+    before = keys()
+    assert SOMEBODY in before and len(before) >= 2
+    said: list[str] = []
+    target = ssh.find_target(config, "box", said.append)
+    assert keys() == [*before, ssh.metadata_line(config, ssh.public_key(create=False))]
+    assert any("Handing your key" in text for text in said)
+    words = ssh.command(config, target, [], ["hostname"])  # the paths hold a blank
+    assert subprocess.run(words, capture_output=True, text=True).stdout == "box\n"
+    said.clear()
+    assert ssh.find_target(config, "box", said.append) == replace(target, key_is_new=False)
+    assert said == []
+
+
+@needs_sshd
+def test_an_agent_does_no_harm(box, tmp_path):
+    assert call(box, "--", "echo in", SSH_AUTH_SOCK="/nonexistent").stdout == b"in\n"
+    shown = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
+    agent = dict(re.findall(r"(SSH_\w+)=([^;]+);", shown))
+    try:
+        for number in range(8):  # more than a server lets a client try
+            key = tmp_path / str(number)
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+            subprocess.run(["ssh-add", "-q", key], check=True, env={**os.environ, **agent})
+        assert call(box, "--", "echo in", **agent).stdout == b"in\n"
+        # With -A the machine may use them.
+        assert call(box, "-A", "--", "ssh-add -l", **agent).stdout.count(b"\n") == 8
+        assert call(box, "--", "ssh-add -l", **agent).returncode != 0
+    finally:
+        subprocess.run(["kill", agent["SSH_AGENT_PID"]], check=True)
+
+
+@needs_sshd
+def test_dry_run_prints_a_command_that_works(box):
+    done = box("ssh", "box", "--dry-run", "--", "echo it works")
+    assert done.returncode == 0
+    words = shlex.split(done.stdout)
+    assert words[0] == "ssh" and words[-1] == "echo it works" and "StrictHostKeyChecking=yes" in words
+    assert subprocess.run(words, capture_output=True, text=True).stdout == "it works\n"
+
+
+@needs_sshd
+def test_ssh_and_rsync_by_name(box):
+    mine = box.home / ".ssh/config"
+    mine.write_text("Host elsewhere\n    User me\n")
+    done = box("ssh-config")
+    assert (done.returncode, done.stdout) == (0, "box\n")
+    assert "berg ssh-config --install" in done.stderr
+    assert mine.read_text() == "Host elsewhere\n    User me\n"
+    done = box("ssh-config", "-y")
+    assert f"Added `Include {box.home}/ssh_config` to {mine}" in done.stderr
+    assert mine.read_text() == f"Include {box.home}/ssh_config\n\nHost elsewhere\n    User me\n"
+    assert "Added" not in box("ssh-config", "-y").stderr
+    plain = ["ssh", "-F", str(mine)]
+    done = subprocess.run([*plain, "box", "hostname; exit 5"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (5, "box\n"), done.stderr
+    if shutil.which("rsync"):
+        subprocess.run(["rsync", "-a", "-e", shlex.join(plain), box.repo / "train.py", "box:/root/sent/"], check=True)
+        assert call(box, "ls", "/root/sent").stdout == b"train.py\n"
+
+
+@needs_sshd
+def test_through_iap_where_a_machine_has_no_external_address(on_her_laptop, tmp_path, monkeypatch):
+    """gcloud's tunnel is a program that connects its standard streams to the machine."""
+    target = target_of(on_her_laptop)
+    config = on_her_laptop.cloud.settings(on_her_laptop.bucket_name)
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text(
+        f"#!{sys.executable}\nimport os, socket, sys, threading\nopen({str(tmp_path / 'said')!r}, 'w')"
+        ".write(' '.join(sys.argv[1:]))\n"
+        f"machine = socket.create_connection(({target.address!r}, int(sys.argv[4])))\n"
+        "def copy():\n    while data := os.read(0, 4096):\n        machine.sendall(data)\n"
+        "threading.Thread(target=copy, daemon=True).start()\n"
+        "while data := machine.recv(4096):\n    os.write(1, data)\n"
+    )
+    gcloud.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = ssh.command(config, replace(target, address=""), [], ["hostname"])
+    assert target.address not in " ".join(words)
+    assert subprocess.run(words, capture_output=True, text=True).stdout == "box\n"
+    assert (tmp_path / "said").read_text() == (
+        "compute start-iap-tunnel box 22 --listen-on-stdin --project berg-local "
+        f"--zone {target.zone} --verbosity=warning"
+    )
+
+
+@needs_sshd
+def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
+    """Logging in before the machines exist, by the cluster's name and by a machine's; then when they are gone."""
+    berg.cloud.call("POST", "/_berg/settings", {"delay": 1})
+    run = berg.start("run", "-g", "0", "-m", "2", "-n", "duo", "sleep 1000")
+    wait_for(lambda: berg.bucket.exists(".berg/jobs/duo_state.json"), what="the job")
+    first = berg("ssh", "duo", "--", "hostname")
+    assert (first.returncode, first.stdout) == (0, "duo-0\n"), first.stderr
+    assert re.search(r"Waiting for duo: (its machine is being created|the machine duo-0 \w+)", first.stderr)
+    assert first.stderr.count("Waiting") <= 5
+    second = berg("ssh", "duo-1", "--", "hostname")
+    assert (second.returncode, second.stdout) == (0, "duo-1\n"), second.stderr
+    run.communicate(timeout=30)
+    done = berg("ssh-config")
+    assert done.stdout == "duo-0\nduo-1\n"
+    assert "Host duo-0 duo\n" in (berg.home / "ssh_config").read_text()
+
+    # A machine whose server is gone: berg says so rather than ssh.
+    berg("ssh", "duo", "--", "pkill -o sshd")
+    config = berg.cloud.settings(berg.bucket_name)
+    with pytest.raises(BergError, match=r"duo-0 runs, but nothing answers at 127\.[\d.]+ port 22"):
+        ssh.find_target(config, "duo", lambda text: None, patience=1)
+
+    assert berg("kill", "duo", "--now").returncode == 0
+    gone = berg("ssh", "duo", "--", "hostname")
+    assert gone.returncode == 1
+    assert re.fullmatch(
+        r"berg: duo has no machine any more \(the job is [A-Z]+: .+\)\. .+: berg log duo\n", gone.stderr
+    )
+
+
+@pytest.mark.parametrize("name", ["nobody", "root@Box!", "a b", "-x"])
+def test_an_unknown_name(berg, name):
+    done = berg("ssh", "--", name)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"berg: there is no job or machine {name!r}. See what there is: berg list -a\n")
+
+
+def test_a_machine_that_never_comes(bucket, cloud, at_home, monkeypatch):
+    """A job whose machine is not there yet: what is waited for is told, then who to ask."""
+    from berg import job
+
+    state = job.State().to_json()
+    bucket.write(job.state_path("slow"), state, metadata={"state": state})
+    said: list[str] = []
+    with pytest.raises(BergError, match=r"slow cannot be logged in to after \d s: its machine is being created"):
+        ssh.find_target(cloud.settings(bucket.name), "slow", said.append, patience=0.6)
+    assert said[-1:] == ["Waiting for slow: its machine is being created"]
+
+
+def test_the_key_is_made_once_as_gcloud_makes_it(at_home):
+    said: list[str] = []
+    assert ssh.public_key(create=False) is None
+    key = ssh.public_key(create=True, say=said.append)
+    folder = at_home / ".ssh"
+    assert key and key.startswith("ssh-rsa AAAA")
+    assert said == [f"Made the ssh key {folder / KEY}, which gcloud uses, too"]
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder / KEY)] == [0o700, 0o600]
+    assert ssh.public_key(create=True, say=said.append) == ssh.public_key(create=False) == key and len(said) == 1
+    (folder / f"{KEY}.pub").unlink()  # made of the private one again
+    assert ssh.public_key(create=False) is None
+    assert ssh.public_key(create=True).split()[:2] == key.split()[:2]
+    (folder / KEY).unlink()
+    with pytest.raises(BergError, match="no private key beside it"):
+        ssh.public_key(create=True)
+
+
+def test_a_new_machine_brings_the_key_along(berg, at_home):
+    def items(**env: str) -> dict[str, str]:
+        done = berg("run", "-g", "0", "--dry-run", "true", **env)
+        return {item["key"]: item["value"] for item in json.loads(done.stdout)["metadata"]["items"]}
+
+    without = items()
+    assert "ssh-keys" not in without and without["enable-oslogin"] == "FALSE"
+    key = ssh.public_key(create=True)
+    assert items(HOME=str(at_home))["ssh-keys"] == f"root:{key}"
+
+
+def test_the_include_goes_before_everything_and_a_linked_file_stays_linked(at_home):
+    folder = at_home / ".ssh"
+    dotfiles = at_home / "dotfiles"
+    folder.mkdir(mode=0o700)
+    dotfiles.mkdir()
+    (dotfiles / "config").write_text("Host *\n    User me\n")
+    (folder / "config").symlink_to(dotfiles / "config")
+    assert not ssh.is_included()
+    ssh.include()
+    assert ssh.is_included() and (folder / "config").is_symlink()
+    assert (dotfiles / "config").read_text() == (
+        f'Include "{at_home}/berg home/ssh_config"\n\nHost *\n    User me\n'  # quoted, because of the blank
+    )
+
+
+def test_where_nobody_can_ssh_the_status_says_why():
+    """`berg local status` shows the limits that are found when the cloud starts."""
+    for sandbox in (machines.Sandbox(machines.PLAIN), machines.Sandbox(machines.OVERLAY, user=True)):
+        assert "Nobody can ssh into machines here: that takes" in " ".join(machines.describe(sandbox, "")["limits"])
+    here = " ".join(machines.describe(machines.Sandbox(machines.OVERLAY), "")["limits"])
+    assert ("Nobody can ssh" in here) == bool(sshd.obstacle())
+    assert sshd.obstacle() in here
+
+
+def test_host_keys_are_always_checked():
+    package = Path(ssh.__file__).parent
+    texts = [path.read_text() for path in package.rglob("*") if path.suffix in (".py", ".sh")]
+    values = [value for text in texts for value in re.findall(r"StrictHostKeyChecking\W+(\w+)", text)]
+    assert values and set(values) == {"yes"}
