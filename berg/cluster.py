@@ -4,14 +4,16 @@ Every machine writes one object to the bucket and reads those of the others:
 
     .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one also the
                                           public key with which it logs in to the others
-    its custom metadata                   phase (UP, ENDED, FAILED), exit_code, reason, uploaded
+    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, reason, uploaded
 
 Private keys never leave their machine. The machine with the lowest rank that lives leads: it writes the
 job's state. Whether a machine lives is asked of Compute Engine, not of the machine.
 """
 
+import contextlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -27,6 +29,7 @@ SSH = boot.ROOT / ".ssh"
 NODE_KEY = SSH / "berg_node_key"
 CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and `tt`
 HOST_FILE = boot.BERG / "hostfile"
+PROFILE = Path("/etc/profile.d/berg.sh")
 COMING = 600  # seconds for all machines to come up
 WATCH_INTERVAL = 3  # seconds between two looks at the others
 ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
@@ -110,11 +113,12 @@ def add_lines(file: Path, lines: list[str]) -> None:
 def gather(attempt) -> list[Node]:
     """Wait until every machine of the job is up, and return them by rank.
 
-    Raises BergError with the names of those that did not come.
+    Raises BergError with the names of those that did not come, or came and went.
     """
     names = job.machine_names(attempt.name, attempt.job.num_machines)
-    end = time.monotonic() + COMING
+    end, next_look = time.monotonic() + COMING, time.monotonic() + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
+    seen: set[str] = set()
     while True:
         for other, blob in phases(attempt).items():
             if blob.metadata["phase"] == "FAILED" and attempt.leads:
@@ -123,8 +127,16 @@ def gather(attempt) -> list[Node]:
                 nodes[other] = Node(**json.loads(attempt.bucket.read(blob.name)))
         if len(nodes) == len(names):
             return [nodes[name] for name in names]
+        missing = [name for name in names if name not in nodes]
+        if time.monotonic() > next_look:
+            next_look = time.monotonic() + WATCH_INTERVAL
+            alive = set(living(attempt))
+            if gone := sorted(seen - alive):
+                attempt.leads = attempt.leads or sorted(alive)[:1] == [attempt.machine.name]
+                raise BergError(f"machine {', '.join(gone)} is gone")
+            seen |= alive
         if time.monotonic() > end:
-            missing = [name for name in names if name not in nodes]
+            attempt.leads = attempt.leads or sorted(nodes)[:1] == [attempt.machine.name]
             raise BergError(f"{', '.join(missing)} did not come up within {COMING} s")
         attempt.pause(0.3)
 
@@ -146,18 +158,33 @@ def make_node_key(node: Node) -> None:
         node.node_key = NODE_KEY.with_suffix(".pub").read_text().strip()
 
 
-def introduce(nodes: list[Node], node: Node) -> None:
-    """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi` reads."""
+def introduce(nodes: list[Node], node: Node, variables: dict[str, str]) -> None:
+    """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi` reads.
+
+    `variables` are what a command of the job has in its environment; people who log in get them, too.
+    """
     HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in nodes))
-    CLUSTER_FILE.write_text(json.dumps({"rank": node.rank, "nodes": [asdict(n) for n in nodes]}))
+    known = {"rank": node.rank, "nodes": [asdict(n) for n in nodes], "environment": variables}
+    CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
+    CLUSTER_FILE.write_text(json.dumps(known))
+    with contextlib.suppress(OSError):  # not there, or not ours to write
+        PROFILE.touch(mode=0o600)
+        PROFILE.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()))
     if len(nodes) == 1:
         return
     add_lines(SSH / "authorized_keys", [nodes[0].node_key])
     add_lines(SSH / "known_hosts", [f"{n.name},{n.internal_ip} {key}" for n in nodes for key in n.host_keys])
     settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  IdentityFile {NODE_KEY}"]
     add_lines(SSH / "config", [*settings, "  StrictHostKeyChecking yes"])
-    with Path("/etc/hosts").open("a") as file:
+    with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
         file.writelines(f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name)
+
+
+def get_ready(attempt) -> None:
+    """Say that all is installed here; the machine that leads waits until it is everywhere."""
+    announce(attempt, phase="READY")
+    while attempt.leads and any(blob.metadata["phase"] == "UP" for blob in phases(attempt).values()):
+        attempt.pause(0.3)
 
 
 def environment(nodes: list[Node], node: Node, this: job.Job) -> dict[str, str]:

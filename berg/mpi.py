@@ -13,20 +13,22 @@ import click
 
 from berg import BergError, cluster
 
-# Variables that programs on the other machines need as well; mpirun hands on only its own.
-HANDED_ON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONUNBUFFERED", "VIRTUAL_ENV", "HF_HOME", "WANDB_API_KEY")
-PREFIXES = ("BERG_", "MASTER_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "HOROVOD_", "TF_", "TORCH_")
-OWN = ("BERG_NODE_RANK",)  # differs from machine to machine
+# Variables that belong to a machine or a login; programs elsewhere get all the others.
+OWN = {"BERG_NODE_RANK", "DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM"}
+OWN |= {"USER", "_"}
+OWN_PREFIXES = ("BASH_FUNC_", "GCE_METADATA_", "OMPI_", "PET_", "PMIX_", "PRTE_", "SSH_", "TMUX", "XDG_")
 
 
-def command(nodes: list[dict[str, Any]], program: tuple[str, ...], procs: int | None, environment) -> list[str]:
+def command(
+    nodes: list[dict[str, Any]], program: tuple[str, ...], procs: int | None, environment: dict[str, str]
+) -> list[str]:
     """mpirun's command line for a program on machines; `procs` processes on each (None: one per slot)."""
     mpirun = shutil.which("mpirun", path=environment.get("PATH"))
     if not mpirun:
         raise BergError("there is no mpirun on this machine. Install Open MPI: apt-get install openmpi-bin")
     slots = [procs or node["slots"] for node in nodes]
     hosts = ",".join(f"{node['name']}:{count}" for node, count in zip(nodes, slots, strict=True))
-    names = [key for key in environment if (key in HANDED_ON or key.startswith(PREFIXES)) and key not in OWN]
+    names = [key for key in environment if key not in OWN and not key.startswith(OWN_PREFIXES)]
     network = interface_network(nodes[0]["internal_ip"])
     return [
         mpirun,
@@ -68,5 +70,7 @@ def main(procs: int | None, program: tuple[str, ...]) -> None:
     nodes = known["nodes"]
     if known["rank"] != 0:
         raise BergError(f"mpi runs on the first machine of a cluster: {nodes[0]['name']}")
-    arguments = command(nodes, program, procs, os.environ)
-    os.execv(arguments[0], arguments)
+    # Who is logged in has the job's variables only in a login shell.
+    environment = {**os.environ, **({} if "BERG_JOB" in os.environ else known["environment"])}
+    arguments = command(nodes, program, procs, environment)
+    os.execve(arguments[0], arguments, environment)

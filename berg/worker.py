@@ -4,6 +4,7 @@ The phases stand in `run`, in their order; attempt.py holds what they share.
 """
 
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -41,8 +42,8 @@ def run(name: str) -> None:
     try:
         begin(attempt)
         restore(attempt)
-        install(attempt)
         meet(attempt)
+        install(attempt)
         exit_code, where = run_command(attempt)
         state, reason = judge(exit_code, where)
     except Stopped:
@@ -94,6 +95,8 @@ def become_reachable(attempt: Attempt) -> None:
         cluster.announce(attempt)
     except Exception as error:
         attempt.say(f"This machine cannot be reached by ssh: {error}")
+        if attempt.job.num_machines > 1:
+            attempt.stop("FAILED", f"{attempt.machine.name} cannot be reached by the others: {error}")
 
 
 def restore(attempt: Attempt) -> None:
@@ -126,12 +129,15 @@ def meet(attempt: Attempt) -> None:
         attempt.reachable.join()
         attempt.nodes = cluster.gather(attempt)
         attempt.start_thread(cluster.watch, attempt)
-    cluster.introduce(attempt.nodes or [attempt.node], attempt.node)
+    ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
+    cluster.introduce(attempt.nodes or [attempt.node], attempt.node, ours)
 
 
 def run_command(attempt: Attempt) -> tuple[int, str]:
     """Run the job's command where it is to run, or wait for its end; an exit code, and whose it is."""
     this = attempt.job
+    if this.num_machines > 1:
+        cluster.get_ready(attempt)
     attempt.write_state(state="RUNNING")
     attempt.mirror_results()
     if not this.cmd or not (attempt.leads or this.run_on == "each"):
