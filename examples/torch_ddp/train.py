@@ -1,0 +1,116 @@
+"""Train a small network on scikit-learn's handwritten digits, on as many processes as torchrun starts.
+
+Every process has a copy of the network and sees its share of the images; DistributedDataParallel averages the
+gradients, so that all copies stay the same. They talk through NCCL where there are GPUs, else through gloo. The first
+process writes metrics and, after every epoch, a checkpoint; the same command again continues from it.
+
+Not covered: mixed precision, models that do not fit into one GPU, clusters that change their size.
+"""
+
+import argparse
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def load_data():
+    """Return two datasets, for training and for testing: images as 64 floats in [0, 1], and their digits."""
+    images, digits = load_digits(return_X_y=True)  # pixels from 0 to 16
+    parts = train_test_split(images / 16, digits, test_size=360, stratify=digits, random_state=0)
+    x_train, x_test, y_train, y_test = parts
+    return [TensorDataset(torch.tensor(x).float(), torch.tensor(y)) for x, y in ((x_train, y_train), (x_test, y_test))]
+
+
+def train_epoch(model, optimizer, loader, device):
+    """See every image of this process's share once; return the mean loss over all processes."""
+    total = torch.zeros(2, device=device)  # sum of the losses, number of images
+    for x, y in loader:
+        loss = cross_entropy(model(x.to(device)), y.to(device))
+        optimizer.zero_grad()
+        loss.backward()  # DistributedDataParallel averages the gradients here
+        optimizer.step()
+        total += torch.tensor([loss.item() * len(x), len(x)], device=device)
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
+
+
+@torch.no_grad()
+def accuracy(network, dataset, device):
+    x, y = (part.to(device) for part in dataset.tensors)
+    return (network(x).argmax(1) == y).float().mean().item()
+
+
+def save(path, **content):
+    temporary = path.with_suffix(".tmp")  # renamed: a kill leaves the old checkpoint or the new, never a half
+    torch.save(content, temporary)
+    temporary.replace(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Train a small network on several processes.")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--batch-size", type=int, default=32, help="of each process")
+    parser.add_argument("--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results")))
+    args = parser.parse_args()
+
+    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpus else "gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    hosts = [None] * size
+    dist.all_gather_object(hosts, socket.gethostname())
+    if rank == 0:
+        print(f"{size} processes on {' '.join(sorted(set(hosts)))}, through {dist.get_backend()}", flush=True)
+
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+    model = DistributedDataParallel(network, device_ids=[local_rank] if gpus else None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    training, test = load_data()
+    sampler = DistributedSampler(training, seed=0)  # deals the images out, in another order every epoch
+    loader = DataLoader(training, args.batch_size, sampler=sampler)
+
+    checkpoint, first = args.logdir / "checkpoint.pt", 1
+    metrics = []
+    if rank == 0:
+        args.logdir.mkdir(parents=True, exist_ok=True)
+    found = [torch.load(checkpoint, map_location="cpu") if rank == 0 and checkpoint.exists() else None]
+    dist.broadcast_object_list(found)  # only the first machine has the file
+    if found[0]:
+        network.load_state_dict(found[0]["network"])
+        optimizer.load_state_dict(found[0]["optimizer"])
+        metrics = found[0]["metrics"]
+        first = len(metrics) + 1
+
+    for epoch in range(first, args.epochs + 1):
+        start = time.perf_counter()
+        sampler.set_epoch(epoch)
+        loss = train_epoch(model, optimizer, loader, device)
+        seconds = time.perf_counter() - start
+        if rank == 0:
+            row = {"epoch": epoch, "processes": size, "seconds": round(seconds, 3), "train_loss": round(loss, 4)}
+            row["test_accuracy"] = round(accuracy(network, test, device), 4)
+            metrics.append(row)
+            print(json.dumps(row), flush=True)
+            lines = "".join(json.dumps(row) + "\n" for row in metrics)
+            (args.logdir / "metrics.jsonl").write_text(lines)
+            save(checkpoint, network=network.state_dict(), optimizer=optimizer.state_dict(), metrics=metrics)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
