@@ -160,9 +160,9 @@ def write_system_files(machine: Machine) -> None:
 
 def ssh_obstacle(sandbox: Sandbox) -> str:
     """Why machines run no ssh server here; "" if they do."""
-    if sandbox.files == PLAIN:
-        return "that takes namespaces"
-    return "that takes a root that is not of a user namespace" if sandbox.user else sshd.obstacle()
+    missing = "that takes namespaces" if sandbox.files == PLAIN else ""
+    missing = missing or ("that takes a root outside of user namespaces" if sandbox.user else "")
+    return sshd.obstacle() or missing
 
 
 def own_root(machine: Machine, root: Path) -> None:
