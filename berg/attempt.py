@@ -19,6 +19,7 @@ from berg.sync import Mirror
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
+PREEMPTED = ("FAILED", "Google preempted the machine")
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
@@ -152,7 +153,7 @@ class Attempt:
             if values.get("attributes", {}).get("berg-kill"):
                 self.stop("KILLED", f"killed by {values['attributes']['berg-kill']}")
             elif values.get("preempted") == "TRUE":
-                self.stop("FAILED", "Google preempted the machine")
+                self.stop(*PREEMPTED)
             with contextlib.suppress(OSError):  # a full disk
                 cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
 

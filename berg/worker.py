@@ -23,10 +23,12 @@ except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
 
 from berg import cluster, idle, job, snapshot
-from berg.attempt import COMMAND_FILE, GRACE, RESULTS, Attempt, Ended, Stopped, end_group
+from berg.attempt import COMMAND_FILE, GRACE, PREEMPTED, RESULTS, Attempt, Ended, Stopped, end_group
 from berg.surroundings import environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
+# A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
+SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 
 
 def run(name: str) -> None:
@@ -36,7 +38,7 @@ def run(name: str) -> None:
         attempt.say(f"Job {name} is {attempt.state.state} already; nothing to do")
         attempt.machine.delete()
         return
-    signal.signal(signal.SIGTERM, lambda *_: attempt.start_thread(shut_down, attempt))
+    signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
     attempt.mirror_log()
     exit_code = None
     try:
@@ -56,19 +58,15 @@ def run(name: str) -> None:
     except Exception as error:
         traceback.print_exc()  # to the serial console
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
+    if attempt.outcome == SHUT_DOWN and was_preempted():
+        attempt.outcome = PREEMPTED
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
 
 
-def shut_down(attempt: Attempt) -> None:
-    """End the job because its machine goes down: was it Google, or somebody?"""
-    try:
-        preempted = boot.request(f"{boot.METADATA}instance/preempted", headers=boot.FLAVOR, attempts=1)[0] == b"TRUE"
-    except OSError:
-        preempted = False
-    if preempted:
-        attempt.stop("FAILED", "Google preempted the machine")
-    else:
-        attempt.stop("KILLED", "the machine was shut down from outside")
+def was_preempted() -> bool:
+    with contextlib.suppress(OSError):
+        return boot.request(f"{boot.METADATA}instance/preempted", headers=boot.FLAVOR, attempts=1)[0] == b"TRUE"
+    return False
 
 
 def begin(attempt: Attempt) -> None:
@@ -144,6 +142,8 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
         attempt.say("Ready")
         if this.idle_seconds and attempt.leads:
             rest(attempt)
+        elif this.idle_seconds:
+            cluster.tell_use(attempt)
         attempt.pause()
     attempt.say(f"Running: {this.cmd}")
     code = attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
@@ -163,7 +163,7 @@ def rest(attempt: Attempt) -> None:
         attempt.say(text)
         idle.tell_terminals(text)
 
-    if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn):
+    if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn, lambda: cluster.others_are_used(attempt)):
         attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:g} h")
 
 
