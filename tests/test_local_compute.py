@@ -108,6 +108,27 @@ def test_stop_and_start_keep_the_disk(client):
     client.console_with("sleeper", "startup-script: data")
 
 
+def test_an_instance_is_stopping_until_it_is_gone(client):
+    client.insert("leaver", "#!/bin/bash\ntrap 'sleep 0.3; exit' TERM\necho up\nsleep 100 & wait\n")
+    client.console_with("leaver", "startup-script: up")
+    client.call("DELETE", f"/zones/{ZONE}/instances/leaver")
+    seen = {client.status("leaver")}
+    while "GONE" not in seen:
+        seen.add(client.status("leaver"))
+    assert seen == {"STOPPING", "GONE"}
+
+
+def test_reset_boots_the_same_disk_at_once(client):
+    script = (
+        '#!/bin/bash\ntrap "echo saved" TERM\ncd "${BERG_ROOT:-/root}"; echo x >> kept; echo boots: $(wc -l <kept)\n'
+    )
+    client.insert("again", f"{script}sleep 100 & wait\n")
+    client.console_with("again", "boots: 1")
+    client.wait(client.call("POST", f"/zones/{ZONE}/instances/again/reset"))
+    assert client.status("again") == "RUNNING"
+    assert "saved" not in client.console_with("again", "boots: 2")
+
+
 def test_preemption_is_announced_then_done(client):
     script = (
         "#!/bin/bash\ntrap 'sleep 0.1; echo last words; exit' TERM\necho up\n"
@@ -380,6 +401,17 @@ def test_stockout(client):
     assert client.get("out") is None
     client.control("stockout", {"zone": ZONE, "on": False})
     client.insert("in")
+
+
+def test_wrong_control_requests_say_what_is_wrong(client):
+    for path, content, message in (
+        ("quotas", {"limit": 1}, '"metric"'),
+        ("stockout", {"zone": "mars-a"}, "Unknown zone"),
+        ("settings", {"speed": 1}, "Unknown setting: speed"),
+        ("instances/nobody/preempt", {}, "was not found"),
+    ):
+        answer = client.session.post(f"{client.url}/_berg/{path}", json=content)
+        assert answer.status_code in (400, 404) and message in error(answer)[2]
 
 
 def test_an_operation_may_fail_although_the_instance_lives(client):

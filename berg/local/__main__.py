@@ -21,7 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
-from berg.local import compute_api, machines, sshd
+from berg.local import compute_power, machines, sshd
 from berg.local.compute import Compute, Settings
 from berg.local.control import write_json
 from berg.local.metadata import MetadataServer
@@ -63,13 +63,13 @@ async def serve(options: argparse.Namespace) -> None:
     metadata = MetadataServer(compute, cloud.tokens, ports.get("port", 0))
     await metadata.start()
     write_json(folder / "metadata.json", {"port": metadata.port})
-    await compute.adopt()
+    await compute_power.adopt(compute)
     image_folder = options.image or folder / "image"
     stop = threading.Event()
     if not options.end_machines:
         compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
         await listen_until_told(cloud, options.port)
-    await compute.close()
+    await compute_power.close(compute)
     stop.set()
     if compute.image:
         await asyncio.wait([compute.image])
@@ -77,9 +77,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def listen_until_told(cloud: Cloud, port: int) -> None:
-    app = make_app(cloud)
-    app.middlewares.append(compute_api.cut_off(cloud))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1, auto_decompress=False)
+    runner = web.AppRunner(make_app(cloud), access_log=None, shutdown_timeout=1, auto_decompress=False)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
@@ -93,7 +91,7 @@ async def listen_until_told(cloud: Cloud, port: int) -> None:
     await told.wait()
     log.info("told to stop: ending the machines first")
     # Machines still need the APIs while they end: to upload their last results.
-    await cloud.compute.close()
+    await compute_power.close(cloud.compute)
     await runner.cleanup()
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from berg.local import catalog, compute_make
+from berg.local import catalog, compute_power
 from berg.local import compute_checks as checks
-from berg.local.compute import Compute
+from berg.local.compute import Compute, Instance
+from berg.local.compute_make import make_instance
 from berg.local.errors import ApiError
 
 if TYPE_CHECKING:
@@ -26,57 +27,41 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
     region = call.params.get("region") or catalog.ZONES[call.params["zone"]]
     scope = f"regions/{region}" if "region" in call.params else f"zones/{call.params['zone']}"
-    done = compute.repeated(project, call.params.get("requestId"))
+    request_id = call.params.get("requestId")
+    done = compute.repeated(request_id)
     if done:
         return done
-    properties = dict(body.get("instanceProperties", {}))
+    properties = body.get("instanceProperties", {})
     names = choose_names(compute, project, region, body)
     least = int(body.get("minCount", len(names)))
     if not 1 <= least <= len(names):
         raise checks.invalid("resource.minCount", least, f"Must be between 1 and count ({len(names)}).")
     zones = [call.params["zone"]] if "zone" in call.params else allowed_zones(region, body)
-    fitting, refused = fitting_zones(compute, project, zones, properties, names[0])
-    if not fitting:
-        raise refused or checks.invalid("resource.locationPolicy", region, "No zone is allowed.")
     for name in names:
         for zone in zones:
             if (project, zone, name) in compute.instances:
-                path = f"projects/{project}/zones/{zone}/instances/{name}"
-                raise ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
-    group = str(uuid.uuid4())
-    operation = compute.operation(
-        project,
-        "bulkInsert",
-        f"projects/{project}/{scope}/instances",
-        scope,
-        call.principal,
-        clientOperationId=call.params.get("requestId"),
-        operationGroupId=group,
-    )
+                raise checks.already_exists(f"projects/{project}/zones/{zone}/instances/{name}")
+    samples = samples_by_zone(compute, project, zones, {**properties, "name": names[0]})
+    path, group = f"projects/{project}/{scope}/instances", str(uuid.uuid4())
+    ids = {"clientOperationId": request_id, "operationGroupId": group}
+    operation = compute.operation(project, "bulkInsert", path, scope, call.principal, **ids)
     error = compute.faults.take_operation_error(call.method, call.params.get("zone"))
-    instance, _ = compute_make.instance(compute, project, fitting[0], body_for(properties, names[0], fitting[0], {}))
-    error = error or compute.quota_error(
-        project, region, {metric: amount * len(names) for metric, amount in instance.needs.items()}
-    )
+    sample = next(iter(samples.values()))
+    needs = {metric: amount * len(names) for metric, amount in sample.needs.items()}
+    error = error or compute.quota_error(project, region, needs)
     shape = body.get("locationPolicy", {}).get("targetShape", "ANY_SINGLE_ZONE")
-    plan = place(compute, fitting, len(names), least, shape)
+    plan = place(compute, list(samples), len(names), shape)
     if error is None and len(plan) < least:
-        error = compute.stockout_error(project, fitting[0], instance.resource)
-        error["location"] = fitting[0]
+        error = compute.stockout_error(project, sample.zone, sample.resource)
     if error is not None:
-        return compute.finish(operation, {key: value for key, value in error.items() if key != "location"})
-    per_instance = body.get("perInstanceProperties", {})
+        return compute.finish(operation, error)
     children = []
     for name, zone in zip(names, plan, strict=False):
-        own, disk = compute_make.instance(
-            compute, project, zone, body_for(properties, name, zone, per_instance.get(name, {}))
-        )
-        child = compute.operation(
-            project, "insert", own.path, f"zones/{zone}", call.principal, targetId=own.id, operationGroupId=group
-        )
-        compute.insert(own, disk, child)
-        children.append((zone, own, child))
-    compute.start(finish(compute, operation, children, names, zones, least))
+        instance, disk = make_instance(compute, project, zone, {**properties, "name": name})
+        child = compute.operation_on(instance, "insert", call.principal, operationGroupId=group)
+        compute_power.insert(compute, instance, disk, child)
+        children.append((instance, child))
+    compute.in_background(finish(compute, operation, children, least))
     return operation
 
 
@@ -93,10 +78,11 @@ def choose_names(compute: Compute, project: str, region: str, body: dict) -> lis
         for name in given:
             checks.check_name("resource.perInstanceProperties", name)
         return given
-    if not pattern or not re.fullmatch(r"[^#]*#{1,18}[^#]*", pattern):
+    found = re.fullmatch(r"([^#]*)(#{1,18})([^#]*)", pattern or "")
+    if not found:
         why = "Must contain one contiguous sequence of hash (#) characters."
         raise checks.invalid("resource.namePattern", pattern, why)
-    head, digits, tail = re.fullmatch(r"([^#]*)(#+)([^#]*)", pattern).groups()  # type: ignore[union-attr]
+    head, digits, tail = found.groups()
     taken = {i.name for i in compute.instances.values() if i.project == project}
     names: list[str] = []
     number = 0
@@ -121,23 +107,22 @@ def allowed_zones(region: str, body: dict) -> list[str]:
     return allowed or [zone for zone in zones if preferences.get(zone) != "DENY"]
 
 
-def fitting_zones(
-    compute: Compute, project: str, zones: list[str], properties: dict, name: str
-) -> tuple[list[str], ApiError | None]:
-    """The zones in which Google would make such a machine, and the last refusal of the others."""
-    fitting, refused = [], None
+def samples_by_zone(compute: Compute, project: str, zones: list[str], body: dict) -> dict[str, Instance]:
+    """What the first machine would be in each zone where Google would make it; its refusal if that is none."""
+    samples, refused = {}, checks.invalid("resource.locationPolicy", "", "No zone is allowed.")
     for zone in zones:
         try:
-            compute_make.instance(compute, project, zone, body_for(properties, name, zone, {}))
-            fitting.append(zone)
+            samples[zone] = make_instance(compute, project, zone, body)[0]
         except ApiError as error:
             if error.reason == "alreadyExists":
                 raise
             refused = error
-    return fitting, refused
+    if not samples:
+        raise refused
+    return samples
 
 
-def place(compute: Compute, zones: list[str], count: int, least: int, shape: str) -> list[str]:
+def place(compute: Compute, zones: list[str], count: int, shape: str) -> list[str]:
     """A zone for each machine, as many as find room."""
     room = {zone: min(compute.stockouts.get(zone, count), count) for zone in zones}
     if shape == "ANY_SINGLE_ZONE":
@@ -153,43 +138,28 @@ def place(compute: Compute, zones: list[str], count: int, least: int, shape: str
     return plan
 
 
-def body_for(properties: dict, name: str, zone: str, own: dict) -> dict:
-    """The Instance body for one machine: instanceProperties name machine type and disks without a zone."""
-    body: dict[str, Any] = {**properties, "name": name}
-    if own.get("hostname"):
-        body["hostname"] = own["hostname"]
-    body.pop("minCpuPlatform", None)
-    return body
-
-
-async def finish(
-    compute: Compute, operation: dict, children: list, names: list[str], zones: list[str], least: int
-) -> None:
+async def finish(compute: Compute, operation: dict, children: list[tuple[Instance, dict]], least: int) -> None:
     """Wait for the machines; with fewer than minCount take them back."""
-    while any(child["status"] != "DONE" for _, _, child in children):
+    while any(child["status"] != "DONE" for _, child in children):
         await compute.changed.wait()
-    good = [(zone, own) for zone, own, child in children if "error" not in child]
-    status = {
-        f"zones/{zone}": {
-            "targetVmCount": sum(at == zone for at, _, _ in children),
-            "createdVmCount": sum(at == zone for at, _ in good),
-            "failedToCreateVmCount": sum(at == zone and "error" in child for at, _, child in children),
-            "deletedVmCount": 0 if len(good) >= least else sum(at == zone for at, _ in good),
-            "status": "DONE" if len(good) >= least else "ROLLING_BACK",
+    good = [instance for instance, child in children if "error" not in child]
+    enough = len(good) >= least
+    locations = {}
+    for zone in {instance.zone for instance, _ in children}:
+        target = sum(instance.zone == zone for instance, _ in children)
+        created = sum(instance.zone == zone for instance in good)
+        locations[f"zones/{zone}"] = {
+            "targetVmCount": target,
+            "createdVmCount": created,
+            "failedToCreateVmCount": target - created,
+            "deletedVmCount": 0 if enough else created,
+            "status": "DONE" if enough else "ROLLING_BACK",
         }
-        for zone in zones
-        if any(at == zone for at, _, _ in children)
-    }
-    operation["instancesBulkInsertOperationMetadata"] = {"perLocationStatus": status}
-    if len(good) >= least:
+    operation["instancesBulkInsertOperationMetadata"] = {"perLocationStatus": locations}
+    if enough:
         compute.finish(operation)
         return
-    deletions = []
-    for zone, own in good:
-        row = compute.operation(own.project, "delete", own.path, f"zones/{zone}", operation["user"], targetId=own.id)
-        compute.delete(own, row)
-        deletions.append(row)
-    while any(row["status"] != "DONE" for row in deletions):
-        await asyncio.wait_for(compute.changed.wait(), None)
-    failed = next(child for _, _, child in children if "error" in child)
+    deletions = [(instance, compute.operation_on(instance, "delete", operation["user"])) for instance in good]
+    await asyncio.gather(*(compute_power.delete(compute, *deletion) for deletion in deletions))
+    failed = next(child for _, child in children if "error" in child)
     compute.finish(operation, failed["error"]["errors"][0])

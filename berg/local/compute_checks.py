@@ -1,8 +1,7 @@
-"""What Google refuses before it makes an instance, in its words, and the resource it makes otherwise.
+"""What requests of Compute Engine share: links, ids, and the fields that Google refuses, in its words.
 
-Not covered: organisation policies, permissions, reservations, sole tenancy, confidential and shielded machines,
-disks other than what fits one boot disk and attached ones by name. Wording of errors that Google does not
-document is as remembered from practice.
+Not covered: organisation policies and permissions. Wording of errors that Google does not document is as remembered
+from practice.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import base64
 import hashlib
 import json
 import re
+import zlib
 from typing import Any
 
 from berg.local import catalog
@@ -22,7 +22,6 @@ LABEL_KEY = re.compile(r"[a-z\u00df-\uffff][-_a-z0-9\u00df-\uffff]{0,62}")
 LABEL_VALUE = re.compile(r"[-_a-z0-9\u00df-\uffff]{0,63}")
 METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")
 MAX_METADATA_VALUE, MAX_METADATA = 256 << 10, 512 << 10
-MIN_RUN, MAX_RUN = 30, 120 * 24 * 3600
 
 
 def invalid(field: str, value: Any, why: str) -> ApiError:
@@ -33,7 +32,12 @@ def not_found(path: str) -> ApiError:
     return ApiError(404, "notFound", f"The resource '{path}' was not found")
 
 
+def already_exists(path: str) -> ApiError:
+    return ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
+
+
 def last(link: str) -> str:
+    """The name at the end of a link."""
     return link.rstrip("/").rpartition("/")[2]
 
 
@@ -42,16 +46,14 @@ def fingerprint(value: Any) -> str:
     return base64.urlsafe_b64encode(digest[:8]).decode()
 
 
-def check_zone(zone: str) -> str:
-    """Return the region of a zone that a request's path names."""
-    if zone not in catalog.ZONES:
-        raise ApiError(400, "invalid", f"Invalid value for field 'zone': '{zone}'. Unknown zone.")
-    return catalog.ZONES[zone]
+def number_of(path: str) -> str:
+    """A stable uint64 id for something that has none in our tables."""
+    return str(10**18 + zlib.crc32(path.encode()) * 1000)
 
 
-def check_region(region: str) -> None:
-    if region not in catalog.REGIONS:
-        raise ApiError(400, "invalid", f"Invalid value for field 'region': '{region}'. Unknown region.")
+def check_place(field: str, name: str) -> None:
+    if name not in (catalog.ZONES if field == "zone" else catalog.REGIONS):
+        raise invalid(field, name, f"Unknown {field}.")
 
 
 def check_name(field: str, name: str) -> None:
@@ -105,157 +107,3 @@ def check_fingerprint(sent: str | None, current: str) -> None:
     if sent != current:
         message = "Supplied fingerprint does not match current metadata fingerprint."
         raise ApiError(412, "conditionNotMet", message)
-
-
-def check_machine_type(zone: str, link: str) -> catalog.MachineType:
-    if not link:
-        raise invalid("resource.machineType", "", "Machine type must be specified.")
-    found = catalog.machine_type(zone, last(link))
-    if found is None:
-        why = f"Machine type with name '{last(link)}' does not exist in zone '{zone}'."
-        raise invalid("resource.machineType", link, why)
-    if "zones/" in link and f"zones/{zone}/" not in link:
-        raise invalid("resource.machineType", link, f"Machine type must be in zone '{zone}'.")
-    return found
-
-
-def check_accelerators(project: str, zone: str, kind: catalog.MachineType, body: dict) -> list[dict]:
-    """Return guestAccelerators as Google writes them back, those built into the machine type included."""
-    wanted = body.get("guestAccelerators", [])
-    path = f"projects/{project}/zones/{zone}/acceleratorTypes/"
-    if kind.accelerator:
-        for item in wanted:
-            if (last(item.get("acceleratorType", "")), item.get("acceleratorCount")) != (
-                kind.accelerator,
-                kind.accelerator_count,
-            ):
-                message = (
-                    f"{kind.name} comes with {kind.accelerator_count} {kind.accelerator}; other guest accelerators"
-                )
-                raise ApiError(400, "badRequest", f"{message} are not supported with this machine type.")
-        wanted = [{"acceleratorType": kind.accelerator, "acceleratorCount": kind.accelerator_count}]
-    result = []
-    for item in wanted:
-        name, count = last(item.get("acceleratorType", "")), item.get("acceleratorCount", 0)
-        if name not in catalog.accelerators_in(zone):
-            raise not_found(path + name)
-        if not kind.accelerator:
-            limits = catalog.N1_CPU_LIMITS.get(name)
-            if limits is None or kind.family != "n1" or kind.shared_core:
-                message = f"[{name}] features are not compatible for creating instance: machine type {kind.name}."
-                raise ApiError(400, "badRequest", message)
-            if count not in limits:
-                raise invalid(
-                    "resource.guestAccelerators[0].acceleratorCount",
-                    count,
-                    f"The number of {name} must be one of {', '.join(map(str, limits))}.",
-                )
-            if kind.cpus > limits[count]:
-                message = f"Number of vCPUs {kind.cpus} is too high for {count} accelerator(s) of type {name}: "
-                raise ApiError(400, "badRequest", f"{message}the maximum is {limits[count]}.")
-        result.append({"acceleratorType": f"{LINK}{path}{name}", "acceleratorCount": count})
-    return result
-
-
-def check_scheduling(body: dict, has_gpu: bool) -> dict:
-    """Return a Scheduling resource with Google's defaults filled in."""
-    given = dict(body.get("scheduling", {}))
-    model = given.get("provisioningModel") or ("SPOT" if given.get("preemptible") else "STANDARD")
-    spot = model == "SPOT"
-    run = given.get("maxRunDuration")
-    if spot:
-        if given.get("automaticRestart"):
-            message = "Scheduling must have preemptible be false when AutomaticRestart is true."
-            raise ApiError(400, "invalid", message)
-        if given.get("onHostMaintenance") == "MIGRATE":
-            message = "Scheduling must have preemptible be false when OnHostMaintenance is MIGRATE."
-            raise ApiError(400, "invalid", message)
-    maintenance = given.get("onHostMaintenance") or ("TERMINATE" if spot else "MIGRATE")
-    if has_gpu and maintenance != "TERMINATE":
-        message = "Instances with guest accelerators do not support live migration."
-        raise ApiError(400, "invalid", message)
-    if run is not None:
-        seconds = int(run.get("seconds", 0))
-        if not MIN_RUN <= seconds <= MAX_RUN:
-            why = f"Max run duration must be between {MIN_RUN} seconds and 120 days."
-            raise invalid("resource.scheduling.maxRunDuration", seconds, why)
-        if not given.get("instanceTerminationAction"):
-            message = "You must specify an instance termination action when you set a max run duration."
-            raise ApiError(400, "invalid", message)
-    elif given.get("instanceTerminationAction") and not spot:
-        message = "An instance termination action needs a Spot instance, a max run duration or a termination time."
-        raise ApiError(400, "invalid", message)
-    scheduling = {
-        "automaticRestart": not spot and given.get("automaticRestart", True),
-        "onHostMaintenance": maintenance,
-        "preemptible": spot,
-        "provisioningModel": model,
-    }
-    if spot or given.get("instanceTerminationAction"):
-        scheduling["instanceTerminationAction"] = given.get("instanceTerminationAction", "STOP")
-    if run is not None:
-        scheduling["maxRunDuration"] = {"seconds": str(run.get("seconds", 0))}
-    return scheduling
-
-
-def check_service_accounts(project: str, number: str, body: dict) -> list[dict]:
-    default = f"{number}-compute@developer.gserviceaccount.com"
-    result = []
-    for account in body.get("serviceAccounts", []):
-        email = account.get("email", "default")
-        email = default if email == "default" else email
-        if email != default and not re.fullmatch(rf"[a-z0-9-]+@{re.escape(project)}\.iam\.gserviceaccount\.com", email):
-            raise ApiError(404, "notFound", f"The resource '{email}' of type 'serviceAccount' was not found.")
-        result.append({"email": email, "scopes": account.get("scopes", [])})
-    return result
-
-
-def quota_needs(kind: catalog.MachineType, resource: dict, disk_gb: int, disk_type: str) -> dict[str, int]:
-    """What an instance counts against, metric -> amount."""
-    family = {"n2": "N2_CPUS", "c2": "C2_CPUS", "a2": "A2_CPUS"}.get(kind.family, "CPUS")
-    spot = resource["scheduling"]["provisioningModel"] == "SPOT"
-    needs = {
-        "PREEMPTIBLE_CPUS" if spot and family == "CPUS" else family: kind.cpus,
-        "CPUS_ALL_REGIONS": kind.cpus,
-        "INSTANCES": 1,
-        "DISKS_TOTAL_GB" if disk_type == "pd-standard" else "SSD_TOTAL_GB": disk_gb,
-    }
-    if resource["networkInterfaces"][0].get("accessConfigs"):
-        needs["IN_USE_ADDRESSES"] = 1
-    for item in resource.get("guestAccelerators", []):
-        metric = catalog.ACCELERATORS[last(item["acceleratorType"])][1]
-        needs[f"PREEMPTIBLE_{metric}" if spot else metric] = item["acceleratorCount"]
-        needs["GPUS_ALL_REGIONS"] = item["acceleratorCount"]
-    return needs
-
-
-def network_interfaces(project: str, region: str, body: dict, address: str) -> list[dict]:
-    """One interface; its internal and external addresses are the machine's loopback address."""
-    given = (body.get("networkInterfaces") or [{}])[0]
-    network = last(given.get("network", "global/networks/default"))
-    if network != "default" or last(given.get("subnetwork", "default")) != "default":
-        which = "network" if network != "default" else "subnetwork"
-        name = network if network != "default" else last(given["subnetwork"])
-        where = f"global/networks/{name}" if which == "network" else f"regions/{region}/subnetworks/{name}"
-        why = "The referenced network resource cannot be found."
-        raise invalid(f"resource.networkInterfaces[0].{which}", f"{LINK}projects/{project}/{where}", why)
-    interface: dict[str, Any] = {
-        "kind": "compute#networkInterface",
-        "name": "nic0",
-        "network": f"{LINK}projects/{project}/global/networks/default",
-        "subnetwork": f"{LINK}projects/{project}/regions/{region}/subnetworks/default",
-        "networkIP": address,
-        "stackType": "IPV4_ONLY",
-        "fingerprint": fingerprint(address),
-    }
-    if given.get("accessConfigs"):
-        interface["accessConfigs"] = [
-            {
-                "kind": "compute#accessConfig",
-                "type": "ONE_TO_ONE_NAT",
-                "name": given["accessConfigs"][0].get("name", "external-nat"),
-                "natIP": address,
-                "networkTier": "PREMIUM",
-            }
-        ]
-    return [interface]

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from berg.local import catalog, schema
 from berg.local.compute import Compute
-from berg.local.compute_checks import LINK
-from berg.local.compute_images import number_of
+from berg.local.compute_checks import LINK, last, not_found, number_of
+from berg.local.listing import listed
+
+if TYPE_CHECKING:
+    from berg.local.server import Call
 
 Rows = list[tuple[str, dict]]  # (zone, region or "global", resource)
 SINCE = "1969-12-31T16:00:00.000-08:00"  # what Google writes for things that always were
@@ -24,165 +28,107 @@ class Resource:
     rows: Callable[[Compute, str], Rows]
 
 
+def resource(kind: str, path: str, **fields: Any) -> dict:
+    """A resource with what all have; its name is the end of its path."""
+    same = {"kind": f"compute#{kind}", "id": number_of(path), "name": last(path), "creationTimestamp": SINCE}
+    return {**same, "selfLink": LINK + path, **fields}
+
+
 def zones(compute: Compute, project: str) -> Rows:
-    base = f"{LINK}projects/{project}"
-    return [
-        (
-            zone,
-            {
-                "kind": "compute#zone",
-                "id": number_of(zone),
-                "name": zone,
-                "creationTimestamp": SINCE,
-                "description": zone,
-                "status": "UP",
-                "region": f"{base}/regions/{region}",
-                "selfLink": f"{base}/zones/{zone}",
-                "availableCpuPlatforms": sorted(set(catalog.CPU_PLATFORMS.values())),
-            },
-        )
-        for zone, region in catalog.ZONES.items()
-    ]
+    base, platforms = f"projects/{project}", sorted(set(catalog.CPU_PLATFORMS.values()))
+    rows = []
+    for zone, region in catalog.ZONES.items():
+        fields = {"description": zone, "status": "UP", "region": f"{LINK}{base}/regions/{region}"}
+        rows.append((zone, resource("zone", f"{base}/zones/{zone}", availableCpuPlatforms=platforms, **fields)))
+    return rows
 
 
 def regions(compute: Compute, project: str) -> Rows:
-    base = f"{LINK}projects/{project}"
     # Newer accelerators have quotas that this resource cannot name.
     known = schema.load("compute").schemas["Quota"]["properties"]["metric"]["enum"]
-    return [
-        (
-            region,
-            {
-                "kind": "compute#region",
-                "id": number_of(region),
-                "name": region,
-                "creationTimestamp": SINCE,
-                "description": region,
-                "status": "UP",
-                "zones": [f"{base}/zones/{region}-{letter}" for letter in letters],
-                "quotas": [
-                    {
-                        "metric": metric,
-                        "limit": float(compute.limit(project, region, metric)),
-                        "usage": float(compute.usage(project, region, metric)),
-                    }
-                    for metric in catalog.REGION_QUOTAS
-                    if metric in known
-                ],
-                "selfLink": f"{base}/regions/{region}",
-            },
-        )
-        for region, letters in catalog.REGIONS.items()
-    ]
+    metrics = [metric for metric in catalog.REGION_QUOTAS if metric in known]
+    base = f"projects/{project}"
+    rows = []
+    for region, letters in catalog.REGIONS.items():
+        zones = [f"{LINK}{base}/zones/{region}-{letter}" for letter in letters]
+        fields = {"description": region, "status": "UP", "quotas": compute.quotas(project, region, metrics)}
+        rows.append((region, resource("region", f"{base}/regions/{region}", zones=zones, **fields)))
+    return rows
 
 
 def machine_types(compute: Compute, project: str) -> Rows:
     rows = []
     for zone in catalog.ZONES:
         for kind in catalog.machine_types_in(zone):
-            row = {
-                "kind": "compute#machineType",
-                "id": number_of(kind.name),
-                "name": kind.name,
-                "creationTimestamp": SINCE,
-                "description": f"{kind.cpus} vCPUs, {kind.memory_mb / 1024:g} GB RAM",
-                "guestCpus": kind.cpus,
-                "memoryMb": kind.memory_mb,
-                "isSharedCpu": kind.shared_core,
-                "maximumPersistentDisks": 128,
-                "maximumPersistentDisksSizeGb": "263168",
-                "architecture": "X86_64",
-                "zone": zone,
-                "selfLink": f"{LINK}projects/{project}/zones/{zone}/machineTypes/{kind.name}",
-            }
+            row = resource(
+                "machineType",
+                f"projects/{project}/zones/{zone}/machineTypes/{kind.name}",
+                description=f"{kind.cpus} vCPUs, {kind.memory_mb / 1024:g} GB RAM",
+                guestCpus=kind.cpus,
+                memoryMb=kind.memory_mb,
+                isSharedCpu=kind.shared_core,
+                maximumPersistentDisks=128,
+                maximumPersistentDisksSizeGb="263168",
+                architecture="X86_64",
+                zone=zone,
+            )
             if kind.accelerator:
-                counts = {
-                    "guestAcceleratorType": kind.accelerator,
-                    "guestAcceleratorCount": kind.accelerator_count,
-                }
+                counts = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.accelerator_count}
                 row["accelerators"] = [counts]
             rows.append((zone, row))
     return rows
 
 
 def accelerator_types(compute: Compute, project: str) -> Rows:
-    return [
-        (
-            zone,
-            {
-                "kind": "compute#acceleratorType",
-                "id": number_of(name),
-                "name": name,
-                "creationTimestamp": SINCE,
-                "description": catalog.ACCELERATORS[name][0],
-                "maximumCardsPerInstance": catalog.ACCELERATORS[name][2],
-                "zone": f"{LINK}projects/{project}/zones/{zone}",
-                "selfLink": f"{LINK}projects/{project}/zones/{zone}/acceleratorTypes/{name}",
-            },
-        )
-        for zone in catalog.ZONES
-        for name in catalog.accelerators_in(zone)
-    ]
+    rows = []
+    for zone in catalog.ZONES:
+        base = f"projects/{project}/zones/{zone}"
+        for name in catalog.accelerators_in(zone):
+            title, _, most, _ = catalog.ACCELERATORS[name]
+            fields = {"description": title, "maximumCardsPerInstance": most, "zone": LINK + base}
+            rows.append((zone, resource("acceleratorType", f"{base}/acceleratorTypes/{name}", **fields)))
+    return rows
 
 
 def disk_types(compute: Compute, project: str) -> Rows:
-    return [
-        (
-            zone,
-            {
-                "kind": "compute#diskType",
-                "id": number_of(name),
-                "name": name,
-                "creationTimestamp": SINCE,
-                "defaultDiskSizeGb": str(size),
-                "validDiskSize": "10GB-65536GB",
-                "zone": f"{LINK}projects/{project}/zones/{zone}",
-                "selfLink": f"{LINK}projects/{project}/zones/{zone}/diskTypes/{name}",
-            },
-        )
-        for zone in catalog.ZONES
-        for name, size in catalog.DISK_TYPES.items()
-    ]
+    rows = []
+    for zone in catalog.ZONES:
+        base = f"projects/{project}/zones/{zone}"
+        for name, size in catalog.DISK_TYPES.items():
+            fields = {"defaultDiskSizeGb": str(size), "validDiskSize": "10GB-65536GB", "zone": LINK + base}
+            rows.append((zone, resource("diskType", f"{base}/diskTypes/{name}", **fields)))
+    return rows
 
 
 def networks(compute: Compute, project: str) -> Rows:
-    base = f"{LINK}projects/{project}"
-    row = {
-        "kind": "compute#network",
-        "id": number_of("default"),
-        "name": "default",
-        "creationTimestamp": SINCE,
-        "description": "Default network for the project",
-        "autoCreateSubnetworks": True,
-        "subnetworks": [f"{base}/regions/{region}/subnetworks/default" for region in catalog.REGIONS],
-        "routingConfig": {"routingMode": "REGIONAL"},
-        "selfLink": f"{base}/global/networks/default",
-    }
+    row = resource(
+        "network",
+        f"projects/{project}/global/networks/default",
+        description="Default network for the project",
+        autoCreateSubnetworks=True,
+        subnetworks=[row["selfLink"] for _, row in subnetworks(compute, project)],
+        routingConfig={"routingMode": "REGIONAL"},
+    )
     return [("global", row)]
 
 
 def subnetworks(compute: Compute, project: str) -> Rows:
-    base = f"{LINK}projects/{project}"
-    return [
-        (
-            region,
-            {
-                "kind": "compute#subnetwork",
-                "id": number_of(f"subnet-{region}"),
-                "name": "default",
-                "creationTimestamp": SINCE,
-                "network": f"{base}/global/networks/default",
-                # Machines have loopback addresses: this is the range they are drawn from.
-                "ipCidrRange": "127.64.0.0/10",
-                "gatewayAddress": "127.64.0.1",
-                "region": f"{base}/regions/{region}",
-                "selfLink": f"{base}/regions/{region}/subnetworks/default",
-                "stackType": "IPV4_ONLY",
-                "purpose": "PRIVATE",
-            },
+    base = f"projects/{project}"
+    rows = []
+    for region in catalog.REGIONS:
+        row = resource(
+            "subnetwork",
+            f"{base}/regions/{region}/subnetworks/default",
+            network=f"{LINK}{base}/global/networks/default",
+            # Machines have loopback addresses: this is the range they are drawn from.
+            ipCidrRange="127.64.0.0/10",
+            gatewayAddress="127.64.0.1",
+            region=f"{LINK}{base}/regions/{region}",
+            stackType="IPV4_ONLY",
+            purpose="PRIVATE",
         )
-        for region in catalog.REGIONS
-    ]
+        rows.append((region, row))
+    return rows
 
 
 RESOURCES = {
@@ -194,3 +140,18 @@ RESOURCES = {
     "networks": Resource("network", "globals", networks),
     "subnetworks": Resource("subnetwork", "regions", subnetworks),
 }
+
+
+async def read_resource(compute: Compute, call: Call) -> dict:
+    collection, verb = call.method.split(".")[1:]
+    resource = RESOURCES[collection]
+    rows = resource.rows(compute, call.params["project"])
+    if verb == "get":
+        name, place = last(call.params[resource.kind]), resource.place[:-1]
+        scope = call.params.get(place)
+        for at, row in rows:
+            if row["name"] == name and scope in (None, at, name):
+                return row
+        path = "" if resource.kind == place else f"{place}s/{scope}/" if scope else "global/"
+        raise not_found(f"projects/{call.params['project']}/{path}{collection}/{name}")
+    return listed(call, resource.kind, resource.place, rows)

@@ -1,4 +1,4 @@
-"""Compute Engine's `filter`, `maxResults` and `pageToken` on lists.
+"""Compute Engine's lists, plain and aggregated, with `filter`, `maxResults` and `pageToken`.
 
 Both filter languages: `labels.berg=1 AND (status=RUNNING OR name:web*)` and the older `name eq "web-.*"`, with
 NOT, `-`, AND, OR, parentheses and terms side by side. Not covered: AND within a quoted comparison, functions,
@@ -10,18 +10,58 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from berg.local import catalog
+from berg.local.compute_checks import LINK
 from berg.local.errors import ApiError
+
+if TYPE_CHECKING:
+    from berg.local.server import Call
 
 Test = Callable[[dict], bool]
 TOKEN = re.compile(r'\s*(\(|\)|!=|<=|>=|[=:<>]|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s()=:<>!"\']+)')
 OPERATORS = ("=", "!=", ":", "<", ">", "<=", ">=", "eq", "ne")
 
 
-def page(rows: list[dict], params: dict, key: str = "name") -> tuple[list[dict], str | None]:
+def listed(call: Call, kind: str, place: str, rows: list[tuple[str, dict]]) -> dict:
+    """One page of a list or of an aggregated list; `rows` are (zone or region, resource)."""
+    name = f"{kind}s"
+    aggregated = call.method.endswith("aggregatedList")
+    singular = place[:-1]
+    if not aggregated and singular in call.params:
+        rows = [row for row in rows if row[0] == call.params[singular]]
+    rows = sorted(rows, key=lambda row: row[1]["name"])
+    where = {id(resource): at for at, resource in rows}
+    kept, token = page([resource for _, resource in rows], call.params)
+    answer: dict[str, Any] = {
+        "kind": f"compute#{kind}{'AggregatedList' if aggregated else 'List'}",
+        "id": f"projects/{call.params['project']}/{'aggregated/' if aggregated else ''}{name}",
+        "selfLink": f"{LINK}projects/{call.params['project']}/{'aggregated/' if aggregated else ''}{name}",
+    }
+    if aggregated:
+        scopes = catalog.ZONES if place == "zones" else catalog.REGIONS
+        items: dict[str, dict] = {}
+        for scope in scopes:
+            here = [resource for resource in kept if where[id(resource)] == scope]
+            items[f"{place}/{scope}"] = {name: here} if here else empty_scope(f"{place}/{scope}")
+        answer["items"] = items
+    elif kept:
+        answer["items"] = kept
+    if token:
+        answer["nextPageToken"] = token
+    return answer
+
+
+def empty_scope(scope: str) -> dict:
+    message = f"There are no results for scope '{scope}' on this page."
+    data = [{"key": "scope", "value": scope}]
+    return {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}}
+
+
+def page(rows: list[dict], params: dict) -> tuple[list[dict], str | None]:
     """Return the rows that `filter` keeps, cut to one page, and the token of the next page."""
-    rows = [row for row in rows if matches(params.get("filter"))(row)] if params.get("filter") else rows
+    rows = list(filter(matches(params.get("filter")), rows))
     order = params.get("orderBy", "name")
     if order not in ("name", "creationTimestamp desc"):
         raise ApiError(400, "invalid", f"Invalid value for field 'orderBy': '{order}'. Unsupported order.")

@@ -1,10 +1,11 @@
 """The metadata server of each instance, on the instance's own loopback address.
 
 It serves Google's `computeMetadata/v1` tree: values, directories, `recursive`, `alt`, ETags, `wait_for_change`,
-tokens of the instance's service account, guest attributes. All instances share one port that the server chooses
+tokens of the instance's service account. All instances share one port that the server chooses
 and keeps; where the server may (root), port 80 answers too, so `http://metadata.google.internal` works inside.
 
-Not covered: identity tokens (501), mTLS, oslogin, disk encryption keys, rate limits, scopes of tokens.
+Not covered: guest attributes, identity tokens (501), mTLS, oslogin, disk encryption keys, rate limits, scopes of
+tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from berg.local.tokens import Tokens
 HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-Frame-Options": "SAMEORIGIN"}
 BASE = "/computeMetadata/v1/"
 TOKEN_SECONDS = 3600
-VERBATIM = ("attributes", "guest-attributes", "service-accounts")  # whose keys are not spelled our way
+VERBATIM = ("attributes", "service-accounts")  # whose keys are not spelled our way
 
 
 class MetadataServer:
@@ -78,8 +79,6 @@ class MetadataServer:
         if not request.path.startswith(BASE):
             return page(404, "Not Found")
         path = request.path[len(BASE) :]
-        if path.startswith("instance/guest-attributes/"):
-            return await self.guest_attributes(request, instance, path.split("/", 2)[2])
         if request.method != "GET":
             return page(405, "Method Not Allowed")
         return await self.value(request, instance, path)
@@ -130,32 +129,11 @@ class MetadataServer:
         seconds = int(instance.token_expires - now)
         return as_json({"access_token": instance.token, "expires_in": seconds, "token_type": "Bearer"})
 
-    async def guest_attributes(self, request: web.Request, instance: Instance, key: str) -> web.StreamResponse:
-        common = self.compute.project_row(instance.project)["commonInstanceMetadata"]
-        if instance.metadata(common).get("enable-guest-attributes", "").upper() != "TRUE":
-            return page(403, "Guest attributes endpoint access is disabled.")
-        attributes = instance.guest_attributes
-        if request.method == "PUT":
-            if not re.fullmatch(r"[^/]+/[^/]+", key):
-                return page(400, "Guest attributes are written as namespace/key")
-            attributes[key] = await request.text()
-            self.compute.save(instance)
-            return text("")
-        if request.method == "DELETE":
-            if attributes.pop(key, None) is None:
-                return page(404, "Not Found")
-            self.compute.save(instance)
-            return text("")
-        if key in attributes:
-            return text(attributes[key])
-        below = {name[len(key) :].lstrip("/"): value for name, value in attributes.items() if name.startswith(key)}
-        return text("".join(f"{name}\n" for name in sorted(below))) if below else page(404, "Not Found")
-
     def tree(self, instance: Instance) -> dict:
         """The whole tree of one instance, keys as in paths."""
         resource, compute = instance.resource, self.compute
         number = compute.projects[instance.project]["number"]
-        common = compute.project_row(instance.project)["commonInstanceMetadata"]
+        common = compute.common_metadata(instance.project)
         accounts = {}
         for row in resource.get("serviceAccounts", []):
             entry = {"aliases": ["default"], "email": row["email"], "scopes": row["scopes"]}

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from aiohttp import web
 
-from berg.local import faults_api, schema, storage_api
+from berg.local import compute_api, control_api, schema, storage_api
 from berg.local.errors import ApiError
 from berg.local.faults import Fault, Faults, RequestLog
 from berg.local.storage import Storage
@@ -92,16 +92,13 @@ def make_app(cloud: Cloud) -> web.Application:
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
     app[HANDLERS] = storage_api.handlers(cloud)
-    control_routes = faults_api.routes(cloud)
     if cloud.compute is not None:
-        from berg.local import compute_api
-
         app[HANDLERS].update(compute_api.handlers(cloud))
-        control_routes += compute_api.control_routes(cloud)
+        app.middlewares.append(network)
     app.router.add_post("/token", token)
     app.router.add_post("/batch/{service}/v1", batch)
     app.router.add_post("/batch", batch)
-    app.add_routes([_guarded(cloud, route) for route in control_routes])
+    app.add_routes([_guarded(cloud, route) for route in control_api.routes(cloud)])
     app.router.add_route("*", "/{path:.*}", api)
     return app
 
@@ -117,6 +114,17 @@ def _guarded(cloud: Cloud, route: web.RouteDef) -> web.RouteDef:
             return error_response(error)
 
     return web.RouteDef(route.method, route.path, handler, route.kwargs)
+
+
+@web.middleware
+async def network(request: web.Request, handler: Callable) -> web.StreamResponse:
+    """Reset the connection of a machine that was taken off the network; its token tells which it is."""
+    token = request.headers.get("Authorization", "").rpartition(" ")[2]
+    instances = request.app[CLOUD].compute.instances.values()
+    if token and any(instance.cut and instance.token == token for instance in instances):
+        cut(request)
+        raise ConnectionResetError("this machine is off the network")
+    return await handler(request)
 
 
 # --- requests to the APIs

@@ -1,0 +1,133 @@
+"""The `/_berg/` routes of tests and demonstrations: faults, the request log, projects, tokens, trouble for machines.
+
+Bodies and answers are JSON objects; the server adds the token check.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from berg.local import catalog, compute_power
+from berg.local.compute_checks import check_place
+from berg.local.errors import ApiError
+
+if TYPE_CHECKING:
+    from berg.local.server import Cloud
+
+
+def routes(cloud: Cloud) -> list[web.RouteDef]:
+    table: list[tuple[str, str, Callable[[Cloud, str, dict], Awaitable[dict]]]] = [
+        ("POST", "/_berg/faults", add_fault),
+        ("GET", "/_berg/faults", list_faults),
+        ("DELETE", "/_berg/faults", clear_faults),
+        ("GET", "/_berg/requests", list_requests),
+        ("DELETE", "/_berg/requests", clear_requests),
+        ("POST", "/_berg/projects", add_project),
+        ("POST", "/_berg/tokens/expire", expire_tokens),
+        ("POST", "/_berg/quotas", set_quota),
+        ("POST", "/_berg/stockout", set_stockout),
+        ("POST", "/_berg/settings", change_settings),
+        ("POST", "/_berg/instances/{name}/preempt", preempt),
+        ("POST", "/_berg/instances/{name}/crash", crash),
+        ("POST", "/_berg/instances/{name}/cut", cut),
+    ]
+    return [web.route(verb, path, functools.partial(answer, cloud, handler)) for verb, path, handler in table]
+
+
+async def answer(cloud: Cloud, handler: Callable, request: web.Request) -> web.Response:
+    name = request.match_info.get("name", "")
+    return web.json_response(await handler(cloud, name, parse(await request.read())))
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The JSON object that a control request carries; none is an empty one."""
+    try:
+        body = json.loads(data or b"{}")
+    except ValueError as error:
+        raise ApiError(400, "parseError", f"Not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "parseError", "Expected a JSON object")
+    return body
+
+
+async def add_fault(cloud: Cloud, name: str, body: dict) -> dict:
+    cloud.faults.add(body)
+    return {"faults": cloud.faults.describe()}
+
+
+async def list_faults(cloud: Cloud, name: str, body: dict) -> dict:
+    return {"faults": cloud.faults.describe()}
+
+
+async def clear_faults(cloud: Cloud, name: str, body: dict) -> dict:
+    cloud.faults.clear()
+    return {"faults": []}
+
+
+async def list_requests(cloud: Cloud, name: str, body: dict) -> dict:
+    return cloud.requests.describe()
+
+
+async def clear_requests(cloud: Cloud, name: str, body: dict) -> dict:
+    cloud.requests.clear()
+    return cloud.requests.describe()
+
+
+async def add_project(cloud: Cloud, name: str, body: dict) -> dict:
+    if not isinstance(body.get("project"), str):
+        raise ApiError(400, "invalid", 'Needs {"project": id, "access": true|false}')
+    cloud.add_project(body["project"], bool(body.get("access", True)))
+    return {"projects": cloud.projects}
+
+
+async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:
+    cloud.tokens.expire_all(revoke=bool(body.get("revoke")))
+    return {}
+
+
+async def set_quota(cloud: Cloud, name: str, body: dict) -> dict:
+    if not {"metric", "limit"} <= set(body):
+        raise ApiError(400, "invalid", 'Needs {"metric": name, "limit": number}, and may have region and project')
+    project = body.get("project", "berg-local")
+    quotas = cloud.compute.project_row(project)["quotas"]
+    quotas.setdefault(body.get("region") or "global", {})[body["metric"]] = body["limit"]
+    cloud.compute.save_project(project)
+    return quotas
+
+
+async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
+    stockouts = cloud.compute.stockouts
+    for zone in [body["zone"]] if body.get("zone") else catalog.ZONES:
+        check_place("zone", zone)
+        stockouts.pop(zone, None)
+        if body.get("on", True):
+            stockouts[zone] = body.get("left", 0)
+    return stockouts
+
+
+async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
+    settings = cloud.compute.settings
+    for key, value in body.items():
+        if not hasattr(settings, key):
+            raise ApiError(400, "invalid", f"Unknown setting: {key}")
+        setattr(settings, key, float(value))
+    return vars(settings)
+
+
+async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
+    return compute_power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"))
+
+
+async def crash(cloud: Cloud, name: str, body: dict) -> dict:
+    compute_power.crash(cloud.compute, cloud.compute.find(name))
+    return {}
+
+
+async def cut(cloud: Cloud, name: str, body: dict) -> dict:
+    await compute_power.cut_off(cloud.compute, cloud.compute.find(name), body.get("cut", True))
+    return {}
