@@ -1,4 +1,4 @@
-"""The commands that set berg up: init, config, local."""
+"""The commands that set berg up and tidy up after it: init, config, local, reap."""
 
 import json
 
@@ -178,3 +178,34 @@ def confirm_machines(verb: str, yes: bool) -> None:
         count = sum(machines.values())
         say(f"{count} machine{'s' if count > 1 else ''} would be ended. See them: berg list -a")
         click.confirm(f"{verb} the embedded cloud?", abort=True, err=True)
+
+
+@click.command()
+@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
+@yes_option
+@json_option
+def reap(everybody: bool, yes: bool, as_json: bool) -> None:
+    """Find machines that no live job owns, and disks that no machine has; delete them after asking.
+
+    Machines delete themselves, and Google deletes them at --max-hours: this finds what went wrong all the same.
+
+    \b
+    berg reap
+    berg reap --all --json                   # only look
+    """
+    settings = config.load_ready()
+    from berg import reap, tables
+
+    leftovers = reap.find(settings, None if everybody else settings.user)
+    if as_json:
+        click.echo(json.dumps([vars(each) for each in leftovers], indent=2))
+    elif not leftovers:
+        say("Nothing was left behind.")
+    else:
+        for each in leftovers:
+            age = tables.age(each.created_at)
+            click.echo(f"{each.kind.removesuffix('s'):<8}  {each.name}  {each.zone}  {age} old: {each.why}")
+        if not yes:
+            click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
+        reap.delete(settings, leftovers)
+        say("Deleted.")

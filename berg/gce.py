@@ -120,12 +120,12 @@ def set_metadata(config: Config, zone: str, name: str, key: str, value: str | Ca
     return None
 
 
-def delete(config: Config, zone: str, name: str, wait_for_it: bool = False) -> None:
-    """Delete a machine; one that is gone already is fine."""
+def delete(config: Config, zone: str, name: str, wait_for_it: bool = False, kind: str = "instances") -> None:
+    """Delete a machine, or a disk; one that is gone already is fine."""
     from google.api_core import exceptions
 
     try:
-        operation = call(config, "DELETE", f"/zones/{zone}/instances/{name}", requestId=str(uuid.uuid4()))
+        operation = call(config, "DELETE", f"/zones/{zone}/{kind}/{name}", requestId=str(uuid.uuid4()))
         if wait_for_it:
             wait(config, operation)
     except exceptions.NotFound:

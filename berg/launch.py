@@ -66,14 +66,16 @@ class Plan:
             **({"ssh-keys": ssh.metadata_line(config, key)} if (key := ssh.public_key(create=False)) else {}),
             "startup-script": STARTUP_SCRIPT.read_text(),
         }
+        labels = {"berg": "1", "berg-job": name, "berg-kind": self.job.kind, "berg-user": config.user}
         disk = {
             "sourceImage": self.job.image,
             "diskSizeGb": str(self.disk_gb),
             "diskType": f"zones/{zone}/diskTypes/{shape.disk_type}",
+            "labels": labels,
         }
         body = {
             "machineType": f"zones/{zone}/machineTypes/{shape.machine_type}",
-            "labels": {"berg": "1", "berg-job": name, "berg-kind": self.job.kind, "berg-user": config.user},
+            "labels": labels,
             "scheduling": scheduling,
             "networkInterfaces": [interface],
             "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],

@@ -1,0 +1,95 @@
+"""Leftovers on the embedded cloud: found, named, deleted after asking; what lives stays."""
+
+import json
+import uuid
+
+import pytest
+from conftest import wait_for
+
+from berg import job, reap
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """Nothing is given time to settle, here and in the command line."""
+    monkeypatch.setattr(reap, "SETTLED", -1)
+
+
+def insert(cloud, name: str, **labels: str) -> None:
+    """A machine as berg makes it, or as a create that was interrupted leaves it."""
+    zone = "us-central1-a"
+    image = "projects/debian-cloud/global/images/family/debian-12"
+    body = {
+        "name": name,
+        "machineType": f"zones/{zone}/machineTypes/n1-standard-1",
+        "labels": {"berg": "1", "berg-user": "tester", **labels},
+        "networkInterfaces": [{"network": "global/networks/default"}],
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image}}],
+    }
+    path = f"/compute/v1/projects/berg-local/zones/{zone}"
+    operation = cloud.call("POST", f"{path}/instances", body)
+    cloud.call("POST", f"{path}/operations/{operation['name']}/wait")
+
+
+def write_state(bucket, name: str, **values) -> None:
+    text = job.State(job={"user": "tester", "created_at": job.now()}, **values).to_json()
+    bucket.write(job.state_path(name), text, metadata={"state": text})
+
+
+def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not(berg, settled):
+    unique = uuid.uuid4().hex[:8]
+    stray, over, live, kept, other = (f"{kind}-{unique}" for kind in ("stray", "over", "live", "kept", "other"))
+    for name in (stray, over, live, kept):
+        insert(berg.cloud, name, **{"berg-job": name})
+    insert(berg.cloud, other, **{"berg-job": other, "berg-user": "somebody"})
+    write_state(berg.bucket, over, state="FAILED", finished_at="2026-01-01T00:00:00Z")
+    write_state(berg.bucket, live, state="RUNNING")
+    text = job.State(state="SUCCEEDED", finished_at="2026-01-01T00:00:00Z", job={"user": "tester", "kept": True})
+    berg.bucket.write(job.state_path(kept), text.to_json(), metadata={"state": text.to_json()})
+    settings = berg.cloud.settings(berg.bucket_name)
+    try:
+        found = {each.name: each for each in reap.find(settings, "tester") if unique in each.name}
+        assert set(found) == {stray, over}
+        assert found[stray].why == "no job owns it"
+        assert found[over].why == "the job is FAILED"
+        assert other in {each.name for each in reap.find(settings, None)}
+        reap.delete(settings, list(found.values()))
+        left = {name for name in berg.cloud.instances() if unique in name}
+        assert left == {live, kept, other}
+    finally:
+        reap.delete(settings, [reap.Leftover("instances", n, "us-central1-a", "", "") for n in (live, kept, other)])
+
+
+def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
+    name = f"fresh-{uuid.uuid4().hex[:8]}"
+    insert(berg.cloud, name, **{"berg-job": name})
+    try:
+        found = berg("reap", "--json")
+        assert found.returncode == 0, found.stderr
+        assert name not in found.stdout  # a create may be under way
+        zone = "/compute/v1/projects/berg-local/zones/us-central1-a"
+        berg.cloud.call("POST", f"{zone}/instances/{name}/stop")
+        berg.cloud.call("GET", f"{zone}/instances/{name}")
+
+        def stopped():
+            return berg.cloud.instances()[name]["status"] == "TERMINATED"
+
+        wait_for(stopped)
+        assert name in {each["name"] for each in json.loads(berg("reap", "--json").stdout)}
+        refused = berg("reap", stdin="n\n")
+        assert refused.returncode != 0
+        assert name in refused.stdout
+        assert name in berg.cloud.instances()
+        done = berg("reap", "-y")
+        assert done.returncode == 0, done.stderr
+        assert name not in berg.cloud.instances()
+    finally:
+        settings = berg.cloud.settings(berg.bucket_name)
+        reap.delete(settings, [reap.Leftover("instances", name, "us-central1-a", "", "")])
+
+
+def test_nothing_left_behind(berg):
+    result = berg("reap")
+    assert result.returncode == 0
+    assert result.stdout == ""
+    assert "Nothing was left behind" in result.stderr
