@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 demo: $(VENV)/demo
 	./examples/demo.sh
 
-test: $(VENV)/test
+test: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST)
 
 lint: $(VENV)/lint
@@ -35,6 +35,11 @@ $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client rsync
 	[ "$$(id -u)" != 0 ] || tools/require openssh-server # which machines can run only where we are root
 	$(BIN)/pip install --quiet -e '.[local,test]'
+	touch $@
+
+# What pip needs to build a package on the tests' machines, which have no network.
+$(VENV)/wheelhouse: $(VENV)/demo
+	$(BIN)/pip download --quiet --dest $@ setuptools wheel
 	touch $@
 
 $(VENV)/lint: $(VENV)/demo

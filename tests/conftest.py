@@ -21,6 +21,8 @@ from berg import config, storage
 from berg.local import control
 
 WITNESS = loopback.enter()
+# What pip needs to build a package; `make test` fetches it, because the tests' machines have no network.
+WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
 BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that Google would not take
 
 
@@ -63,7 +65,16 @@ class Cloud:
 @pytest.fixture(scope="session")
 def cloud(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cloud") / "local"
-    port = control.start(folder)
+    folder.mkdir()
+    # The processes of pytest-xdist share the machines' image, which takes seconds to make.
+    base = tmp_path_factory.getbasetemp()
+    image = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "image"
+    image.mkdir(exist_ok=True)
+    (folder / "image").symlink_to(image)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
+        port = control.start(folder)
     yield Cloud(folder, f"http://127.0.0.1:{port}")
     control.reset(folder)
 
@@ -106,6 +117,14 @@ class Berg:
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         bucket = self.bucket
         return {blob.name: bucket.read(blob.name) for blob in bucket.list(prefix)}
+
+    def log(self, job: str) -> str:
+        return b"".join(self.objects(f".berg/logs/{job}/").values()).decode()
+
+    def machines(self) -> dict[str, dict]:
+        """Instances that were created for this test's bucket."""
+        mine = {"key": "berg-bucket", "value": self.bucket_name}
+        return {n: i for n, i in self.cloud.instances().items() if mine in i.get("metadata", {}).get("items", [])}
 
     def state(self, job: str) -> dict:
         return json.loads(self.bucket.read(f".berg/jobs/{job}_state.json"))
@@ -163,11 +182,10 @@ def berg(cloud, bucket, repo, tmp_path):
     cloud.call("DELETE", "/_berg/requests")
     yield instance
     cloud.call("DELETE", "/_berg/faults")
-    for machine in cloud.instances().values():
-        items = machine.get("metadata", {}).get("items", [])
-        if {"key": "berg-bucket", "value": name} in items:
-            zone = machine["zone"].rpartition("/")[2]
-            cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/{machine['name']}")
+    cloud.call("POST", "/_berg/settings", {"delay": 0})
+    for machine in instance.machines().values():
+        zone = machine["zone"].rpartition("/")[2]
+        cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/{machine['name']}")
     log = cloud.call("GET", "/_berg/requests")["requests"]
     bad = [each for each in log if each["status"] in BAD_ANSWERS and each["status"] not in instance.allowed]
     assert not bad, f"requests that Google would refuse: {bad}"
