@@ -82,10 +82,15 @@ class Config:
     @functools.cached_property
     def credentials(self):
         """Google credentials; raises google.auth.exceptions.DefaultCredentialsError without any."""
+        from google.auth.transport.requests import Request
+
         from berg import credentials
 
         self.start_embedded_cloud()
-        return credentials.find(self.credentials_file)
+        found = credentials.find(self.credentials_file)
+        # Without a network, or with credentials that were revoked, this fails at once; calls are retried for minutes.
+        found.refresh(Request())
+        return found
 
     @functools.cached_property
     def session(self):
@@ -115,13 +120,13 @@ def read_file() -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise BergError(f"cannot read {path()}: {error}. Mend it or run: berg init") from None
+        raise BergError(f"cannot read {path()}: {error}. Mend it, or delete it and run: berg init") from None
     except json.JSONDecodeError as error:
         raise BergError(
-            f"{path()} is not valid JSON at line {error.lineno}: {error.msg}. Mend it or run: berg init"
+            f"{path()} is not valid JSON at line {error.lineno}: {error.msg}. Mend it, or delete it and run: berg init"
         ) from None
     if not isinstance(values, dict):
-        raise BergError(f"{path()} must hold one JSON object. Mend it or run: berg init")
+        raise BergError(f"{path()} must hold one JSON object. Mend it, or delete it and run: berg init")
     return values
 
 
@@ -136,7 +141,7 @@ def load(**flags: Any) -> Config:
         value, default = values[key], getattr(config, key)
         if value is not None and type(value) is not type(default) and default is not None:
             kind = {list: "a list", int: "a whole number"}.get(type(default), "text")
-            raise BergError(f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Run: berg init")
+            raise BergError(f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Mend it there")
         if value is not None:
             setattr(config, key, value)
     for key in HELP:

@@ -26,12 +26,15 @@ def application_default() -> tuple:
 def read(file: Path):
     """Credentials of a file in any of google-auth's formats; raises BergError without a readable one."""
     import google.auth
+    from google.auth import exceptions
 
     try:
-        info = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise BergError(f"cannot read the credentials in {file}: {error}. Run: berg init") from None
-    return google.auth.load_credentials_from_dict(info, scopes=SCOPES)[0]
+        return google.auth.load_credentials_from_dict(json.loads(file.read_text()), scopes=SCOPES)[0]
+    except OSError as error:
+        why = error.strerror or str(error)
+    except (ValueError, TypeError, AttributeError, exceptions.GoogleAuthError):
+        why = "they are in no format of Google's"
+    raise BergError(f"cannot read the credentials in {file}: {why}. Run: berg init (or: berg init --local)")
 
 
 def on_google() -> bool:

@@ -167,7 +167,7 @@ def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
         config, f"/aggregated/{kind}", filter=f"name={name}", fields=f"items/*/{kind}(zone),nextPageToken"
     ):
         offered |= {last_part(item["zone"]) for scope in page.get("items", {}).values() for item in scope.get(kind, [])}
-    what = shape.gpu_type if shape.accelerator else shape.machine_type
+    what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
     zones = wanted or sorted(zone for zone in offered if zone.startswith(f"{config.region}-"))
     missing = [zone for zone in zones if zone not in offered]
     if missing or not zones:

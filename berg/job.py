@@ -113,7 +113,10 @@ class State:
 
 
 def state_from_json(data: str | bytes) -> State:
+    """The state in `data`; raises ValueError if there is none."""
     values = json.loads(data)
+    if not isinstance(values, dict) or values.get("state") not in (*ACTIVE, *FINAL):
+        raise ValueError("it describes no state of a job")
     known = {f.name for f in fields(State)}
     return State(**{key: value for key, value in values.items() if key in known})
 

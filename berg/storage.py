@@ -219,14 +219,16 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     bucket = config.bucket if config else ""
     renew = "Run: gcloud auth application-default login"
     if config and config.credentials_file:
-        renew = "Run: berg init --local" if config.endpoint else f"Renew {config.credentials_file}"
+        restart = "Restart the embedded cloud: berg local stop && berg local start"
+        renew = restart if config.endpoint else f"Renew {config.credentials_file}"
     if isinstance(error, auth.DefaultCredentialsError):
         return f"no Google credentials found. {renew}"
     if isinstance(error, (auth.RefreshError, auth.OAuthError, exceptions.Unauthorized)):
         return f"your Google credentials have expired or were revoked. {renew}"
     if isinstance(error, (auth.TransportError, requests.ConnectionError, requests.Timeout)):
-        where = config.endpoint if config and config.endpoint else "Google Cloud"
-        return f"cannot reach {where}. Check the network and try again"
+        if config and config.endpoint:
+            return f"cannot reach {config.endpoint}. Check the network, or set up an embedded cloud: berg init --local"
+        return "cannot reach Google Cloud. Check the network and try again"
     if isinstance(error, exceptions.RetryError):
         return (config and explain(error.cause, config)) or f"{error.cause or error}; it was retried. Try again later"
     if isinstance(error, exceptions.NotFound) and "bucket" in str(error).lower():

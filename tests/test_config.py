@@ -50,7 +50,7 @@ def test_a_broken_file_is_named_with_the_place(home, content, words):
     with pytest.raises(BergError) as error:
         config.load()
     assert words in error.value.message
-    assert "berg init" in error.value.message
+    assert "Mend it" in error.value.message
 
 
 def test_null_means_the_default(home):

@@ -143,7 +143,13 @@ def status(folder: Path) -> dict[str, Any]:
 
 
 def count_buckets(folder: Path) -> int:
-    return len(list((folder / "storage/buckets").glob("*")))
+    import sqlite3
+
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{folder}/storage/index.sqlite3?mode=ro", uri=True)) as database:
+            return database.execute("SELECT COUNT(*) FROM buckets").fetchone()[0]
+    except sqlite3.Error:
+        return 0
 
 
 def disk_bytes(folder: Path) -> int:
