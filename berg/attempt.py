@@ -7,10 +7,12 @@ preempts the machine, the time is up.
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 from berg import BergError, boot, cluster, config, job
 from berg.storage import Bucket, Changed
@@ -186,3 +188,27 @@ def end_group(group: int, grace: float) -> None:
             os.killpg(group, 0)
             time.sleep(0.05)
         os.killpg(group, signal.SIGKILL)
+
+
+def judge(exit_code: int, where: str = "") -> tuple[str, str]:
+    """Final state and reason for the exit code of a command that nobody stopped."""
+    if exit_code == 0:
+        return "SUCCEEDED", ""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if number in signal.valid_signals():
+        reason = f"the command was killed by {signal.Signals(number).name}"
+        if number == signal.SIGKILL:
+            reason += ", which is often the kernel when memory runs out"
+    else:
+        reason = f"the command failed with exit code {exit_code}"
+    if where:
+        reason += f" on {where}"
+    return "FAILED", reason
+
+
+def full_disk() -> str:
+    """What the reason of a failure should add, if a disk of this machine is full."""
+    for folder in (RESULTS, boot.ROOT, Path("/tmp")):
+        if folder.exists() and shutil.disk_usage(folder).free < 1 << 20:
+            return f"; the machine's disk is full ({folder}): ask for more with --disk-gb"
+    return ""

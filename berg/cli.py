@@ -245,14 +245,14 @@ def log(name: str, machine: str | None) -> None:
 @name_argument()
 @machine_option
 def tail(name: str, machine: str | None) -> None:
-    """Follow the log of a job until it ends, and tell how it ended.
+    """Follow the log of a job until it ends; the exit code is the command's.
 
     The lines of a cluster's machines are mixed, each with the name of its machine.
 
     \b
     berg tail digits-1121-0930-x7k
     """
-    watch(config.load_ready(), name, machine=machine)
+    sys.exit(watch(config.load_ready(), name, machine=machine))
 
 
 @cli.command()

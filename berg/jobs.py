@@ -17,6 +17,7 @@ from berg.storage import Bucket, Changed
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 BLOCK = 8 << 20
+OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 STARTUP_LINE = re.compile(r"startup-script: (.*)")  # on the serial console, among the kernel's lines
 
 
@@ -77,7 +78,7 @@ def describe(machine: dict[str, Any]) -> dict[str, Any]:
 
 def conclude(state: job.State, seconds_since_written: float, machines: list[dict[str, Any]]) -> job.State:
     """The state as a reader must see it: a job that is not over and has no machine is LOST."""
-    gone = all(machine["status"] in ("STOPPED", "TERMINATED", "SUSPENDED") for machine in machines)
+    gone = all(machine["status"] in OFF for machine in machines)
     if state.final or not gone or seconds_since_written < LOST_AFTER:
         return state
     what = f"was {state.state} on {state.machine or 'no machine'}"
@@ -258,16 +259,18 @@ def follow(
 
 
 def leaves(found: Entry) -> bool:
-    """Whether the machine of a job that is over is on its way out, or was to be kept."""
+    """Whether the machines of a job that is over are on their way out or off, or were to be kept."""
     kept = found.state and found.state.job.get("kept")
-    return bool(kept or all(machine["status"] == "STOPPING" for machine in found.machines))
+    return bool(kept or all(machine["status"] in ("STOPPING", *OFF) for machine in found.machines))
 
 
 def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
     """Bucket prefix for a job or a results folder, and the job's name if it is one."""
     blob = Bucket(config).get(job.state_path(name)) if job.NAME.fullmatch(name) else None
     if blob:
-        state = job.state_from_json((blob.metadata or {}).get("state", "{}"))
+        state = entry(name, blob, []).state
+        if not state or "results_dir" not in state.job:
+            raise BergError(f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER")
         return f"berg_results/{state.job['results_dir']}/", name
     folder = name.removeprefix(f"gs://{config.bucket}/").removeprefix("/root/").removeprefix("berg_results/")
     return f"berg_results/{job.check_results_dir(folder.strip('/'))}/", None

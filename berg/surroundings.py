@@ -76,8 +76,14 @@ def environment(attempt: Attempt) -> dict[str, str]:
     }
 
 
+class InstallationFailed(BergError):
+    def __init__(self, code: int, step: list[str]):
+        super().__init__(f"the installation failed with exit code {code}: {' '.join(step)}")
+        self.code = code
+
+
 def install(attempt: Attempt) -> None:
-    """Install what the repo says it needs into the image's python; raises BergError if that fails."""
+    """Install what the repo says it needs into the image's python; raises InstallationFailed."""
     this = attempt.job
     folder = repo_folder(this)
     steps = []
@@ -99,7 +105,7 @@ def install(attempt: Attempt) -> None:
         if attempt.outcome:
             raise Stopped
         if code:
-            raise BergError(f"the installation failed with exit code {code}: {' '.join(step)}")
+            raise InstallationFailed(code, step)
 
 
 def requirement_arguments(folder: Path) -> list[str]:

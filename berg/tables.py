@@ -101,7 +101,8 @@ def outcome(name: str, state: job.State) -> str:
     """How a job ended, in a line."""
     code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
     reason = f": {state.reason}" if state.reason else ""
-    return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True)
+    kept = f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}" if state.job.get("kept") else ""
+    return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True) + kept
 
 
 def sending(done: int, size: int) -> None:

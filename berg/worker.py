@@ -10,7 +10,6 @@ import signal
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from berg import BergError, boot
 
@@ -23,8 +22,8 @@ except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
 
 from berg import cluster, idle, job, snapshot
-from berg.attempt import COMMAND_FILE, GRACE, PREEMPTED, RESULTS, Attempt, Ended, Stopped, end_group
-from berg.surroundings import environment, install, install_commands, repo_folder
+from berg.attempt import COMMAND_FILE, GRACE, PREEMPTED, RESULTS, Attempt, Ended, Stopped, end_group, full_disk, judge
+from berg.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
@@ -53,6 +52,8 @@ def run(name: str) -> None:
     except Ended as error:
         leave(attempt, str(error))
         return
+    except InstallationFailed as error:
+        state, reason, exit_code = "FAILED", error.message, error.code
     except BergError as error:
         state, reason = "FAILED", error.message
     except Exception as error:
@@ -167,29 +168,10 @@ def rest(attempt: Attempt) -> None:
         attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:g} h")
 
 
-def judge(exit_code: int, where: str = "") -> tuple[str, str]:
-    """Final state and reason for the exit code of a command that nobody stopped."""
-    if exit_code == 0:
-        return "SUCCEEDED", ""
-    number = -exit_code if exit_code < 0 else exit_code - 128
-    if number in signal.valid_signals():
-        reason = f"the command was killed by {signal.Signals(number).name}"
-        if number == signal.SIGKILL:
-            reason += ", which is often the kernel when memory runs out"
-    else:
-        reason = f"the command failed with exit code {exit_code}"
-    if where:
-        reason += f" on {where}"
-    for folder in (RESULTS, ROOT, Path("/tmp")):
-        if folder.exists() and shutil.disk_usage(folder).free < 1 << 20:
-            reason += f"; the machine's disk is full ({folder}): ask for more with --disk-gb"
-            break
-    return "FAILED", reason
-
-
 def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> None:
     """Upload what is left, write the final state, and delete the machines of the job."""
     code = exit_code if exit_code is None or exit_code >= 0 else 128 - exit_code
+    reason += full_disk() if state == "FAILED" else ""
     attempt.stop_mirrors()
     in_cluster = attempt.job.num_machines > 1
     try:
