@@ -24,6 +24,7 @@ setup(
         "google-cloud-compute>=1.19",
         "google-cloud-storage>=2.18",
         "requests>=2.31",
+        "watchfiles>=0.21",  # inotify, FSEvents and their like, for berg sync
     ],
     extras_require={
         # The embedded cloud: a web server, and Google's discovery documents to check requests against.

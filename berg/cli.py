@@ -73,7 +73,15 @@ def cli() -> None:
     """
 
 
-for command in (cli_setup.init, cli_setup.config_group, cli_setup.local, cli_ssh.ssh, cli_ssh.ssh_config):
+for command in (
+    cli_setup.init,
+    cli_setup.config_group,
+    cli_setup.local,
+    cli_setup.reap,
+    cli_ssh.ssh,
+    cli_ssh.ssh_config,
+    cli_ssh.sync,
+):
     cli.add_command(command)
 
 

@@ -1,8 +1,9 @@
-"""The commands that lead into machines: ssh, ssh-config."""
+"""The commands that lead into machines: ssh, ssh-config, sync."""
 
 import os
 import shlex
 import sys
+from pathlib import Path
 
 import click
 
@@ -70,3 +71,29 @@ def ssh_config(install: bool) -> None:
             say(f"To use it, put at the beginning of {file}:  {line}\nor run: berg ssh-config --install")
     for name in names:
         click.echo(name)
+
+
+@click.command()
+@name_argument()
+@click.option("--once", is_flag=True, help="Push once, and stop.")
+def sync(name: str, once: bool) -> None:
+    """Push the working tree to all machines of NAME, and again whenever a file changes, until Ctrl-C.
+
+    It goes to /root/code/<repo>, where the command runs. What git would add travels: tracked files, and untracked
+    ones that are not ignored. What is deleted here is deleted there. Ignored files on the machines, and what was
+    made there, stay.
+
+    \b
+    berg devbox -n my-devbox
+    berg sync my-devbox
+    berg sync my-devbox --once && berg ssh my-devbox -- "cd code/digits && python train.py"
+    """
+    settings = config.load_ready()
+    from berg import push
+
+    try:
+        push.sync(settings, name, Path.cwd(), say, once)
+    except KeyboardInterrupt:
+        if once:
+            raise
+        say("Stopped; what was pushed stays on the machines")
