@@ -33,13 +33,13 @@ $(VENV)/demo: setup.py
 
 $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client rsync
-	[ "$$(id -u)" != 0 ] || tools/require openssh-server # which machines can run only where we are root
+	[ "$$(id -u)" != 0 ] || tools/require openssh-server openmpi-bin tmux # for machines, which run sshd only for root
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
 
 # What pip needs to build a package on the tests' machines, which have no network.
 $(VENV)/wheelhouse: $(VENV)/demo
-	$(BIN)/pip download --quiet --dest $@ setuptools wheel
+	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py
 	touch $@
 
 $(VENV)/lint: $(VENV)/demo

@@ -36,6 +36,7 @@ setup(
             "matplotlib>=3.7",
             "numpy>=1.24",
             "scikit-learn>=1.3",
+            "torch==2.13.0",
         ],
         "lint": ["ruff>=0.6", "mypy>=1.11", "types-requests"],
     },

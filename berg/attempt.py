@@ -53,6 +53,7 @@ class Attempt:
         self.summary: dict[str, str] = {"phase": "UP"}  # what the other machines see of this one
         # The machine that leads writes the job's state.
         self.leads = self.machine.name.removeprefix(name).strip("-0") == ""
+        self.next_look = 0.0  # time.monotonic() from which a machine that does not lead looks who does
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
         self.lock = threading.Lock()
         self.stopped = threading.Event()  # the outcome is known

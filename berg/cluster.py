@@ -4,7 +4,7 @@ Every machine writes one object to the bucket and reads those of the others:
 
     .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one also the
                                           public key with which it logs in to the others
-    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, reason, uploaded
+    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, reason, uploaded, used_at
 
 Private keys never leave their machine. The machine with the lowest rank that lives leads: it writes the
 job's state. Whether a machine lives is asked of Compute Engine, not of the machine.
@@ -19,11 +19,12 @@ import socket
 import subprocess
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, boot, gce, job
+from berg import BergError, boot, gce, idle, job
 
 SSH = boot.ROOT / ".ssh"
 NODE_KEY = SSH / "berg_node_key"
@@ -64,7 +65,7 @@ def describe(attempt) -> Node:
 
 
 def announce(attempt, **changes: str) -> None:
-    """Write this machine's object: who it is, and how far it is (`phase`, `exit_code`, `reason`, `uploaded`)."""
+    """Write this machine's object: who it is, and how far it is (see above)."""
     attempt.summary |= changes
     name = f"{job.machines_prefix(attempt.name)}{attempt.machine.name}.json"
     attempt.bucket.write(name, json.dumps(asdict(attempt.node)), metadata=attempt.summary)
@@ -129,7 +130,7 @@ def gather(attempt) -> list[Node]:
             return [nodes[name] for name in names]
         missing = [name for name in names if name not in nodes]
         if time.monotonic() > next_look:
-            next_look = time.monotonic() + WATCH_INTERVAL
+            next_look = time.monotonic() + WATCH_INTERVAL * max(attempt.node.rank, 1)
             alive = set(living(attempt))
             if gone := sorted(seen - alive):
                 attempt.leads = attempt.leads or sorted(alive)[:1] == [attempt.machine.name]
@@ -183,8 +184,14 @@ def introduce(nodes: list[Node], node: Node, variables: dict[str, str]) -> None:
 def get_ready(attempt) -> None:
     """Say that all is installed here; the machine that leads waits until it is everywhere."""
     announce(attempt, phase="READY")
-    while attempt.leads and any(blob.metadata["phase"] == "UP" for blob in phases(attempt).values()):
-        attempt.pause(0.3)
+    waiting = attempt.leads
+    while waiting:
+        found = [(name, blob.metadata) for name, blob in phases(attempt).items()]
+        for name, told in found:
+            if told["phase"] == "FAILED":
+                raise BergError(f"{name}: {told['reason']}")
+        waiting = any(told["phase"] == "UP" for _, told in found)
+        attempt.pause(0.3 if waiting else 0)
 
 
 def environment(nodes: list[Node], node: Node, this: job.Job) -> dict[str, str]:
@@ -230,29 +237,42 @@ def living(attempt) -> list[str]:
 
 def watch(attempt) -> None:
     """End the job when a machine of it dies or fails; end this machine's part when the job ends."""
-    names = job.machine_names(attempt.name, attempt.job.num_machines)
     while not attempt.done.wait(WATCH_INTERVAL):
         try:
-            look(attempt, names)
+            if attempt.leads:
+                look_at_others(attempt)
+            elif attempt.read_state().final or attempt.state.state == "UPLOADING":
+                attempt.stop("ENDED", "the job ended")
+            elif takes_over(attempt):
+                attempt.stop("FAILED", f"machine {first_machine(attempt)} is gone")
         except Exception as error:  # the network may fail for a while; the next look tells
             attempt.say(f"Cannot see the other machines: {error}")
 
 
-def look(attempt, names: list[str]) -> None:
+def look_at_others(attempt) -> None:
     alive = living(attempt)
-    if not attempt.leads:
-        leader_is_gone = names[0] not in alive
-        if attempt.read_state().final or attempt.state.state == "UPLOADING":
-            attempt.stop("ENDED", "the job ended")
-        elif leader_is_gone and alive[:1] == [attempt.machine.name]:
-            attempt.leads = True
-            attempt.stop("FAILED", f"machine {names[0]} is gone")
-        return
     for name, blob in phases(attempt).items():
         if blob.metadata["phase"] == "FAILED":
             attempt.stop("FAILED", f"{name}: {blob.metadata['reason']}")
         elif name not in alive:
             attempt.stop("FAILED", f"machine {name} is gone")
+
+
+def first_machine(attempt) -> str:
+    return job.machine_names(attempt.name, attempt.job.num_machines)[0]
+
+
+def takes_over(attempt) -> bool:
+    """Whether this machine leads from now on: the first one is gone, and of the others this has the lowest rank.
+
+    Compute Engine takes some 1,500 reads a minute, so that a machine asks the less often the higher its rank.
+    """
+    if time.monotonic() < attempt.next_look:
+        return False
+    attempt.next_look = time.monotonic() + WATCH_INTERVAL * (attempt.node.rank - 0.5)
+    alive = living(attempt)
+    attempt.leads = first_machine(attempt) not in alive and alive[:1] == [attempt.machine.name]
+    return attempt.leads
 
 
 def wait_for_commands(attempt, exit_code: int) -> tuple[int, str]:
@@ -280,22 +300,39 @@ def wait_for_uploads(attempt) -> None:
         ]
         if not missing:
             return
-        time.sleep(0.5)
+        time.sleep(1)
 
 
 def wait_for_end(attempt) -> bool:
     """Wait until the leader wrote the job's end; False if it died before, and this machine leads now."""
-    first = job.machine_names(attempt.name, attempt.job.num_machines)[0]
     while not attempt.read_state().final:
-        alive = living(attempt)
-        if first not in alive and alive[:1] == [attempt.machine.name]:
-            attempt.leads = True
+        if takes_over(attempt):
             return False
         time.sleep(1)
     return True
 
 
+def tell_use(attempt) -> None:
+    """Tell the machine that leads a devbox when this one is used, until the devbox ends."""
+    for used in idle.samples(attempt.job.idle_seconds, attempt.stopped.wait):
+        if used:
+            with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
+                announce(attempt, used_at=str(time.time()))
+
+
+def others_are_used(attempt) -> bool:
+    """Whether another machine of the devbox said so lately, or may have."""
+    if attempt.job.num_machines == 1:
+        return False
+    lately = time.time() - 2 * idle.sample_seconds(attempt.job.idle_seconds)
+    try:
+        return any(float(blob.metadata.get("used_at", 0)) > lately for blob in phases(attempt).values())
+    except Exception:  # better one hour too many than a machine taken away from somebody
+        return True
+
+
 def delete_others(attempt) -> None:
-    for machine in gce.list_instances(attempt.bucket.config, attempt.name):
-        if machine["name"] != attempt.machine.name:
-            gce.delete(attempt.bucket.config, machine["zone"], machine["name"])
+    config = attempt.bucket.config
+    others = [each for each in gce.list_instances(config, attempt.name) if each["name"] != attempt.machine.name]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda machine: gce.delete(config, machine["zone"], machine["name"]), others))

@@ -3,27 +3,45 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 BUSY_CPUS = 0.1  # CPUs in use, on average over a sample, from which a machine is not idle
 BUSY_GPU = 5  # percent
 
 
-def wait(seconds: float, stopped: Callable[[float], bool], warn: Callable[[float], None]) -> bool:
+def sample_seconds(seconds: float) -> float:
+    """How long to look at a time, for a machine that may be idle for so long."""
+    return min(60.0, seconds / 20)
+
+
+def samples(seconds: float, stopped: Callable[[float], bool]) -> Iterator[bool]:
+    """Whether the machine was used, again and again until `stopped(pause)` is true."""
+    sample = sample_seconds(seconds)
+    before = cpu_seconds()
+    while not stopped(sample):
+        now = cpu_seconds()
+        yield sessions() > 0 or (now - before) / sample > BUSY_CPUS or gpu_percent() > BUSY_GPU
+        before = now
+
+
+def wait(
+    seconds: float,
+    stopped: Callable[[float], bool],
+    warn: Callable[[float], None],
+    used_elsewhere: Callable[[], bool] = lambda: False,
+) -> bool:
     """Wait until the machine was idle for `seconds`; False if `stopped(pause)` became true before.
 
     `warn` hears once how many seconds are left, when a tenth of them is (five minutes at most).
+    `used_elsewhere` is asked whether one of the other machines was used in the meantime.
     """
-    sample = min(60.0, seconds / 20)
     notice = min(300.0, seconds / 10)
-    quiet_since, before, warned = time.monotonic(), cpu_seconds(), False
-    while not stopped(sample):
-        now, used = time.monotonic(), cpu_seconds()
-        if sessions() or (used - before) / sample > BUSY_CPUS or gpu_percent() > BUSY_GPU:
-            quiet_since, warned = now, False
-        before = used
-        left = quiet_since + seconds - now
+    quiet_since, warned = time.monotonic(), False
+    for used in samples(seconds, stopped):
+        if used or used_elsewhere():
+            quiet_since, warned = time.monotonic(), False
+        left = quiet_since + seconds - time.monotonic()
         if left <= 0:
             return True
         if left <= notice and not warned:

@@ -165,7 +165,7 @@ def rest(attempt: Attempt) -> None:
         idle.tell_terminals(text)
 
     if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn, lambda: cluster.others_are_used(attempt)):
-        attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:g} h")
+        attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:.2g} h")
 
 
 def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> None:
