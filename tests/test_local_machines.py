@@ -118,9 +118,35 @@ def test_what_a_machine_sees_is_its_own(boot, sandbox, tmp_path):
 def test_system_folders_are_a_copy(boot, sandbox):
     if sandbox.files != machines.OVERLAY:
         pytest.skip("needs overlays")
-    machine = boot("#!/bin/bash\necho changed > /etc/berg-was-here && cat /etc/berg-was-here\n")
-    console_with(machine, "startup-script: changed")
-    assert not Path("/etc/berg-was-here").exists()
+    files = [Path(f"/{name}/berg-was-here") for name in machines.OVERLAID]
+    script = "".join(f"echo changed > {path} && cat {path}\n" for path in files)
+    if os.geteuid() == 0:
+        script += "rm /usr/bin/yes && cp /usr/bin/env /usr/local/bin/berg-tool && berg-tool echo replaced\n"
+    machine = boot(f"#!/bin/bash\n{script}echo end\n")
+    shown = console_with(machine, "startup-script: end")
+    assert shown.count("startup-script: changed") == len(files)
+    assert os.geteuid() != 0 or "startup-script: replaced" in shown
+    assert not any(path.exists() for path in files)
+    assert Path("/usr/bin/yes").exists() and not Path("/usr/local/bin/berg-tool").exists()
+
+
+def test_the_users_home_is_out_of_reach(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines share the host's files")
+    home, python = Path.home(), Path(sys.prefix)
+    pythons = machines.python_folders()  # the way to them is there, and nothing beside it
+    prune = " ".join(f"-path {folder} -prune -o" for folder in pythons)
+    script = (
+        f"#!/bin/bash\nexec 2>&1\nmkdir -p {home}; echo sees: $(find /root {home} -mindepth 1 {prune} -print)\n"
+        f"touch {home}/berg-was-here /root/berg-was-here /tmp/berg-was-here && echo wrote\n"
+        f"touch {python}/berg-was-here || echo refused\necho end\n"
+    )
+    shown = console_with(boot(script), "startup-script: end")
+    assert "startup-script: wrote" in shown and "startup-script: refused" in shown
+    (seen,) = [line.partition("sees:")[2].split() for line in shown.splitlines() if "sees:" in line]
+    assert [path for path in seen if not any(folder.is_relative_to(path) for folder in pythons)] == []
+    for folder in (home, Path("/tmp"), python):
+        assert not (folder / "berg-was-here").exists()
 
 
 def test_the_servers_python_runs_inside(boot, sandbox):
@@ -227,7 +253,7 @@ def test_a_killed_server_finds_its_machines_again(own):
     client.insert("dies", "#!/bin/bash\necho up\n")
     client.console_with("dies", "startup-script: up")
     status = control.status(client.folder)
-    assert status["running"] and status["machines"] == {"RUNNING": 2}
+    assert status["running"] and status["machines"] == {"RUNNING": 2} and status["buckets"] == 0
     os.kill(status["pid"], signal.SIGKILL)
     until(lambda: not control.status(client.folder)["running"], "the end of the server")
     instances = {name: client.folder / "machines" / client_id(client, name) for name in ("lives", "dies")}

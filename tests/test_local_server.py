@@ -10,17 +10,12 @@ import google.auth.exceptions
 import pytest
 import requests
 from local_cloud import (  # noqa: F401
-    KB,
     MB,
     PROJECT,
-    QUANTUM,
-    Bucket,
     Server,
     bucket,
     client,
-    crc32c,
     http_session,
-    names,
     raw,
     reason,
     server,

@@ -10,12 +10,10 @@ import subprocess
 import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 from local_cloud import (  # noqa: F401
-    KB,
     MB,
     PROJECT,
     QUANTUM,
     Bucket,
-    Server,
     bucket,
     client,
     crc32c,

@@ -345,7 +345,10 @@ def describe(sandbox: Sandbox, reason: str) -> dict:
             "name, files and /tmp. The folder that BERG_ROOT names stands for their /root."
         )
     if sandbox.user:
-        limits.append("Without root, machines cannot replace the host's system packages in their own copy.")
+        limits.append(
+            "Without root, apt-get does not work in machines (the system's files belong to nobody there), and "
+            "metadata servers do not answer on port 80 (GCE_METADATA_HOST tells the port that does)."
+        )
     if obstacle := ssh_obstacle(sandbox):
         limits.append(f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work.")
     limits.append("Machines share the host's network ports; each has a loopback address of its own.")
