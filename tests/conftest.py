@@ -4,6 +4,7 @@ The tests run in a network without a way out (loopback.py), so that a connection
 and the test that tried it fails, too.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -48,9 +49,13 @@ class Cloud:
         values = {"project": "berg-local", "bucket": bucket, "endpoint": self.url}
         return config.Config(**values, user="tester", credentials_file=str(self.folder / "credentials.json"))
 
+    @functools.cached_property
+    def session(self):
+        return self.settings().session
+
     def call(self, method: str, path: str, body=None):
         """A request with the laptop's token; returns the JSON of the answer."""
-        answer = self.settings().session.request(method, self.url + path, json=body)
+        answer = self.session.request(method, self.url + path, json=body)
         assert answer.ok, answer.text
         return answer.json() if answer.content else None
 
@@ -110,7 +115,7 @@ class Berg:
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=self.repo, env=self.environment(), stdout=pipe, stderr=pipe, text=True)
 
-    @property
+    @functools.cached_property
     def bucket(self) -> storage.Bucket:
         return storage.Bucket(self.cloud.settings(self.bucket_name))
 
@@ -196,7 +201,7 @@ def wait_for(condition, seconds: float = 30, what: str = "the condition"):
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"{what} did not come true within {seconds} s"
-        time.sleep(0.05)
+        time.sleep(0.1)
     return value
 
 

@@ -264,16 +264,6 @@ def test_stockout_and_quota_name_every_zone(berg, cloud):
     assert counts["compute.instances.insert"] == 3, "a quota of the region holds in all of its zones"
 
 
-def test_the_next_zone_is_tried(berg, cloud):
-    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
-    try:
-        ran = berg("run", "-g", "0", "-n", "second", "true")
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "on": False})
-    assert ran.returncode == 0 and "us-central1-a: out of stock" in ran.stderr
-    assert "Created second in us-central1-b" in ran.stderr
-
-
 def test_a_machine_that_lives_although_its_creation_failed(berg, cloud):
     error = {"code": "INTERNAL_ERROR", "message": "Something broke late.", "instance_lives": True}
     cloud.fault("compute.instances.insert", operation_error=error)
