@@ -2,7 +2,7 @@
 
 Every process has a copy of the network and sees its share of the images; DistributedDataParallel averages the
 gradients, so that all copies stay the same. They talk through NCCL where there are GPUs, else through gloo. The first
-process writes metrics and, after every epoch, a checkpoint; the same command again continues from it.
+process writes metrics and, after every epoch, a checkpoint, from which a run with the same --logdir continues.
 
 Not covered: mixed precision, models that do not fit into one GPU, clusters that change their size.
 """
@@ -51,10 +51,17 @@ def accuracy(network, dataset, device):
     return (network(x).argmax(1) == y).float().mean().item()
 
 
-def save(path, **content):
+def save(path, content):
     temporary = path.with_suffix(".tmp")  # renamed: a kill leaves the old checkpoint or the new, never a half
     torch.save(content, temporary)
     temporary.replace(path)
+
+
+def load(path):
+    """Return on every process the checkpoint that the first one finds; None without one."""
+    found = [torch.load(path, map_location="cpu") if dist.get_rank() == 0 and path.exists() else None]
+    dist.broadcast_object_list(found)
+    return found[0]
 
 
 def main():
@@ -84,19 +91,14 @@ def main():
     sampler = DistributedSampler(training, seed=0)  # deals the images out, in another order every epoch
     loader = DataLoader(training, args.batch_size, sampler=sampler)
 
-    checkpoint, first = args.logdir / "checkpoint.pt", 1
+    args.logdir.mkdir(parents=True, exist_ok=True)
     metrics = []
-    if rank == 0:
-        args.logdir.mkdir(parents=True, exist_ok=True)
-    found = [torch.load(checkpoint, map_location="cpu") if rank == 0 and checkpoint.exists() else None]
-    dist.broadcast_object_list(found)  # only the first machine has the file
-    if found[0]:
-        network.load_state_dict(found[0]["network"])
-        optimizer.load_state_dict(found[0]["optimizer"])
-        metrics = found[0]["metrics"]
-        first = len(metrics) + 1
+    if checkpoint := load(args.logdir / "checkpoint.pt"):
+        network.load_state_dict(checkpoint["network"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        metrics = checkpoint["metrics"]
 
-    for epoch in range(first, args.epochs + 1):
+    for epoch in range(len(metrics) + 1, args.epochs + 1):
         start = time.perf_counter()
         sampler.set_epoch(epoch)
         loss = train_epoch(model, optimizer, loader, device)
@@ -106,9 +108,9 @@ def main():
             row["test_accuracy"] = round(accuracy(network, test, device), 4)
             metrics.append(row)
             print(json.dumps(row), flush=True)
-            lines = "".join(json.dumps(row) + "\n" for row in metrics)
-            (args.logdir / "metrics.jsonl").write_text(lines)
-            save(checkpoint, network=network.state_dict(), optimizer=optimizer.state_dict(), metrics=metrics)
+            (args.logdir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+            state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "metrics": metrics}
+            save(args.logdir / "checkpoint.pt", state)
     dist.destroy_process_group()
 
 
