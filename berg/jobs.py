@@ -19,6 +19,7 @@ KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of 
 BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 STARTUP_LINE = re.compile(r"startup-script: (.*)")  # on the serial console, among the kernel's lines
+HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only the log has every line
 
 
 @dataclass
@@ -237,21 +238,23 @@ def follow(
     bucket = Bucket(config)
     offsets: dict[str, int] = {}
     console = ""
-    shown: list[str] = []  # lines of the console, which the log begins with
+    shown: list[bytes] = []  # lines of the console, which the log begins with
     while True:
         found = find(config, name)  # before reading: a log is complete once the state is final
         several = bool(found.state and found.state.job.get("machines", 1) > 1 and not machine)
         for log in logs_of(bucket, found.name, machine):
             while chunk := bucket.read_from(log, offsets.get(log, 0), offsets.get(log, 0) + BLOCK):
                 offsets[log] = offsets.get(log, 0) + len(chunk)
-                while shown and chunk.startswith(shown[0].encode()):
-                    chunk = chunk[len(shown.pop(0).encode()) :]
+                while (line := chunk[: chunk.find(b"\n") + 1]) in shown:
+                    del shown[: shown.index(line) + 1]
+                    chunk = chunk[len(line) :]
                 write(machine_of(log) if several else "", chunk)
         if not offsets and found.machine and not several:
             output = gce.serial_output(config, found.machine["zone"], found.machine["name"])
-            lines = [f"[berg] {line}\n" for line in STARTUP_LINE.findall(output.removeprefix(console))]
-            write("", "".join(lines).encode())
-            shown += lines
+            for text in STARTUP_LINE.findall(output.removeprefix(console)):
+                if not (found.state and shown and shown[-1].startswith(HANDOVER)):
+                    shown.append(f"[berg] {text}\n".encode())
+                    write("", shown[-1])
             console = output
         if (found.state.final and leaves(found)) if found.state else not found.machine:
             return found.state
