@@ -130,6 +130,20 @@ def test_system_folders_are_a_copy(boot, sandbox):
     assert Path("/usr/bin/yes").exists() and not Path("/usr/local/bin/berg-tool").exists()
 
 
+def test_users_other_than_root_find_their_way(boot, sandbox):
+    if sandbox.user or sandbox.files == machines.PLAIN:
+        pytest.skip("in a user namespace there is only root")
+    mask = os.umask(0o077)  # as the server's
+    try:
+        machine = boot(
+            "#!/bin/bash\numask; setpriv --reuid 65534 --clear-groups sh -c 'cat /etc/hosts; ls /'; echo end\n"
+        )
+    finally:
+        os.umask(mask)
+    shown = console_with(machine, "startup-script: end")
+    assert "metadata.google.internal" in shown and "startup-script: workspace" in shown and "script: 0022" in shown
+
+
 def test_the_users_home_is_out_of_reach(boot, sandbox):
     if sandbox.files == machines.PLAIN:
         pytest.skip("plain machines share the host's files")

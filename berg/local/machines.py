@@ -102,6 +102,7 @@ def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
             stderr=console,
             env=environment(machine),
             cwd="/",
+            umask=0o022,  # the server's own is for private files
             start_new_session=True,
         )
 
@@ -114,13 +115,13 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
     for name in ("tmp", "run", "old"):
         if (root / name).exists():
             remove(root / name)
-    for name in SKELETON:
-        (root / name).mkdir(parents=True, exist_ok=True)
+    for path in (root, *(root / name for name in SKELETON), *(folder / "upper" / name for name in OVERLAID)):
+        make_public(path)
     (root / "tmp").mkdir(mode=0o1777)
     (root / "tmp").chmod(0o1777)
     (folder / "empty").mkdir(exist_ok=True)
+    (folder / "upper/root").mkdir(exist_ok=True)
     for name in (*OVERLAID, "root"):
-        (folder / "upper" / name).mkdir(parents=True, exist_ok=True)
         (folder / "work" / name).mkdir(parents=True, exist_ok=True)
     write_system_files(machine)
     if sandbox.files != PLAIN:
@@ -138,6 +139,12 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
         script.write_text(machine.startup_script)
 
 
+def make_public(folder: Path) -> None:
+    """Make a folder that users of the machine other than root may enter, whatever the server's umask."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+
+
 def write_system_files(machine: Machine) -> None:
     etc = machine.folder / "upper/etc"
     (etc / "hostname").write_text(machine.name + "\n")
@@ -151,9 +158,11 @@ def write_system_files(machine: Machine) -> None:
         # A token of the embedded cloud is none of Google's business: nothing answers at this address.
         f"{machine.address} iamcredentials.googleapis.com\n"
     )
+    for name in ("hostname", "resolv.conf", "hosts"):
+        (etc / name).chmod(0o644)
+    make_public(machine.folder / "upper/usr/sbin")
     for name in ("poweroff", "halt", "shutdown"):
         program = machine.folder / "upper/usr/sbin" / name
-        program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(POWER_OFF)
         program.chmod(0o755)
 
