@@ -121,6 +121,8 @@ def prepare(
     seconds = max_hours * 3600
     if not math.isfinite(seconds) or not LIMITS[0] <= seconds <= LIMITS[1]:
         raise BergError(f"--max-hours {max_hours:g} is not possible: Google takes 30 seconds to 120 days")
+    if not 0 <= idle_hours <= 1e6:
+        raise BergError(f"--idle-hours {idle_hours:g} is not possible: give hours, or 0 for never")
     if not 10 <= disk_gb <= 65536:
         raise BergError(f"--disk-gb {disk_gb} is not possible: a boot disk has 10 to 65536 GB")
     variables = dict(parse_env(text) for text in env)
@@ -158,7 +160,7 @@ def prepare(
         kind="devbox" if cmd is None else "job",
         num_machines=num_machines,
         run_on="each" if each else "first",
-        idle_seconds=round(idle_hours * 3600),
+        idle_seconds=math.ceil(idle_hours * 3600),
         gpus_per_machine=shape.num_gpus,
         gpu_type=shape.gpu_type,
         machine_type=shape.machine_type,

@@ -115,7 +115,7 @@ def test_mpi_on_three_machines(berg):
     lines = [f"process {rank} of 6 on {host}" for rank, host in enumerate(hosts)]
     assert notes["hello"]["out"].splitlines() == [*lines, "the sum of the ranks on 3 hosts is 15"]
     assert (notes["exit"]["code"], notes["killed"]["code"]) == (7, 137)
-    assert notes["exit"]["seconds"] < 10 and notes["killed"]["seconds"] < 10
+    assert max(notes["exit"]["seconds"], notes["killed"]["seconds"]) < 20  # of 987
     assert notes["left by killed"] == notes["left by interrupted"] == ""
     assert notes["nothing"]["code"] == 2 and "Missing argument 'PROGRAM...'" in notes["nothing"]["err"]
     spoken = notes["environment"]["out"].splitlines()
@@ -245,8 +245,8 @@ def read_terminal(terminal: int, text: bytes) -> None:
 @needs_ssh
 def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
     """Two machines: first somebody looks at the first one's panes, then the second one computes."""
-    (berg.home / ".ssh").mkdir()
-    launched(berg, "devbox", "-m", "2", "-g", "0", "-n", "den", "--idle-hours", "0.0014")
+    launched(berg, "ssh-config")  # makes the key, so that the devbox knows it before it can be idle
+    launched(berg, "devbox", "-m", "2", "-g", "0", "-n", "den", "--idle-hours", "0.00138")
     patience = 5.0
     terminal, other_end = pty.openpty()
     command = [sys.executable, "-m", "berg", "ssh", "den", "-t", "--", "tt"]
@@ -277,6 +277,8 @@ def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
 def test_what_cannot_be_had_leaves_nothing(berg, cloud):
     refused = berg("run", "-m", "0", "-g", "0", "true")
     assert refused.returncode == 1 and "--machines 0 is not possible: give 1 to 1000" in refused.stderr
+    refused = berg("devbox", "-g", "0", "--idle-hours", "-1")
+    assert refused.returncode == 1 and "--idle-hours -1 is not possible" in refused.stderr
     planned = launched(berg, "run", "-m", "11", "-g", "0", "-n", "many", "--dry-run", "true")
     request = json.loads(planned.stdout)
     assert list(request["perInstanceProperties"]) == [f"many-{rank:02}" for rank in range(11)]
