@@ -31,6 +31,7 @@ from berg.worktree import Stamp
 
 CODE = "/root/code"
 STEP, LONGEST_BURST = 50, 1000  # ms without a change that end a burst of saves; ms after which it is sent anyway
+SETTLES = 120  # seconds from a machine's answer in which its worker may still restore the checkout
 RESCAN = 10  # seconds: some file systems tell nothing, and a rule outside of the repo may change
 PATIENCE = 300  # seconds that --once waits for a machine that does not answer
 SHOWN = 3  # files named in a line
@@ -39,7 +40,7 @@ LARGE = 8 << 20  # bytes worth a word before they are sent
 RSYNC = ["rsync", "--from0", "--files-from=-", "--ignore-missing-args", "--checksum", "--links", "--perms", "--times"]
 RSYNC += ["--omit-dir-times", "--compress", "--protect-args", "--8-bit-output", "--temp-dir=.git"]
 RSYNC += ["--out-format=%i %b %n"]
-PARTIAL, VANISHED = 23, 24  # exit codes of rsync after which everything else has been sent
+USAGE, PARTIAL, VANISHED = 1, 23, 24  # exit codes of rsync; after the last two everything else has been sent
 SENT = re.compile(r"(?:<f|cL)\S* (\d+) (.*)")  # not: a folder, or what is the same but for time and mode
 SENT_OR_MODE = re.compile(r"(?:<f|cL|\.f..[.t]p)\S* (\d+) (.*)")
 
@@ -68,7 +69,9 @@ class Place:
     has: dict[str, Stamp | None] | None = None
     tracked: set[str] = field(default_factory=set)
     pushed: set[str] = field(default_factory=set)  # not tracked there: what the list on the machine says
+    index: bytes = b""  # which one git has there; a checkout that is made anew has another
     ready: bool = False
+    reached: float = 0  # when it answered, on the monotonic clock
     process: subprocess.Popen | None = None
     ended: bool = False
 
@@ -124,12 +127,19 @@ def last_line(text: str) -> str:
 
 def look(place: Place) -> None:
     """Ask the machine what it has of ours."""
-    if place.remote(["test", "-e", f"{place.folder}/.git/index"]).returncode:
-        raise Away(f"{place.folder} is not checked out yet")
+    place.index = index_of(place)
     place.tracked, untracked = worktree.list_files(place.git)
     listed = place.remote(["cat", f"{place.folder}/.git/berg-pushed"])
     place.pushed = set(snapshot.names(listed.stdout))
     place.has = dict.fromkeys(place.tracked | (place.pushed & untracked))
+
+
+def index_of(place: Place) -> bytes:
+    """Inode and time of git's index on the machine; it is the last that a checkout writes."""
+    done = place.remote(["stat", "--format=%i %y", f"{place.folder}/.git/index"])
+    if done.returncode:
+        raise Away(f"waiting for its checkout of the code, {place.folder}")
+    return done.stdout
 
 
 def note(place: Place, pushed: set[str]) -> None:
@@ -146,12 +156,13 @@ def joined(paths: list[str]) -> bytes:
 def push(root: Path, files: dict[str, Stamp | None], place: Place, say: Say = lambda text: None) -> Report:
     """Make one machine's checkout as `files` of the working tree; raises Away if it cannot be reached."""
     began = time.monotonic()
-    first = place.has is None
-    if place.has is None:
+    changed, gone = compare(root, files, place)
+    if place.has is not None and not changed and not gone and began > place.reached + SETTLES:
+        return Report([], [], 0, 0)
+    first = place.has is None or index_of(place) != place.index
+    if first:
         look(place)
-        assert place.has is not None
-    changed = [path for path, stamp in files.items() if stamp and place.has.get(path) != stamp]
-    gone = [path for path in place.has if path not in files and worktree.is_gone(root, path, files)]
+        changed, gone = compare(root, files, place)
     ours = files.keys() - place.tracked
     note(place, place.pushed | ours)  # before they are sent: what is lost from here on is still known to be ours
     complaint = remove(place, gone, files) if gone else ""
@@ -167,6 +178,13 @@ def push(root: Path, files: dict[str, Stamp | None], place: Place, say: Say = la
     sent, size = [match[2] for match in matches], sum(int(match[1]) for match in matches)
     seconds = time.monotonic() - began
     return Report(sorted(sent), sorted(gone), size, seconds, len(files) if first else 0, complaint + more)
+
+
+def compare(root: Path, files: dict[str, Stamp | None], place: Place) -> tuple[list[str], list[str]]:
+    """Which files to send to a machine, and which to delete there."""
+    has = place.has or {}
+    changed = [path for path, stamp in files.items() if stamp and has.get(path) != stamp]
+    return changed, [path for path in has if path not in files and worktree.is_gone(root, path, files)]
 
 
 def remove(place: Place, gone: list[str], files: dict[str, Stamp | None]) -> str:
@@ -188,6 +206,8 @@ def send(root: Path, paths: list[str], place: Place) -> tuple[list[str], str]:
     command = [*RSYNC, *path_there, "--rsh", shlex.join(place.ssh), "./", target]
     # Without "./" rsync would take names that begin with # or ; for comments.
     done = place.call(command, cwd=root, stdin=joined([f"./{path}" for path in paths]))
+    if done.returncode == USAGE:
+        raise BergError(f"{explain(done.stderr, USAGE)}. Berg needs rsync 3.1, here and on the machine (macOS: brew)")
     if done.returncode not in (0, PARTIAL, VANISHED):
         raise Away(explain(done.stderr, done.returncode))
     return done.stdout.decode(errors="replace").splitlines(), done.stderr if done.returncode == PARTIAL else ""
@@ -276,9 +296,8 @@ class Push:
         while not self.over.is_set():
             try:
                 place.ssh, place.destination = place.locate()
-                if place.remote(["test", "-e", f"{place.folder}/.git/index"]).returncode:
-                    raise Away(f"waiting for its checkout of the code, {place.folder}")
-                place.ready = True
+                index_of(place)
+                place.reached, place.ready = time.monotonic(), True
                 break
             except Gone as error:
                 self.lost[place.name] = error.message
@@ -343,9 +362,10 @@ def megabytes(size: int) -> str:
 def multiplex(options: list[str], sockets: Path) -> list[str]:
     """Ssh with one connection for all that goes to a machine: a handshake takes longer than a small transfer.
 
-    A connection that is dead is noticed after 15 seconds.
+    A connection that is dead is noticed after 15 seconds. One that is not used is closed after 300: an open one
+    keeps a devbox from being idle.
     """
-    settings = ["ControlMaster=auto", f"ControlPath={ssh.as_path(sockets)}/%C", "ControlPersist=60", "BatchMode=yes"]
+    settings = ["ControlMaster=auto", f"ControlPath={ssh.as_path(sockets)}/%C", "ControlPersist=300", "BatchMode=yes"]
     settings += ["ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10"]
     return ["ssh", *(word for setting in settings for word in ("-o", setting)), *options]
 

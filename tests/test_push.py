@@ -372,6 +372,15 @@ def test_a_connection_that_is_lost_comes_back(repo, place, server):
     assert not [line for line in lines if "Error" in line]
 
 
+def test_a_checkout_that_is_made_anew_is_compared_again(repo, place, monkeypatch):
+    monkeypatch.setattr(push, "RESCAN", 1)
+    with pushing(repo, place):
+        write(repo / "train.py", "edited")
+        wait_for(lambda: Path(place.folder, "train.py").read_text() == "edited")
+        git(Path(place.folder), "reset", "-q", "--hard")  # as a machine's worker does after a reboot
+        wait_for(lambda: Path(place.folder, "train.py").read_text() == "edited")
+
+
 def test_it_waits_for_the_checkout(repo, server, tmp_path, sockets):
     place = place_at(server, repo, tmp_path / "machine", sockets)
     shutil.move(place.folder, tmp_path / "aside")
@@ -395,6 +404,12 @@ def test_a_machine_that_is_gone_ends_it(repo, place):
         push.Push(repo, [place], lambda line: None).run()
 
 
+def test_an_rsync_that_is_too_old_ends_it(repo, place, monkeypatch):
+    monkeypatch.setattr(push, "RSYNC", ["rsync", "--an-option-of-later"])
+    with pytest.raises(BergError, match="an-option-of-later: unknown option. Berg needs rsync 3.1"):
+        push.Push(repo, [place], lambda line: None).run()
+
+
 def test_a_system_that_reports_no_changes_is_looked_at(repo, place, monkeypatch):
     import watchfiles
 
@@ -410,42 +425,54 @@ def test_a_system_that_reports_no_changes_is_looked_at(repo, place, monkeypatch)
 
 @needs_machines
 def test_sync_to_the_machines_of_a_job(berg):
-    with berg_started(berg, "run", "-g", "0", "-m", "2", "-n", "pair", "sleep 1000"):
-        write(berg.repo / "new.py", "print('pushed')\n")
-        done = berg("sync", "pair", "--once")
-        assert (done.returncode, done.stdout) == (0, ""), done.stderr
-        assert done.stderr.count("sent new.py") == 2, done.stderr
-        for machine in ("pair-0", "pair-1"):
-            shown = berg("ssh", machine, "--", "python3", "code/proj/new.py")
-            assert shown.stdout == "pushed\n", shown.stderr
-        running = berg.start("sync", "pair")
-        lines: list[str] = []
-        reader = threading.Thread(target=lambda: lines.extend(iter(running.stderr.readline, "")))
-        reader.start()
-        wait_for(lambda: compared("pair-0", lines) and compared("pair-1", lines), what="the first pass")
-        write(berg.repo / "new.py", "print('again')\n")
-        wait_for(lambda: any("pair-0, pair-1: sent new.py" in line for line in lines), what="the second")
-        running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 0
-        reader.join()
-        assert lines[-1] == "Stopped; what was pushed stays on the machines\n"
-        assert not [line for line in lines if "Traceback" in line]
-        assert berg("ssh", "pair-1", "--", "python3", "code/proj/new.py").stdout == "again\n"
-
-        other = berg.repo.parent / "other"
-        shutil.copytree(berg.repo, other)
-        refused = berg("sync", "pair", cwd=other)
-        assert refused.returncode == 1
-        assert "pair was started in the repo 'proj', and this is 'other'" in refused.stderr
-
-
-@contextmanager
-def berg_started(berg, *arguments: str):
-    started = berg(*arguments)
+    started = berg("run", "-g", "0", "-m", "2", "-n", "pair", "sleep 1000")
     assert started.returncode == 0, started.stderr
-    name = started.stdout.strip()
-    yield name
-    berg("kill", name, "--now")
+    write(berg.repo / "new.py", "print('pushed')\n")
+    done = berg("sync", "pair", "--once")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr.count("sent new.py") == 2, done.stderr
+    running = berg.start("sync", "pair")
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(running.stderr.readline, "")))
+    reader.start()
+    wait_for(lambda: compared("pair-0", lines) and compared("pair-1", lines), what="the first pass")
+    write(berg.repo / "new.py", "print('again')\n")
+    wait_for(lambda: any("pair-0, pair-1: sent new.py" in line for line in lines), what="the second")
+    running.send_signal(signal.SIGINT)
+    assert running.wait(20) == 0
+    reader.join()
+    assert lines[-1] == "Stopped; what was pushed stays on the machines\n"
+    assert not [line for line in lines if "Traceback" in line]
+    assert berg("ssh", "pair-1", "--", "python3", "code/proj/new.py").stdout == "again\n"
+
+    other = berg.repo.parent / "other"
+    shutil.copytree(berg.repo, other)
+    refused = berg("sync", "pair", cwd=other)
+    assert refused.returncode == 1
+    assert "pair was started in the repo 'proj', and this is 'other'" in refused.stderr
+
+
+@needs_machines
+def test_a_devbox_that_reboots_keeps_what_was_pushed_and_gets_the_rest(berg, cloud):
+    started = berg("devbox", "-g", "0", "-n", "box")
+    assert started.returncode == 0, started.stderr
+    running = berg.start("sync", "box")
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(running.stderr.readline, "")))
+    reader.start()
+    wait_for(lambda: compared("box", lines), 60, what="the first pass")
+    write(berg.repo / "new.py", "print('before')\n")
+    wait_for(lambda: any("box: sent new.py" in line for line in lines), what="the edit")
+    zone = berg.machines()["box"]["zone"].rpartition("/")[2]
+    cloud.call("POST", f"/compute/v1/projects/berg-local/zones/{zone}/instances/box/reset")
+    write(berg.repo / "train.py", "print('meanwhile')\n")
+    wait_for(lambda: any("sent train.py" in line for line in lines), 60, what="the edit during the reboot")
+    wait_for(lambda: berg.log("box").count("Ready") == 2, 60, what="the worker's second run")
+    shown = berg("ssh", "box", "--", "cd code/proj && python3 new.py && python3 train.py")
+    assert shown.stdout == "before\nmeanwhile\n", shown.stderr + "".join(lines)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(20) == 0
+    reader.join()
 
 
 def test_unknown_names_and_folders_without_a_repo(berg, tmp_path):
