@@ -102,6 +102,10 @@ def restore(attempt: Attempt) -> None:
     """Check out the snapshot, and leave a copy of the job beside its results."""
     this = attempt.job
     packs = boot.BERG / "packs"
+    copy = RESULTS / this.results_dir / "berg_job_metadata.json"
+    if copy.exists() and not this.cmd:
+        attempt.say("Left the code as it was before the reboot: people change it here")
+        return
 
     def bring(name: str) -> None:
         from google.api_core import exceptions
@@ -117,7 +121,6 @@ def restore(attempt: Attempt) -> None:
     snapshot.restore(this.snapshot, folder, lambda name: (packs / name.replace("/", "%")).open("rb"))
     shutil.rmtree(packs)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
-    copy = RESULTS / this.results_dir / "berg_job_metadata.json"
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_text(this.to_json())
 
