@@ -68,7 +68,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
 
 
 async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
-    """Refuse unknown and forbidden projects and unknown places before any handler runs."""
+    """Refuse unknown and forbidden projects and places, and know a repeated request, before any handler runs."""
     project = call.params["project"]
     known = cloud.projects.get(project)
     if known is None and project not in catalog.IMAGES:
@@ -79,7 +79,10 @@ async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
     for place in ("zone", "region"):
         if place in call.params and call.method != f"compute.{place}s.get":
             checks.check_place(place, call.params[place])
-    return await handler(cloud.compute, call)
+    request_id = call.params.get("requestId")
+    if request_id == "00000000-0000-0000-0000-000000000000":
+        raise checks.invalid("requestId", request_id, "A zero UUID is not supported.")
+    return cloud.compute.repeated(request_id) or await handler(cloud.compute, call)
 
 
 # --- instances
@@ -87,20 +90,10 @@ async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
 
 async def insert(compute: Compute, call: Call) -> dict:
     project, zone, body = call.params["project"], call.params["zone"], call.body or {}
-    done = repeated(compute, call)
-    if done:
-        return done
     instance, disk = make_instance(compute, project, zone, body)
     operation = new_operation(compute, call, "insert", instance)
     compute_power.insert(compute, instance, disk, operation)
     return operation
-
-
-def repeated(compute: Compute, call: Call) -> dict | None:
-    request_id = call.params.get("requestId")
-    if request_id == "00000000-0000-0000-0000-000000000000":
-        raise checks.invalid("requestId", request_id, "A zero UUID is not supported.")
-    return compute.repeated(request_id)
 
 
 def new_operation(compute: Compute, call: Call, kind: str, instance: Instance) -> dict:
@@ -117,9 +110,6 @@ async def get_instance(compute: Compute, call: Call) -> dict:
 
 
 async def change_power(compute: Compute, call: Call) -> dict:
-    done = repeated(compute, call)
-    if done:
-        return done
     instance = instance_of(compute, call)
     verb = call.method.rpartition(".")[2]
     operation = new_operation(compute, call, verb, instance)

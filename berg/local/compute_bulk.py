@@ -27,10 +27,6 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
     region = call.params.get("region") or catalog.ZONES[call.params["zone"]]
     scope = f"regions/{region}" if "region" in call.params else f"zones/{call.params['zone']}"
-    request_id = call.params.get("requestId")
-    done = compute.repeated(request_id)
-    if done:
-        return done
     properties = body.get("instanceProperties", {})
     names = choose_names(compute, project, region, body)
     least = int(body.get("minCount", len(names)))
@@ -43,7 +39,7 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
                 raise checks.already_exists(f"projects/{project}/zones/{zone}/instances/{name}")
     samples = samples_by_zone(compute, project, zones, {**properties, "name": names[0]})
     path, group = f"projects/{project}/{scope}/instances", str(uuid.uuid4())
-    ids = {"clientOperationId": request_id, "operationGroupId": group}
+    ids = {"clientOperationId": call.params.get("requestId"), "operationGroupId": group}
     operation = compute.operation(project, "bulkInsert", path, scope, call.principal, **ids)
     error = compute.faults.take_operation_error(call.method, call.params.get("zone"))
     sample = next(iter(samples.values()))
