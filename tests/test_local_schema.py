@@ -144,6 +144,28 @@ def test_every_method_is_found_by_its_own_path(service):
         assert len(values) == path.count("x%2Fy")
 
 
+def test_names_of_many_segments_are_one_parameter():
+    api = schema.load("secretmanager")
+    base = "projects/p/secrets/s"
+
+    def found(verb, path):
+        method, values = schema.match(api, verb, path)
+        return method.id.removeprefix("secretmanager.projects."), values
+
+    assert found("GET", base) == ("secrets.get", {"name": base})
+    assert found("POST", f"{base}:addVersion") == ("secrets.addVersion", {"parent": base})
+    assert found("GET", f"{base}:getIamPolicy") == ("secrets.getIamPolicy", {"resource": base})
+    assert found("GET", f"{base}/versions/1:access") == ("secrets.versions.access", {"name": f"{base}/versions/1"})
+    assert found("POST", "projects/p/secrets") == ("secrets.create", {"parent": "projects/p"})
+    assert schema.match(api, "POST", f"{base}:fly") is None
+    project = schema.match(schema.load("cloudresourcemanager"), "POST", "projects/p:getIamPolicy")
+    assert project[0].id == "cloudresourcemanager.projects.getIamPolicy" and project[1] == {"resource": "p"}
+    # An encoded slash makes one segment more than the pattern allows.
+    method, values = schema.match(api, "GET", "projects/p/secrets/a%2Fb")
+    with pytest.raises(ApiError):
+        schema.check_params(api, method, values, [])
+
+
 def test_unknown_paths_match_nothing():
     api = schema.load("storage")
     assert schema.match(api, "GET", "b/bucket/objects") is None

@@ -26,23 +26,33 @@ STATUS_NAMES = {
 class ApiError(Exception):
     """An answer other than success: HTTP status, Google's machine-readable reason, a sentence for people."""
 
-    def __init__(self, status: int, reason: str, message: str, domain: str = "global", details: list | None = None):
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        domain: str = "global",
+        details: list | None = None,
+        code: str = "",  # gRPC code, where it is not the usual one of the status
+    ):
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
         self.domain = domain
         self.details = details
+        self.code = code or STATUS_NAMES.get(status, "")
 
-    def body(self) -> dict:
-        """Return the error in Google's shape: `{"error": {"code", "message", "errors", "status"}}`."""
-        error: dict[str, Any] = {
-            "code": self.status,
-            "message": self.message,
-            "errors": [{"message": self.message, "domain": self.domain, "reason": self.reason}],
-        }
-        if self.status in STATUS_NAMES:
-            error["status"] = STATUS_NAMES[self.status]
+    def body(self, reasons: bool = True) -> dict:
+        """Return the error in Google's shape: `{"error": {"code", "message", "errors", "status"}}`.
+
+        Only the older APIs, Compute Engine and Cloud Storage, write `errors`, with the reasons.
+        """
+        error: dict[str, Any] = {"code": self.status, "message": self.message}
+        if reasons:
+            error["errors"] = [{"message": self.message, "domain": self.domain, "reason": self.reason}]
+        if self.code:
+            error["status"] = self.code
         if self.details:
             error["details"] = self.details
         return {"error": error}

@@ -4,8 +4,8 @@ The documents ship with google-api-python-client, so nothing here was typed in b
 parameters, enums, patterns and field types are Google's own.
 
 Not covered: `readOnly` fields in a request (Google ignores them, so do we), rules that stand only in
-descriptions (the handlers know those), `fields` masks that name a field which no schema has, and the
-few paths with a multi-segment `{+parameter}`.
+descriptions (the handlers know those), `fields` masks that name a field which no schema has, and
+Compute Engine's few paths with a multi-segment `{+parameter}` among others.
 """
 
 import base64
@@ -35,7 +35,8 @@ TRUE, FALSE = {"true", "1", "t", "y", "yes"}, {"false", "0", "f", "n", "no"}
 class Method:
     id: str  # "compute.instances.insert"
     verb: str
-    segments: tuple[str, ...]  # of the path below the service's base; "{name}" for a parameter
+    segments: tuple[str, ...]  # of the path below the service's base; "{name}" or "{name}:verb" for a parameter
+    whole: tuple[str, str, str] | None  # of a path with `{+name}`: what stands before it, "name", what follows
     params: dict[str, dict]
     request: dict | None  # schema of the body
     response: dict | None  # schema of the answer
@@ -64,7 +65,8 @@ def load(name: str) -> Api:
     _add_methods(api, document)
     for methods in api.routes.values():
         # A literal segment wins over a parameter: `o/bulkRestore` is not the object "bulkRestore".
-        methods.sort(key=lambda m: [s.startswith("{") for s in m.segments])
+        # So does a custom verb: `secrets/a:getIamPolicy` is not the secret "a:getIamPolicy".
+        methods.sort(key=lambda m: [(s.startswith("{"), s.endswith("}")) for s in m.segments])
     return api
 
 
@@ -77,13 +79,19 @@ def _without_prose(value: dict) -> dict:
 
 def _add_methods(api: Api, resource: dict) -> None:
     for spec in resource.get("methods", {}).values():
-        if "{+" in spec["path"]:
-            continue
-        segments = tuple(spec["path"].split("/"))
+        path, whole = spec["path"].removeprefix("v1/"), None
+        if "{+" in path:
+            before, _, rest = path.partition("{+")
+            name, _, after = rest.partition("}")
+            if "{" in before + after:
+                continue
+            whole, path = (before, name, after), spec["flatPath"].removeprefix("v1/")
+        segments = tuple(path.split("/"))
         method = Method(
             spec["id"],
             spec["httpMethod"],
             segments,
+            whole,
             spec.get("parameters", {}),
             spec.get("request"),
             spec.get("response"),
@@ -101,13 +109,17 @@ def match(api: Api, verb: str, path: str) -> tuple[Method, dict[str, str]] | Non
     for method in api.routes.get((verb, len(parts)), []):
         values = {}
         for segment, part in zip(method.segments, parts, strict=True):
-            if segment[0] == "{":
-                values[segment[1:-1]] = part
+            name, _, verb_suffix = segment[1:].partition("}")
+            if segment[0] == "{" and part.endswith(verb_suffix):
+                values[name] = part.removesuffix(verb_suffix)
             elif segment != part:
                 break
         else:
             if "" in values.values():
                 continue
+            if method.whole:
+                before, name, after = method.whole
+                values = {name: path[len(before) : len(path) - len(after)]}
             # Bytes that are no UTF-8 pass as surrogates; `check_params` refuses them.
             return method, {name: unquote(value, errors="surrogateescape") for name, value in values.items()}
     return None
