@@ -1,4 +1,4 @@
-"""Compute Engine's lists, plain and aggregated, with `filter`, `maxResults` and `pageToken`.
+"""Compute Engine's lists, plain and aggregated, with `filter`, `maxResults` and `pageToken`; those of newer APIs.
 
 Both filter languages: `labels.berg=1 AND (status=RUNNING OR name:web*)` and the older `name eq "web-.*"`, with
 NOT, `-`, AND, OR, parentheses and terms side by side. Not covered: AND within a quoted comparison, functions,
@@ -57,6 +57,12 @@ def empty_scope(scope: str) -> dict:
     message = f"There are no results for scope '{scope}' on this page."
     data = [{"key": "scope", "value": scope}]
     return {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}}
+
+
+def resources(params: dict, kind: str, rows: list[dict], size: int) -> dict:
+    """One page of a list of the newer APIs, which say `pageSize` and have no kind; `size` is their default."""
+    kept, token = page(rows, {**params, "maxResults": params.get("pageSize") or size})
+    return {**({kind: kept} if kept else {}), **({"nextPageToken": token} if token else {})}
 
 
 def page(rows: list[dict], params: dict) -> tuple[list[dict], str | None]:

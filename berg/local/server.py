@@ -19,9 +19,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from aiohttp import web
 
-from berg.local import compute_api, control_api, schema, storage_api
+from berg.local import compute_api, control_api, schema, secrets_api, storage_api
 from berg.local.errors import ApiError
 from berg.local.faults import Fault, Faults, RequestLog
+from berg.local.secret_store import Secrets
 from berg.local.storage import Storage
 from berg.local.tokens import Tokens, write_private
 
@@ -29,6 +30,8 @@ log = logging.getLogger("berg.local")
 
 MAX_JSON_BODY = 64 << 20
 BATCH_LIMITS = {"compute": 1000, "storage": 100}  # calls in one batch, as documented
+SERVICES = ("compute", "storage", "secretmanager")  # each below /<service>/v1/
+WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
 STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
 UNKNOWN = "unknown"  # method id in the log and for faults, of requests that match nothing
@@ -59,6 +62,7 @@ class Cloud:
     projects: dict[str, dict]  # id -> {"number": "123...", "access": True}
     tokens: Tokens
     storage: Storage
+    secrets: Secrets
     faults: Faults
     compute: Any = None  # compute.Compute
     requests: RequestLog = field(default_factory=RequestLog)
@@ -68,6 +72,13 @@ class Cloud:
 
     def save_projects(self) -> None:
         write_private(self.folder / "projects.json", self.projects)
+
+    def project_named(self, name: str) -> str | None:
+        """The id of the project with this id or number; None if there is none, or no access to it."""
+        for project, entry in self.projects.items():
+            if name in (project, entry["number"]) and entry["access"]:
+                return project
+        return None
 
     def add_project(self, project: str, access: bool = True) -> None:
         """Add a project, or change whether principals of this cloud may use it."""
@@ -81,7 +92,8 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
     folder.mkdir(parents=True, exist_ok=True)
     saved = folder / "projects.json"
     projects = json.loads(saved.read_text()) if saved.exists() else {}
-    cloud = Cloud(folder, port, projects, Tokens(folder), Storage(folder / "storage"), Faults())
+    storage, secrets = Storage(folder / "storage"), Secrets(folder / "secrets")
+    cloud = Cloud(folder, port, projects, Tokens(folder), storage, secrets, Faults())
     if project not in projects:
         cloud.add_project(project)
     return cloud
@@ -91,7 +103,7 @@ def make_app(cloud: Cloud) -> web.Application:
     """Return the application that serves `cloud`."""
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
-    app[HANDLERS] = storage_api.handlers(cloud)
+    app[HANDLERS] = {**storage_api.handlers(cloud), **secrets_api.handlers(cloud)}
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))
         app.middlewares.append(network)
@@ -131,7 +143,7 @@ async def network(request: web.Request, handler: Callable) -> web.StreamResponse
 
 
 async def api(request: web.Request) -> web.StreamResponse:
-    """Answer one request to the Compute or Storage API, and log it."""
+    """Answer one request to one of the APIs, and log it."""
     cloud = request.app[CLOUD]
     path, _, query = request.raw_path.partition("?")
     found = find_method(request.method, path, query)
@@ -152,7 +164,7 @@ def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[s
             # Only media travels under these prefixes.
             media = "storage.objects.get" if prefix.startswith("/download") else "storage.objects.insert"
             return found if found and found[0].id == media else None
-    for service in ("compute", "storage"):
+    for service in SERVICES:
         base = f"/{service}/v1/"
         if path.startswith(base):
             return schema.match(schema.load(service), verb, path[len(base) :])
@@ -174,7 +186,7 @@ async def respond(
             raise ApiError(404, "notFound", f"Not Found: {request.method} {path} is no method of these APIs")
         return await call_method(request, found, path, query, headers, read)
     except ApiError as error:
-        return error_response(error)
+        return error_response(error, path.startswith(WITH_REASONS))
     except ConnectionError:
         return web.Response(status=499)  # the client has gone: this is for the log only
     except Exception:
@@ -283,11 +295,11 @@ def json_response(body: dict, status: int = 200, indent: int | None = None) -> w
     return web.Response(body=data, status=status, content_type="application/json", charset="utf-8")
 
 
-def error_response(error: ApiError) -> web.Response:
+def error_response(error: ApiError, reasons: bool = True) -> web.Response:
     """The response for an ApiError; 304 has no body."""
     if error.status < 400:
         return web.Response(status=error.status)
-    response = json_response(error.body(), error.status)
+    response = json_response(error.body(reasons), error.status)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = 'Bearer realm="https://accounts.google.com/"'
     if error.status == 429:
