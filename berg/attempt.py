@@ -5,6 +5,7 @@ preempts the machine, the time is up.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -12,16 +13,21 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from berg import BergError, boot, cluster, config, job
+from berg import BergError, boot, cluster, config, gce, job
 from berg.storage import Bucket, Changed
 from berg.sync import Mirror
 
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
+PREEMPTION_GRACE = 15  # of the 30 seconds that Google gives; the rest is for the last results
 PREEMPTED = ("FAILED", "Google preempted the machine")
+# A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
+SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
+HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
@@ -48,6 +54,7 @@ class Attempt:
         self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name))
         self.results = Mirror(RESULTS, self.bucket, "berg_results/")
         self.process: subprocess.Popen | None = None
+        self.secrets: dict[str, str] = {}
         self.nodes: list[cluster.Node] = []
         self.node = cluster.Node(self.machine.name, 0)
         self.summary: dict[str, str] = {"phase": "UP"}  # what the other machines see of this one
@@ -60,7 +67,11 @@ class Attempt:
         self.done = threading.Event()  # the mirrors are to end
         self.mirrors: list[threading.Thread] = []
         self.reachable = threading.Thread()
+        self.is_elsewhere = False  # the job began on another machine
+        self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
+        self.began = time.monotonic()
         self.state = self.read_state()
+        self.ran_before = self.state.ran_seconds
 
     def say(self, text: str) -> None:
         self.machine.say(text)
@@ -78,6 +89,7 @@ class Attempt:
         if not self.leads:
             return
         with self.lock:
+            self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
             for key, value in changes.items():
                 setattr(self.state, key, value)
             text = self.state.to_json()
@@ -86,6 +98,100 @@ class Attempt:
                 self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
             except Changed:
                 raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them") from None
+
+    def is_alone(self) -> bool:
+        """Whether no other worker runs on this machine; from now on this one does, until it ends."""
+        self.lock_file = (boot.BERG / "worker.lock").open("w")
+        try:
+            fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def claim(self) -> None:
+        """Say that this machine has the job; raises Ended if another one has it and lives."""
+        machine, state = self.machine, self.state
+        if not self.leads:
+            return
+        again = bool(state.started_at)
+        if (
+            again
+            and (state.machine, state.zone) != (machine.name, machine.zone)
+            and self.lives(state.machine, state.zone)
+        ):
+            raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
+        marker = boot.BERG / "begun"  # on this disk
+        self.is_elsewhere = again and not marker.exists()
+        self.write_state(
+            state="STARTING",
+            machine=machine.name,
+            zone=machine.zone,
+            started_at=state.started_at or job.now(),
+            attempt=state.attempt + again,
+            **{"ending": "", "reason": "", "exit_code": None},
+        )
+        if self.is_elsewhere and self.bucket.exists(name := f"{self.log.prefix}{machine.log.name}"):
+            earlier = machine.log.with_name("earlier")
+            self.bucket.download(name, earlier)
+            with earlier.open("ab") as file:
+                file.write(b"\n" + machine.log.read_bytes())
+            earlier.replace(machine.log)
+        marker.touch()
+
+    def lives(self, machine: str, zone: str) -> bool:
+        listed = gce.list_instances(self.bucket.config, self.name)
+        return any((m["name"], m["zone"]) == (machine, zone) and m["status"] in cluster.ALIVE for m in listed)
+
+    @property
+    def restarts(self) -> int:
+        return self.state.attempt - 1 - self.state.failures
+
+    def check_restarts(self) -> None:
+        if self.job.kind == "job" and self.leads and self.restarts > self.job.max_restarts:
+            raise BergError(f"its machine went away or crashed {self.restarts} times (--max-restarts)")
+
+    def begins_anew(self) -> bool:
+        """Whether Google makes another machine that goes on with the job, after this one was taken away."""
+        taken = self.outcome in (PREEMPTED, SHUT_DOWN)
+        return taken and bool(self.job.group) and self.restarts < self.job.max_restarts
+
+    def runs_again(self, exit_code: int) -> bool:
+        """Whether a command that ended is to run once more; counts its failures."""
+        if not exit_code or self.outcome or self.state.failures >= self.job.restart_on_failure:
+            return False
+        self.failures.append((self.command_began, exit_code))
+        count, seconds = HOPELESS
+        last = self.failures[-count:]
+        if len(last) == count and len({code for _, code in last}) == 1 and time.monotonic() - last[0][0] < seconds:
+            self.say(f"The command failed {count} times with exit code {exit_code} in under a minute; giving up")
+            return False
+        self.state.failures += 1
+        self.state.attempt += 1
+        self.say(f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})")
+        return True
+
+    def insist(self, step: Callable[[], None]) -> None:
+        """Do a step that must not fail: again and again, until it is done; only Ended leaves it undone."""
+        pause = 1.0
+        while True:
+            try:
+                return step()
+            except Ended:
+                raise
+            except Exception as error:
+                self.say(f"Trying again in {pause:.0f} s: {error}")
+                time.sleep(pause)
+                pause = min(pause * 2, 30)
+
+    def tell_trouble(self, reason: str, trouble: str) -> None:
+        """Say, in the state as well, why results are not in the bucket yet."""
+        self.say(trouble)
+        try:
+            self.write_state(reason=f"{reason}; {trouble}".lstrip("; "))
+        except Ended:
+            raise
+        except Exception:  # the state lies in the same bucket
+            pass
 
     def start_thread(self, target, *arguments) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -109,22 +215,23 @@ class Attempt:
             self.outcome = state, reason
             self.say(f"Stopping: {reason}")
             self.stopped.set()
-            self.start_thread(self.end_process)
+            self.start_thread(self.end_process, PREEMPTION_GRACE if self.outcome in (PREEMPTED, SHUT_DOWN) else GRACE)
 
     def pause(self, seconds: float | None = None) -> None:
         """Wait, for ever without `seconds`; raises Stopped when the job is to end."""
         if self.stopped.wait(seconds):
             raise Stopped
 
-    def end_process(self) -> None:
+    def end_process(self, grace: float = GRACE) -> None:
         process = self.process
         if process and process.poll() is None:
-            end_group(process.pid, GRACE)
+            end_group(process.pid, grace)
 
     def execute(self, command: list[str], **options) -> int:
         """Run a command in a process group of its own, its output in the log; returns its exit code."""
         if self.outcome:
             raise Stopped
+        self.command_began = time.monotonic()
         with self.machine.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
@@ -163,7 +270,7 @@ class Attempt:
     def limit_time(self) -> None:
         """Stop the job before Google deletes the machine at its limit: the results come first."""
         limit = self.job.max_run_seconds
-        if limit and not self.done.wait(limit - min(300, limit / 5)):
+        if limit and not self.done.wait(limit - min(300, limit / 5) - self.ran_before):
             self.stop("FAILED", "it ran into its time limit (--max-hours)")
 
     def keep_results(self) -> None:

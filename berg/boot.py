@@ -94,8 +94,12 @@ class Machine:
         return content, headers.get("x-goog-generation", "0")
 
     def delete(self):
+        """Delete this machine, with the group that would replace it if it belongs to one."""
         base = self.endpoint or "https://compute.googleapis.com"
         path = f"/compute/v1/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
+        owner = metadata("instance/attributes/created-by", default="")
+        if "/instanceGroupManagers/" in owner:
+            path = f"/compute/v1/projects/{self.project}/regions/{self.zone[:-2]}/instanceGroupManagers/{self.job}"
         self.call(base + path + "?requestId=" + str(uuid.uuid4()), "DELETE")
 
 
@@ -132,6 +136,15 @@ def run_worker(python, *arguments):
     return worker.wait()
 
 
+def earlier_log(machine, name):
+    """What an earlier machine of this name logged, unless this machine's log has it as well."""
+    try:
+        content = machine.read(name)[0]
+    except urllib.error.HTTPError:
+        return b""
+    return b"" if machine.log.read_bytes().startswith(content) else content + b"\n"
+
+
 def give_up(machine, reason):
     """Record without berg's help that the job failed, upload the log, and delete the machine."""
     machine.say(reason)
@@ -142,7 +155,7 @@ def give_up(machine, reason):
         if state["state"] not in ("SUCCEEDED", "FAILED", "KILLED", "LOST"):
             log = f".berg/logs/{machine.job}/{machine.name}.log"
             upload = machine.object_url(log, upload=True) + "?uploadType=media&name=" + quote(log, safe="")
-            machine.call(upload, "POST", machine.log.read_bytes(), "text/plain")
+            machine.call(upload, "POST", earlier_log(machine, log) + machine.log.read_bytes(), "text/plain")
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             state.update(state="FAILED", reason=reason, finished_at=now, machine=machine.name, zone=machine.zone)
             text = json.dumps(state)
@@ -169,10 +182,12 @@ def main():
             code = run_worker(python, "run", machine.job)
         if code:
             died = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            machine.say(f"berg's worker {died}; saving what is left")
-            code = run_worker(python, "salvage", machine.job, "berg's worker " + died)
-            if code:
-                give_up(machine, f"berg's worker {died}, and so did the one that was to save the results")
+            for pause in (1, 10, 60, 300, 0):
+                machine.say(f"berg's worker {died}; saving what is left")
+                if not run_worker(python, "salvage", machine.job, "berg's worker " + died):
+                    return
+                time.sleep(pause)
+            give_up(machine, f"berg's worker {died}, and so did those that were to save the results")
     except Exception as error:
         give_up(machine, f"berg could not be started on {machine.name}: {error}")
 

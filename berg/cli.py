@@ -9,9 +9,7 @@ from pathlib import Path
 import click
 
 from berg import BergError, __version__, cli_setup, cli_ssh, config
-from berg.terminal import complete_names, json_option, name_argument, say, yes_option
-
-GPU_HELP = "GPU type: p100, v100, t4, a100, h100, l4, …"
+from berg.terminal import complete_names, json_option, machine_options, name_argument, say, yes_option
 
 
 def main() -> None:
@@ -85,36 +83,15 @@ for command in (
     cli.add_command(command)
 
 
-def machine_options(command):
-    """What `run` and `devbox` let one say of the machines."""
-    options = [
-        click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"),
-        click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 4]"),
-        click.option("-t", "--gpu-type", help=f"{GPU_HELP}  [default: p100]"),
-        click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: 8 per GPU]"),
-        click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
-        click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
-        click.option("--image", help="Image or image family.  [default: default_image of the config]"),
-        click.option("--image-project", help="Project of the image."),
-        click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),
-        click.option("--zone", "zones", multiple=True, help="Zone to try; repeatable.  [default: all of the region]"),
-        click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
-        click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
-        click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
-        click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
-        json_option,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @cli.command()
 @click.argument("cmd")
 @machine_options
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]")
 @click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
+@click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is.")
+@click.option("--max-restarts", type=int, default=20, show_default=True, help="Restarts after lost machines, at most.")
+@click.option("--restart-on-failure", type=int, default=0, metavar="N", help="Run CMD again when it fails, N times.")
 @click.option("--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours).")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
@@ -173,16 +150,17 @@ def devbox(as_json, **wishes) -> None:
 def start_machines(cmd, quiet, zones, image, image_project, dry_run, **wishes):
     """Show the plan and launch it; returns settings, job and zone, or None after a dry run."""
     settings = config.load_ready(zones=zones, default_image=image, default_image_project=image_project)
-    from berg import gce, launch, tables
+    from berg import launch, tables
 
     plan = launch.prepare(settings, cmd, folder=Path.cwd(), **wishes)
     say(tables.plan(plan))
     if dry_run:
-        click.echo(json.dumps(gce.request_body(plan.request(plan.zones[0]), plan.machines), indent=2))
+        click.echo(json.dumps(plan.requests(), indent=2))
         return None
     began = time.monotonic()
     zone = launch.submit(plan, say, tables.sending)
-    say(f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n")
+    if zone:
+        say(f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n")
     if not quiet:
         click.echo(plan.job.job_name)
     return settings, plan.job, zone
@@ -350,14 +328,14 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     while True:
         over = not job_name or (found := jobs.find(settings, job_name)).state is None or found.state.final
-        fetched, total = sync.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
+        fetched, blobs = sync.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
         if not keep or over:
             break
         time.sleep(10)
-    if not total:
+    if not blobs:
         raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
     if as_json:
-        click.echo(json.dumps({"folder": str(target), "files": total, "fetched": fetched}))
+        click.echo(json.dumps({"folder": str(target), "files": len(blobs), "fetched": fetched}))
     else:
-        say(f"{fetched} of {total} files were new or changed")
+        say(f"{fetched} of {len(blobs)} files were new or changed")
         click.echo(target)

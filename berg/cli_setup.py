@@ -185,7 +185,8 @@ def confirm_machines(verb: str, yes: bool) -> None:
 @yes_option
 @json_option
 def reap(everybody: bool, yes: bool, as_json: bool) -> None:
-    """Find machines that no live job owns, and disks that no machine has; delete them after asking.
+    """Find machines and groups that no live job owns, disks that no machine has, and unused templates of berg's;
+    delete them after asking.
 
     Machines delete themselves, and Google deletes them at --max-hours: this finds what went wrong all the same.
 
@@ -204,7 +205,7 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     else:
         for each in leftovers:
             age = tables.age(each.created_at)
-            click.echo(f"{each.kind.removesuffix('s'):<8}  {each.name}  {each.zone}  {age} old: {each.why}")
+            click.echo(f"{each.kind:<8}  {each.name}  {each.place or 'global'}  {age} old: {each.why}")
         if not yes:
             click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
         reap.delete(settings, leftovers)

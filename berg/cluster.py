@@ -71,6 +71,19 @@ def announce(attempt, **changes: str) -> None:
     attempt.bucket.write(name, json.dumps(asdict(attempt.node)), metadata=attempt.summary)
 
 
+def become_reachable(attempt) -> None:
+    """Let people and the job's other machines in; nothing of the job itself waits for it."""
+    try:
+        if attempt.job.num_machines > 1 and attempt.leads:
+            make_node_key(attempt.node)
+        open_to_ssh(attempt, attempt.node)
+        announce(attempt)
+    except Exception as error:
+        attempt.say(f"This machine cannot be reached by ssh: {error}")
+        if attempt.job.num_machines > 1:
+            attempt.stop("FAILED", f"{attempt.machine.name} cannot be reached by the others: {error}")
+
+
 def open_to_ssh(attempt, node: Node) -> None:
     """Let the people in whose keys the metadata names, and learn this machine's host keys."""
     install_keys(attempt.machine.instance().get("attributes", {}).get("ssh-keys", ""))
@@ -335,4 +348,4 @@ def delete_others(attempt) -> None:
     config = attempt.bucket.config
     others = [each for each in gce.list_instances(config, attempt.name) if each["name"] != attempt.machine.name]
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda machine: gce.delete(config, machine["zone"], machine["name"]), others))
+        list(pool.map(lambda machine: gce.delete(config, gce.path_of(machine)), others))

@@ -74,10 +74,15 @@ class Config:
     endpoint: str | None = None
     credentials_file: str | None = None
     _version: int = VERSION
+    clock_is_behind = 0.0  # seconds, against Google's; no setting
 
     def compute_url(self, project: str = "") -> str:
         base = self.endpoint or "https://compute.googleapis.com"
         return f"{base}/compute/v1/projects/{project or self.project}"
+
+    def service_url(self, service: str) -> str:
+        """Where one of Google's smaller services is, such as secretmanager; its paths begin with its version."""
+        return f"{self.endpoint}/{service}" if self.endpoint else f"https://{service}.googleapis.com"
 
     @functools.cached_property
     def credentials(self):

@@ -6,12 +6,15 @@ operation, whatever endpoint it was given.
 """
 
 import json
+import re
+import time
 import uuid
 from collections.abc import Callable, Iterable
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from berg import BergError
-from berg.accelerators import Shape
 from berg.config import Config
 
 # What a failed create blocks; whatever is not named here blocks only itself and is told to the user.
@@ -37,20 +40,32 @@ def retrying():
 
 
 def call(config: Config, method: str, path: str, body: dict | None = None, project="", **query) -> dict[str, Any]:
-    """One request below the project; raises google.api_core.exceptions.GoogleAPICallError.
+    """One request below the project, or to a whole address; raises google.api_core.exceptions.GoogleAPICallError.
 
     Every method used here may be repeated: reads, and writes that carry a requestId or a fingerprint.
     """
     from google.api_core import exceptions
 
     def once() -> dict[str, Any]:
-        url = config.compute_url(project) + path
+        url = path if path.startswith("http") else config.compute_url(project) + path
         response = config.session.request(method, url, params=query or None, json=body, timeout=(10, 150))
+        if "Date" in response.headers:
+            date = parsedate_to_datetime(response.headers["Date"])
+            config.clock_is_behind = date.timestamp() - time.time()
         if response.status_code >= 400:
             raise exceptions.from_http_response(response)
         return response.json() if response.content else {}
 
     return retrying()(once)()
+
+
+def now(config: Config) -> float:
+    """The time by Google's clock, as of its last answer: this computer's may be wrong. Seconds since 1970."""
+    return time.time() + config.clock_is_behind
+
+
+def age_seconds(config: Config, timestamp: str) -> float:
+    return now(config) - datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
 
 
 def pages(config: Config, path: str, **query: Any) -> Iterable[dict[str, Any]]:
@@ -63,14 +78,23 @@ def pages(config: Config, path: str, **query: Any) -> Iterable[dict[str, Any]]:
             return
 
 
+def ours(config: Config) -> str:
+    """The filter for what berg made for the jobs of this bucket."""
+    return f"labels.berg=1 AND labels.berg-bucket={bucket_label(config)}"
+
+
+def bucket_label(config: Config) -> str:
+    return re.sub(r"[^a-z0-9_-]", "-", config.bucket)[:63]
+
+
 def list_instances(config: Config, name: str | None = None) -> list[dict[str, Any]]:
-    """Berg's machines by name, in the API's words, with `zone` as its short name; of one job if it is given."""
+    """Machines of this bucket's jobs, or of one, by name, in the API's words, with `zone` as its short name."""
     fields = "name,zone,status,labels,creationTimestamp,machineType,guestAccelerators,scheduling,networkInterfaces"
     found = []
     for page in pages(
         config,
         "/aggregated/instances",
-        filter="labels.berg=1" + (f" AND labels.berg-job={name}" if name else ""),
+        filter=ours(config) + (f" AND labels.berg-job={name}" if name else ""),
         returnPartialSuccess="true",
         maxResults="500",
         fields=f"items/*/instances({fields}),nextPageToken",
@@ -120,12 +144,16 @@ def set_metadata(config: Config, zone: str, name: str, key: str, value: str | Ca
     return None
 
 
-def delete(config: Config, zone: str, name: str, wait_for_it: bool = False, kind: str = "instances") -> None:
-    """Delete a machine, or a disk; one that is gone already is fine."""
+def path_of(machine: dict[str, Any]) -> str:
+    return f"/zones/{machine['zone']}/instances/{machine['name']}"
+
+
+def delete(config: Config, path: str, wait_for_it: bool = False) -> None:
+    """Delete what is at a path below the project; what is gone already is fine."""
     from google.api_core import exceptions
 
     try:
-        operation = call(config, "DELETE", f"/zones/{zone}/{kind}/{name}", requestId=str(uuid.uuid4()))
+        operation = call(config, "DELETE", path, requestId=str(uuid.uuid4()))
         if wait_for_it:
             wait(config, operation)
     except exceptions.NotFound:
@@ -134,47 +162,12 @@ def delete(config: Config, zone: str, name: str, wait_for_it: bool = False, kind
 
 def wait(config: Config, operation: dict[str, Any]) -> None:
     """Wait for an operation; raises OperationFailed with Google's code."""
-    path = f"/zones/{last_part(operation['zone'])}/operations/{operation['name']}"
+    scope = next((f"{key}s/{last_part(operation[key])}" for key in ("zone", "region") if key in operation), "global")
+    path = f"/{scope}/operations/{operation['name']}"
     while operation["status"] != "DONE":
         operation = call(config, "POST", f"{path}/wait")
     for error in operation.get("error", {}).get("errors", []):
         raise OperationFailed(error.get("code", ""), error.get("message", ""))
-
-
-def find_image(config: Config, image: str, project: str) -> str:
-    """Path of an image given by its family or its name; raises BergError if there is neither."""
-    from google.api_core import exceptions
-
-    for path in (f"/global/images/family/{image}", f"/global/images/{image}"):
-        try:
-            found = call(config, "GET", path, project=project, fields="name")
-            return f"projects/{project}/global/images/{found['name']}"
-        except (exceptions.NotFound, exceptions.BadRequest):
-            continue
-    raise BergError(
-        f"no image or image family {image!r} in project {project!r}. "
-        f"List what there is: gcloud compute images list --project {project} --no-standard-images"
-    )
-
-
-def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
-    """Zones to try for a machine: those wanted, or all of the region; raises BergError where it is not offered."""
-    kind, name = ("acceleratorTypes", shape.accelerator) if shape.accelerator else ("machineTypes", shape.machine_type)
-    if name.startswith(("custom-", "n1-custom-")):
-        name = "n1-standard-1"  # custom types are in no list; they exist where N1 does
-    offered = set()
-    for page in pages(
-        config, f"/aggregated/{kind}", filter=f"name={name}", fields=f"items/*/{kind}(zone),nextPageToken"
-    ):
-        offered |= {last_part(item["zone"]) for scope in page.get("items", {}).values() for item in scope.get(kind, [])}
-    what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
-    zones = wanted or sorted(zone for zone in offered if zone.startswith(f"{config.region}-"))
-    missing = [zone for zone in zones if zone not in offered]
-    if missing or not zones:
-        where = f"zone {missing[0]}" if missing else f"region {config.region}"
-        others = ", ".join(sorted(offered)) or "no zone at all"
-        raise BergError(f"there is no {what} in {where} (or no such place). It is offered in: {others}")
-    return zones
 
 
 def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) -> None:
@@ -206,7 +199,7 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
         wait(config, {"name": operation.name, "zone": zone, "status": ""})
     except OperationFailed:
         for name in names:
-            delete(config, zone, name, wait_for_it=True)
+            delete(config, f"/zones/{zone}/instances/{name}", wait_for_it=True)
         raise
 
 

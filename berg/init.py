@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, credentials, gce
+from berg import BergError, config, credentials, gce, offers
 from berg.config import Config
 from berg.storage import Bucket
 
@@ -59,7 +59,7 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
     explain("Image: what the machines boot; an image family gives its newest image.")
     ask("default_image", settings.default_image)
     ask("default_image_project", settings.default_image_project)
-    gce.find_image(settings, settings.default_image, settings.default_image_project)
+    offers.find_image(settings, settings.default_image, settings.default_image_project)
     keys = ("project", "region", "bucket", "service_account", "default_image", "default_image_project")
     return {key: getattr(settings, key) for key in (*keys, "endpoint", "credentials_file")}
 

@@ -49,6 +49,9 @@ class Job:
     run_on: str = "first"
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
+    group: str = ""  # region of the instance group that Google refills with machines for it; "": none
+    max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
+    restart_on_failure: int = 0  # times that its command runs again after it failed
     created_at: str = ""
     created_by: str = ""
     berg_version: str = ""
@@ -69,6 +72,8 @@ class Job:
             "kind": self.kind,
             "machines": self.num_machines,
             "kept": not self.kill_instance_after_job,
+            "group": self.group,
+            "secrets": len(self.secrets),
             "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else "",
         }
 
@@ -97,9 +102,12 @@ class State:
     exit_code: int | None = None
     reason: str = ""
     attempt: int = 1
+    failures: int = 0  # attempts that ended because the command failed
+    ran_seconds: int = 0  # in all attempts together
+    ending: str = ""  # while UPLOADING: the final state to come
     machine: str = ""
     zone: str = ""
-    started_at: str = ""
+    started_at: str = ""  # of the first attempt
     finished_at: str = ""
     synced_until: str = ""
     job: dict[str, Any] = field(default_factory=dict)  # Job.summary()

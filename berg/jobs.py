@@ -1,6 +1,7 @@
 """The jobs and machines there are: listed, found by name, followed, killed, their results fetched."""
 
 import fnmatch
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gce, job
+from berg import BergError, gce, groups, job, secret
 from berg import config as settings
 from berg.config import Config
 from berg.storage import Bucket, Changed
@@ -54,6 +55,11 @@ class Entry:
             self.machine["creationTimestamp"] if self.machine else ""
         )
 
+    @property
+    def group(self) -> str:
+        """Region of the group that keeps a machine for the job; "" without one."""
+        return self.state.job.get("group", "") if self.state else ""
+
     def to_dict(self) -> dict[str, Any]:
         state = asdict(self.state) if self.state else {"state": None, "job": {}}
         external, internal = gce.addresses(self.machine) if self.machine else ("", "")
@@ -77,10 +83,14 @@ def describe(machine: dict[str, Any]) -> dict[str, Any]:
     return {**details, "external_ip": external, "internal_ip": internal}
 
 
-def conclude(state: job.State, seconds_since_written: float, machines: list[dict[str, Any]]) -> job.State:
-    """The state as a reader must see it: a job that is not over and has no machine is LOST."""
+def conclude(
+    state: job.State, seconds_since_written: float, machines: list[dict[str, Any]], waits: Callable[[], bool]
+) -> job.State:
+    """The state as a reader must see it: a job that is not over, has no machine and waits for none is LOST."""
     gone = all(machine["status"] in OFF for machine in machines)
     if state.final or not gone or seconds_since_written < LOST_AFTER:
+        return state
+    if state.job.get("group") and waits():
         return state
     what = f"was {state.state} on {state.machine or 'no machine'}"
     until = f"; its results are in the bucket up to {state.synced_until}" if state.synced_until else ""
@@ -97,25 +107,33 @@ def overview(config: Config, user: str | None) -> list[Entry]:
         machines: dict[str, list[dict[str, Any]]] = {}
         for machine in listed.result():
             machines.setdefault(machine["labels"].get("berg-job", machine["name"]), []).append(machine)
+    waiting = functools.cache(lambda: {group["name"] for group in groups.find(config)})
     entries = []
     for blob in blobs:
         name = blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")
         if not blob.name.endswith("_state.json"):
             continue
-        entries.append(entry(name, blob, machines.pop(name, [])))
+        entries.append(entry(config, name, blob, machines.pop(name, []), waiting))
     entries += [Entry(name, None, left) for name, left in machines.items()]
     remember([each.name for each in entries])
     mine = [each for each in entries if user in (None, each.user)]
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
 
 
-def entry(name: str, blob, machines: list[dict[str, Any]]) -> Entry:
+def entry(
+    config: Config, name: str, blob, machines: list[dict[str, Any]], waiting: Callable[[], set[str]] | None = None
+) -> Entry:
+    """A job from the object of its state; `waiting` tells the names of the groups that wait for room."""
+
+    def waits() -> bool:
+        return name in waiting() if waiting else bool(groups.find(config, name))
+
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
     except (KeyError, ValueError, TypeError):
         state = job.State(state="LOST", reason=f"{blob.name} is damaged")
-    seconds = time.time() - blob.updated.timestamp()
-    return Entry(name, conclude(state, seconds, machines), machines, blob.generation)
+    seconds = gce.now(config) - blob.updated.timestamp()
+    return Entry(name, conclude(state, seconds, machines, waits), machines, blob.generation)
 
 
 def find(config: Config, name: str) -> Entry:
@@ -129,7 +147,7 @@ def find(config: Config, name: str) -> Entry:
         blob = Bucket(config).get(job.state_path(name))
         machines = listed.result()
     if blob:
-        return entry(name, blob, machines)
+        return entry(config, name, blob, machines)
     machines = machines or [machine for machine in gce.list_instances(config) if machine["name"] == name]
     if not machines:
         raise unknown
@@ -184,8 +202,11 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
             time.sleep(0.5)
             found = find(config, name)
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda m: gce.delete(config, m["zone"], m["name"], wait_for_it=True), found.machines))
+        paths = [groups.path_of(found.group, name)] if found.group else [gce.path_of(m) for m in found.machines]
+        list(pool.map(lambda path: gce.delete(config, path, wait_for_it=True), paths))
     if found.state and not found.state.final:
+        if found.state.job.get("secrets"):
+            secret.delete(config, name)
         ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
         text = ended.to_json()
         try:
@@ -271,7 +292,7 @@ def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
     """Bucket prefix for a job or a results folder, and the job's name if it is one."""
     blob = Bucket(config).get(job.state_path(name)) if job.NAME.fullmatch(name) else None
     if blob:
-        state = entry(name, blob, []).state
+        state = entry(config, name, blob, []).state
         if not state or "results_dir" not in state.job:
             raise BergError(f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER")
         return f"berg_results/{state.job['results_dir']}/", name

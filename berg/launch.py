@@ -10,17 +10,18 @@ import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, accelerators, dist, gce, job, snapshot, ssh
+from berg import BergError, __version__, accelerators, dist, gce, groups, job, offers, secret, snapshot, ssh
 from berg.config import Config
 from berg.credentials import SCOPES
 from berg.storage import Bucket, Changed
 
 STARTUP_SCRIPT = Path(__file__).with_name("boot.py")
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
+MAX_RESTARTS = 20
 RESERVED = ("BERG_", "PET_", "MASTER_")
 
 
@@ -36,10 +37,18 @@ class Plan:
     disk_gb: int
     spot: bool
     wheel: tuple[str, bytes]
+    secrets: dict[str, str] = field(repr=False, default_factory=dict)
 
     @property
     def machines(self) -> list[str]:
         return job.machine_names(self.job.job_name, self.job.num_machines)
+
+    def requests(self) -> dict[str, Any]:
+        """What Google is asked for: the body of the request, or those for the template and the group."""
+        body = self.request(self.zones[0])
+        if self.job.group:
+            return groups.requests(self.config, self.zones, body, self.job.job_name)
+        return gce.request_body(body, self.machines)
 
     def request(self, zone: str) -> dict[str, Any]:
         """What each machine is to be, in the API's words, without its name."""
@@ -67,6 +76,7 @@ class Plan:
             "startup-script": STARTUP_SCRIPT.read_text(),
         }
         labels = {"berg": "1", "berg-job": name, "berg-kind": self.job.kind, "berg-user": config.user}
+        labels["berg-bucket"] = gce.bucket_label(config)
         disk = {
             "sourceImage": self.job.image,
             "diskSizeGb": str(self.disk_gb),
@@ -104,10 +114,14 @@ def prepare(
     max_hours: float = 168,
     install_script: str | None = None,
     env: tuple[str, ...] = (),
+    secrets: tuple[str, ...] = (),
     no_kill: bool = False,
     num_machines: int = 1,
     each: bool = False,
     idle_hours: float = 0,
+    wait_for_capacity: bool = False,
+    max_restarts: int = MAX_RESTARTS,
+    restart_on_failure: int = 0,
 ) -> Plan:
     """Check every wish and take the snapshot; raises BergError and leaves nothing behind.
 
@@ -125,7 +139,17 @@ def prepare(
         raise BergError(f"--idle-hours {idle_hours:g} is not possible: give hours, or 0 for never")
     if not 10 <= disk_gb <= 65536:
         raise BergError(f"--disk-gb {disk_gb} is not possible: a boot disk has 10 to 65536 GB")
+    if max_restarts < 0 or restart_on_failure < 0:
+        raise BergError("--max-restarts and --restart-on-failure count times: give 0 or more")
+    if num_machines > 1 and (wait_for_capacity or restart_on_failure):
+        option = "--wait-for-capacity" if wait_for_capacity else "--restart-on-failure"
+        raise BergError(f"{option} is for jobs on one machine, not on {num_machines}")
     variables = dict(parse_env(text) for text in env)
+    secret_values = dict(secret.read(text) for text in secrets)
+    for key in secret_values:
+        check_variable("--secret", key)
+        if key in variables:
+            raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
     root = snapshot.find_root(folder)
     if install_script and not (root / install_script).is_file():
         raise BergError(f"--install-script {install_script} is not a file in {root}: give its path from there")
@@ -138,13 +162,18 @@ def prepare(
     )
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
-        image = pool.submit(gce.find_image, config, config.default_image, config.default_image_project)
-        zones = pool.submit(gce.zones_with, config, shape, config.zones)
+        image = pool.submit(offers.find_image, config, config.default_image, config.default_image_project)
+        zones = pool.submit(offers.zones_with, config, shape, config.zones)
         checks = [pool.submit(check_bucket, config), pool.submit(check_free, config, name)]
         taken = snapshot.take(root)
         for check in checks:
             check.result()
         planned_zones = zones.result()
+    # A group makes a machine that Google took away anew; people on a devbox would find another one.
+    grouped = cmd is not None and num_machines == 1 and (spot or wait_for_capacity)
+    region = planned_zones[0].rpartition("-")[0]
+    if grouped:  # a group lies in one region
+        planned_zones = [zone for zone in planned_zones if zone.startswith(f"{region}-")]
     this = job.Job(
         job_name=name,
         cmd=cmd or "",
@@ -157,6 +186,7 @@ def prepare(
         git_changed_files=taken.all_changed(),
         install_script=install_script or "",
         env=variables,
+        secrets=sorted(secret_values),
         kind="devbox" if cmd is None else "job",
         num_machines=num_machines,
         run_on="each" if each else "first",
@@ -167,11 +197,14 @@ def prepare(
         image=image.result(),
         kill_instance_after_job=not no_kill,
         max_run_seconds=round(seconds),
+        group=region if grouped else "",
+        max_restarts=max_restarts,
+        restart_on_failure=restart_on_failure,
         created_at=job.now(),
         created_by=config.user,
         berg_version=__version__,
     )
-    return Plan(config, this, shape, planned_zones, taken, disk_gb, spot, dist.build_wheel())
+    return Plan(config, this, shape, planned_zones, taken, disk_gb, spot, dist.build_wheel(), secret_values)
 
 
 def repo_name(folder_name: str) -> str:
@@ -181,11 +214,17 @@ def repo_name(folder_name: str) -> str:
 
 def parse_env(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+    if not equals:
         raise BergError(f"--env {text!r} is not of the form NAME=VALUE")
-    if key.startswith(RESERVED):
-        raise BergError(f"--env {key}: names that begin with {', '.join(RESERVED)} are set by berg")
+    check_variable("--env", key)
     return key, value
+
+
+def check_variable(option: str, key: str) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+        raise BergError(f"{option} {key!r} is not the name of a variable")
+    if key.startswith(RESERVED):
+        raise BergError(f"{option} {key}: names that begin with {', '.join(RESERVED)} are set by berg")
 
 
 def check_bucket(config: Config) -> None:
@@ -217,31 +256,45 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
     `say` hears sentences, `tell` how many bytes of how many were sent of a part of the code.
     If that fails or is interrupted, what was created is deleted again.
     """
-    # google-cloud-compute takes two seconds to import; they pass while the code is sent.
-    importing = threading.Thread(target=lambda: __import__("google.cloud.compute_v1"), daemon=True)
-    importing.start()
     this, bucket = plan.job, Bucket(plan.config)
+    # google-cloud-compute takes two seconds to import; they pass while the code is sent.
+    importing = threading.Thread(target=lambda: this.group or __import__("google.cloud.compute_v1"), daemon=True)
+    importing.start()
     with ThreadPoolExecutor() as pool:
         wheel: Future[Any] = pool.submit(send_wheel, bucket, *plan.wheel)
         this.snapshot = snapshot.send(plan.snapshot, bucket, tell)
         wheel.result()
-    paths = job.metadata_path(this.job_name), job.state_path(this.job_name)
-    try:
-        bucket.write(paths[0], this.to_json(), generation=0)
+    state = job.State(job=this.summary()).to_json()
+    try:  # claims the name
+        bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
     except Changed:
         raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
     try:
-        state = job.State(job=this.summary()).to_json()
-        bucket.write(paths[1], state, generation=0, metadata={"state": state})
+        bucket.write(job.metadata_path(this.job_name), this.to_json())
+        if plan.secrets:
+            secret.store(plan.config, this.job_name, plan.secrets, this.max_run_seconds)
         importing.join()
+        if this.group:
+            return groups.create(plan.config, plan.zones, plan.request(plan.zones[0]), this.job_name, say)
         return gce.create(plan.config, plan.zones, plan.request, plan.machines, say)
     except BaseException:
         say("Taking back what was created")
-        for machine in gce.list_instances(plan.config, this.job_name):
-            gce.delete(plan.config, machine["zone"], machine["name"], wait_for_it=True)
-        with contextlib.suppress(Exception):
-            bucket.delete(*paths)
+        try:
+            take_back(plan.config, this)
+        except BaseException:
+            say(f"That did not work. {this.job_name} may have a machine; delete it:  berg kill --now {this.job_name}")
         raise
+
+
+def take_back(config: Config, this: job.Job) -> None:
+    """Delete the machines of a job that could not be submitted, and only then what names it."""
+    if this.group:
+        gce.delete(config, groups.path_of(this.group, this.job_name), wait_for_it=True)
+    for machine in gce.list_instances(config, this.job_name):
+        gce.delete(config, gce.path_of(machine), wait_for_it=True)
+    if this.secrets:
+        secret.delete(config, this.job_name)
+    Bucket(config).delete(job.state_path(this.job_name), job.metadata_path(this.job_name))
 
 
 def send_wheel(bucket: Bucket, name: str, content: bytes) -> None:

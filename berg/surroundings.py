@@ -73,6 +73,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
         "BERG_ATTEMPT": str(attempt.state.attempt),
         **cluster.environment(attempt.nodes or [attempt.node], attempt.node, this),
         **this.env,
+        **attempt.secrets,
     }
 
 

@@ -141,6 +141,17 @@ class Mirror:
         block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
         self.sent[path] = Sent(now.st_ino, now.st_size, now.st_mtime_ns, blob.generation, blob.crc32c, block)
 
+    def restore(self, within: str) -> int:
+        """Bring what the bucket has below `within` to the folder, where it counts as sent; returns how many files."""
+        _, blobs = fetch(self.bucket, self.prefix + within, self.folder / within)
+        for blob in blobs:
+            path = blob.name[len(self.prefix) :]
+            with (self.folder / path).open("rb") as file:
+                now = os.fstat(file.fileno())
+                block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
+            self.sent[path] = Sent(now.st_ino, now.st_size, now.st_mtime_ns, blob.generation, blob.crc32c, block)
+        return len(blobs)
+
     def finish(self, progress: Callable[[str], None], give_up: Callable[[], bool] = lambda: False) -> None:
         """Pass over the folder until every file is in the bucket byte for byte.
 
@@ -207,8 +218,8 @@ def crc32c_of(blocks) -> str:
 
 def fetch(
     bucket, prefix: str, folder: Path, progress: Callable[[str, int], None] = lambda name, n: None
-) -> tuple[int, int]:
-    """Bring the objects under `prefix` to `folder`; returns how many were new or changed, and how many there are.
+) -> tuple[int, list[Any]]:
+    """Bring the objects under `prefix` to `folder`; returns how many were new or changed, and the Blobs of all.
 
     Files keep the object's time, so that a later fetch recognises them without reading them.
     """
@@ -235,4 +246,4 @@ def fetch(
         if any(part in ("", ".", "..") for part in relative.split("/")):
             raise BergError(f"gs://{bucket.name}/{blob.name} would land outside of {folder}; it was not fetched")
     with ThreadPoolExecutor(THREADS) as pool:
-        return sum(pool.map(bring, blobs)), len(blobs)
+        return sum(pool.map(bring, blobs)), blobs

@@ -24,3 +24,34 @@ def name_argument(**options):
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def machine_options(command):
+    """What `run` and `devbox` let one say of the machines."""
+    options = [
+        click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"),
+        click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 4]"),
+        click.option("-t", "--gpu-type", help="GPU type: p100, v100, t4, a100, h100, l4, …  [default: p100]"),
+        click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: 8 per GPU]"),
+        click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
+        click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
+        click.option("--image", help="Image or image family.  [default: default_image of the config]"),
+        click.option("--image-project", help="Project of the image."),
+        click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),
+        click.option("--zone", "zones", multiple=True, help="Zone to try; repeatable.  [default: all of the region]"),
+        click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
+        click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
+        click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
+        click.option(
+            "--secret",
+            "secrets",
+            multiple=True,
+            metavar="NAME[=FILE]",
+            help="Variable from here, seen by CMD alone.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
+        json_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command

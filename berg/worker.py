@@ -21,31 +21,47 @@ try:
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
 
-from berg import cluster, idle, job, snapshot
-from berg.attempt import COMMAND_FILE, GRACE, PREEMPTED, RESULTS, Attempt, Ended, Stopped, end_group, full_disk, judge
+from berg import cluster, idle, job, secret, snapshot
+from berg.attempt import (
+    COMMAND_FILE,
+    GRACE,
+    PREEMPTED,
+    RESULTS,
+    SHUT_DOWN,
+    Attempt,
+    Ended,
+    Stopped,
+    end_group,
+    full_disk,
+    judge,
+)
 from berg.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
-# A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
-SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 
 
 def run(name: str) -> None:
     """See a job through, from its metadata to the deletion of this machine."""
     attempt = Attempt(name)
+    if not attempt.is_alone():
+        raise BergError(f"another worker runs job {name} on this machine")
     if attempt.state.final:
         attempt.say(f"Job {name} is {attempt.state.state} already; nothing to do")
-        attempt.machine.delete()
+        attempt.insist(attempt.machine.delete)
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
-    attempt.mirror_log()
     exit_code = None
     try:
         begin(attempt)
         restore(attempt)
         meet(attempt)
         install(attempt)
+        if attempt.job.num_machines > 1:
+            cluster.get_ready(attempt)
+        attempt.mirror_results()
         exit_code, where = run_command(attempt)
+        while attempt.runs_again(exit_code):
+            exit_code, where = run_command(attempt)
         state, reason = judge(exit_code, where)
     except Stopped:
         state, reason = "KILLED", ""
@@ -71,31 +87,23 @@ def was_preempted() -> bool:
 
 
 def begin(attempt: Attempt) -> None:
-    """Read the job, and say that this machine has it."""
-    machine = attempt.machine
-    attempt.write_state(state="STARTING", machine=machine.name, zone=machine.zone, started_at=job.now())
+    """Say that this machine has the job, and read it; a job that began before goes on with its log and results."""
+    attempt.claim()
+    attempt.mirror_log()
     data = attempt.bucket.read(job.metadata_path(attempt.name))
     if data is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
     attempt.job = job.from_json(data, attempt.name)
+    if attempt.machine.name not in job.machine_names(attempt.name, attempt.job.num_machines):
+        raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
+    attempt.check_restarts()
+    if attempt.job.secrets:
+        attempt.secrets = secret.fetch(attempt.bucket.config, attempt.name)
     install_commands()
     attempt.node = cluster.describe(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
-    attempt.reachable = attempt.start_thread(become_reachable, attempt)
-
-
-def become_reachable(attempt: Attempt) -> None:
-    """Let people and the job's other machines in; nothing of the job itself waits for it."""
-    try:
-        if attempt.job.num_machines > 1 and attempt.leads:
-            cluster.make_node_key(attempt.node)
-        cluster.open_to_ssh(attempt, attempt.node)
-        cluster.announce(attempt)
-    except Exception as error:
-        attempt.say(f"This machine cannot be reached by ssh: {error}")
-        if attempt.job.num_machines > 1:
-            attempt.stop("FAILED", f"{attempt.machine.name} cannot be reached by the others: {error}")
+    attempt.reachable = attempt.start_thread(cluster.become_reachable, attempt)
 
 
 def restore(attempt: Attempt) -> None:
@@ -103,6 +111,8 @@ def restore(attempt: Attempt) -> None:
     this = attempt.job
     packs = boot.BERG / "packs"
     copy = RESULTS / this.results_dir / "berg_job_metadata.json"
+    if attempt.is_elsewhere:
+        attempt.say(f"Brought back {attempt.results.restore(this.results_dir + '/')} files of the results")
     if copy.exists() and not this.cmd:
         attempt.say("Left the code as it was before the reboot: people change it here")
         return
@@ -132,16 +142,14 @@ def meet(attempt: Attempt) -> None:
         attempt.nodes = cluster.gather(attempt)
         attempt.start_thread(cluster.watch, attempt)
     ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
+    ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
     cluster.introduce(attempt.nodes or [attempt.node], attempt.node, ours)
 
 
 def run_command(attempt: Attempt) -> tuple[int, str]:
     """Run the job's command where it is to run, or wait for its end; an exit code, and whose it is."""
     this = attempt.job
-    if this.num_machines > 1:
-        cluster.get_ready(attempt)
     attempt.write_state(state="RUNNING")
-    attempt.mirror_results()
     if not this.cmd or not (attempt.leads or this.run_on == "each"):
         attempt.say("Ready")
         if this.idle_seconds and attempt.leads:
@@ -178,30 +186,44 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     attempt.stop_mirrors()
     in_cluster = attempt.job.num_machines > 1
     try:
-        attempt.write_state(state="UPLOADING", exit_code=code, reason=reason)
-        if not attempt.leads and state != "ENDED":
-            cluster.announce(attempt, phase="FAILED", reason=reason)
-        attempt.results.finish(attempt.say)
-        for path, why in attempt.results.refused.items():
-            attempt.say(f"Not in the bucket: {path}: {why}")
-        if attempt.leads:
-            attempt.say(f"Job {attempt.name} {state}{': ' + reason if reason else ''}")
-        attempt.log.finish(print)
-        if in_cluster:
-            cluster.announce(attempt, uploaded="yes")
-            if not attempt.leads and not cluster.wait_for_end(attempt):
-                state, reason = "FAILED", "the machine that led the job is gone"
-            if attempt.leads:
-                cluster.wait_for_uploads(attempt)
-        until = attempt.results.synced_until
-        attempt.write_state(state=state, reason=reason, finished_at=job.now(), synced_until=until)
+        attempt.insist(lambda: conclude(attempt, state, reason, code))
     except Ended as error:
         leave(attempt, str(error))
         return
-    if attempt.job.kill_instance_after_job:
+    if attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
         if in_cluster and attempt.leads:
-            cluster.delete_others(attempt)
-        attempt.machine.delete()
+            attempt.insist(lambda: cluster.delete_others(attempt))
+        attempt.insist(attempt.machine.delete)
+
+
+def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> None:
+    """Bring the last results and the log to the bucket, and only then write how the job ended."""
+    in_cluster = attempt.job.num_machines > 1
+    attempt.write_state(state="UPLOADING", ending=state, exit_code=code, reason=reason)
+    if not attempt.leads and state != "ENDED":
+        cluster.announce(attempt, phase="FAILED", reason=reason)
+    attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble))
+    for path, why in attempt.results.refused.items():
+        attempt.say(f"Not in the bucket: {path}: {why}")
+    again = attempt.begins_anew()
+    if attempt.leads:
+        how = "begins anew on another machine" if again else state
+        attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
+    attempt.log.finish(print)
+    if in_cluster:
+        cluster.announce(attempt, uploaded="yes")
+        if not attempt.leads and not cluster.wait_for_end(attempt):
+            state, reason = "FAILED", "the machine that led the job is gone"
+        if attempt.leads:
+            cluster.wait_for_uploads(attempt)
+    until = attempt.results.synced_until
+    if again:
+        reason += "; the job begins anew where there is capacity"
+        attempt.write_state(state="SUBMITTED", ending="", exit_code=None, reason=reason, synced_until=until)
+    else:
+        if attempt.leads and attempt.job.secrets:
+            secret.delete(attempt.bucket.config, attempt.name)
+        attempt.write_state(state=state, ending="", reason=reason, finished_at=job.now(), synced_until=until)
 
 
 def leave(attempt: Attempt, why: str) -> None:
@@ -212,7 +234,7 @@ def leave(attempt: Attempt, why: str) -> None:
     if attempt.read_state().final:  # else another worker has the job, and its results
         attempt.results.finish(attempt.say)
         attempt.log.finish(print)
-    attempt.machine.delete()
+    attempt.insist(attempt.machine.delete)
 
 
 @click.group()
@@ -246,6 +268,7 @@ def salvage(name: str, reason: str) -> None:
     if not attempt.state.final:
         with contextlib.suppress(BergError):
             attempt.job = job.from_json(attempt.bucket.read(job.metadata_path(name)) or b"", name)
-        finish(attempt, "FAILED", reason, None)
+        ending = attempt.state.ending  # it had seen the command end
+        finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
     else:
-        attempt.machine.delete()
+        attempt.insist(attempt.machine.delete)

@@ -15,20 +15,20 @@ def settled(monkeypatch):
     monkeypatch.setattr(reap, "SETTLED", -1)
 
 
-def insert(cloud, name: str, **labels: str) -> None:
+def insert(berg, name: str, **labels: str) -> None:
     """A machine as berg makes it, or as a create that was interrupted leaves it."""
     zone = "us-central1-a"
     image = "projects/debian-cloud/global/images/family/debian-12"
     body = {
         "name": name,
         "machineType": f"zones/{zone}/machineTypes/n1-standard-1",
-        "labels": {"berg": "1", "berg-user": "tester", **labels},
+        "labels": {"berg": "1", "berg-user": "tester", "berg-bucket": berg.bucket_name, **labels},
         "networkInterfaces": [{"network": "global/networks/default"}],
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image}}],
     }
     path = f"/compute/v1/projects/berg-local/zones/{zone}"
-    operation = cloud.call("POST", f"{path}/instances", body)
-    cloud.call("POST", f"{path}/operations/{operation['name']}/wait")
+    operation = berg.cloud.call("POST", f"{path}/instances", body)
+    berg.cloud.call("POST", f"{path}/operations/{operation['name']}/wait")
 
 
 def write_state(bucket, name: str, **values) -> None:
@@ -40,8 +40,8 @@ def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not
     unique = uuid.uuid4().hex[:8]
     stray, over, live, kept, other = (f"{kind}-{unique}" for kind in ("stray", "over", "live", "kept", "other"))
     for name in (stray, over, live, kept):
-        insert(berg.cloud, name, **{"berg-job": name})
-    insert(berg.cloud, other, **{"berg-job": other, "berg-user": "somebody"})
+        insert(berg, name, **{"berg-job": name})
+    insert(berg, other, **{"berg-job": other, "berg-user": "somebody"})
     write_state(berg.bucket, over, state="FAILED", finished_at="2026-01-01T00:00:00Z")
     write_state(berg.bucket, live, state="RUNNING")
     text = job.State(state="SUCCEEDED", finished_at="2026-01-01T00:00:00Z", job={"user": "tester", "kept": True})
@@ -57,12 +57,12 @@ def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not
         left = {name for name in berg.cloud.instances() if unique in name}
         assert left == {live, kept, other}
     finally:
-        reap.delete(settings, [reap.Leftover("instances", n, "us-central1-a", "", "") for n in (live, kept, other)])
+        reap.delete(settings, [reap.Leftover("machine", n, "us-central1-a", "", "") for n in (live, kept, other)])
 
 
 def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
     name = f"fresh-{uuid.uuid4().hex[:8]}"
-    insert(berg.cloud, name, **{"berg-job": name})
+    insert(berg, name, **{"berg-job": name})
     try:
         found = berg("reap", "--json")
         assert found.returncode == 0, found.stderr
@@ -85,7 +85,7 @@ def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
         assert name not in berg.cloud.instances()
     finally:
         settings = berg.cloud.settings(berg.bucket_name)
-        reap.delete(settings, [reap.Leftover("instances", name, "us-central1-a", "", "")])
+        reap.delete(settings, [reap.Leftover("machine", name, "us-central1-a", "", "")])
 
 
 def test_nothing_left_behind(berg):

@@ -168,8 +168,11 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     wishes = ["-g", "2", "-t", "t4", "-c", "12", "--spot", "--zone", "us-central1-f", "--max-hours", "2"]
     ran = berg("run", "--dry-run", *wishes, "--disk-gb", "50", "-n", "dry", "python train.py")
     assert ran.returncode == 0, ran.stderr
-    body = json.loads(ran.stdout)
-    assert body["machineType"] == "zones/us-central1-f/machineTypes/custom-12-46080"
+    asked = json.loads(ran.stdout)
+    zones = [each["zone"].rpartition("/")[2] for each in asked["group"]["distributionPolicy"]["zones"]]
+    assert zones[0] == "us-central1-f" and len(zones) > 1, "then the region's others"
+    body = asked["template"]["properties"]
+    assert body["machineType"] == "custom-12-46080"
     assert body["guestAccelerators"][0]["acceleratorCount"] == 2
     assert body["scheduling"]["provisioningModel"] == "SPOT"
     assert body["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
@@ -185,7 +188,7 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     [
         ([], "n1-standard-32", "nvidia-tesla-p100:4"),
         (["-t", "a100", "-g", "8"], "a2-highgpu-8g", ""),
-        (["-t", "h100", "--spot"], "a3-highgpu-4g", ""),
+        (["-t", "h100"], "a3-highgpu-4g", ""),
         (["--machine-type", "n2-standard-2", "--image", "debian-12", "--image-project", "debian-cloud"], "", ""),
     ],
 )
@@ -308,7 +311,7 @@ def bare_machine(berg: Berg, name: str, user: str = "tester") -> None:
     body = {
         "name": name,
         "machineType": "zones/us-central1-a/machineTypes/n1-standard-1",
-        "labels": {"berg": "1", "berg-user": user},
+        "labels": {"berg": "1", "berg-user": user, "berg-bucket": berg.bucket_name},
         "networkInterfaces": [{}],
         "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         "disks": [disk],

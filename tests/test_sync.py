@@ -196,15 +196,16 @@ def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
         (mirror.folder / name).write_text(name * 10 if name != "empty" else "")
     mirror.sync()
     target = tmp_path / "here"
-    assert sync.fetch(mirror.bucket, "berg_results/", target) == (3, 3)
+    fetched, blobs = sync.fetch(mirror.bucket, "berg_results/", target)
+    assert (fetched, len(blobs)) == (3, 3)
     assert (target / "b/c").read_text() == "b/c" * 10
-    assert sync.fetch(mirror.bucket, "berg_results/", target) == (0, 3)
+    assert sync.fetch(mirror.bucket, "berg_results/", target)[0] == 0
     (target / "a").write_text("scribbled!")
     (mirror.folder / "b/c").write_text("new")
     mirror.sync()
-    fetched = []
-    assert sync.fetch(mirror.bucket, "berg_results/", target, lambda name, size: fetched.append(name)) == (2, 3)
-    assert sorted(fetched) == ["berg_results/a", "berg_results/b/c"]
+    names = []
+    assert sync.fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name))[0] == 2
+    assert sorted(names) == ["berg_results/a", "berg_results/b/c"]
     assert (target / "a").read_text() == "a" * 10
     assert [path.name for path in target.rglob("*.berg-part")] == []
 

@@ -1,0 +1,118 @@
+"""Instance groups: Google keeps a machine for a job, whenever and in whichever zone there is room for it.
+
+A job's group is a regional managed instance group of one machine; group and machine are named like the job. When
+the machine is preempted or crashes, Google makes it anew under its name; the machine's worker deletes the group
+when the job is over. What the machine is to be lies in an instance template that is named after its content, so
+that jobs of the same kind share it.
+"""
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from berg import BergError, gce
+from berg.config import Config
+
+PATIENCE = 60  # seconds to wait for the first word on whether there is room
+OF_THE_JOB = "berg-job"  # key of the label and of the metadata; all else is the same for jobs of the same kind
+
+
+def description(config: Config) -> str:
+    return f"for berg's jobs in gs://{config.bucket}"
+
+
+def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """The bodies of the two requests that make a group, for a machine as `gce.create` would make it."""
+    properties = gce.without_zones(json.loads(json.dumps(body)))
+    for labels in (properties["labels"], properties["disks"][0]["initializeParams"]["labels"]):
+        labels.pop(OF_THE_JOB)
+    items = properties["metadata"]["items"]
+    properties["metadata"]["items"] = [item for item in items if item["key"] != OF_THE_JOB]
+    digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
+    template = {"name": f"berg-{digest}", "description": description(config), "properties": properties}
+    group = {
+        "name": name,
+        "description": description(config),
+        "baseInstanceName": name[:50].rstrip("-"),
+        "targetSize": 0,
+        "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{template['name']}",
+        "distributionPolicy": {
+            "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
+            "targetShape": "ANY",
+        },
+        "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
+        "allInstancesConfig": {"properties": {"labels": {OF_THE_JOB: name}}},
+    }
+    return {"template": template, "group": group}
+
+
+def path_of(region: str, name: str) -> str:
+    return f"/regions/{region}/instanceGroupManagers/{name}"
+
+
+def create(config: Config, zones: list[str], body: dict[str, Any], name: str, say: Callable[[str], None]) -> str:
+    """Make a job's group; returns the zone of its machine, or "" while there is no room for one.
+
+    Raises BergError for what waiting does not mend; then nothing is left behind but the template.
+    """
+    from google.api_core import exceptions
+
+    region = zones[0].rpartition("-")[0]
+    bodies = requests(config, zones, body, name)
+    say(f"Asking Google to keep a machine in {region} ({', '.join(zones)})")
+    try:
+        write(config, "/global/instanceTemplates", bodies["template"])
+    except exceptions.Conflict:
+        pass  # of an earlier job of this kind
+    try:
+        write(config, f"/regions/{region}/instanceGroupManagers", bodies["group"])
+        write(config, f"{path_of(region, name)}/createInstances", {"instances": [{"name": name}]})
+    except (exceptions.GoogleAPICallError, gce.OperationFailed) as error:
+        raise BergError(f"no group of machines could be made in {region}: {error.message}") from None
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        machine, errors = member(config, region, name)
+        if machine:
+            return machine
+        if errors and errors[0].get("code") not in gce.BLOCKS_ZONE:
+            failed = gce.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
+            raise BergError(f"no machine could be created, and none was left behind.\n  {gce.readable(failed, region)}")
+        if errors:
+            break
+        time.sleep(0.5)
+    say(f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, without this computer.")
+    return ""
+
+
+def write(config: Config, path: str, body: dict[str, Any]) -> None:
+    gce.wait(config, gce.call(config, "POST", path, body, requestId=str(uuid.uuid4())))
+
+
+def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, Any]]]:
+    """Zone of the machine that a group has ("": none yet), and why the last attempt to make it failed."""
+    listed = gce.call(config, "POST", f"{path_of(region, name)}/listManagedInstances").get("managedInstances", [])
+    for instance in listed:
+        if instance.get("instanceStatus"):
+            return instance["instance"].split("/")[-3], []
+    return "", [error for each in listed for error in each.get("lastAttempt", {}).get("errors", {}).get("errors", [])]
+
+
+def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
+    """Berg's groups, in the API's words, with `region` as its short name; of one job if it is given."""
+    found = []
+    query = {"filter": f'description="{description(config)}"' + (f" AND name={name}" if name else "")}
+    fields = "items/*/instanceGroupManagers(name,region,creationTimestamp,instanceTemplate),nextPageToken"
+    for page in gce.pages(config, "/aggregated/instanceGroupManagers", **query, fields=fields):
+        for scope in page.get("items", {}).values():
+            found += [{**g, "region": gce.last_part(g["region"])} for g in scope.get("instanceGroupManagers", [])]
+    return found
+
+
+def unused_templates(config: Config, used: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Berg's templates that none of these groups is made from."""
+    pages = gce.pages(config, "/global/instanceTemplates", filter=f'description="{description(config)}"')
+    names = {gce.last_part(group["instanceTemplate"]) for group in used}
+    return [template for page in pages for template in page.get("items", []) if template["name"] not in names]

@@ -1,0 +1,73 @@
+"""Secrets of a job: from the laptop to its command by way of Secret Manager, and nowhere else.
+
+A job with secrets has one secret there, named after it, that holds all of them as a JSON object. Only the account
+that the machines act as may read it, and delete it when the job is over; Google deletes it some time after the
+job's limit in any case. A job's metadata, state, log and plan hold the names alone.
+"""
+
+import base64
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from berg import BergError, gce
+from berg.config import Config
+
+ROLE = "roles/secretmanager.admin"  # on this one secret: to read and to delete it
+SLACK = 30 * 24 * 3600  # seconds after a job's limit in which it may still wait for machines
+
+
+def read(text: str) -> tuple[str, str]:
+    """Name and value for NAME, which is a variable here, or NAME=FILE."""
+    name, equals, file = text.partition("=")
+    if equals:
+        try:
+            return name, Path(file).expanduser().read_text().removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            why = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
+            raise BergError(f"--secret {name}: cannot read {file}: {why}") from None
+    if name not in os.environ:
+        raise BergError(f"--secret {name}: there is no such variable. Export it, or give a file: --secret {name}=FILE")
+    return name, os.environ[name]
+
+
+def url(config: Config, job_name: str) -> str:
+    return f"{config.service_url('secretmanager')}/v1/projects/{config.project}/secrets/{secret_id(job_name)}"
+
+
+def secret_id(job_name: str) -> str:
+    return f"berg-{job_name}"
+
+
+def store(config: Config, job_name: str, values: dict[str, str], lifetime: int) -> None:
+    """Keep the secrets of a job for `lifetime` seconds and some, for its machines alone."""
+    from google.api_core import exceptions
+
+    target = url(config, job_name)
+    account = config.service_account or gce.call(config, "GET", "")["defaultServiceAccount"]
+    body = {"replication": {"automatic": {}}, "labels": {"berg": "1"}, "ttl": f"{lifetime + SLACK}s"}
+    with contextlib.suppress(exceptions.Conflict):  # made by a request whose answer was lost
+        gce.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
+    policy = {"bindings": [{"role": ROLE, "members": [f"serviceAccount:{account}"]}]}
+    gce.call(config, "POST", f"{target}:setIamPolicy", {"policy": policy})
+    data = base64.b64encode(json.dumps(values).encode()).decode()
+    gce.call(config, "POST", f"{target}:addVersion", {"payload": {"data": data}})
+
+
+def fetch(config: Config, job_name: str) -> dict[str, str]:
+    """The secrets of a job; raises BergError if they are gone."""
+    from google.api_core import exceptions
+
+    try:
+        answer = gce.call(config, "GET", f"{url(config, job_name)}/versions/latest:access")
+    except (exceptions.NotFound, exceptions.Forbidden) as error:
+        raise BergError(f"the secrets of {job_name} cannot be read: {error.message}") from None
+    return json.loads(base64.b64decode(answer["payload"]["data"]))
+
+
+def delete(config: Config, job_name: str) -> None:
+    from google.api_core import exceptions
+
+    with contextlib.suppress(exceptions.NotFound):
+        gce.call(config, "DELETE", url(config, job_name))
