@@ -40,11 +40,12 @@ def listed(call: Call, kind: str, place: str, rows: list[tuple[str, dict]]) -> d
         "selfLink": f"{LINK}projects/{call.params['project']}/{'aggregated/' if aggregated else ''}{name}",
     }
     if aggregated:
-        scopes = catalog.ZONES if place == "zones" else catalog.REGIONS
+        places = {"zones": catalog.ZONES, "regions": catalog.REGIONS}
         items: dict[str, dict] = {}
-        for scope in scopes:
+        for scope in places.get(place, ["global"]):
             here = [resource for resource in kept if where[id(resource)] == scope]
-            items[f"{place}/{scope}"] = {name: here} if here else empty_scope(f"{place}/{scope}")
+            key = f"{place}/{scope}" if place in places else scope
+            items[key] = {name: here} if here else empty_scope(key)
         answer["items"] = items
     elif kept:
         answer["items"] = kept
