@@ -21,7 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
-from berg.local import compute_power, machines, sshd
+from berg.local import compute_groups, compute_power, machines, sshd
 from berg.local.compute import Compute, Settings
 from berg.local.control import write_json
 from berg.local.metadata import MetadataServer
@@ -67,6 +67,7 @@ async def serve(options: argparse.Namespace) -> None:
     image_folder = options.image or folder / "image"
     stop = threading.Event()
     if not options.end_machines:
+        compute_groups.resume(compute)
         compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
         await listen_until_told(cloud, options.port)
     await compute_power.close(compute)

@@ -1,4 +1,4 @@
-"""Compute Engine's state: instances, disks, operations, quotas, and how it is kept on disk. Knows no HTTP.
+"""Compute Engine's state: instances, groups, disks, operations, quotas, and how it is kept on disk. Knows no HTTP.
 
 Every resource is one JSON file under `<folder>/compute/`, written in one step, so a server that is killed finds
 everything again. What turns machines on and off, and so changes most of this, is compute_power.py.
@@ -55,6 +55,7 @@ class Instance:
     ends_at: float | None = None  # when maxRunDuration is over
     token: str = ""
     token_expires: float = 0
+    group: str = ""  # path of the managed instance group that it is a member of
 
     @property
     def name(self) -> str:
@@ -74,9 +75,34 @@ class Instance:
 
 
 @dataclass
+class Group:
+    """A managed instance group. A member is {"zone", "created" (ever), "action", "errors" (of the last attempt)}."""
+
+    project: str
+    region: str
+    resource: dict  # Google's InstanceGroupManager, less what its members say
+    members: dict[str, dict]
+    deletion: str = ""  # name of the operation that deletes it
+
+    @property
+    def name(self) -> str:
+        return self.resource["name"]
+
+    @property
+    def path(self) -> str:
+        return f"projects/{self.project}/regions/{self.region}/instanceGroupManagers/{self.name}"
+
+    @property
+    def zones(self) -> list[str]:
+        return [last(row["zone"]) for row in self.resource["distributionPolicy"]["zones"]]
+
+
+@dataclass
 class Settings:
     grace: float = 30.0  # seconds between SIGTERM and SIGKILL
     delay: float = 0.0  # extra seconds in PROVISIONING
+    metadata_delay: float = 0.0  # seconds before the metadata server answers
+    refill: float = 1.0  # seconds between two attempts of a group to make a member
 
 
 async def _nothing(address: str) -> None: ...
@@ -91,6 +117,7 @@ class Compute:
     metadata_port: int = 0
     open_address: Callable[[str], Awaitable[None]] = _nothing  # of the metadata server
     close_address: Callable[[str], Awaitable[None]] = _nothing
+    account_exists: Callable[[str], bool] = lambda email: True  # whether there is this service account
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -99,6 +126,8 @@ class Compute:
         self.instances: dict[tuple[str, str, str], Instance] = {}
         self.operations: dict[str, dict] = {}
         self.disks: dict[tuple[str, str, str], dict] = {}
+        self.templates: dict[tuple[str, str], dict] = {}
+        self.groups: dict[tuple[str, str, str], Group] = {}
         self.settled: dict[str, dict] = {}  # project -> common metadata, own images, quotas
         self.stockouts: dict[str, int] = {}  # zone -> how many instances it still takes
         self.changed = asyncio.Event()  # replaced whenever anything changes
@@ -106,12 +135,13 @@ class Compute:
         self.watches: dict[str, list[asyncio.Task]] = {}
         self.booted: dict[str, subprocess.Popen] = {}
         self.tasks: set[asyncio.Task] = set()
+        self.closing = False  # nothing is made any more
         self.load()
 
     # --- on disk
 
     def load(self) -> None:
-        for kind in ("instances", "operations", "disks", "projects"):
+        for kind in ("instances", "operations", "disks", "templates", "groups", "projects"):
             (self.folder / kind).mkdir(parents=True, exist_ok=True)
         for row in self.read("instances"):
             instance = Instance(**row)
@@ -124,6 +154,11 @@ class Compute:
         for row in self.read("disks"):
             _, project, _, zone, _, name = row["selfLink"].removeprefix(LINK).split("/")
             self.disks[project, zone, name] = row
+        for row in self.read("templates"):
+            self.templates[row["selfLink"].removeprefix(LINK).split("/")[1], row["name"]] = row
+        for row in self.read("groups"):
+            group = Group(**row)
+            self.groups[group.project, group.region, group.name] = group
         for row in self.read("projects"):
             self.settled[row["project"]] = row
 
@@ -148,6 +183,9 @@ class Compute:
 
     def save(self, instance: Instance) -> None:
         self.write("instances", instance.id, asdict(instance))
+
+    def save_group(self, group: Group) -> None:
+        self.write("groups", group.resource["id"], asdict(group))
 
     def project_row(self, project: str) -> dict:
         metadata = {"kind": "compute#metadata", "fingerprint": fingerprint([])}

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from berg.local import catalog, compute_bulk, compute_images, compute_power, schema
+from berg.local import catalog, compute_bulk, compute_groups_api, compute_images, compute_power, schema
 from berg.local import compute_checks as checks
 from berg.local.compute import Compute, Instance
 from berg.local.compute_checks import LINK, not_found
@@ -54,7 +54,10 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "images.list": compute_images.list_images,
         "images.insert": compute_images.insert_image,
         "images.delete": compute_images.delete_image,
+        "firewalls.insert": insert_firewall,
+        "firewalls.delete": delete_firewall,
         "imageFamilyViews.get": compute_images.image_family_view,
+        **compute_groups_api.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.list": list_operations for scope in ("zone", "region", "global")},

@@ -13,7 +13,7 @@ import re
 import zlib
 from typing import Any
 
-from berg.local import catalog
+from berg.local import catalog, schema
 from berg.local.errors import ApiError
 
 LINK = "https://www.googleapis.com/compute/v1/"
@@ -49,6 +49,20 @@ def fingerprint(value: Any) -> str:
 def number_of(path: str) -> str:
     """A stable uint64 id for something that has none in our tables."""
     return str(10**18 + zlib.crc32(path.encode()) * 1000)
+
+
+def written(kind: dict, value: Any) -> Any:
+    """A checked part of a request as Google writes it back: no output-only fields, 64-bit integers as strings."""
+    kind = schema.load("compute").schemas[kind["$ref"]] if "$ref" in kind else kind
+    if isinstance(value, dict):
+        fields, others = kind.get("properties", {}), kind.get("additionalProperties", {})
+        inner = {key: fields.get(key, others) for key, item in value.items() if item is not None}
+        return {key: written(inner[key], value[key]) for key in inner if not inner[key].get("readOnly")}
+    if isinstance(value, list):
+        return [written(kind.get("items", {}), item) for item in value]
+    if kind.get("format") in schema.INT_RANGES:
+        return str(value) if kind["type"] == "string" else int(value)
+    return value
 
 
 def check_place(field: str, name: str) -> None:

@@ -183,8 +183,9 @@ async def cut_off(compute: Compute, instance: Instance, cut: bool) -> None:
 
 async def adopt(compute: Compute) -> None:
     """After a start of the server: take over machines that run, settle those that do not."""
+    going_on = {group.deletion for group in compute.groups.values()}
     for operation in compute.operations.values():
-        if operation["status"] != "DONE":
+        if operation["status"] != "DONE" and operation["name"] not in going_on:
             compute.finish(operation)
     for instance in list(compute.instances.values()):
         folder = compute.machine_folder(instance)
@@ -202,5 +203,6 @@ async def adopt(compute: Compute) -> None:
 
 async def close(compute: Compute) -> None:
     """End every machine, before the server ends."""
+    compute.closing = True
     running = [i for i in compute.instances.values() if i.resource["status"] != "TERMINATED"]
     await asyncio.gather(*(stop(compute, i, compute.operation_on(i, "stop")) for i in running))
