@@ -54,8 +54,6 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "images.list": compute_images.list_images,
         "images.insert": compute_images.insert_image,
         "images.delete": compute_images.delete_image,
-        "firewalls.insert": insert_firewall,
-        "firewalls.delete": delete_firewall,
         "imageFamilyViews.get": compute_images.image_family_view,
         **compute_groups_api.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
