@@ -93,7 +93,7 @@ def test_buckets(client, server, http_session):
     assert name in [item.name for item in client.list_buckets(prefix=name)]
     assert found.test_iam_permissions(["storage.objects.create"]) == ["storage.objects.create"]
     policy = found.get_iam_policy(requested_policy_version=3)
-    policy.bindings.append({"role": "roles/storage.objectUser", "members": ["serviceAccount:w@p"]})
+    policy.bindings.append({"role": "roles/storage.objectUser", "members": ["user:laptop@berg.local"]})
     found.set_iam_policy(policy)
     roles = [binding["role"] for binding in found.get_iam_policy().bindings]
     assert "roles/storage.objectUser" in roles

@@ -5,7 +5,6 @@ Not covered: reservations, sole tenancy, confidential and shielded machines, dis
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from berg.local import catalog
@@ -37,7 +36,7 @@ def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tupl
     scheduling = check_scheduling(body, bool(accelerators))
     labels = check_labels(body.get("labels", {}))
     metadata = check_metadata(body.get("metadata", {}))
-    accounts = check_service_accounts(project, compute.projects[project]["number"], body)
+    accounts = check_service_accounts(compute, project, body)
     interfaces = network_interfaces(project, region, body, compute.new_address())
     if (project, zone, name) in compute.instances:
         raise already_exists(f"projects/{project}/zones/{zone}/instances/{name}")
@@ -192,13 +191,13 @@ def check_scheduling(body: dict, has_gpu: bool) -> dict:
     return scheduling
 
 
-def check_service_accounts(project: str, number: str, body: dict) -> list[dict]:
-    default = f"{number}-compute@developer.gserviceaccount.com"
+def check_service_accounts(compute: Compute, project: str, body: dict) -> list[dict]:
+    default = f"{compute.projects[project]['number']}-compute@developer.gserviceaccount.com"
     result = []
     for account in body.get("serviceAccounts", []):
         email = account.get("email", "default")
         email = default if email == "default" else email
-        if email != default and not re.fullmatch(rf"[a-z0-9-]+@{re.escape(project)}\.iam\.gserviceaccount\.com", email):
+        if not compute.account_exists(email):
             raise ApiError(404, "notFound", f"The resource '{email}' of type 'serviceAccount' was not found.")
         result.append({"email": email, "scopes": account.get("scopes", [])})
     return result

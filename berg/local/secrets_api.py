@@ -156,6 +156,7 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
     secret.expires = expiry(body, secret.created)
     if cloud.secrets.find(secret.name):
         raise ApiError(409, "alreadyExists", f"Secret [{shown_name(cloud, secret.name)}] already exists.")
+    cloud.iam.forget(secret.name)  # the policy of one of this name that is gone
     cloud.secrets.add(secret)
     return present(cloud, secret)
 

@@ -1,12 +1,14 @@
 """The embedded cloud's one HTTP application: which method a request means, who asks, what goes wrong.
 
-A request passes, in this order: route, bearer token, faults, parameters, body, handler, and a check of
-our own answer. Handlers are plain async functions in tables keyed by Google's method ids.
+A request passes, in this order: route, bearer token, faults, parameters, body, whether its API is on and its
+caller may, handler, and a check of our own answer. Handlers are plain async functions in tables keyed by
+Google's method ids.
 
-Not covered: HTTP/2, TLS, gRPC, permissions of single principals, XML API, API keys.
+Not covered: HTTP/2, TLS, gRPC, XML API, API keys.
 """
 
 import asyncio
+import functools
 import json
 import logging
 import socket
@@ -19,18 +21,36 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from aiohttp import web
 
-from berg.local import compute_api, control_api, schema, secrets_api, storage_api
+from berg.local import (
+    compute_api,
+    control_api,
+    iam_api,
+    oauth,
+    permissions,
+    schema,
+    secrets_api,
+    services,
+    storage_api,
+)
 from berg.local.errors import ApiError
 from berg.local.faults import Fault, Faults, RequestLog
+from berg.local.iam import Iam
 from berg.local.secret_store import Secrets
 from berg.local.storage import Storage
-from berg.local.tokens import Tokens, write_private
+from berg.local.tokens import LAPTOP, Tokens, write_private
 
 log = logging.getLogger("berg.local")
 
 MAX_JSON_BODY = 64 << 20
 BATCH_LIMITS = {"compute": 1000, "storage": 100}  # calls in one batch, as documented
-SERVICES = ("compute", "storage", "secretmanager")  # each below /<service>/v1/
+SERVICES = (
+    "compute",
+    "storage",
+    "secretmanager",
+    "iam",
+    "cloudresourcemanager",
+    "serviceusage",
+)  # each below /<service>/v1/
 WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
 STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
@@ -63,6 +83,7 @@ class Cloud:
     tokens: Tokens
     storage: Storage
     secrets: Secrets
+    iam: Iam
     faults: Faults
     compute: Any = None  # compute.Compute
     requests: RequestLog = field(default_factory=RequestLog)
@@ -83,7 +104,7 @@ class Cloud:
     def add_project(self, project: str, access: bool = True) -> None:
         """Add a project, or change whether principals of this cloud may use it."""
         number = self.projects.get(project, {}).get("number") or str(100_000_000_001 + len(self.projects))
-        self.projects[project] = {"number": number, "access": access}
+        self.projects[project] = {**self.projects.get(project, {}), "number": number, "access": access}
         self.save_projects()
 
 
@@ -92,8 +113,9 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
     folder.mkdir(parents=True, exist_ok=True)
     saved = folder / "projects.json"
     projects = json.loads(saved.read_text()) if saved.exists() else {}
-    storage, secrets = Storage(folder / "storage"), Secrets(folder / "secrets")
-    cloud = Cloud(folder, port, projects, Tokens(folder), storage, secrets, Faults())
+    storage, secrets, tokens = Storage(folder / "storage"), Secrets(folder / "secrets"), Tokens(folder)
+    iam = Iam(folder, projects, lambda: {LAPTOP, *tokens.state["refresh_tokens"]})
+    cloud = Cloud(folder, port, projects, tokens, storage, secrets, iam, Faults())
     if project not in projects:
         cloud.add_project(project)
     return cloud
@@ -103,11 +125,14 @@ def make_app(cloud: Cloud) -> web.Application:
     """Return the application that serves `cloud`."""
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
-    app[HANDLERS] = {**storage_api.handlers(cloud), **secrets_api.handlers(cloud)}
+    app[HANDLERS] = {}
+    for module in (storage_api, secrets_api, iam_api, services):
+        app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))
+        cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
         app.middlewares.append(network)
-    app.router.add_post("/token", token)
+    app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens))
     app.router.add_post("/batch/{service}/v1", batch)
     app.router.add_post("/batch", batch)
     app.add_routes([_guarded(cloud, route) for route in control_api.routes(cloud)])
@@ -225,7 +250,10 @@ async def call_method(
     if not upload and method.verb not in ("GET", "DELETE"):
         body = parse_json(await read())
         schema.check_body(service, method, body)
-    answer = await handlers[method.id](Call(method.id, params, body, request, principal))
+    call = Call(method.id, params, body, request, principal)
+    services.check(cloud, call)
+    permissions.check(cloud, call)
+    answer = await handlers[method.id](call)
     if fault and fault.after_handler:
         await suffer(fault, request)
     return finish(service, method, params, answer, mask)
@@ -307,7 +335,7 @@ def error_response(error: ApiError, reasons: bool = True) -> web.Response:
     return response
 
 
-# --- batches and tokens
+# --- batches
 
 
 async def batch(request: web.Request) -> web.StreamResponse:
@@ -369,22 +397,3 @@ async def respond_to_part(request: web.Request, part: bytes) -> web.Response:
 
 def _text(response: web.Response) -> bytes:
     return response.body if isinstance(response.body, bytes) else b""
-
-
-async def token(request: web.Request) -> web.Response:
-    """OAuth 2.0 token endpoint (RFC 6749, section 6) for google-auth's refresh."""
-    from aiohttp import BasicAuth
-
-    tokens, form = request.app[CLOUD].tokens, await request.post()
-    try:
-        client = BasicAuth.decode(request.headers.get("Authorization", ""))
-    except ValueError:
-        client = BasicAuth(str(form.get("client_id", "")), str(form.get("client_secret", "")))
-    if not tokens.is_client(client.login, client.password):
-        return json_response({"error": "invalid_client", "error_description": "Unauthorized"}, 401)
-    if form.get("grant_type") != "refresh_token":
-        return json_response({"error": "unsupported_grant_type", "error_description": "Use refresh_token"}, 400)
-    email = tokens.exchange(str(form.get("refresh_token", "")))
-    if email is None:
-        return json_response({"error": "invalid_grant", "error_description": "Bad Request"}, 400)
-    return json_response({"access_token": tokens.mint(email), "expires_in": 3600, "token_type": "Bearer"})

@@ -203,6 +203,11 @@ class Storage:
         (policy,) = self.db.execute("SELECT policy FROM buckets WHERE name=?", (bucket,)).fetchone()
         return json.loads(policy) if policy else None
 
+    def policies(self) -> dict[str, dict]:
+        """The policies that were set, by bucket."""
+        rows = self.db.execute("SELECT name, policy FROM buckets WHERE policy IS NOT NULL").fetchall()
+        return {name: json.loads(policy) for name, policy in rows}
+
     def set_policy(self, bucket: str, policy: dict) -> None:
         self.db.execute("UPDATE buckets SET policy=? WHERE name=?", (json.dumps(policy), bucket))
 

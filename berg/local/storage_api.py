@@ -1,7 +1,6 @@
 """Handlers of the Cloud Storage methods on buckets and on objects' metadata. Media is in storage_media.py.
 
-Not covered: permissions of single principals and ACLs (every principal may do everything in a project that
-this cloud gives access to), object versions, soft delete, holds, retention, encryption keys, lifecycle
+Not covered: ACLs, object versions, soft delete, holds, retention, encryption keys, lifecycle
 rules (kept, never applied), folders and managed folders, notifications, HMAC keys, the XML API.
 """
 
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from berg.local import storage_buckets, storage_media
+from berg.local import storage_buckets, storage_media, storage_policies
 from berg.local.errors import ApiError
 from berg.local.storage import concatenate
 from berg.local.storage_checks import (
@@ -41,6 +40,7 @@ def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
     """Return the handler of every method that is served, by method id."""
     table = {
         **storage_buckets.TABLE,
+        **storage_policies.TABLE,
         "storage.objects.insert": storage_media.insert,
         "storage.objects.get": get,
         "storage.objects.list": list_objects,

@@ -1,8 +1,5 @@
 """Handlers of the Cloud Storage methods on buckets. What they do not cover stands in storage_api.py."""
 
-import base64
-import hashlib
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -135,43 +132,6 @@ async def list_managed_folders(cloud: "Cloud", call: "Call") -> dict:
     return {"kind": "storage#managedFolders"}
 
 
-async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
-    bucket = find_bucket(cloud, call)
-    return policy_of(cloud, bucket)
-
-
-async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
-    """Keep a policy; `etag` must be that of the policy it replaces. Nothing is ever refused because of it."""
-    bucket, body = find_bucket(cloud, call), call.body or {}
-    if body.get("etag") and body["etag"] != policy_of(cloud, bucket)["etag"]:
-        raise ApiError(412, "conditionNotMet", "The policy has changed since it was read: wrong etag")
-    policy = {"bindings": body["bindings"], "version": body.get("version", 1)}
-    cloud.storage.set_policy(bucket["name"], policy)
-    return policy_of(cloud, bucket)
-
-
-async def test_iam_permissions(cloud: "Cloud", call: "Call") -> dict:
-    find_bucket(cloud, call)
-    return {"kind": "storage#testIamPermissionsResponse", "permissions": call.params["permissions"]}
-
-
-def policy_of(cloud: "Cloud", bucket: dict) -> dict:
-    """The policy that was set on a bucket, or the one that Google gives to a new bucket."""
-    project = bucket["project"]
-    owners = [f"projectEditor:{project}", f"projectOwner:{project}"]
-    policy = cloud.storage.policy(bucket["name"]) or {
-        "version": 1,
-        "bindings": [
-            {"role": "roles/storage.legacyBucketOwner", "members": owners},
-            {"role": "roles/storage.legacyBucketReader", "members": [f"projectViewer:{project}"]},
-        ],
-    }
-    digest = hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).digest()
-    name = f"projects/_/buckets/{bucket['name']}"
-    tag = base64.b64encode(digest[:6]).decode()
-    return {"kind": "storage#policy", "resourceId": name, "etag": tag, **policy}
-
-
 def check_project(cloud: "Cloud", call: "Call") -> str:
     """Return the id of the project that a request names by id or number; 400 or 403 if it cannot be used."""
     name = call.params["project"]
@@ -260,7 +220,4 @@ TABLE = {
     "storage.buckets.update": update_bucket,
     "storage.buckets.delete": delete_bucket,
     "storage.buckets.getStorageLayout": get_storage_layout,
-    "storage.buckets.getIamPolicy": get_iam_policy,
-    "storage.buckets.setIamPolicy": set_iam_policy,
-    "storage.buckets.testIamPermissions": test_iam_permissions,
 }

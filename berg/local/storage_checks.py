@@ -1,5 +1,7 @@
 """What the handlers of Cloud Storage share: finding things, preconditions, names, what is refused, how it is shown."""
 
+import hashlib
+import json
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -64,6 +66,21 @@ def find_bucket(cloud: "Cloud", call: "Call", name: str | None = None) -> dict:
             f"Permission '{permission}' denied on resource (or it may not exist).",
         )
     return bucket
+
+
+def policy_of(cloud: "Cloud", bucket: dict) -> dict:
+    """The policy that was set on a bucket, or the one that Google gives to a new bucket."""
+    project = bucket["project"]
+    owners, viewers = [f"projectEditor:{project}", f"projectOwner:{project}"], [f"projectViewer:{project}"]
+    given = {"legacyBucketOwner": owners, "legacyBucketReader": viewers}
+    if bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
+        given.update(legacyObjectOwner=owners, legacyObjectReader=viewers)
+    bindings = [{"role": f"roles/storage.{role}", "members": members} for role, members in given.items()]
+    policy = cloud.storage.policy(bucket["name"]) or {"version": 1, "bindings": bindings}
+    digest = hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).digest()
+    name = f"projects/_/buckets/{bucket['name']}"
+    tag = b64encode(digest[:6]).decode()
+    return {"kind": "storage#policy", "resourceId": name, "etag": tag, **policy}
 
 
 def find_object(
@@ -151,6 +168,12 @@ def written(body: dict) -> dict:
     if "metadata" in fields:
         fields["metadata"] = {key: value for key, value in fields["metadata"].items() if value is not None}
     return fields
+
+
+def expected_hashes(header: str) -> dict[str, str]:
+    """Parse `X-Goog-Hash: crc32c=...,md5=...`."""
+    pairs = (part.strip().partition("=") for part in header.split(",") if "=" in part)
+    return {{"crc32c": "crc32c", "md5": "md5Hash"}.get(name, name): value for name, _, value in pairs}
 
 
 def check_expected_hashes(expected: dict, content: Content) -> None:

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from berg.local import schema
 from berg.local.errors import ApiError
+from berg.local.permissions import require
 from berg.local.storage import BLOCK, Content, reread
 from berg.local.storage_checks import (
     CONDITIONS,
@@ -27,6 +28,7 @@ from berg.local.storage_checks import (
     check_name,
     check_supported,
     etag,
+    expected_hashes,
     find_bucket,
     origin,
     present,
@@ -94,18 +96,14 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
         raise ApiError(400, "required", "Required parameter: name")
     check_name(name)
     check_supported(cloud, call, metadata)
-    check_conditions(call.params, cloud.storage.find(call.params["bucket"], name))
+    bucket, current = cloud.storage.bucket(call.params["bucket"]) or {}, cloud.storage.find(call.params["bucket"], name)
+    if bucket and current:
+        require(cloud, call, "storage.objects.delete", f"projects/{bucket['project']}/buckets/{bucket['name']}")
+    check_conditions(call.params, current)
     fields = written(metadata)
     if "contentEncoding" in call.params:
         fields["contentEncoding"] = call.params["contentEncoding"]
-    bucket = cloud.storage.bucket(call.params["bucket"]) or {}
     return {"storageClass": bucket.get("storageClass", "STANDARD"), **fields, "name": name}
-
-
-def expected_hashes(header: str) -> dict[str, str]:
-    """Parse `X-Goog-Hash: crc32c=...,md5=...`."""
-    pairs = (part.strip().partition("=") for part in header.split(",") if "=" in part)
-    return {{"crc32c": "crc32c", "md5": "md5Hash"}.get(name, name): value for name, _, value in pairs}
 
 
 async def read_multipart(call: "Call") -> tuple[dict, AsyncIterator[bytes]]:

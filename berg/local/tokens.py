@@ -3,8 +3,7 @@
 An access token is the principal and an expiry, signed with a secret of this cloud, so it survives a
 restart as Google's do, and nothing has to be remembered but the secret.
 
-Not covered: scopes, service account keys, impersonation, id tokens. Whoever holds a token may do
-everything in the projects that the cloud gives access to.
+Not covered: scopes, service account keys, impersonation, id tokens. What a principal may do says permissions.py.
 """
 
 import base64
