@@ -15,6 +15,7 @@ from berg.local import catalog, compute_bulk, compute_groups_api, compute_images
 from berg.local import compute_checks as checks
 from berg.local.compute import Compute, Instance
 from berg.local.compute_checks import LINK, not_found
+from berg.local.compute_firewalls import delete_firewall, insert_firewall
 from berg.local.compute_make import make_instance
 from berg.local.compute_resources import RESOURCES, read_resource
 from berg.local.errors import ApiError
@@ -54,6 +55,8 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "images.list": compute_images.list_images,
         "images.insert": compute_images.insert_image,
         "images.delete": compute_images.delete_image,
+        "firewalls.insert": insert_firewall,
+        "firewalls.delete": delete_firewall,
         "imageFamilyViews.get": compute_images.image_family_view,
         **compute_groups_api.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},

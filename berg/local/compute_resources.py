@@ -1,6 +1,6 @@
 """Read-only resources made from the catalog: zones, regions, machine and accelerator types, networks.
 
-Not covered: routes, firewalls, networks other than `default`, disk types other than a handful.
+Not covered: routes, networks other than `default`, disk types other than a handful.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from berg.local import catalog, schema
 from berg.local.compute import Compute
 from berg.local.compute_checks import LINK, last, not_found, number_of
+from berg.local.compute_firewalls import firewalls
 from berg.local.listing import listed
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ RESOURCES = {
     "acceleratorTypes": Resource("acceleratorType", "zones", accelerator_types),
     "diskTypes": Resource("diskType", "zones", disk_types),
     "networks": Resource("network", "globals", networks),
+    "firewalls": Resource("firewall", "globals", firewalls),
     "subnetworks": Resource("subnetwork", "regions", subnetworks),
 }
 
