@@ -41,6 +41,11 @@ def tag(value: Any) -> str:
     return base64.b64encode(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
 
 
+def is_stale(sent: str | None, current: str) -> bool:
+    """Whether an etag was sent that is another. Etags are bytes: gcloud returns them in base64's other alphabet."""
+    return bool(sent) and str(sent).replace("-", "+").replace("_", "/") != current
+
+
 class Iam:
     def __init__(self, folder: Path, projects: dict[str, dict], users: Callable[[], Collection[str]]):
         self.path, self.projects, self.users = folder / "iam.json", projects, users
@@ -101,7 +106,7 @@ class Iam:
         return {"version": 1, "etag": tag([resource, bindings]), **({"bindings": bindings} if bindings else {})}
 
     def set_policy(self, resource: str, policy: dict) -> dict:
-        if policy.get("etag") and policy["etag"] != self.policy(resource)["etag"]:
+        if is_stale(policy.get("etag"), self.policy(resource)["etag"]):
             raise aborted()
         self.policies[resource] = {"bindings": self.checked(resource, policy)}
         self.save()

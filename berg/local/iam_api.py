@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from berg.local import secrets_api
 from berg.local.errors import ApiError
-from berg.local.iam import aborted, refused, tag, without
+from berg.local.iam import aborted, is_stale, refused, tag, without
 from berg.local.listing import resources
 from berg.local.permissions import allowed
 from berg.local.roles import exists, names
@@ -212,7 +212,7 @@ async def list_roles(cloud: Cloud, call: Call) -> dict:
 
 async def patch_role(cloud: Cloud, call: Call) -> dict:
     role, body = find_role(cloud, call), call.body or {}
-    if body.get("etag") and body["etag"] != role["etag"]:
+    if is_stale(body.get("etag"), role["etag"]):
         raise aborted("There were concurrent changes to the role.")
     asked = call.params.get("updateMask", "")
     mask = [re.sub(r"_(.)", lambda found: found[1].upper(), field) for field in asked.split(",") if field]
@@ -225,7 +225,7 @@ async def patch_role(cloud: Cloud, call: Call) -> dict:
 
 async def delete_role(cloud: Cloud, call: Call) -> dict[str, Any]:
     role = find_role(cloud, call)
-    if call.params.get("etag") and call.params["etag"] != role["etag"]:
+    if is_stale(call.params.get("etag"), role["etag"]):
         raise aborted("There were concurrent changes to the role.")
     del cloud.iam.roles[role["name"]]
     cloud.iam.save()

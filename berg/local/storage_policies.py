@@ -6,6 +6,7 @@ Not covered: policies of single objects and of managed folders.
 from typing import TYPE_CHECKING
 
 from berg.local.errors import ApiError
+from berg.local.iam import is_stale
 from berg.local.permissions import allowed
 from berg.local.storage_checks import find_bucket, policy_of
 
@@ -20,7 +21,7 @@ async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
 async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
     """Keep a policy; `etag` must be that of the policy it replaces."""
     bucket, body = find_bucket(cloud, call), call.body or {}
-    if body.get("etag") and body["etag"] != policy_of(cloud, bucket)["etag"]:
+    if is_stale(body.get("etag"), policy_of(cloud, bucket)["etag"]):
         raise ApiError(412, "conditionNotMet", "The policy has changed since it was read: wrong etag")
     bindings = cloud.iam.checked(f"projects/{bucket['project']}/buckets/{bucket['name']}", body)
     cloud.storage.set_policy(bucket["name"], {"bindings": bindings, "version": 1})
