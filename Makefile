@@ -1,15 +1,20 @@
 # `make demo` runs a real experiment on the embedded cloud; `make test` runs the tests.
 PYTHON ?= python3
+ROUNDS ?= 10
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test chaos lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
 
 test: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST)
+
+# Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
+chaos: $(VENV)/test $(VENV)/wheelhouse
+	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
 
 lint: $(VENV)/lint
 	$(BIN)/ruff check .
@@ -33,7 +38,7 @@ $(VENV)/demo: setup.py
 
 $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client rsync
-	[ "$$(id -u)" != 0 ] || tools/require openssh-server openmpi-bin tmux # for machines, which run sshd only for root
+	[ "$$(id -u)" != 0 ] || tools/require faketime openssh-server openmpi-bin tmux # for machines, which run sshd only for root
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
 

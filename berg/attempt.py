@@ -7,6 +7,7 @@ preempts the machine, the time is up.
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import signal
@@ -274,7 +275,7 @@ class Attempt:
             self.stop("FAILED", "it ran into its time limit (--max-hours)")
 
     def keep_results(self) -> None:
-        last = time.monotonic()
+        last = -math.inf
         while not self.done.wait(RESULTS_INTERVAL):
             self.results.sync()
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:

@@ -44,6 +44,8 @@ def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) 
             "targetShape": "ANY",
         },
         "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
+        # Else a machine waits for room in the zone where it was first.
+        "instanceLifecyclePolicy": {"forceUpdateOnRepair": "YES", "onRepair": {"allowChangingZone": "YES"}},
         "allInstancesConfig": {"properties": {"labels": {OF_THE_JOB: name}}},
     }
     return {"template": template, "group": group}
@@ -104,11 +106,16 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
     """Berg's groups, in the API's words, with `region` as its short name; of one job if it is given."""
     found = []
     query = {"filter": f'description="{description(config)}"' + (f" AND name={name}" if name else "")}
-    fields = "items/*/instanceGroupManagers(name,region,creationTimestamp,instanceTemplate),nextPageToken"
+    fields = "items/*/instanceGroupManagers(name,region,targetSize,creationTimestamp,instanceTemplate),nextPageToken"
     for page in gce.pages(config, "/aggregated/instanceGroupManagers", **query, fields=fields):
         for scope in page.get("items", {}).values():
             found += [{**g, "region": gce.last_part(g["region"])} for g in scope.get("instanceGroupManagers", [])]
     return found
+
+
+def waiting(config: Config, name: str | None = None) -> set[str]:
+    """Names of the groups that have a machine, or wait for room for one; not those of an interrupted submit."""
+    return {group["name"] for group in find(config, name) if group.get("targetSize")}
 
 
 def unused_templates(config: Config, used: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -107,7 +107,7 @@ def overview(config: Config, user: str | None) -> list[Entry]:
         machines: dict[str, list[dict[str, Any]]] = {}
         for machine in listed.result():
             machines.setdefault(machine["labels"].get("berg-job", machine["name"]), []).append(machine)
-    waiting = functools.cache(lambda: {group["name"] for group in groups.find(config)})
+    waiting = functools.cache(lambda: groups.waiting(config))
     entries = []
     for blob in blobs:
         name = blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")
@@ -126,7 +126,7 @@ def entry(
     """A job from the object of its state; `waiting` tells the names of the groups that wait for room."""
 
     def waits() -> bool:
-        return name in waiting() if waiting else bool(groups.find(config, name))
+        return name in (waiting() if waiting else groups.waiting(config, name))
 
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
@@ -184,7 +184,8 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     """
     found = find(config, name)
     name = found.name
-    if found.machine and found.state and not found.state.final and not now and found.state.state != "SUBMITTED":
+    waiting = found.state and not found.state.final and not now and found.state.state != "SUBMITTED"
+    if waiting and any(machine["status"] not in OFF for machine in found.machines):
         first = min(found.machines, key=lambda machine: machine["name"])  # the one that leads
         gce.set_metadata(config, first["zone"], first["name"], "berg-kill", config.user)
         asked = time.monotonic()

@@ -193,6 +193,7 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     if attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
         if in_cluster and attempt.leads:
             attempt.insist(lambda: cluster.delete_others(attempt))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
         attempt.insist(attempt.machine.delete)
 
 

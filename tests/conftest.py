@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,42 @@ WITNESS = loopback.enter()
 # What pip needs to build a package; `make test` fetches it, because the tests' machines have no network.
 WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
 BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that Google would not take
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption("--rounds", type=int, default=1, help="times that each test of a fault runs, with other seeds")
+    parser.addoption("--table", help="page in which the faults' table is to be written anew")
+
+
+def pytest_configure(config) -> None:
+    config.addinivalue_line("markers", "fault(name, promises, weight): what goes wrong in a test")
+
+
+def pytest_generate_tests(metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("fault")
+        rounds = metafunc.config.getoption("--rounds")
+        rounds = rounds * mark.args[2] if mark and rounds > 1 else 1
+        metafunc.parametrize("seed", range(1, rounds + 1), ids=lambda seed: f"round{seed}")
+
+
+def pytest_terminal_summary(terminalreporter, config) -> None:
+    """Write the table of what was tried, and what it cost."""
+    if not (page := config.getoption("--table")):
+        return
+    rows: dict[tuple, Counter] = {}
+    for report in (each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)):
+        values = dict(report.user_properties)
+        if "fault" in values and (report.when == "call" or report.failed):
+            row = rows.setdefault(tuple(values["fault"][:2]), Counter())
+            row.update(tried=1, unproven=report.failed, lost=values.get("lost", 0), leaked=values.get("leaked", 0))
+    lines = ["| fault | promises | times tried | files lost | leaked |", "|---|---|---:|---:|---:|"]
+    for (name, promises), row in sorted(rows.items(), key=lambda item: (item[0][1], item[0][0])):
+        failed = f" ({row['unproven']} failed)" if row["unproven"] else ""
+        lines.append(f"| {name} | {promises} | {row['tried']}{failed} | {row['lost']} | {row['leaked']} |")
+    begin, end = "<!-- table -->\n", "<!-- end of table -->"
+    head, _, rest = Path(page).read_text().partition(begin)
+    Path(page).write_text(head + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2])
 
 
 def pytest_report_header() -> str:
@@ -187,7 +224,7 @@ def berg(cloud, bucket, repo, tmp_path):
     cloud.call("DELETE", "/_berg/requests")
     yield instance
     cloud.call("DELETE", "/_berg/faults")
-    cloud.call("POST", "/_berg/settings", {"delay": 0})
+    cloud.call("POST", "/_berg/settings", {"delay": 0, "metadata_delay": 0})
     for machine in instance.machines().values():
         zone = machine["zone"].rpartition("/")[2]
         cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/{machine['name']}")

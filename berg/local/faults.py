@@ -36,7 +36,7 @@ class Fault:
     probability: float = 1.0
     seed: int | None = None
     zone: str | None = None
-    match: str | None = None  # substring of the decoded path and query
+    match: str | None = None  # substring of the decoded path and query, or of an uploaded object's name
     status: int | None = None
     reason: str | None = None
     message: str | None = None
@@ -91,17 +91,19 @@ class Faults:
     def clear(self) -> None:
         self.queue.clear()
 
-    def take(self, method: str, path: str, zone: str | None = None) -> Fault | None:
-        """Return the fault that this request must suffer, None for almost all."""
-        return self._first(method, path, zone, of_operation=False)
+    def take(self, method: str, path: str, zone: str | None = None, named: bool = False) -> Fault | None:
+        """Return the fault that this request must suffer, None for almost all; `named`: only one with a `match`."""
+        return self._first(method, path, zone, of_operation=False, named=named)
 
     def take_operation_error(self, method: str, zone: str | None = None) -> dict | None:
         """Return the error with which an operation of this method must end, or None."""
         fault = self._first(method, "", zone, of_operation=True)
         return fault.operation_error if fault else None
 
-    def _first(self, method: str, path: str, zone: str | None, of_operation: bool) -> Fault | None:
+    def _first(self, method: str, path: str, zone: str | None, of_operation: bool, named: bool = False) -> Fault | None:
         for fault in self.queue:
+            if named and not fault.match:
+                continue
             if (fault.operation_error is not None) == of_operation and fault.applies(method, path, zone):
                 return fault
         return None

@@ -78,6 +78,8 @@ class MetadataServer:
             return text("computeMetadata/\n" if request.path == "/" else "v1/\n")
         if not request.path.startswith(BASE):
             return page(404, "Not Found")
+        if self.compute.settings.metadata_delay:
+            await asyncio.sleep(self.compute.settings.metadata_delay)
         path = request.path[len(BASE) :]
         if request.method != "GET":
             return page(405, "Method Not Allowed")

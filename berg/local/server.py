@@ -68,6 +68,14 @@ class Call:
     body: dict | None  # JSON body; None for GET and for media uploads
     request: web.Request  # of a part of a batch: the request that carried the batch
     principal: str  # email of the owner of the bearer token
+    late_fault: Fault | None = None
+
+    async def named(self, name: str) -> None:
+        """Suffer a fault that is meant for an object whose name stands in the body, not in the path."""
+        fault = self.request.app[CLOUD].faults.take(self.method, f"name={name}", named=True)
+        if fault and not fault.after_handler:
+            await suffer(fault, self.request)
+        self.late_fault = fault
 
 
 Handler = Callable[[Call], Awaitable[dict | web.StreamResponse | None]]  # None: 204, no body
@@ -254,6 +262,7 @@ async def call_method(
     services.check(cloud, call)
     permissions.check(cloud, call)
     answer = await handlers[method.id](call)
+    fault = fault or call.late_fault
     if fault and fault.after_handler:
         await suffer(fault, request)
     return finish(service, method, params, answer, mask)

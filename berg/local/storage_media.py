@@ -55,10 +55,12 @@ async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
     headers, kind = call.request.headers, call.params.get("uploadType", "media")
     if kind == "resumable":
         metadata = parse_metadata(await call.request.read(), call)
+        await call.named(metadata.get("name", ""))
         metadata.setdefault("contentType", headers.get("X-Upload-Content-Type"))
         return start_upload(cloud, call, metadata)
     if kind == "multipart":
         metadata, stream = await read_multipart(call)
+        await call.named(metadata.get("name", ""))
     elif kind == "media":
         metadata, stream = {"contentType": headers.get("Content-Type")}, call.request.content.iter_any()
     else:

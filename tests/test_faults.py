@@ -1,0 +1,535 @@
+"""What goes wrong, one fault a test: afterwards nothing is lost and nothing is left behind.
+
+Every job writes files whose bytes follow from a seed, and a line to its log after each. A file is lost if the log
+says that it was written (before `synced_until`, where the machine went without a warning) and the bucket has not
+exactly its bytes. A machine, group or secret is leaked if it is there when the job is over, `berg reap` included.
+
+`make chaos` runs every test many times, with other seeds, and writes the table in docs/reliability.md.
+"""
+
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from conftest import Berg, commit, wait_for
+from test_run import worker_of
+
+from berg import groups, reap
+from berg.local import control
+
+WRITER = """
+import hashlib, os, sys, time
+seed, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+out = os.environ["BERG_RESULTS_DIR"]
+found = [name for name in os.listdir(out) if name.endswith(".bin")]
+print("attempt", os.environ["BERG_ATTEMPT"], "finds", len(found), flush=True)
+for i in range(count):
+    path = f"{out}/{i:04}.bin"
+    if not os.path.exists(path):
+        with open(path + ".part", "wb") as file:
+            file.write(hashlib.shake_256(f"{seed} {i}".encode()).digest(1 + i * 7919 % 300_000))
+        os.rename(path + ".part", path)
+        print("wrote", i, time.time(), flush=True)
+        time.sleep(pause)
+print("all written", flush=True)
+"""
+
+
+def content(seed: int, i: int) -> bytes:
+    return hashlib.shake_256(f"{seed} {i}".encode()).digest(1 + i * 7919 % 300_000)
+
+
+@dataclass
+class Trial:
+    """One job under one fault."""
+
+    berg: Berg
+    seed: int
+    record: Callable[[str, object], None]
+    thorough: bool  # as long as the promises say, not as short as a test may be
+    name: str = ""
+    dice: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dice = random.Random(self.seed)
+        self.name = f"trial-{self.seed}-{os.urandom(3).hex()}"
+        (self.berg.repo / "writer.py").write_text(WRITER)
+        commit(self.berg.repo)
+
+    def command(self, count: int = 8, pause: float = 0.05, then: str = "") -> str:
+        return f"python writer.py {self.seed} {count} {pause}" + (f"; {then}" if then else "")
+
+    def run(self, cmd: str | None = None, *options: str, fails: bool = False) -> subprocess.CompletedProcess:
+        ran = self.berg("run", "-g", "0", "-n", self.name, *options, cmd or self.command())
+        assert (ran.returncode != 0) == fails, ran.stderr
+        assert "Traceback" not in ran.stderr
+        return ran
+
+    def fault(self, method: str, **what) -> None:
+        self.berg.cloud.fault(method, **what)
+
+    def power(self, what: str, **options) -> None:
+        self.berg.cloud.call("POST", f"/_berg/instances/{self.name}/{what}", options)
+
+    def log(self) -> str:
+        return self.berg.log(self.name)
+
+    def state(self) -> dict:
+        """The state as a reader is told it."""
+        found = [each for each in json.loads(self.berg("list", "--json").stdout) if each["name"] == self.name]
+        return found[0] if found else {}
+
+    def until(self, text: str, seconds: float = 60) -> None:
+        wait_for(lambda: text in self.log(), seconds, f"{text!r} in the log")
+
+    def until_state(self, *states: str, seconds: float = 90) -> dict:
+        wait_for(lambda: self.berg.state(self.name)["state"] in states, seconds, f"state {states} of {self.name}")
+        return self.berg.state(self.name)
+
+    def leaked(self) -> list[str]:
+        """What the job still has in the cloud."""
+        settings = self.berg.bucket.config
+        secrets = self.berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
+        return [
+            *(name for name in self.berg.machines() if name == self.name),
+            *(group["name"] for group in groups.find(settings, self.name)),
+            *(secret["name"] for secret in secrets if secret["name"].endswith(f"/berg-{self.name}")),
+        ]
+
+    def lost(self, count: int | None = None, until: float | None = None) -> list[int]:
+        """Files that should be in the bucket and are not: `count` of them, or those that the log has."""
+        written = {int(i): float(at) for i, at in re.findall(r"^wrote (\d+) ([\d.]+)$", self.log(), re.M)}
+        wanted = range(count) if count is not None else [i for i, at in written.items() if until is None or at < until]
+        objects = self.berg.objects(f"berg_results/{self.name}/")
+        return [i for i in wanted if objects.get(f"berg_results/{self.name}/{i:04}.bin") != content(self.seed, i)]
+
+    def check(self, states: str, count: int | None = None, until: float | None = None) -> dict:
+        """The job ended in one of these states, nothing is lost, and nothing is left."""
+        state = self.until_state(*states.split())
+        try:
+            wait_for(lambda: not self.leaked(), 60, "the end of the machine")
+        except AssertionError:
+            pass  # told below
+        leaked, lost = self.leaked(), self.lost(count, until)
+        self.record("lost", len(lost))
+        self.record("leaked", len(leaked))
+        assert (lost, leaked) == ([], []), state
+        return state
+
+
+@pytest.fixture
+def trial(berg, seed, record_property, request) -> Trial:
+    if mark := request.node.get_closest_marker("fault"):
+        record_property("fault", mark.args)
+    return Trial(berg, seed, record_property, bool(request.config.getoption("--table")))
+
+
+def fault(name: str, promises: str, weight: int = 1):
+    """Name a test's fault, and by their numbers the promises that it tests; `weight` times the rounds of others."""
+    return pytest.mark.fault(name, promises, weight)
+
+
+# --- workers and commands
+
+HOLD = {  # phase -> what makes a job stay in it for a while
+    "STARTING": lambda t: t.fault("storage.objects.get", match=".berg/repos", delay=4),
+    "INSTALLING": lambda t: (t.berg.repo / "setup.sh").write_text("sleep 4\n"),
+    "RUNNING": lambda t: None,
+    "UPLOADING": lambda t: t.fault("storage.objects.insert", match=f"{t.name}/0007.bin", delay=4),
+}
+
+
+@pytest.mark.parametrize("phase", HOLD)
+@fault("worker killed with -9 in each phase", "1 2 4")
+def test_worker_killed(trial, phase):
+    HOLD[phase](trial)
+    script = ["--install-script", "setup.sh"] if phase == "INSTALLING" else []
+    trial.run(trial.command(8, 0.05 if phase == "UPLOADING" else 0.5), *script)
+    trial.until_state(phase)
+    time.sleep(trial.dice.random() if phase != "STARTING" else 0)
+    os.kill(wait_for(lambda: worker_of(trial.name)), signal.SIGKILL)
+    state = trial.check("FAILED SUCCEEDED")
+    if phase == "UPLOADING":
+        assert state["state"] == "SUCCEEDED" and state["exit_code"] == 0, "the command had ended well"
+    else:
+        assert "berg's worker was killed by signal 9" in state["reason"]
+
+
+@fault("command killed with -9", "2 4")
+def test_command_killed(trial):
+    trial.run(trial.command(5, then="kill -9 $$"))
+    assert trial.check("FAILED", 5)["exit_code"] == 137
+
+
+@fault("two workers with the same job", "1 4")
+def test_two_workers(trial):
+    trial.run(trial.command(40, 0.1))
+    trial.until("wrote 2 ")
+    zone = "us-central1-b"
+    machine = trial.berg.machines()[trial.name]
+    body = {key: machine[key] for key in ("name", "labels", "scheduling", "serviceAccounts", "networkInterfaces")}
+    body["networkInterfaces"] = [{"network": "global/networks/default"}]
+    body["metadata"] = {"items": machine["metadata"]["items"]}
+    body["machineType"] = f"zones/{zone}/machineTypes/{machine['machineType'].rpartition('/')[2]}"
+    image = "projects/debian-cloud/global/images/family/debian-12"
+    body["disks"] = [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image}}]
+    second = f"/compute/v1/projects/berg-local/zones/{zone}/instances"
+    trial.berg.cloud.call("POST", second, body)
+
+    def in_zone() -> bool:
+        scopes = trial.berg.cloud.call("GET", "/compute/v1/projects/berg-local/aggregated/instances")["items"]
+        return any(each["name"] == trial.name for each in scopes[f"zones/{zone}"].get("instances", []))
+
+    wait_for(in_zone)
+    wait_for(lambda: not in_zone(), 60, "the end of the second machine")
+    state = trial.check("SUCCEEDED", 40)
+    assert state["attempt"] == 1 and state["zone"] != zone
+    assert trial.log().count("attempt 1 finds") == 1, "the command ran once"
+
+
+# --- machines
+
+PREEMPTED_RUN = 60, 0.08  # files, seconds between two
+
+
+@fault("machine preempted at a random moment", "1 2 3 6", weight=10)
+def test_preempted(trial):
+    count, pause = PREEMPTED_RUN
+    trial.run(trial.command(count, pause), "--spot")
+    if trial.dice.random() < 0.8:
+        trial.until("wrote 0 ")
+    time.sleep(trial.dice.uniform(0, count * pause * 0.8))
+    before = trial.berg.state(trial.name)
+    trial.power("preempt", grace=20)
+    state = trial.check("SUCCEEDED", count)
+    if before["state"] == "RUNNING" and state["attempt"] == 2:
+        log = trial.log()
+        assert log.count("attempt 1 finds 0") == 1 and "attempt 2 finds" in log, "the log goes on over machines"
+        done = len(re.findall(r"^wrote ", log, re.M))
+        assert done == count, "what was written before was not written again"
+
+
+@fault("machine loses its power", "1 2 4 6")
+def test_power_cut_of_a_spot_machine(trial):
+    trial.run(trial.command(30, 0.2), "--spot")
+    trial.until(f"wrote {trial.dice.randint(0, 20)} ")
+    trial.power("crash")
+    assert trial.check("SUCCEEDED", 30)["attempt"] == 2
+
+
+@fault("machine loses its power", "1 2 4")
+def test_power_cut(trial):
+    trial.run(trial.command(200, 0.2))
+    wait_for(lambda: trial.berg.state(trial.name)["synced_until"], 60, "the first synced_until")
+    trial.power("crash")
+    stored = trial.berg.state(trial.name)
+    until = datetime.fromisoformat(stored["synced_until"]).timestamp()
+    assert trial.lost(until=until) == [], "what synced_until says is in the bucket"
+    ran = trial.berg("kill", trial.name)
+    assert ran.returncode == 0 and re.search(": (KILLED|LOST)", ran.stderr), ran.stderr
+    trial.check(stored["state"] + " KILLED", until=until)
+
+
+@fault("machine off the network", "1 2 4")
+def test_machine_is_cut_off(trial):
+    """It comes back after a while, and goes on as if nothing had been."""
+    trial.run(trial.command(30, 0.1))
+    trial.until("wrote 3 ")
+    trial.power("cut")
+    time.sleep(trial.dice.uniform(3, 8))
+    trial.power("cut", cut=False)
+    trial.check("SUCCEEDED", 30)
+
+
+@fault("disk full", "2 4")
+def test_disk_full(trial):
+    (trial.berg.repo / "small.sh").write_text("mount -t tmpfs -o size=2m tmpfs /root/berg_results\n")
+    trial.run(f"mkdir $BERG_RESULTS_DIR; {trial.command(40, 0)}", "--install-script", "small.sh")
+    assert "disk is full" in trial.check("FAILED")["reason"]
+
+
+# --- the laptop
+
+SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of it
+    "code": {"method": "storage.objects.insert", "match": ".berg/repos"},
+    "state": {"method": "storage.objects.insert", "match": "_state.json"},
+    "state, answer": {"method": "storage.objects.insert", "match": "_state.json", "after_handler": True},
+    "metadata": {"method": "storage.objects.insert", "match": "_metadata.json"},
+    "create": {"method": "compute.instances.insert"},
+    "create, answer": {"method": "compute.instances.insert", "after_handler": True},
+    "operation": {"method": "compute.zoneOperations.wait"},
+    "group": {"method": "compute.regionInstanceGroupManagers.insert", "after_handler": True},
+    "group's machine": {"method": "compute.regionInstanceGroupManagers.createInstances", "after_handler": True},
+}
+
+
+@pytest.mark.parametrize("step", SUBMIT)
+@fault("laptop killed with -9 at each step of a submit", "1 5")
+def test_laptop_killed(trial, step, monkeypatch):
+    what = SUBMIT[step]
+    trial.fault(**what, delay=1)
+    wishes = ["--spot"] if "group" in step else []
+    laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, *wishes, trial.command())
+    hit = {"method": what["method"]}
+    wait_for(lambda: any(f["hits"] and f["method"] == hit["method"] for f in faults(trial.berg)), 60, "the fault")
+    time.sleep(trial.dice.uniform(0, 0.5))
+    laptop.kill()
+    laptop.communicate()
+    time.sleep(2)  # a request that was under way arrives
+    if trial.name in trial.berg.machines():
+        trial.until_state("SUCCEEDED")  # the machine was made, and does its work
+        wait_for(lambda: trial.name not in trial.berg.machines())
+    settings = trial.berg.bucket.config
+    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+    reap.delete(settings, [each for each in reap.find(settings, None) if each.name == trial.name])
+    leaked = trial.leaked()
+    trial.record("leaked", len(leaked))
+    trial.record("lost", 0)
+    assert leaked == []
+
+
+def faults(berg: Berg) -> list[dict]:
+    return berg.cloud.call("GET", "/_berg/faults")["faults"]
+
+
+# --- the bucket
+
+
+@fault("20 % of storage calls fail with 503, 429 and resets for a whole run", "2 3 4 5")
+def test_storage_stumbles(trial):
+    for number, what in enumerate(({"status": 503}, {"status": 429}, {"reset": True})):
+        seed = trial.seed * 10 + number
+        trial.fault("storage.objects.*", times=None, probability=0.07, seed=seed, **what)
+    trial.run(trial.command(20))
+    trial.check("SUCCEEDED", 20)
+    assert "all written" in trial.log()
+
+
+@fault("a call to the bucket stalls", "2 4")
+def test_a_call_stalls(trial):
+    stall = 60 if trial.thorough else 3
+    trial.fault("storage.objects.insert", match=f"{trial.name}/0003.bin", delay=stall)
+    trial.run(trial.command(8))
+    trial.check("SUCCEEDED", 8)
+
+
+@fault("the final upload fails for a while", "2 4")
+def test_final_upload_fails(trial):
+    seconds = 120 if trial.thorough else 3
+    trial.run(trial.command(8, then="sleep 2"))
+    trial.until("wrote 7 ")
+    trial.fault("storage.objects.insert", match=f"berg_results/{trial.name}/", status=403, times=None)
+    began = time.monotonic()
+    state = wait_for(lambda: (s := trial.berg.state(trial.name)) and "not in the bucket yet" in s["reason"] and s, 60)
+    assert state["state"] == "UPLOADING"
+    while time.monotonic() - began < seconds:
+        assert trial.berg.state(trial.name)["state"] == "UPLOADING", "success before the last byte"
+        time.sleep(1)
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert trial.check("SUCCEEDED", 8)["reason"] == ""
+
+
+@fault("the job is killed while it uploads", "1 2 4")
+def test_killed_while_uploading(trial):
+    trial.fault("storage.objects.insert", match=f"{trial.name}/0005.bin", delay=3)
+    trial.run(trial.command(8))
+    trial.until_state("UPLOADING")
+    assert trial.berg("kill", trial.name).returncode == 0
+    trial.check("SUCCEEDED KILLED", 8)
+
+
+@fault("tokens expire", "2 4")
+def test_tokens_expire(trial):
+    trial.run(trial.command(20, 0.1))
+    for _ in range(3):
+        time.sleep(trial.dice.uniform(0.2, 1))
+        trial.berg.cloud.call("POST", "/_berg/tokens/expire", {})
+    trial.check("SUCCEEDED", 20)
+
+
+# --- Google
+
+
+@fault("no room in the first two zones", "7")
+def test_stockout_in_two_zones(trial):
+    with stockout(trial.berg, "us-central1-a", "us-central1-b"):
+        ran = trial.run(None, "--zone", "us-central1-b")
+    assert "us-central1-b: out of stock" in ran.stderr and "us-central1-a: out of stock" in ran.stderr
+    assert trial.check("SUCCEEDED", 8)["zone"] not in ("us-central1-a", "us-central1-b")
+
+
+@fault("no room anywhere", "1 7")
+def test_stockout(trial):
+    with stockout(trial.berg):
+        ran = trial.run(None, fails=True)
+        assert ran.stderr.count("out of stock") >= 8, "as they came, and all of them at the end"
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == [] and not trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json")
+
+
+@fault("no room anywhere, for a while", "6 7")
+def test_waiting_for_capacity(trial):
+    with stockout(trial.berg):
+        ran = trial.run(None, "--wait-for-capacity")
+        assert "There is no room" in ran.stderr
+        assert trial.state()["state"] == "SUBMITTED" and trial.berg.machines() == {}
+    trial.check("SUCCEEDED", 8)
+
+
+class stockout:
+    """No room in these zones, or in any."""
+
+    def __init__(self, berg: Berg, *zones: str):
+        self.berg, self.bodies = berg, [{"zone": zone} for zone in zones] or [{}]
+
+    def __enter__(self) -> None:
+        for body in self.bodies:
+            self.berg.cloud.call("POST", "/_berg/stockout", body)
+
+    def __exit__(self, *_) -> None:
+        self.berg.cloud.call("POST", "/_berg/stockout", {"on": False})
+
+
+@fault("no quota", "1 7")
+@pytest.mark.parametrize("options", [[], ["--spot"]], ids=["machine", "group"])
+def test_quota(trial, options):
+    for metric in ("CPUS", "PREEMPTIBLE_CPUS"):
+        trial.berg.cloud.call("POST", "/_berg/quotas", {"metric": metric, "region": "us-central1", "limit": 1})
+    try:
+        ran = trial.run(None, *options, fails=True)
+    finally:
+        for metric, limit in (("CPUS", 10_000), ("PREEMPTIBLE_CPUS", 0)):
+            trial.berg.cloud.call("POST", "/_berg/quotas", {"metric": metric, "region": "us-central1", "limit": limit})
+    assert "CPUS" in ran.stderr and "Limit: 1.0" in ran.stderr
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == []
+
+
+@fault("a create that fails after the machine lives", "1 5")
+def test_create_fails_but_the_machine_lives(trial):
+    error = {"code": "RESOURCE_NOT_FOUND", "message": "The resource was not found", "instance_lives": True}
+    trial.fault("compute.instances.insert", operation_error=error)
+    trial.run()
+    state = trial.check("SUCCEEDED", 8)
+    assert state["zone"] == "us-central1-b" and state["attempt"] == 1
+
+
+@fault("the metadata server is slow", "1 2 4")
+def test_slow_metadata(trial):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"metadata_delay": 2 if trial.thorough else 0.3})
+    trial.run()
+    trial.check("SUCCEEDED", 8)
+
+
+FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
+
+
+@fault("the laptop's clock is off by an hour", "4")
+@pytest.mark.parametrize("off", ["+1h", "-1h"])
+@pytest.mark.skipif(not FAKETIME, reason="needs Debian's libfaketime")
+def test_clock_is_wrong(trial, off):
+    wrong = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": off, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    ran = trial.berg("run", "-g", "0", "-n", trial.name, trial.command(20, 0.2), **wrong)
+    assert ran.returncode == 0, ran.stderr
+    listed = json.loads(trial.berg("list", "--json", **wrong).stdout)
+    assert [each["state"] for each in listed] != ["LOST"] and len(listed) == 1
+    assert trial.berg("reap", "--json", **wrong).stdout == "[]\n"
+    trial.check("SUCCEEDED", 20)
+
+
+@fault("the cloud itself is killed and comes back", "1 2 4")
+def test_the_cloud_restarts(trial):
+    folder = trial.berg.cloud.folder
+    server = json.loads((folder / "server.json").read_text())
+    trial.run(trial.command(40, 0.1))
+    trial.until("wrote 2 ")
+    time.sleep(trial.dice.uniform(0, 2))
+    os.kill(server["pid"], signal.SIGKILL)
+    time.sleep(trial.dice.uniform(0.5, 3))
+    assert control.start(folder, server["port"]) == server["port"]
+    trial.check("SUCCEEDED", 40)
+
+
+# --- restarts and secrets
+
+
+def test_a_command_that_fails_runs_again(trial):
+    script = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; echo try $n as $BERG_ATTEMPT; test $n = 2"
+    trial.run(f"{script} || exit 1$n", "--restart-on-failure", "5")
+    state = trial.check("SUCCEEDED")
+    assert (state["attempt"], state["failures"]) == (3, 2)
+    assert [line for line in trial.log().splitlines() if line.startswith("try")] == [
+        "try 0 as 1",
+        "try 1 as 2",
+        "try 2 as 3",
+    ]
+
+
+def test_a_command_that_fails_the_same_way_is_given_up(trial):
+    trial.run("echo once; exit 3", "--restart-on-failure", "50")
+    state = trial.check("FAILED")
+    assert (state["attempt"], state["exit_code"]) == (3, 3)
+    assert "failed 3 times with exit code 3 in under a minute" in trial.log()
+
+
+def test_preemptions_have_a_limit(trial):
+    trial.run(trial.command(100, 0.1), "--spot", "--max-restarts", "1")
+    for attempt in (1, 2):
+        trial.until(f"attempt {attempt} finds")
+        trial.power("preempt", grace=20)
+    assert "preempted" in trial.check("FAILED")["reason"]
+
+
+def test_secrets_stay_secret(trial):
+    value = f"s3cr3t-{os.urandom(8).hex()}"
+    (trial.berg.home / "file").write_text(value + "-of-a-file\n")
+    options = ["--secret", "TOKEN", "--secret", f"KEY={trial.berg.home}/file"]
+    command = trial.command(20, 0.2, then='test "$TOKEN-of-a-file" = "$KEY" && echo same; echo ${#TOKEN}')
+    shown = trial.berg("run", "--dry-run", "-g", "0", *options, command, TOKEN=value)
+    ran = trial.berg("run", "-g", "0", "-n", trial.name, *options, command, TOKEN=value)
+    assert (shown.returncode, ran.returncode) == (0, 0), ran.stderr
+    trial.until("wrote 3 ")
+    assert trial.leaked()[1:], "the secret is there while the job runs"
+    arguments = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    on_disk = subprocess.run(["grep", "-rlF", value, *machine_folders(trial)], capture_output=True, text=True).stdout
+    trial.check("SUCCEEDED", 20)
+    everything = [shown.stdout, shown.stderr, ran.stdout, ran.stderr, trial.berg("list", "--json").stdout]
+    everything += [json.dumps(trial.berg.cloud.instances()), arguments.decode(errors="replace")]
+    everything += [data.decode(errors="replace") for data in trial.berg.objects().values()]
+    assert not any(value in text for text in everything) and on_disk == ""
+    assert "KEY, TOKEN" in shown.stderr and f"\nsame\n{len(value)}\n" in trial.log()
+
+
+def machine_folders(trial: Trial) -> list[str]:
+    machine = trial.berg.machines()[trial.name]
+    return [str(trial.berg.cloud.folder / "machines" / machine["id"])]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--secret", "MISSING"], "there is no such variable. Export it, or give a file: --secret MISSING=FILE"),
+        (["--secret", "A=/nowhere"], "cannot read /nowhere"),
+        (["--secret", "9=/etc/hostname"], "is not the name of a variable"),
+        (["--secret", "HOME", "--env", "HOME=x"], "HOME is both a secret and a variable"),
+        (["--restart-on-failure", "-1"], "give 0 or more"),
+        (["--wait-for-capacity", "-m", "2"], "--wait-for-capacity is for jobs on one machine"),
+    ],
+)
+def test_wishes_that_cannot_be(berg, options, says):
+    ran = berg("run", "-g", "0", *options, "true")
+    assert ran.returncode == 1 and says in ran.stderr, ran.stderr
+    assert berg.objects() == {}
