@@ -1,4 +1,4 @@
-"""Berg's commands: parse, call, print. The only module that prints."""
+"""Berg's commands: parse, call, print. Only the cli modules print."""
 
 import json
 import os
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, __version__, cli_setup, cli_ssh, config
-from berg.terminal import complete_names, json_option, machine_options, name_argument, say, yes_option
+from berg import BergError, __version__, cli_results, cli_setup, cli_ssh, config
+from berg.cli_results import watch
+from berg.terminal import complete_names, json_option, machine_options, say, yes_option
 
 
 def main() -> None:
@@ -76,6 +77,10 @@ for command in (
     cli_setup.config_group,
     cli_setup.local,
     cli_setup.reap,
+    cli_results.log,
+    cli_results.tail,
+    cli_results.fetch,
+    cli_ssh.ip,
     cli_ssh.ssh,
     cli_ssh.ssh_config,
     cli_ssh.sync,
@@ -166,18 +171,6 @@ def start_machines(cmd, quiet, zones, image, image_project, dry_run, **wishes):
     return settings, plan.job, zone
 
 
-def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
-    """Follow a job to its end; returns the exit code that tells how it went."""
-    from berg import jobs, tables
-
-    output = tables.Interleaved(sys.stdout.buffer)
-    state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine)
-    if state is None:
-        return 0
-    say(tables.outcome(name, state))
-    return 0 if state.state == "SUCCEEDED" else state.exit_code or 1
-
-
 @cli.command(name="list")
 @click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
 @click.option("-c", "--command", is_flag=True, help="Show the command, too.")
@@ -204,41 +197,6 @@ def list_(everybody: bool, command: bool, verbose: bool, limit: int, as_json: bo
         click.echo(tables.entries(entries, command, everybody, verbose))
     else:
         say('Nothing yet. Start with: berg run "python train.py"')
-
-
-machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
-
-
-@cli.command()
-@name_argument()
-@machine_option
-def log(name: str, machine: str | None) -> None:
-    """Print the whole log of a job, also after its machine is gone.
-
-    \b
-    berg log digits-1121-0930-x7k | grep loss
-    """
-    settings = config.load_ready()
-    from berg import jobs, tables
-
-    output = tables.Interleaved(sys.stdout.buffer)
-    for source, chunk in jobs.log_chunks(settings, name, machine):
-        output.write(source, chunk)
-    output.end()
-
-
-@cli.command()
-@name_argument()
-@machine_option
-def tail(name: str, machine: str | None) -> None:
-    """Follow the log of a job until it ends; the exit code is the command's.
-
-    The lines of a cluster's machines are mixed, each with the name of its machine.
-
-    \b
-    berg tail digits-1121-0930-x7k
-    """
-    sys.exit(watch(config.load_ready(), name, machine=machine))
 
 
 @cli.command()
@@ -282,60 +240,3 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
                 show_traceback()
                 BergError(error.message if isinstance(error, click.ClickException) else describe(error)).show()
     sys.exit(int(failed))
-
-
-@cli.command()
-@name_argument()
-@click.option("--internal", is_flag=True, help="The address inside of the network.")
-def ip(name: str, internal: bool) -> None:
-    """Print the address of a machine.
-
-    \b
-    ping $(berg ip digits-1121-0930-x7k)
-    """
-    settings = config.load_ready()
-    from berg import gce, jobs
-
-    found = jobs.find(settings, name)
-    if not found.machine:
-        raise BergError(f"{name} has no machine any more ({found.status})")
-    external, inside = gce.addresses(found.machine)
-    address = inside if internal else external or inside
-    if not address:
-        raise BergError(f"the machine {name} has no address yet ({found.status}). Try again in a moment")
-    click.echo(address)
-
-
-@cli.command()
-@name_argument()
-@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over.")
-@json_option
-def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
-    """Bring the results of a job, or of a folder of results, to FOLDER; only what changed.
-
-    FOLDER is ~/berg_results/… by default, the same tree as on the machines.
-
-    \b
-    berg fetch digits-1121-0930-x7k
-    berg fetch sweep1 ./sweep1 --watch
-    """
-    settings = config.load_ready()
-    from berg import jobs, sync
-    from berg.storage import Bucket
-
-    prefix, job_name = jobs.results_prefix(settings, name)
-    bucket, target = Bucket(settings), folder or Path.home() / prefix
-    while True:
-        over = not job_name or (found := jobs.find(settings, job_name)).state is None or found.state.final
-        fetched, blobs = sync.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
-        if not keep or over:
-            break
-        time.sleep(10)
-    if not blobs:
-        raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
-    if as_json:
-        click.echo(json.dumps({"folder": str(target), "files": len(blobs), "fetched": fetched}))
-    else:
-        say(f"{fetched} of {len(blobs)} files were new or changed")
-        click.echo(target)

@@ -1,4 +1,4 @@
-"""The commands that lead into machines: ssh, ssh-config, sync."""
+"""The commands that lead to machines: ssh, ssh-config, sync, ip."""
 
 import os
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from berg import config
+from berg import BergError, config
 from berg.terminal import name_argument, say
 
 
@@ -97,3 +97,25 @@ def sync(name: str, once: bool) -> None:
         if once:
             raise
         say("Stopped; what was pushed stays on the machines")
+
+
+@click.command()
+@name_argument()
+@click.option("--internal", is_flag=True, help="The address inside of the network.")
+def ip(name: str, internal: bool) -> None:
+    """Print the address of a machine.
+
+    \b
+    ping $(berg ip digits-1121-0930-x7k)
+    """
+    settings = config.load_ready()
+    from berg import gce, jobs
+
+    found = jobs.find(settings, name)
+    if not found.machine:
+        raise BergError(f"{name} has no machine any more ({found.status})")
+    external, inside = gce.addresses(found.machine)
+    address = inside if internal else external or inside
+    if not address:
+        raise BergError(f"the machine {name} has no address yet ({found.status}). Try again in a moment")
+    click.echo(address)

@@ -1,0 +1,93 @@
+"""The commands that show what a job printed and bring what it left: log, tail, fetch."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from berg import BergError, config
+from berg.terminal import json_option, name_argument, say
+
+
+def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
+    """Follow a job to its end; returns the exit code that tells how it went."""
+    from berg import jobs, tables
+
+    output = tables.Interleaved(sys.stdout.buffer)
+    state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine)
+    if state is None:
+        return 0
+    say(tables.outcome(name, state))
+    return 0 if state.state == "SUCCEEDED" else state.exit_code or 1
+
+
+machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
+
+
+@click.command()
+@name_argument()
+@machine_option
+def log(name: str, machine: str | None) -> None:
+    """Print the whole log of a job, also after its machine is gone.
+
+    \b
+    berg log digits-1121-0930-x7k | grep loss
+    """
+    settings = config.load_ready()
+    from berg import jobs, tables
+
+    output = tables.Interleaved(sys.stdout.buffer)
+    for source, chunk in jobs.log_chunks(settings, name, machine):
+        output.write(source, chunk)
+    output.end()
+
+
+@click.command()
+@name_argument()
+@machine_option
+def tail(name: str, machine: str | None) -> None:
+    """Follow the log of a job until it ends; the exit code is the command's.
+
+    The lines of a cluster's machines are mixed, each with the name of its machine.
+
+    \b
+    berg tail digits-1121-0930-x7k
+    """
+    sys.exit(watch(config.load_ready(), name, machine=machine))
+
+
+@click.command()
+@name_argument()
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over.")
+@json_option
+def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
+    """Bring the results of a job, or of a folder of results, to FOLDER; only what changed.
+
+    FOLDER is ~/berg_results/… by default, the same tree as on the machines.
+
+    \b
+    berg fetch digits-1121-0930-x7k
+    berg fetch sweep1 ./sweep1 --watch
+    """
+    settings = config.load_ready()
+    from berg import jobs, sync
+    from berg.storage import Bucket
+
+    prefix, job_name = jobs.results_prefix(settings, name)
+    bucket, target = Bucket(settings), folder or Path.home() / prefix
+    while True:
+        over = not job_name or (found := jobs.find(settings, job_name)).state is None or found.state.final
+        fetched, blobs = sync.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
+        if not keep or over:
+            break
+        time.sleep(10)
+    if not blobs:
+        raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
+    if as_json:
+        click.echo(json.dumps({"folder": str(target), "files": len(blobs), "fetched": fetched}))
+    else:
+        say(f"{fetched} of {len(blobs)} files were new or changed")
+        click.echo(target)
