@@ -9,12 +9,9 @@ import getpass
 import json
 import os
 import re
-import socket
-import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -108,6 +105,9 @@ class Config:
         """Start the embedded cloud if the endpoint is this user's and nothing answers there."""
         if not self.endpoint or not local_folder().is_dir():
             return
+        import socket
+        from urllib.parse import urlsplit
+
         address = urlsplit(self.endpoint)
         try:
             socket.create_connection((address.hostname or "", address.port or 80), 1).close()
@@ -180,6 +180,8 @@ def load_ready(**flags: Any) -> Config:
 
 def save(values: dict[str, Any]) -> None:
     """Write settings over those in the file; keys that are not named stay as they are."""
+    import tempfile
+
     merged = {**read_file(), **values, "_version": VERSION}
     path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.NamedTemporaryFile("w", dir=path().parent, delete=False) as temporary:
