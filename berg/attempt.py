@@ -32,6 +32,9 @@ HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, af
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
+held: list = []  # the file whose lock says that this process is the machine's worker
+
+
 class Stopped(Exception):
     """The job ends before its command does."""
 
@@ -40,16 +43,21 @@ class Ended(Exception):
     """Somebody else ended the job; its state is not ours to write."""
 
 
+def settings_of(machine: boot.Machine) -> config.Config:
+    """The settings that a machine was created with."""
+    return config.load(project=machine.project, bucket=machine.bucket, endpoint=machine.endpoint or None)
+
+
 class Attempt:
     """One job on this machine: its state, its log, its mirrors, and the process that runs right now."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, sweep: str = ""):
         self.name = name
+        self.sweep = sweep  # whose job this is, if the machine goes on to others after it
         self.machine = boot.Machine()
-        settings = config.load(
-            project=self.machine.project, bucket=self.machine.bucket, endpoint=self.machine.endpoint or None
-        )
-        self.bucket = Bucket(settings)
+        if sweep:
+            self.machine.log_for(name)
+        self.bucket = Bucket(settings_of(self.machine))
         # Until the job has been read, one that says nothing but that its machine is to be deleted.
         self.job = job.Job(name, "", "", "", "", "", "")
         self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name))
@@ -60,7 +68,7 @@ class Attempt:
         self.node = cluster.Node(self.machine.name, 0)
         self.summary: dict[str, str] = {"phase": "UP"}  # what the other machines see of this one
         # The machine that leads writes the job's state.
-        self.leads = self.machine.name.removeprefix(name).strip("-0") == ""
+        self.leads = bool(sweep) or self.machine.name.removeprefix(name).strip("-0") == ""
         self.next_look = 0.0  # time.monotonic() from which a machine that does not lead looks who does
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
         self.lock = threading.Lock()
@@ -100,15 +108,6 @@ class Attempt:
             except Changed:
                 raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them") from None
 
-    def is_alone(self) -> bool:
-        """Whether no other worker runs on this machine; from now on this one does, until it ends."""
-        self.lock_file = (boot.BERG / "worker.lock").open("w")
-        try:
-            fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
-
     def claim(self) -> None:
         """Say that this machine has the job; raises Ended if another one has it and lives."""
         machine, state = self.machine, self.state
@@ -121,7 +120,7 @@ class Attempt:
             and self.lives(state.machine, state.zone)
         ):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        marker = boot.BERG / "begun"  # on this disk
+        marker = boot.BERG / f"begun-{self.name}"  # on this disk
         self.is_elsewhere = again and not marker.exists()
         self.write_state(
             state="STARTING",
@@ -131,13 +130,18 @@ class Attempt:
             attempt=state.attempt + again,
             **{"ending": "", "reason": "", "exit_code": None},
         )
-        if self.is_elsewhere and self.bucket.exists(name := f"{self.log.prefix}{machine.log.name}"):
-            earlier = machine.log.with_name("earlier")
-            self.bucket.download(name, earlier)
-            with earlier.open("ab") as file:
-                file.write(b"\n" + machine.log.read_bytes())
-            earlier.replace(machine.log)
         marker.touch()
+
+    def continue_log(self) -> None:
+        """Put what another machine logged for this job before what this one did."""
+        log = self.machine.log
+        if not self.is_elsewhere or not self.bucket.exists(name := f"{self.log.prefix}{log.name}"):
+            return
+        earlier = log.with_name("earlier")
+        self.bucket.download(name, earlier)
+        with earlier.open("ab") as file:
+            file.write(b"\n" + (log.read_bytes() if log.exists() else b""))
+        earlier.replace(log)
 
     def lives(self, machine: str, zone: str) -> bool:
         listed = gce.list_instances(self.bucket.config, self.name)
@@ -152,9 +156,13 @@ class Attempt:
             raise BergError(f"its machine went away or crashed {self.restarts} times (--max-restarts)")
 
     def begins_anew(self) -> bool:
-        """Whether Google makes another machine that goes on with the job, after this one was taken away."""
-        taken = self.outcome in (PREEMPTED, SHUT_DOWN)
-        return taken and bool(self.job.group) and self.restarts < self.job.max_restarts
+        """Whether another machine goes on with the job, after this one was taken away."""
+        others = self.job.group or self.sweep
+        return self.machine_goes and bool(others) and self.restarts < self.job.max_restarts
+
+    @property
+    def machine_goes(self) -> bool:
+        return self.outcome in (PREEMPTED, SHUT_DOWN)
 
     def runs_again(self, exit_code: int) -> bool:
         """Whether a command that ended is to run once more; counts its failures."""
@@ -216,7 +224,7 @@ class Attempt:
             self.outcome = state, reason
             self.say(f"Stopping: {reason}")
             self.stopped.set()
-            self.start_thread(self.end_process, PREEMPTION_GRACE if self.outcome in (PREEMPTED, SHUT_DOWN) else GRACE)
+            self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
 
     def pause(self, seconds: float | None = None) -> None:
         """Wait, for ever without `seconds`; raises Stopped when the job is to end."""
@@ -261,8 +269,8 @@ class Attempt:
             except (OSError, ValueError):
                 self.done.wait(1)
                 continue
-            if values.get("attributes", {}).get("berg-kill"):
-                self.stop("KILLED", f"killed by {values['attributes']['berg-kill']}")
+            if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
+                self.stop("KILLED", f"killed by {killer}")
             elif values.get("preempted") == "TRUE":
                 self.stop(*PREEMPTED)
             with contextlib.suppress(OSError):  # a full disk
@@ -286,6 +294,16 @@ class Attempt:
                     self.stop("KILLED", str(error))
                 except Exception as error:  # the next pass tries again
                     self.say(f"The state could not be written: {error}")
+
+
+def is_alone() -> bool:
+    """Whether no other worker runs on this machine; from now on this one does, until its process ends."""
+    held.append((boot.BERG / "worker.lock").open("w"))
+    try:
+        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def end_group(group: int, grace: float) -> None:

@@ -25,6 +25,8 @@ ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 BERG = ROOT / "berg"
 METADATA = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}/computeMetadata/v1/"
 FLAVOR = {"Metadata-Flavor": "Google"}
+GOING = 60  # seconds in which a machine that was told to stop is gone
+CRASHES = 3  # of its worker, that a machine of a sweep survives
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
 
@@ -62,11 +64,19 @@ class Machine:
         self.zone = metadata("instance/zone").rpartition("/")[2]
         self.project = metadata("project/project-id")
         self.bucket = metadata("instance/attributes/berg-bucket")
-        self.job = metadata("instance/attributes/berg-job", default=self.name)
+        self.sweep = metadata("instance/attributes/berg-sweep", default="")
+        self.job = metadata("instance/attributes/berg-job", default=self.sweep or self.name)
         self.dist = metadata("instance/attributes/berg-dist")
         self.endpoint = metadata("instance/attributes/berg-endpoint", default="")
         self.log = BERG / "logs" / (self.name + ".log")
         self.log.parent.mkdir(parents=True, exist_ok=True)
+
+    def log_for(self, job):
+        """Let a log begin that is a job's own, with what was logged since the job before it."""
+        early, self.log = self.log, BERG / "logs" / job / (self.name + ".log")
+        self.log.parent.mkdir(exist_ok=True)
+        if early.exists() and not self.log.exists():
+            early.rename(self.log)
 
     def instance(self):
         """All that the metadata server knows of this machine."""
@@ -171,22 +181,39 @@ def give_up(machine, reason):
     machine.delete()
 
 
+def save(machine, python, died):
+    """Let a second worker save what the first one left; whether that worked."""
+    for pause in (1, 10, 60, 300, 0):
+        machine.say(f"berg's worker {died}; saving what is left")
+        if not run_worker(python, "salvage", machine.job, "berg's worker " + died, machine.sweep):
+            return True
+        time.sleep(pause)
+    return False
+
+
 def main():
     machine = Machine()
     machine.say(f"Starting on {machine.name} in {machine.zone}")
+    arguments = ("sweep", machine.sweep) if machine.sweep else ("run", machine.job)
     try:
         python, wheel = install(machine)
-        code = run_worker(python, "run", machine.job)
+        code = run_worker(python, *arguments)
         if code == DEPENDENCIES_MISSING:
             install_packages(machine, python, wheel)
-            code = run_worker(python, "run", machine.job)
-        if code:
+            code = run_worker(python, *arguments)
+        for _ in range(CRASHES):
+            if not code:
+                return
+            if code == -signal.SIGTERM:  # before it could listen: the machine is about to go, and so is this script
+                time.sleep(GOING)
             died = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            for pause in (1, 10, 60, 300, 0):
-                machine.say(f"berg's worker {died}; saving what is left")
-                if not run_worker(python, "salvage", machine.job, "berg's worker " + died):
-                    return
-                time.sleep(pause)
+            if machine.sweep and (BERG / "job").exists():
+                machine.job = (BERG / "job").read_text()
+            saved = machine.job == machine.sweep or save(machine, python, died)
+            if not machine.sweep:
+                break
+            code = run_worker(python, *arguments)  # the rest of the sweep
+        if machine.sweep or not saved:
             give_up(machine, f"berg's worker {died}, and so did those that were to save the results")
     except Exception as error:
         give_up(machine, f"berg could not be started on {machine.name}: {error}")

@@ -10,7 +10,7 @@ import click
 
 from berg import BergError, __version__, cli_results, cli_setup, cli_ssh, config
 from berg.cli_results import watch
-from berg.terminal import complete_names, json_option, machine_options, say, yes_option
+from berg.terminal import complete_names, json_option, machine_options, say, sweep_options, yes_option
 
 
 def main() -> None:
@@ -74,6 +74,7 @@ def cli() -> None:
 
 for command in (
     cli_setup.init,
+    cli_setup.doctor,
     cli_setup.config_group,
     cli_setup.local,
     cli_setup.reap,
@@ -89,8 +90,9 @@ for command in (
 
 
 @cli.command()
-@click.argument("cmd")
+@click.argument("cmd", required=False)
 @machine_options
+@sweep_options
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]")
 @click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
@@ -100,7 +102,7 @@ for command in (
 @click.option("--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours).")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
-def run(cmd, wait, tail, as_json, **wishes) -> None:
+def run(cmd, wait, tail, as_json, grid, tasks, parallel, resume, **wishes) -> None:
     """Run CMD on a machine of its own, from the root of the git repo around you.
 
     The code is the working tree: the last commit and what you changed since, untracked files included,
@@ -112,7 +114,16 @@ def run(cmd, wait, tail, as_json, **wishes) -> None:
     berg run -g 8 -t a100 --spot --max-hours 24 --tail "python train.py"
     berg run -g 0 -c 16 --wait "make test" && echo passed
     berg run -m 4 --each "torchrun train.py"
+    berg run "python train.py --lr={lr} --bs={bs}" --grid lr=0.1,0.01 --grid bs=32,64 --parallel 2
     """
+    if (cmd is None) != bool(resume):
+        raise click.UsageError("give a command, or --resume SWEEP")
+    if grid or tasks or resume:
+        from berg import cli_sweep
+
+        sys.exit(cli_sweep.run(cmd, grid, tasks, parallel, resume, wait, tail, as_json, wishes))
+    if parallel:
+        raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
     launched = start_machines(cmd, quiet=as_json or tail, **wishes)
     if launched is None:
         return
@@ -174,7 +185,7 @@ def start_machines(cmd, quiet, zones, image, image_project, dry_run, **wishes):
 @cli.command(name="list")
 @click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
 @click.option("-c", "--command", is_flag=True, help="Show the command, too.")
-@click.option("-v", "--verbose", is_flag=True, help="Show every machine of a cluster.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every machine of a cluster, every job of a sweep.")
 @click.option("--limit", default=20, show_default=True, help="Jobs that are over, at most; the newest.")
 @json_option
 def list_(everybody: bool, command: bool, verbose: bool, limit: int, as_json: bool) -> None:
@@ -188,13 +199,11 @@ def list_(everybody: bool, command: bool, verbose: bool, limit: int, as_json: bo
     settings = config.load_ready()
     from berg import jobs, tables
 
-    entries = jobs.overview(settings, None if everybody else settings.user)
-    over = [each for each in entries if each.state and each.state.final and not each.machine]
-    entries = [each for each in entries if each not in over[limit:]]
+    shown = jobs.newest(jobs.overview(settings, None if everybody else settings.user), limit)
     if as_json:
-        click.echo(json.dumps([each.to_dict() for each in entries], indent=2))
-    elif entries:
-        click.echo(tables.entries(entries, command, everybody, verbose))
+        click.echo(json.dumps([each.to_dict() for each in shown], indent=2))
+    elif shown:
+        click.echo(tables.entries(shown, command, everybody, verbose))
     else:
         say('Nothing yet. Start with: berg run "python train.py"')
 

@@ -64,18 +64,23 @@ def tail(name: str, machine: str | None) -> None:
 @click.option("--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over.")
 @json_option
 def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
-    """Bring the results of a job, or of a folder of results, to FOLDER; only what changed.
+    """Bring the results of a job, a sweep, or a folder of results to FOLDER; only what changed.
 
-    FOLDER is ~/berg_results/… by default, the same tree as on the machines.
+    FOLDER is ~/berg_results/… by default, the same tree as on the machines. A sweep comes with results.csv, a row for
+    each job: parameters, state, exit code, and the last value of each metric in the job's metrics.jsonl, if it wrote
+    one ({"loss": 0.1} a line).
 
     \b
     berg fetch digits-1121-0930-x7k
     berg fetch sweep1 ./sweep1 --watch
     """
     settings = config.load_ready()
-    from berg import jobs, sync
+    from berg import job, jobs, sync
     from berg.storage import Bucket
 
+    if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
+        fetch_sweep(settings, name, folder, keep, as_json)
+        return
     prefix, job_name = jobs.results_prefix(settings, name)
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     while True:
@@ -91,3 +96,30 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     else:
         say(f"{fetched} of {len(blobs)} files were new or changed")
         click.echo(target)
+
+
+def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
+    """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
+    from berg import sweep, sync
+    from berg.storage import Bucket
+
+    bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
+    table = folder / "results.csv" if folder else target / name / "results.csv"
+    while True:
+        entries = [entry for entry in sweep.states(settings, name) if entry.state]
+        fetched = total = 0
+        for entry in entries:
+            results = entry.to_dict()["results_dir"]
+            new, blobs = sync.fetch(bucket, f"berg_results/{results}/", target / results)
+            fetched, total = fetched + new, total + len(blobs)
+            if new:
+                say(f"{new:>6} files  {results}")
+        sweep.write_results(entries, target, table)
+        if not keep or all(entry.state and entry.state.final for entry in entries):
+            break
+        time.sleep(10)
+    if as_json:
+        click.echo(json.dumps({"folder": str(target), "table": str(table), "files": total, "fetched": fetched}))
+    else:
+        say(f"{fetched} of {total} files of {len(entries)} jobs were new or changed")
+        click.echo(table)

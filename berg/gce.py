@@ -83,6 +83,11 @@ def ours(config: Config) -> str:
     return f"labels.berg=1 AND labels.berg-bucket={bucket_label(config)}"
 
 
+def whose(name: str) -> str:
+    """The filter for the machines of a job, which may be of the sweep that its name begins with."""
+    return f"labels.berg-job={name} OR labels.berg-sweep={name} OR labels.berg-sweep={name.rpartition('-')[0] or name}"
+
+
 def bucket_label(config: Config) -> str:
     return re.sub(r"[^a-z0-9_-]", "-", config.bucket)[:63]
 
@@ -94,7 +99,7 @@ def list_instances(config: Config, name: str | None = None) -> list[dict[str, An
     for page in pages(
         config,
         "/aggregated/instances",
-        filter=ours(config) + (f" AND labels.berg-job={name}" if name else ""),
+        filter=ours(config) + (f" AND ({whose(name)})" if name else ""),
         returnPartialSuccess="true",
         maxResults="500",
         fields=f"items/*/instances({fields}),nextPageToken",

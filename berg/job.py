@@ -3,6 +3,7 @@
 .berg/jobs/<job>_metadata.json   what to run; written once
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
 .berg/logs/<job>/<machine>.log   what its machines printed
+.berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
 berg_results/<results_dir>/...   what it left
 """
 
@@ -49,6 +50,8 @@ class Job:
     run_on: str = "first"
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
+    sweep: str = ""  # whose job this is; "": a job on its own
+    params: dict[str, str] = field(default_factory=dict)  # of a sweep's job, what fills the command's placeholders
     group: str = ""  # region of the instance group that Google refills with machines for it; "": none
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
@@ -73,6 +76,7 @@ class Job:
             "machines": self.num_machines,
             "kept": not self.kill_instance_after_job,
             "group": self.group,
+            **({"sweep": self.sweep, "params": self.params} if self.sweep else {}),
             "secrets": len(self.secrets),
             "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else "",
         }
@@ -135,6 +139,10 @@ def metadata_path(name: str) -> str:
 
 def state_path(name: str) -> str:
     return f".berg/jobs/{name}_state.json"
+
+
+def sweep_path(name: str) -> str:
+    return f".berg/sweeps/{name}.json"
 
 
 def machine_names(name: str, num_machines: int) -> list[str]:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ class Entry:
     state: job.State | None  # None: a machine without a job
     machines: list[dict[str, Any]]  # by rank
     generation: int = 0
+    stored: job.State | None = None  # as it lies in the bucket, where a reader concludes another one
+    crew: list[dict[str, Any]] = field(default_factory=list)  # of a sweep: its machines, whichever job they have
 
     @property
     def machine(self) -> dict[str, Any] | None:
@@ -59,6 +61,11 @@ class Entry:
     def group(self) -> str:
         """Region of the group that keeps a machine for the job; "" without one."""
         return self.state.job.get("group", "") if self.state else ""
+
+    @property
+    def sweep(self) -> str:
+        """Name of the sweep that the job belongs to; "" for one on its own."""
+        return self.state.job.get("sweep", "") if self.state else ""
 
     def to_dict(self) -> dict[str, Any]:
         state = asdict(self.state) if self.state else {"state": None, "job": {}}
@@ -90,79 +97,125 @@ def conclude(
     gone = all(machine["status"] in OFF for machine in machines)
     if state.final or not gone or seconds_since_written < LOST_AFTER:
         return state
-    if state.job.get("group") and waits():
+    if waits():
         return state
     what = f"was {state.state} on {state.machine or 'no machine'}"
     until = f"; its results are in the bucket up to {state.synced_until}" if state.synced_until else ""
     return replace(state, state="LOST", reason=f"its machine is gone without a final state; it {what}{until}")
 
 
-def overview(config: Config, user: str | None) -> list[Entry]:
-    """All jobs and machines of a user (None: everybody's), the newest first."""
+def overview(config: Config, user: str | None, prefix: str = "") -> list[Entry]:
+    """All jobs and machines of a user (None: everybody's), the newest first; with a prefix, only jobs named so."""
     bucket = Bucket(config)
     _ = config.session
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(gce.list_instances, config)
-        blobs = list(bucket.list(".berg/jobs/", "name,metadata,updated,generation"))
-        machines: dict[str, list[dict[str, Any]]] = {}
+        blobs = list(bucket.list(f".berg/jobs/{prefix}", "name,metadata,updated,generation", "**_state.json"))
+        owned: dict[str, list[dict[str, Any]]] = {}
         for machine in listed.result():
-            machines.setdefault(machine["labels"].get("berg-job", machine["name"]), []).append(machine)
+            owned.setdefault(owner(machine), []).append(machine)
     waiting = functools.cache(lambda: groups.waiting(config))
-    entries = []
-    for blob in blobs:
-        name = blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")
-        if not blob.name.endswith("_state.json"):
-            continue
-        entries.append(entry(config, name, blob, machines.pop(name, []), waiting))
-    entries += [Entry(name, None, left) for name, left in machines.items()]
-    remember([each.name for each in entries])
+    entries = [entry(config, name_of(blob), blob, owned, waiting) for blob in blobs]
+    for each in entries:
+        owned.pop(each.name, None)
+        owned.pop(f"{each.sweep}/", None)
+    if not prefix:
+        entries += [Entry(name.rstrip("/"), None, left) for name, left in owned.items()]
+        remember([each.sweep or each.name for each in entries])
     mine = [each for each in entries if user in (None, each.user)]
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
 
 
+def newest(entries: list[Entry], limit: int) -> list[Entry]:
+    """Entries without those that are over, but for the newest `limit`; a sweep counts as one."""
+    live = {
+        each.sweep or each.name
+        for each in entries
+        if each.machine or each.crew or not (each.state and each.state.final)
+    }
+    over = dict.fromkeys(name for each in entries if (name := each.sweep or each.name) not in live)
+    hidden = set(list(over)[limit:])
+    return [each for each in entries if (each.sweep or each.name) not in hidden]
+
+
+def owner(machine: dict[str, Any]) -> str:
+    """The job that a machine is for, or `SWEEP/`."""
+    sweep = machine["labels"].get("berg-sweep")
+    return f"{sweep}/" if sweep else machine["labels"].get("berg-job", machine["name"])
+
+
+def name_of(blob) -> str:
+    return blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")
+
+
 def entry(
-    config: Config, name: str, blob, machines: list[dict[str, Any]], waiting: Callable[[], set[str]] | None = None
+    config: Config,
+    name: str,
+    blob,
+    owned: dict[str, list[dict[str, Any]]],
+    waiting: Callable[[], set[str]] | None = None,
 ) -> Entry:
-    """A job from the object of its state; `waiting` tells the names of the groups that wait for room."""
+    """A job from the object of its state, and the machines by their owners.
 
-    def waits() -> bool:
-        return name in (waiting() if waiting else groups.waiting(config, name))
-
+    `waiting` tells the names of the groups that wait for room.
+    """
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
     except (KeyError, ValueError, TypeError):
         state = job.State(state="LOST", reason=f"{blob.name} is damaged")
+    machines, crew = owned.get(name, []), []
+    if sweep := state.job.get("sweep"):
+        crew = owned.get(f"{sweep}/", [])
+        has_one = not state.final and state.state != "SUBMITTED"
+        machines = [machine for machine in crew if has_one and machine["name"] == state.machine]
+
+    def waits() -> bool:
+        if sweep:
+            return state.state == "SUBMITTED" and any(machine["status"] not in OFF for machine in crew)
+        return bool(state.job.get("group")) and name in (waiting() if waiting else groups.waiting(config, name))
+
     seconds = gce.now(config) - blob.updated.timestamp()
-    return Entry(name, conclude(state, seconds, machines, waits), machines, blob.generation)
+    return Entry(name, conclude(state, seconds, machines, waits), machines, blob.generation, state, crew)
 
 
 def find(config: Config, name: str) -> Entry:
     """The job of that name, or of the machine of that name; raises BergError if there is neither."""
     unknown = BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
+    bucket = Bucket(config)
+    sweep, slash, index = name.partition("/")
+    if slash and job.NAME.fullmatch(sweep) and index.isdigit():
+        listed = (name_of(blob) for blob in bucket.list(f".berg/jobs/{sweep}-", "name", "**_state.json"))
+        name = next((each for each in listed if each.removeprefix(f"{sweep}-").lstrip("0") == index.lstrip("0")), "")
     if not job.NAME.fullmatch(name):
         raise unknown
     _ = config.session
     with ThreadPoolExecutor() as pool:
-        listed = pool.submit(gce.list_instances, config, name)
-        blob = Bucket(config).get(job.state_path(name))
-        machines = listed.result()
+        found = pool.submit(gce.list_instances, config, name)
+        blob = bucket.get(job.state_path(name))
+        machines = found.result()
     if blob:
-        return entry(config, name, blob, machines)
+        owned: dict[str, list[dict[str, Any]]] = {}
+        for machine in machines:
+            owned.setdefault(owner(machine), []).append(machine)
+        return entry(config, name, blob, owned)
+    if bucket.exists(job.sweep_path(name)):
+        raise BergError(f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v")
+    machines = [machine for machine in machines if owner(machine) == name]
     machines = machines or [machine for machine in gce.list_instances(config) if machine["name"] == name]
     if not machines:
         raise unknown
-    owner = machines[0]["labels"].get("berg-job", name)
-    if owner == name:
+    owned_by = owner(machines[0])
+    if owned_by == name or owned_by.endswith("/"):
         return Entry(name, None, machines)
-    found = find(config, owner)  # a machine of a cluster
-    found.machines.sort(key=lambda machine: machine["name"] != name)
-    return found
+    cluster = find(config, owned_by)
+    cluster.machines.sort(key=lambda machine: machine["name"] != name)
+    return cluster
 
 
 def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[str]:
     """Names of what can be killed: as given, by globs over what is mine and lives, or all of that."""
     if not everything and not any(is_glob(pattern) for pattern in patterns):
-        return list(dict.fromkeys(patterns))
+        return list(dict.fromkeys(name for pattern in patterns for name in parts(config, pattern)))
     living = [e.name for e in overview(config, config.user) if e.machine or (e.state and not e.state.final)]
     found: list[str] = []
     for pattern in ("*",) if everything else patterns:
@@ -171,6 +224,14 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
             raise BergError(f"{pattern!r} matches none of your jobs and machines. See them: berg list")
         found += hits
     return list(dict.fromkeys(found))
+
+
+def parts(config: Config, name: str) -> list[str]:
+    """The jobs of a sweep that are not over, those that no machine has first; of anything else its name."""
+    if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
+        return [name]
+    live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.state and not e.state.final]
+    return [e.name for e in sorted(live, key=lambda e: (bool(e.machines), e.name))]
 
 
 def is_glob(pattern: str) -> bool:
@@ -187,7 +248,7 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     waiting = found.state and not found.state.final and not now and found.state.state != "SUBMITTED"
     if waiting and any(machine["status"] not in OFF for machine in found.machines):
         first = min(found.machines, key=lambda machine: machine["name"])  # the one that leads
-        gce.set_metadata(config, first["zone"], first["name"], "berg-kill", config.user)
+        gce.set_metadata(config, first["zone"], first["name"], f"berg-kill-{name}", config.user)
         asked = time.monotonic()
         patience, said = asked + KILL_PATIENCE, False
         while found.machine and found.state and not found.state.final:
@@ -204,9 +265,11 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
             found = find(config, name)
     with ThreadPoolExecutor(16) as pool:
         paths = [groups.path_of(found.group, name)] if found.group else [gce.path_of(m) for m in found.machines]
+        if found.sweep and not now:
+            paths = []  # its machine takes the next job
         list(pool.map(lambda path: gce.delete(config, path, wait_for_it=True), paths))
     if found.state and not found.state.final:
-        if found.state.job.get("secrets"):
+        if found.state.job.get("secrets") and not found.sweep:
             secret.delete(config, name)
         ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
         text = ended.to_json()
@@ -293,7 +356,7 @@ def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
     """Bucket prefix for a job or a results folder, and the job's name if it is one."""
     blob = Bucket(config).get(job.state_path(name)) if job.NAME.fullmatch(name) else None
     if blob:
-        state = entry(config, name, blob, []).state
+        state = entry(config, name, blob, {}).state
         if not state or "results_dir" not in state.job:
             raise BergError(f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER")
         return f"berg_results/{state.job['results_dir']}/", name

@@ -38,6 +38,12 @@ class Plan:
     spot: bool
     wheel: tuple[str, bytes]
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
+    rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
+
+    @property
+    def machine_seconds(self) -> int:
+        """How long a machine may live."""
+        return min(self.job.max_run_seconds * self.rounds, LIMITS[1])
 
     @property
     def machines(self) -> list[str]:
@@ -54,7 +60,7 @@ class Plan:
         """What each machine is to be, in the API's words, without its name."""
         config, shape, name = self.config, self.shape, self.job.job_name
         scheduling: dict[str, Any] = {
-            "maxRunDuration": {"seconds": str(self.job.max_run_seconds)},
+            "maxRunDuration": {"seconds": str(self.machine_seconds)},
             "instanceTerminationAction": "DELETE",
             "automaticRestart": False,
         }
@@ -66,16 +72,17 @@ class Plan:
         interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
         if config.subnetwork:
             interface["subnetwork"] = f"regions/{zone.rpartition('-')[0]}/subnetworks/{config.subnetwork}"
+        owner = {"berg-sweep": name} if self.job.sweep else {"berg-job": name}
         metadata = {
             "berg-bucket": config.bucket,
-            "berg-job": name,
+            **owner,
             "berg-dist": f".berg/dist/{self.wheel[0]}",
             **({"berg-endpoint": config.endpoint} if config.endpoint else {}),
             "enable-oslogin": "FALSE",  # it would refuse the keys in the metadata
             **({"ssh-keys": ssh.metadata_line(config, key)} if (key := ssh.public_key(create=False)) else {}),
             "startup-script": STARTUP_SCRIPT.read_text(),
         }
-        labels = {"berg": "1", "berg-job": name, "berg-kind": self.job.kind, "berg-user": config.user}
+        labels = {"berg": "1", **owner, "berg-kind": self.job.kind, "berg-user": config.user}
         labels["berg-bucket"] = gce.bucket_label(config)
         disk = {
             "sourceImage": self.job.image,
@@ -122,6 +129,7 @@ def prepare(
     wait_for_capacity: bool = False,
     max_restarts: int = MAX_RESTARTS,
     restart_on_failure: int = 0,
+    sweep: bool = False,
 ) -> Plan:
     """Check every wish and take the snapshot; raises BergError and leaves nothing behind.
 
@@ -170,7 +178,7 @@ def prepare(
             check.result()
         planned_zones = zones.result()
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
-    grouped = cmd is not None and num_machines == 1 and (spot or wait_for_capacity)
+    grouped = cmd is not None and num_machines == 1 and not sweep and (spot or wait_for_capacity)
     region = planned_zones[0].rpartition("-")[0]
     if grouped:  # a group lies in one region
         planned_zones = [zone for zone in planned_zones if zone.startswith(f"{region}-")]
@@ -197,6 +205,7 @@ def prepare(
         image=image.result(),
         kill_instance_after_job=not no_kill,
         max_run_seconds=round(seconds),
+        sweep=name if sweep else "",
         group=region if grouped else "",
         max_restarts=max_restarts,
         restart_on_failure=restart_on_failure,
@@ -246,7 +255,7 @@ def check_bucket(config: Config) -> None:
 
 
 def check_free(config: Config, name: str) -> None:
-    if Bucket(config).exists(job.state_path(name)):
+    if any(map(Bucket(config).exists, (job.state_path(name), job.sweep_path(name)))):
         raise BergError(f"there is a job {name!r} already. Choose another name: -n NAME (or leave -n out)")
 
 
@@ -257,13 +266,8 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
     If that fails or is interrupted, what was created is deleted again.
     """
     this, bucket = plan.job, Bucket(plan.config)
-    # google-cloud-compute takes two seconds to import; they pass while the code is sent.
-    importing = threading.Thread(target=lambda: this.group or __import__("google.cloud.compute_v1"), daemon=True)
-    importing.start()
-    with ThreadPoolExecutor() as pool:
-        wheel: Future[Any] = pool.submit(send_wheel, bucket, *plan.wheel)
-        this.snapshot = snapshot.send(plan.snapshot, bucket, tell)
-        wheel.result()
+    importing = import_compute()
+    send_code(plan, bucket, tell)
     state = job.State(job=this.summary()).to_json()
     try:  # claims the name
         bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
@@ -273,9 +277,9 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         bucket.write(job.metadata_path(this.job_name), this.to_json())
         if plan.secrets:
             secret.store(plan.config, this.job_name, plan.secrets, this.max_run_seconds)
-        importing.join()
         if this.group:
             return groups.create(plan.config, plan.zones, plan.request(plan.zones[0]), this.job_name, say)
+        importing.join()
         return gce.create(plan.config, plan.zones, plan.request, plan.machines, say)
     except BaseException:
         say("Taking back what was created")
@@ -284,6 +288,20 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         except BaseException:
             say(f"That did not work. {this.job_name} may have a machine; delete it:  berg kill --now {this.job_name}")
         raise
+
+
+def import_compute() -> threading.Thread:
+    """Import google-cloud-compute, which takes two seconds; they pass while the code is sent."""
+    importing = threading.Thread(target=lambda: __import__("google.cloud.compute_v1"), daemon=True)
+    importing.start()
+    return importing
+
+
+def send_code(plan: Plan, bucket: Bucket, tell: Callable[[int, int], None]) -> None:
+    with ThreadPoolExecutor() as pool:
+        wheel: Future[Any] = pool.submit(send_wheel, bucket, *plan.wheel)
+        plan.job.snapshot = snapshot.send(plan.snapshot, bucket, tell)
+        wheel.result()
 
 
 def take_back(config: Config, this: job.Job) -> None:

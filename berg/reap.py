@@ -47,6 +47,7 @@ def find(config: Config, user: str | None) -> list[Leftover]:
         for machine in entry.machines
         if machine["status"] == "TERMINATED" or settled(config, machine)
     ]
+    machines += idle_crews(config, mine)
     whys = {entry.name: why for entry, why in found}
     known = {entry.name for entry in entries}
     left = [
@@ -63,6 +64,18 @@ def find(config: Config, user: str | None) -> list[Leftover]:
         if settled(config, template)
     ]
     return left + machines + disks.result() + templates
+
+
+def idle_crews(config: Config, entries: list[jobs.Entry]) -> list[Leftover]:
+    """Machines of sweeps all of whose jobs have been over for a while."""
+    busy = {entry.sweep for entry in entries if entry.sweep and not why_left(config, entry)}
+    crews = {entry.sweep: entry.crew for entry in entries if entry.sweep}
+    return [
+        Leftover("machine", machine["name"], machine["zone"], machine["creationTimestamp"], "its sweep is over")
+        for name, crew in crews.items()
+        for machine in crew
+        if name not in busy
+    ]
 
 
 def settled(config: Config, resource: dict[str, Any]) -> bool:

@@ -197,12 +197,15 @@ class Bucket:
             except exceptions.NotFound:
                 pass
 
-    def list(self, prefix: str, fields: str = "name,size,crc32c,generation,updated") -> Iterator[Any]:
-        """Blobs under a prefix in order of their names, a page of 1,000 at a time."""
+    def list(
+        self, prefix: str, fields: str = "name,size,crc32c,generation,updated", glob: str | None = None
+    ) -> Iterator[Any]:
+        """Blobs under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches."""
         return iter(
             self.client.list_blobs(
                 self.bucket,
                 prefix=prefix,
+                match_glob=glob,
                 fields=f"items({fields}),nextPageToken",
                 timeout=TIMEOUT,
                 retry=self.retry,

@@ -1,8 +1,11 @@
 """What berg shows, as text: the plan of a job, the list of jobs, how one ended."""
 
+import os
 import shutil
 import sys
 import textwrap
+from collections import Counter
+from dataclasses import replace
 
 import click
 
@@ -47,6 +50,7 @@ def shorten(lines: list[str]) -> list[str]:
 
 def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -> str:
     """Jobs and machines as a table that fits the terminal."""
+    entries = entries if with_machines else folded(entries)
     header = ["NAME", "STATE", "AGE", "ZONE", "GPUS", "RESULTS", "EXIT"]
     rows = [cells(each) for each in entries]
     if with_user:
@@ -59,7 +63,7 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
     widths[results] = max(8, min(widths[results], widths[results] + room - sum(widths) - 2 * len(widths)))
     lines = [click.style(fit(header, widths), bold=True)]
     for row, each in zip(rows, entries, strict=True):
-        color = COLORS.get(each.state.state if each.state else "LOST")
+        color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
         lines.append(click.style(fit(row, widths), fg=color))
         if each.state and each.state.reason and each.state.state != "SUCCEEDED":
             lines += textwrap.wrap(each.state.reason, room - 4, initial_indent="    ", subsequent_indent="    ")
@@ -80,6 +84,50 @@ def cells(each) -> list[str]:
         gpus = f"{details['machines']} machines" + (f" of {gpus}" if gpus else "")
     code = "" if state is None or state.exit_code is None else str(state.exit_code)
     return [each.name, each.status, age(each.created_at), zone, gpus, details.get("results_dir", ""), code]
+
+
+def sweep(jobs) -> str:
+    """The jobs of a sweep with what differs between them."""
+    rows = [["JOB", *jobs[0].params, "RESULTS"]]
+    rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
+    shown = rows if len(rows) <= 2 * SHOWN + 1 else [*rows[: SHOWN + 1], *rows[-SHOWN:]]
+    widths = [min(40, max(len(row[column]) for row in shown)) for column in range(len(rows[0]))]
+    lines = [fit(row, widths) for row in shown]
+    if len(shown) < len(rows):
+        lines.insert(SHOWN + 1, f"… {len(rows) - len(shown)} more …")
+    return "\n".join([click.style(lines[0], bold=True), *lines[1:]]) + "\n"
+
+
+def counts(states) -> str:
+    """How many jobs are in which state, as in `2 RUNNING, 1 FAILED`."""
+    order = (*job.ACTIVE, *job.FINAL)
+    return ", ".join(f"{states[state]} {state}" for state in order if states[state])
+
+
+def folded(entries) -> list:
+    """Entries with one in place of all jobs of a sweep: its name, and how many jobs are in which state."""
+    sweeps: dict = {}
+    for each in entries:
+        if each.sweep:
+            sweeps.setdefault(each.sweep, []).append(each)
+    shown, done = [], set()
+    for each in entries:
+        if not each.sweep:
+            shown.append(each)
+        elif each.sweep not in done:
+            done.add(each.sweep)
+            parts = sweeps[each.sweep]
+            results = results_of([part.state.job["results_dir"] for part in parts])
+            details = {**each.state.job, "sweep": "", "results_dir": results, "machines": len(each.crew)}
+            state = job.State(state=counts(Counter(part.state.state for part in parts)), job=details)
+            shown.append(replace(each, name=each.sweep, state=state, machines=each.crew))
+    return shown
+
+
+def results_of(folders: list[str]) -> str:
+    """What all results folders of a sweep have in common."""
+    common = os.path.commonpath(folders)
+    return f"{common}/…" if common else "…"
 
 
 def machine_gpus(machine) -> str:

@@ -55,3 +55,16 @@ def machine_options(command):
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def sweep_options(command):
+    """What `run` takes to make many jobs of one command."""
+    options = [
+        click.option("--grid", multiple=True, metavar="NAME=V,V…", help="Values for {NAME} in CMD: a job for each."),
+        click.option("--tasks", type=click.Path(dir_okay=False), help="CSV or JSONL file; a job for each row."),
+        click.option("--parallel", type=click.IntRange(1), help="Machines for all jobs.  [default: one each]"),
+        click.option("--resume", metavar="SWEEP", help="Run the jobs of a sweep again that failed or were lost."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command

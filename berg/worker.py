@@ -33,20 +33,20 @@ from berg.attempt import (
     Stopped,
     end_group,
     full_disk,
+    is_alone,
     judge,
+    settings_of,
 )
+from berg.storage import Bucket
 from berg.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
 
 
-def run(name: str) -> None:
-    """See a job through, from its metadata to the deletion of this machine."""
-    attempt = Attempt(name)
-    if not attempt.is_alone():
-        raise BergError(f"another worker runs job {name} on this machine")
+def run(attempt: Attempt) -> None:
+    """See a job through, from its metadata to the deletion of this machine (if it is not to take another job)."""
     if attempt.state.final:
-        attempt.say(f"Job {name} is {attempt.state.state} already; nothing to do")
+        attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
         attempt.insist(attempt.machine.delete)
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
@@ -88,17 +88,19 @@ def was_preempted() -> bool:
 
 def begin(attempt: Attempt) -> None:
     """Say that this machine has the job, and read it; a job that began before goes on with its log and results."""
-    attempt.claim()
+    if not attempt.sweep:  # else it was taken already
+        attempt.claim()
+    attempt.continue_log()
     attempt.mirror_log()
     data = attempt.bucket.read(job.metadata_path(attempt.name))
     if data is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
     attempt.job = job.from_json(data, attempt.name)
-    if attempt.machine.name not in job.machine_names(attempt.name, attempt.job.num_machines):
+    if not attempt.sweep and attempt.machine.name not in job.machine_names(attempt.name, attempt.job.num_machines):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
     if attempt.job.secrets:
-        attempt.secrets = secret.fetch(attempt.bucket.config, attempt.name)
+        attempt.secrets = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
     install_commands()
     attempt.node = cluster.describe(attempt)
     attempt.start_thread(attempt.watch)
@@ -128,6 +130,8 @@ def restore(attempt: Attempt) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(bring, snapshot.all_packs(this.snapshot)))
     folder = repo_folder(this)
+    if attempt.sweep:  # what the job before left there is not this one's
+        shutil.rmtree(folder, ignore_errors=True)
     snapshot.restore(this.snapshot, folder, lambda name: (packs / name.replace("/", "%")).open("rb"))
     shutil.rmtree(packs)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
@@ -190,7 +194,9 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     except Ended as error:
         leave(attempt, str(error))
         return
-    if attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
+    if attempt.sweep:
+        shutil.rmtree(RESULTS / attempt.job.results_dir, ignore_errors=True)  # it is in the bucket
+    elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
         if in_cluster and attempt.leads:
             attempt.insist(lambda: cluster.delete_others(attempt))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
@@ -222,7 +228,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
         reason += "; the job begins anew where there is capacity"
         attempt.write_state(state="SUBMITTED", ending="", exit_code=None, reason=reason, synced_until=until)
     else:
-        if attempt.leads and attempt.job.secrets:
+        if attempt.leads and attempt.job.secrets and not attempt.sweep:
             secret.delete(attempt.bucket.config, attempt.name)
         attempt.write_state(state=state, ending="", reason=reason, finished_at=job.now(), synced_until=until)
 
@@ -235,7 +241,41 @@ def leave(attempt: Attempt, why: str) -> None:
     if attempt.read_state().final:  # else another worker has the job, and its results
         attempt.results.finish(attempt.say)
         attempt.log.finish(print)
-    attempt.insist(attempt.machine.delete)
+    if not attempt.sweep:
+        attempt.insist(attempt.machine.delete)
+
+
+def run_sweep(name: str) -> None:
+    """Run the jobs of a sweep that are left, one after another; then delete this machine."""
+    attempt = None
+    while attempt := take(name, attempt):
+        run(attempt)
+        if attempt.machine_goes:
+            return
+    machine = boot.Machine()
+    machine.say(f"No job of {name} is left")
+    machine.delete()
+
+
+def take(sweep: str, before: Attempt | None) -> Attempt | None:
+    """The next job of a sweep that no machine has; from now on this one has it. None if there is none left."""
+    machine = boot.Machine()
+    bucket = Bucket(settings_of(machine))
+    blobs = list(bucket.list(f".berg/jobs/{sweep}-", "name,metadata", "**_state.json"))
+    number = int(machine.name.rpartition("-")[2]) % max(len(blobs), 1)
+    for blob in blobs[number:] + blobs[:number]:  # each machine begins elsewhere, so that they rarely meet
+        if job.state_from_json(blob.metadata["state"]).state != "SUBMITTED":
+            continue
+        attempt = Attempt(blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json"), sweep)
+        try:
+            if attempt.state.state == "SUBMITTED":
+                attempt.claim()
+                (boot.BERG / "job").write_text(attempt.name)  # for who comes after a worker that died
+                attempt.results.sent = before.results.sent if before else {}
+                return attempt
+        except Ended:
+            continue
+    return None
 
 
 @click.group()
@@ -255,15 +295,34 @@ def run_(name: str) -> None:
     \b
     berg-worker run digits-1121-0930-x7k
     """
-    run(name)
+    check_alone()
+    run(Attempt(name))
+
+
+def check_alone() -> None:
+    if not is_alone():
+        raise BergError("another worker runs on this machine")
+
+
+@main.command()
+@click.argument("name", metavar="SWEEP")
+def sweep(name: str) -> None:
+    """Run the jobs of SWEEP that are left, then delete the machine.
+
+    \b
+    berg-worker sweep lr-1121-0930-x7k
+    """
+    check_alone()
+    run_sweep(name)
 
 
 @main.command()
 @click.argument("name", metavar="JOB")
 @click.argument("reason")
-def salvage(name: str, reason: str) -> None:
+@click.argument("sweep", default="")
+def salvage(name: str, reason: str, sweep: str) -> None:
     """Save the results of JOB after its worker died, and record why it failed."""
-    attempt = Attempt(name)
+    attempt = Attempt(name, sweep)
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
     if not attempt.state.final:
@@ -271,5 +330,5 @@ def salvage(name: str, reason: str) -> None:
             attempt.job = job.from_json(attempt.bucket.read(job.metadata_path(name)) or b"", name)
         ending = attempt.state.ending  # it had seen the command end
         finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
-    else:
+    elif not sweep:
         attempt.insist(attempt.machine.delete)

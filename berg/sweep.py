@@ -1,0 +1,258 @@
+"""Sweeps: many jobs from one command, and machines that take them one after another.
+
+.berg/sweeps/<sweep>.json   the names of its jobs, and what its machines are; written once
+
+Every combination is an ordinary job, named SWEEP-INDEX. A machine of a sweep has no job of its own: it takes the next
+one that is SUBMITTED, by writing the job's state under a generation precondition, so that no two machines take the
+same. The job of a machine that Google took away is SUBMITTED again.
+"""
+
+import csv
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from berg import BergError, gce, job, jobs, launch, secret
+from berg.config import Config
+from berg.storage import Bucket, Changed
+
+PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
+MOST = 100_000  # jobs
+BULK = 500  # machines in one request
+THREADS = 32
+
+
+def grid(options: tuple[str, ...]) -> list[dict[str, str]]:
+    """Every combination of `NAME=VALUE,VALUE…`, the last name changing fastest."""
+    axes: dict[str, list[str]] = {}
+    for text in options:
+        name, equals, values = text.partition("=")
+        if not equals or not values or not PLACEHOLDER.fullmatch(f"{{{name}}}"):
+            raise BergError(f"--grid {text!r} is not of the form NAME=VALUE,VALUE…")
+        if name in axes:
+            raise BergError(f"--grid {name} is given twice; give all of its values at once")
+        axes[name] = values.split(",")
+        if len(set(axes[name])) < len(axes[name]):
+            raise BergError(f"--grid {text!r} names a value twice")
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def tasks(file: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file with a header, or of a file with one JSON object a line; raises BergError with the row."""
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise BergError(f"--tasks: cannot read {file}: {why}") from None
+    rows: list[dict[str, str]] = []
+    if file.suffix == ".csv":
+        header, *records = list(csv.reader(lines)) or [[]]
+        if len(set(header)) < len(header):
+            raise BergError(f"{file}: a column is named twice: {', '.join(header)}")
+        for number, record in enumerate(records, 2):
+            if record and len(record) != len(header):
+                raise BergError(f"{file}, row {number}: {len(record)} values for {len(header)} columns")
+            rows += [dict(zip(header, record, strict=True))] if record else []
+    else:
+        for number, line in enumerate(lines, 1):
+            try:
+                values = json.loads(line) if line.strip() else {}
+                if not isinstance(values, dict) or any(isinstance(value, (dict, list)) for value in values.values()):
+                    raise ValueError("not an object of plain values")
+            except ValueError as error:
+                raise BergError(f"{file}, line {number}: {error}") from None
+            row = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+            rows += [row] if row else []
+    if not rows:
+        raise BergError(f"{file} holds no tasks")
+    return rows
+
+
+def fill(cmd: str, values: dict[str, str]) -> str:
+    """The command with its placeholders replaced; a value is one word for the shell, whatever is in it."""
+    return PLACEHOLDER.sub(lambda found: shlex.quote(values[found[1]]), cmd)
+
+
+def expand(plan: launch.Plan, rows: list[dict[str, str]], results_dir: str | None) -> list[job.Job]:
+    """A job for every row; raises BergError with the row that cannot be one."""
+    cmd, sweep = plan.job.cmd, plan.job.job_name
+    wanted = set(PLACEHOLDER.findall(cmd))
+    width = len(str(len(rows) - 1))
+    if len(rows) > MOST:
+        raise BergError(f"{len(rows):,} jobs are more than the {MOST:,} that a sweep may have")
+    job.check_name(f"{sweep}-{'0' * width}")
+    found: list[job.Job] = []
+    seen: dict[str, int] = {}
+    for index, values in enumerate(rows):
+        where = f"row {index} ({', '.join(f'{key}={value}' for key, value in values.items())})"
+        if missing := sorted(wanted - values.keys()):
+            raise BergError(f"{where} has no value for {{{missing[0]}}} of the command")
+        if unused := sorted(values.keys() - wanted):
+            raise BergError(f"{where} has a value for {unused[0]!r}, but the command has no {{{unused[0]}}}")
+        command = fill(cmd, values)
+        given = results_dir and f"{results_dir}/{index:0{width}}"
+        results = given or job.sketchy_guess_at_results_dir_from_cmd(command) or f"{sweep}/{index:0{width}}"
+        if results in seen:
+            raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
+        seen[results] = index
+        found.append(
+            replace(
+                plan.job,
+                job_name=f"{sweep}-{index:0{width}}",
+                cmd=command,
+                results_dir=job.check_results_dir(results),
+                gcs_results_dir=f"gs://{plan.config.bucket}/berg_results/{results}",
+                sweep=sweep,
+                params=values,
+            )
+        )
+    return found
+
+
+def machines(name: str, count: int) -> list[str]:
+    width = len(str(count - 1))
+    return [f"{name}-machine-{number:0{width}}" for number in range(count)]
+
+
+def submit(
+    plan: launch.Plan,
+    all_jobs: list[job.Job],
+    parallel: int,
+    say: Callable[[str], None],
+    tell: Callable[[int, int], None],
+) -> None:
+    """Send the code once and the jobs side by side, and create the machines; or leave nothing."""
+    bucket, name = Bucket(plan.config), plan.job.job_name
+    importing = launch.import_compute()
+    launch.send_code(plan, bucket, tell)
+    body = {zone: plan.request(zone) for zone in plan.zones}
+    about = {"jobs": [each.job_name for each in all_jobs], "machines": body, "secrets": bool(plan.secrets)}
+    try:
+        bucket.write(job.sweep_path(name), json.dumps(about), generation=0)
+    except Changed:
+        raise BergError(f"there is a sweep {name!r} already. Choose another name: -n NAME") from None
+    try:
+        say(f"Sending {len(all_jobs):,} jobs")
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(lambda each: write_job(bucket, replace(each, snapshot=plan.job.snapshot)), all_jobs))
+        if plan.secrets:
+            secret.store(plan.config, name, plan.secrets, plan.machine_seconds)
+        importing.join()
+        create(plan.config, body, machines(name, min(parallel, len(all_jobs))), say)
+    except BaseException:
+        say("Taking back what was created")
+        try:
+            delete_machines(plan.config, name)
+            names = [each.job_name for each in all_jobs]
+            with ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(lambda n: bucket.delete(job.state_path(n), job.metadata_path(n)), names))
+            if plan.secrets:
+                secret.delete(plan.config, name)
+            bucket.delete(job.sweep_path(name))
+        except BaseException:
+            say(f"That did not work. {name} may have machines; delete them:  berg kill --now {name}")
+        raise
+
+
+def write_job(bucket: Bucket, this: job.Job) -> None:
+    bucket.write(job.metadata_path(this.job_name), this.to_json())
+    state = job.State(job=this.summary()).to_json()
+    try:
+        bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
+    except Changed:
+        raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
+
+
+def create(config: Config, body: dict[str, dict], names: list[str], say: Callable[[str], None]) -> None:
+    for start in range(0, len(names), BULK):
+        gce.create(config, list(body), body.__getitem__, names[start : start + BULK], say)
+
+
+def members(config: Config, name: str) -> list[dict[str, Any]]:
+    """The machines of a sweep."""
+    return [each for each in gce.list_instances(config) if each["labels"].get("berg-sweep") == name]
+
+
+def delete_machines(config: Config, name: str) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda m: gce.delete(config, gce.path_of(m), wait_for_it=True), members(config, name)))
+
+
+def read(bucket: Bucket, name: str) -> dict[str, Any] | None:
+    """What a sweep is (see above); None if there is none of that name."""
+    data = bucket.read(job.sweep_path(name)) if job.NAME.fullmatch(name) else None
+    return json.loads(data) if data else None
+
+
+def states(config: Config, name: str) -> list[jobs.Entry]:
+    """The jobs of a sweep, in their order, as a reader must see them."""
+    there = [entry for entry in jobs.overview(config, None, f"{name}-") if entry.sweep == name]
+    return sorted(there, key=lambda entry: entry.name)
+
+
+def resume(config: Config, name: str, parallel: int | None, say: Callable[[str], None]) -> int:
+    """Submit again what failed or was lost; returns how many jobs those are."""
+    bucket = Bucket(config)
+    about = read(bucket, name)
+    if about is None:
+        raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
+    if about["secrets"]:
+        raise BergError(f"{name} has secrets, which are deleted with it. Start a new sweep of what is missing: --tasks")
+    again = [entry for entry in states(config, name) if entry.state and entry.state.state in ("FAILED", "LOST")]
+    for entry in again:
+        assert entry.stored
+        fresh: dict[str, Any] = {
+            "exit_code": None,
+            "reason": "",
+            "ending": "",
+            "failures": 0,
+            "ran_seconds": 0,
+            "finished_at": "",
+        }
+        state = replace(entry.stored, state="SUBMITTED", **fresh)
+        text = state.to_json()
+        try:
+            bucket.write(job.state_path(entry.name), text, entry.generation, metadata={"state": text})
+        except Changed:
+            raise BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {name}") from None
+    taken = {machine["name"] for machine in members(config, name)}
+    free = [each for each in machines(name, len(about["jobs"]) + len(taken)) if each not in taken]
+    wanted = min(parallel or len(again), len(again)) - len(taken)
+    if wanted > 0:
+        create(config, about["machines"], free[:wanted], say)
+    return len(again)
+
+
+def results(entries: list[jobs.Entry], fetched: Path) -> Iterable[dict[str, Any]]:
+    """A row for each job of a sweep: its parameters, how it went, and the last value of each of its metrics.
+
+    `fetched` is where `berg_results/` of the bucket is here.
+    """
+    for entry in entries:
+        assert entry.state
+        details = entry.state.job
+        metrics: dict[str, Any] = {}
+        try:
+            for line in (fetched / details["results_dir"] / "metrics.jsonl").read_text().splitlines():
+                metrics.update(json.loads(line))
+        except (OSError, ValueError, TypeError):
+            pass  # none, or cut off in the middle of a line: what was read counts
+        row = {"job": entry.name, "state": entry.state.state, "exit_code": entry.state.exit_code}
+        yield row | details.get("params", {}) | {f"metric:{key}": value for key, value in metrics.items()}
+
+
+def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
+    """Write the rows as CSV; a metric is a column, also where only some jobs have it."""
+    rows = list(results(entries, fetched))
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="") as output:
+        writer = csv.DictWriter(output, columns)
+        writer.writeheader()
+        writer.writerows(rows)

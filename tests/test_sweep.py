@@ -1,0 +1,179 @@
+"""Sweeps through the command line: many jobs of one command, on machines that take one after another."""
+
+import csv
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import Berg, wait_for
+from test_run import check_ended
+
+from berg import BergError, sweep
+
+TRAIN = """
+import json, os, sys, time
+lr, out = sys.argv[1], os.environ["BERG_RESULTS_DIR"]
+os.makedirs(out, exist_ok=True)
+print("lr", lr, "attempt", os.environ["BERG_ATTEMPT"], "left", os.path.exists("left"), flush=True)
+open("left", "w").close()
+with open(out + "/metrics.jsonl", "w") as file:
+    for step in range(3):
+        print(json.dumps({"step": step, "loss": float(lr) * step}), file=file)
+time.sleep(float(sys.argv[2]))
+sys.exit(4 if lr == "0.01" and os.environ["BERG_ATTEMPT"] == "1" else 0)
+"""
+
+
+def states(berg: Berg, name: str) -> dict[str, str]:
+    listed = json.loads(berg("list", "--json").stdout)
+    return {each["name"]: each["state"] for each in listed if each.get("sweep") == name}
+
+
+def machines(berg: Berg, name: str) -> list[str]:
+    return sorted(each for each in berg.machines() if each.startswith(f"{name}-machine-"))
+
+
+def over(berg: Berg, name: str) -> None:
+    wait_for(lambda: not machines(berg, name), 60, "the end of the machines")
+
+
+def test_from_a_grid_to_a_table(berg, tmp_path):
+    (berg.repo / "train.py").write_text(TRAIN)
+    command = "python train.py {lr} {pause} --logdir=/root/berg_results/sweep1/{lr}_{pause}"
+    grid = ["--grid", "lr=0.1,0.01", "--grid", "pause=0.1,0.2"]
+    ran = berg("run", "-g", "0", "-n", "lr", *grid, "--parallel", "2", "--max-hours", "3", "--wait", command)
+    assert ran.returncode == 1, ran.stderr
+    assert "4 jobs on 2 machines, 12 machine-hours at most" in ran.stderr
+    assert re.search(r"^lr-1  0.1 +0.2 +sweep1/0.1_0.2$", ran.stderr, re.M)
+    assert ran.stdout == "lr\n" and "lr: 2 SUCCEEDED, 2 FAILED" in ran.stderr
+    over(berg, "lr")
+    lines = [line for line in "".join(berg.log(f"lr-{n}") for n in range(4)).splitlines() if line.startswith("lr ")]
+    assert len(lines) == 4, "each job ran once"
+    assert all("left False" in line for line in lines), "and found the code as it was submitted"
+    assert re.search(r"^lr +2 SUCCEEDED, 2 FAILED .* sweep1/… *$", berg("list").stdout, re.M)
+    assert re.search(r"^lr-2 +FAILED .* 4$", berg("list", "-v").stdout, re.M)
+    assert "lr 0.01 attempt 1" in berg("log", "lr/2").stdout
+    asked = berg("log", "lr")
+    assert asked.returncode == 1 and "lr is a sweep; name one of its jobs, such as lr/0" in asked.stderr
+
+    again = berg("run", "--resume", "lr", "--wait")
+    assert again.returncode == 0 and "2 jobs of lr run again" in again.stderr, again.stderr
+    assert berg("run", "--resume", "lr").stderr.startswith("No job of lr failed or was lost")
+    fetched = berg("fetch", "lr", str(tmp_path / "here"))
+    assert fetched.stdout == f"{tmp_path}/here/results.csv\n", fetched.stderr
+    rows = list(csv.DictReader((tmp_path / "here/results.csv").open()))
+    assert [row["job"] for row in rows] == ["lr-0", "lr-1", "lr-2", "lr-3"]
+    third = {"state": "SUCCEEDED", "exit_code": "0", "lr": "0.01", "pause": "0.1", "metric:loss": "0.02"}
+    assert rows[2] | third == rows[2]
+    assert (tmp_path / "here/sweep1/0.1_0.2/metrics.jsonl").exists()
+    check_ended(berg, "lr-2", "SUCCEEDED", 0)
+    assert berg.state("lr-2")["attempt"] == 2 and "lr 0.01 attempt 1" in berg("log", "lr/2").stdout
+
+
+def test_a_machine_that_goes_leaves_its_job_to_another(berg):
+    (berg.repo / "train.py").write_text(TRAIN)
+    ran = berg(
+        "run", "-g", "0", "-n", "spot", "--spot", "--parallel", "2", "--grid", "n=1,2,3", "python train.py {n} 2"
+    )
+    assert ran.returncode == 0, ran.stderr
+    running = wait_for(lambda: berg.state("spot-0")["state"] == "RUNNING" and berg.state("spot-0")["machine"], 60)
+    berg.cloud.call("POST", f"/_berg/instances/{running}/preempt", {"grace": 20})
+    wait_for(lambda: set(states(berg, "spot").values()) == {"SUCCEEDED"}, 60, "the end of all jobs")
+    state = berg.state("spot-0")
+    assert state["attempt"] == 2 and state["machine"] != running
+    over(berg, "spot")
+
+
+def test_a_worker_that_dies_loses_only_its_job(berg):
+    ran = berg("run", "-g", "0", "-n", "dies", "--parallel", "1", "--grid", "s=30,0.1,0.2", "echo begun; sleep {s}")
+    assert ran.returncode == 0, ran.stderr
+    wait_for(lambda: "\nbegun\n" in berg.log("dies-0"), 60)
+    os.kill(worker_of_sweep("dies"), signal.SIGKILL)
+    expected = {"dies-0": "FAILED", "dies-1": "SUCCEEDED", "dies-2": "SUCCEEDED"}
+    wait_for(lambda: states(berg, "dies") == expected, 90, "the end of the others")
+    assert "berg's worker was killed by signal 9" in berg.state("dies-0")["reason"]
+    over(berg, "dies")
+
+
+def worker_of_sweep(name: str) -> int:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[-3:] == [b"sweep", name.encode(), b""]:
+            return int(path.parent.name)
+    raise AssertionError("no worker")
+
+
+def test_kill_takes_all_jobs(berg):
+    ran = berg("run", "-g", "0", "-n", "many", "--parallel", "2", "--grid", "s=50,51,52,53,54", "sleep {s}")
+    assert ran.returncode == 0, ran.stderr
+    wait_for(lambda: list(states(berg, "many").values()).count("RUNNING") == 2, 60)
+    one = berg("kill", "many/1")
+    assert one.returncode == 0 and states(berg, "many")["many-1"] == "KILLED", one.stderr
+    wait_for(lambda: list(states(berg, "many").values()).count("RUNNING") == 2, 60, "the machine with its next job")
+    assert berg("kill", "many").returncode == 0
+    assert set(states(berg, "many").values()) == {"KILLED"}
+    over(berg, "many")
+    assert berg("kill", "many", "-y").stderr == "There is nothing to kill.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--grid", "lr=1,2", "x {lr} {bs}"], "row 0 (lr=1) has no value for {bs} of the command"),
+        (["--grid", "lr=1,2", "x"], "row 0 (lr=1) has a value for 'lr', but the command has no {lr}"),
+        (["--grid", "lr=1,2", "x {lr} /root/berg_results/a"], "row 1 (lr=2) has the same results dir as row 0: a"),
+        (["--grid", "lr", "x {lr}"], "--grid 'lr' is not of the form NAME=VALUE,VALUE…"),
+        (["--grid", "lr=1,1", "x {lr}"], "names a value twice"),
+        (["--grid", "lr=1,2", "-m", "2", "x {lr}"], "each job of a sweep runs on one machine"),
+        (["--tasks", "empty.csv", "x {lr}"], "empty.csv holds no tasks"),
+        (["--tasks", "nowhere.csv", "x {lr}"], "cannot read nowhere.csv: No such file or directory"),
+        (["--tasks", "ragged.csv", "x {lr}"], "ragged.csv, row 3: 2 values for 1 columns"),
+        (["--tasks", "bad.jsonl", "x {lr}"], "bad.jsonl, line 2: "),
+        (["--resume", "nothing"], "there is no sweep 'nothing'"),
+    ],
+)
+def test_bad_input_is_refused_with_its_row(berg, options, says):
+    files = {"empty.csv": "lr\n", "ragged.csv": "lr\n1\n2,3\n", "bad.jsonl": '{"lr": 1}\n[1]\n'}
+    for name, text in files.items():
+        (berg.repo / name).write_text(text)
+    ran = berg("run", "-g", "0", *options)
+    assert ran.returncode == 1 and says in ran.stderr, ran.stderr
+    assert berg.objects() == {} and berg.machines() == {}
+
+
+def test_more_than_the_quota_leaves_nothing(berg):
+    quota = {"metric": "CPUS", "region": "us-central1"}
+    berg.cloud.call("POST", "/_berg/quotas", {**quota, "limit": 10})
+    try:
+        ran = berg("run", "-g", "0", "-c", "2", "-n", "much", "--grid", "n=1,2,3,4,5,6,7,8", "echo {n}")
+    finally:
+        berg.cloud.call("POST", "/_berg/quotas", {**quota, "limit": 10_000})
+    assert ran.returncode == 1 and "Quota 'CPUS' exceeded.  Limit: 10.0" in ran.stderr, ran.stderr
+    assert berg.machines() == {} and not berg.objects(".berg/jobs/") and not berg.objects(".berg/sweeps/")
+
+
+def test_only_placeholders_are_filled_and_values_are_words():
+    command = "for i in {1..3} {a,b}; do echo ${HOME} {x} '$y'; done"
+    values = {"x": "two words; rm -rf $HOME"}
+    assert sweep.fill(command, values) == command.replace("{x}", "'two words; rm -rf $HOME'")
+
+
+def test_braces_without_a_grid_are_left_alone(berg):
+    ran = berg("run", "-g", "0", "-n", "braces", "--wait", "echo {lr} {1..3}")
+    assert ran.returncode == 0 and "\n{lr} 1 2 3\n" in berg.log("braces"), ran.stderr
+
+
+def test_tasks_from_files(tmp_path):
+    (tmp_path / "t.csv").write_text('lr,text\n0.1,"a, b"\n\n0.2,c\n')
+    (tmp_path / "t.jsonl").write_text('{"lr": 0.1, "flag": true}\n\n{"lr": 1, "flag": "x"}\n')
+    assert sweep.tasks(tmp_path / "t.csv") == [{"lr": "0.1", "text": "a, b"}, {"lr": "0.2", "text": "c"}]
+    assert sweep.tasks(tmp_path / "t.jsonl") == [{"lr": "0.1", "flag": "true"}, {"lr": "1", "flag": "x"}]
+    with pytest.raises(BergError, match="is given twice"):
+        sweep.grid(("a=1", "a=2"))
+    assert sweep.grid(("a=1,2", "b=x")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "x"}]
