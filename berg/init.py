@@ -3,11 +3,12 @@
 Every answer is checked when it is given. It talks on standard error, like everything that is not data.
 """
 
+import contextlib
 from typing import Any
 
 import click
 
-from berg import BergError, config, credentials, gce, offers
+from berg import BergError, config, credentials, gce, grants, offers
 from berg.config import Config
 from berg.storage import Bucket
 
@@ -29,7 +30,8 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
         return answer
 
     explain("Project: what pays for the machines. `gcloud projects list` shows yours.")
-    ask("project", settings.project or default_project(settings))
+    before = settings.project
+    ask("project", before or default_project(settings))
     if not settings.project:
         raise BergError("no project is known. Run: berg init --project PROJECT")
     details = check_project(settings)
@@ -49,12 +51,14 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
     usual = next((name for name, place in places.items() if place == settings.region), f"{settings.project}-berg")
     ask_create_bucket(Bucket(settings), ask("bucket", settings.bucket or usual), places, yes or create)
 
-    usual = details.get("defaultServiceAccount", "")
-    explain(
-        "Service account: what the machines act as. It needs roles/storage.objectAdmin on the bucket, and "
-        "roles/compute.instanceAdmin.v1 to delete its own machine."
-    )
-    ask("service_account", settings.service_account or usual)
+    own = grants.account(settings)
+    explain(f"Service account: what the machines act as. It needs {grants.NEEDS}. Berg can make one that has no more.")
+    earlier = settings.service_account if settings.project == before else ""
+    if ask("service_account", earlier or own) == own:
+        settings.service_account = set_up_account(settings, details.get("defaultServiceAccount", ""), yes)
+    else:
+        click.echo(f"{settings.service_account} is taken as it is. Look at what it may do with: berg doctor", err=True)
+    check_acting(settings)
 
     explain("Image: what the machines boot; an image family gives its newest image.")
     ask("default_image", settings.default_image)
@@ -104,8 +108,67 @@ def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bo
     click.echo(f"Created gs://{name}", err=True)
 
 
+def set_up_account(settings: Config, default: str, yes: bool) -> str:
+    """Give berg's own account what it lacks, after asking; returns it, or else the project's default account."""
+    from google.api_core import exceptions
+
+    own = grants.account(settings)
+    lacking, refusal = grants.missing(settings)
+    if not lacking:
+        click.echo(f"{own} has what it needs; nothing was changed", err=True)
+        return own
+    with contextlib.suppress(exceptions.NotFound, exceptions.Forbidden):
+        if refusal and grants.may_act_as(settings, own):
+            click.echo(f"{own} is taken as it is: what it may do you cannot see ({refusal})", err=True)
+            return own
+    if not refusal:
+        click.echo("\n".join(grant.text for grant in lacking), err=True)
+        if yes or click.confirm("Do this?", default=True, err=True):
+            try:
+                while lacking:
+                    lacking[0].make()
+                    lacking.pop(0)
+                click.echo("Done. Google may take some minutes until it holds everywhere", err=True)
+                return own
+            except (exceptions.Forbidden, exceptions.BadRequest) as error:  # BadRequest: rules of the organization
+                refusal = grants.words(error)
+    if refusal:
+        enable = f"gcloud services enable {' '.join(grants.APIS)} --project {settings.project}"
+        commands = [*([enable] if "disabled" in refusal else []), *(grant.gcloud for grant in lacking)]
+        commands.append(grants.act_as_command(settings, own))
+        click.echo(
+            f"You lack the right to set up {own}: {refusal}\nAn administrator of the project can, with:\n  "
+            + "\n  ".join(commands)
+            + f"\nand then you:\n  berg init --service-account {own}",
+            err=True,
+        )
+    question = f"Go on with the project's default account {default} for now?"
+    if not default or not (yes or click.confirm(question, default=True, err=True)):
+        raise BergError("the machines have no account to act as. Name one: berg init --service-account ACCOUNT")
+    click.echo(f"The machines act as the project's default account {default}", err=True)
+    return default
+
+
+def check_acting(settings: Config) -> None:
+    """Say so if the person may not start machines that act as the account; raises BergError if there is none."""
+    from google.api_core import exceptions
+
+    email = settings.service_account
+    try:
+        if not grants.may_act_as(settings, email):
+            command = grants.act_as_command(settings, email)
+            click.echo(f"To start machines that act as {email} you need {grants.ACT_AS} on it:\n  {command}", err=True)
+    except exceptions.NotFound:
+        if email != grants.account(settings):  # which takes a while to be known everywhere
+            raise BergError(f"there is no service account {email!r}. Choose another one: berg init") from None
+    except exceptions.Forbidden as error:
+        click.echo(
+            f"Whether you may start machines that act as {email} cannot be seen: {grants.words(error)}", err=True
+        )
+
+
 def set_up_local() -> dict[str, Any]:
-    """Start the embedded cloud with a bucket in it; returns the settings that lead there."""
+    """Start the embedded cloud, with a bucket and the machines' account in it; returns the settings that lead there."""
     from berg.local import control
 
     port = control.start(config.local_folder())
@@ -120,4 +183,4 @@ def set_up_local() -> dict[str, Any]:
     bucket = Bucket(Config(**values))
     places = {found.name: found.location for found in bucket.client.list_buckets(retry=bucket.retry)}
     ask_create_bucket(bucket, LOCAL_BUCKET, places, yes=True)
-    return values
+    return {**values, "service_account": set_up_account(Config(**values), "", yes=True)}

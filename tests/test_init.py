@@ -30,7 +30,7 @@ def test_flags_answer_everything_and_the_bucket_is_created(berg, init):
     assert f"Created gs://{name}" in result.stderr
     settings = saved(berg)
     assert (settings["project"], settings["region"], settings["bucket"]) == ("berg-local", "us-west1", name)
-    assert settings["service_account"].endswith("-compute@developer.gserviceaccount.com")
+    assert settings["service_account"] == "berg-worker@berg-local.iam.gserviceaccount.com"
     bucket = berg.cloud.call("GET", f"/storage/v1/b/{name}")
     assert bucket["location"] == "US-WEST1"
     assert bucket["softDeletePolicy"]["retentionDurationSeconds"] == "0"
@@ -40,7 +40,7 @@ def test_flags_answer_everything_and_the_bucket_is_created(berg, init):
 
 
 def test_questions_are_explained_and_a_second_time_offers_the_answers(berg, init):
-    answers = ["berg-local", "us-east1", berg.bucket_name, "", "", ""]
+    answers = ["berg-local", "us-east1", berg.bucket_name, "", "y", "", ""]
     result = init(stdin="\n".join(answers) + "\n")
     assert result.returncode == 0, result.stderr
     for word in ("Project:", "Region:", "Bucket:", "Service account:", "Image:", berg.bucket_name, "us-east1"):
