@@ -1,6 +1,7 @@
-"""The commands that set berg up and tidy up after it: init, config, local, reap."""
+"""The commands that set berg up, look after it and tidy up: init, doctor, config, local, reap."""
 
 import json
+import sys
 
 import click
 
@@ -62,6 +63,31 @@ def load_or_set_aside() -> config.Config:
         config.path().rename(aside)
         say(f"{error.message.partition('. ')[0]}. It is now {aside}")
         return config.load()
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Check all that berg needs: settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall.
+
+    One line for each thing, and for trouble the command that mends it. The exit code is 1 if a check failed.
+
+    \b
+    berg doctor
+    berg doctor --json | jq -r '.[] | select(.status != "ok") | .mend'
+    """
+    from berg import doctor
+
+    findings = doctor.examine()
+    if as_json:
+        click.echo(json.dumps([vars(each) for each in findings], indent=2))
+    else:
+        colours = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.FAILED: "red"}
+        for each in findings:
+            click.echo(f"{click.style(f'{each.status:<8}', colours[each.status])} {each.check:<17} {each.found}")
+            if each.mend:
+                click.echo(f"{'':<26} {each.mend}")
+    sys.exit(any(each.status == doctor.FAILED for each in findings))
 
 
 @click.group(name="config")

@@ -1,0 +1,360 @@
+"""What `berg doctor` looks at: whether this computer, the person, the project and the machines' account are ready.
+
+Every check stands alone: it returns findings, and what it raises becomes one. Those that ask Google run side by side,
+and one that has no answer in time is reported as such.
+
+Not covered: prices, whether a zone has room, organization policies, what people's own roles hold.
+"""
+
+import ipaddress
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from berg import BergError, accelerators, config, gce, grants, offers
+from berg.config import Config
+from berg.storage import Bucket, explain
+
+PATIENCE = 15  # seconds for all answers
+OK, WARNING, FAILED = "ok", "warning", "failed"
+APIS = {
+    "compute": "machines",
+    "storage": "code, logs and results",
+    "iam": "the machines' account",
+    "cloudresourcemanager": "the rights of that account",
+    "secretmanager": "--secret",
+}
+NEEDED = {"compute", "storage"}  # for every job; the others for what is named
+TOOLS = {  # program: how to ask for its version, what the answer looks like, the oldest that will do, what for
+    "git": (["git", "--version"], r"version ([\d.]+)", (2, 0), "berg run"),
+    "ssh": (["ssh", "-V"], r"OpenSSH_([\d.]+)", (6, 0), "berg ssh and berg sync"),
+    "rsync": (["rsync", "--version"], r"version v?([\d.]+)", (3, 1), "berg sync"),
+}
+# What a person needs in the project: what for, permissions, and a role that has them.
+IN_PROJECT = {
+    "machines": (
+        "compute.instances.create compute.instances.delete compute.instances.get compute.instances.list "
+        "compute.instances.setLabels compute.instances.setMetadata compute.instances.setServiceAccount "
+        "compute.instances.getSerialPortOutput compute.disks.create compute.subnetworks.use "
+        "compute.subnetworks.useExternalIp compute.instanceTemplates.create compute.instanceGroupManagers.create "
+        "compute.instanceGroupManagers.update compute.instanceGroupManagers.delete",
+        "roles/compute.instanceAdmin.v1",
+    ),
+    "secrets": (
+        "secretmanager.secrets.create secretmanager.secrets.setIamPolicy secretmanager.versions.add "
+        "secretmanager.secrets.delete",
+        "roles/secretmanager.admin",
+    ),
+}
+ON_BUCKET = (
+    "storage.buckets.get",
+    *(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list", "update")),
+)
+# Roles that are as good as those that berg grants.
+ENOUGH_IN_PROJECT = {"roles/compute.instanceAdmin.v1", "roles/compute.admin", "roles/editor", "roles/owner"}
+ENOUGH_ON_BUCKET = {grants.BUCKET_ROLE, "roles/storage.objectAdmin", "roles/storage.admin"}
+LEGACY = {"roles/storage.legacyBucketOwner", "roles/storage.legacyObjectOwner"}  # of a project's editors and owners
+ANYWHERE, IAP = "0.0.0.0/0", "35.235.240.0/20"
+
+
+@dataclass
+class Finding:
+    check: str
+    status: str
+    found: str
+    mend: str = ""  # the command that does
+
+
+def examine() -> list[Finding]:
+    """Look at everything; findings in the order of the checks."""
+    settings, findings = check_settings()
+    findings += check_tools() + check_abilities(settings)
+    findings += ask(settings, {"credentials": check_credentials})
+    lacks = "credentials" if findings[-1].status == FAILED else "" if settings.project else "a project"
+    if lacks:
+        return findings + [Finding(name, WARNING, f"not looked at, without {lacks}") for name in ASKED]
+    return findings + ask(settings, ASKED)
+
+
+def ask(settings: Config, checks: Mapping[str, Callable[[Config], list[Finding]]]) -> list[Finding]:
+    """The findings of checks that wait for Google, all at once; what raises or takes too long is a finding, too."""
+    from google.api_core import exceptions
+
+    late = f"no answer within {PATIENCE} s. Check the network"
+    answers = {name: [Finding(name, FAILED, late)] for name in checks}
+
+    def look(name: str) -> None:
+        try:
+            answers[name] = checks[name](settings)
+        except exceptions.Forbidden as error:
+            status = FAILED if name in ("project", "bucket") else WARNING
+            answers[name] = [Finding(name, status, f"Google does not let you look: {grants.words(error)}")]
+        except Exception as error:
+            known = error.message if isinstance(error, BergError) else explain(error, settings)
+            answers[name] = [Finding(name, FAILED, known or f"{type(error).__name__}: {error}")]
+
+    threads = [threading.Thread(target=look, args=[name], daemon=True) for name in checks]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + PATIENCE
+    for thread in threads:
+        thread.join(max(end - time.monotonic(), 0))
+    return [finding for name in checks for finding in answers[name]]
+
+
+# --- this computer
+
+
+def check_settings() -> tuple[Config, list[Finding]]:
+    try:
+        settings = config.load()
+    except BergError as error:
+        return Config(), [Finding("settings", FAILED, error.message)]
+    try:
+        config.load_ready()
+    except BergError as error:
+        return settings, [Finding("settings", FAILED, error.message)]
+    return settings, [Finding("settings", OK, str(config.path()))]
+
+
+def check_tools() -> list[Finding]:
+    findings = []
+    for name, (command, pattern, oldest, purpose) in TOOLS.items():
+        mend = f"sudo apt-get install {'openssh-client' if name == 'ssh' else name}"
+        status = FAILED if name == "git" else WARNING
+        if not shutil.which(name):
+            findings.append(Finding(name, status, f"not installed; {purpose} needs it", mend))
+            continue
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        found = re.search(pattern, done.stdout + done.stderr)
+        version = found[1] if found else "of an unknown version"
+        if found and tuple(int(part) for part in version.strip(".").split(".")[:2]) >= oldest:
+            findings.append(Finding(name, OK, version))
+        else:
+            wanted = ".".join(map(str, oldest))
+            findings.append(Finding(name, status, f"{version}; {purpose} needs {wanted}", mend))
+    return findings
+
+
+def check_abilities(settings: Config) -> list[Finding]:
+    """What the machines of an embedded cloud cannot do here."""
+    if not settings.endpoint or not config.local_folder().is_dir():
+        return []
+    from berg.local import control
+
+    limits = control.status(config.local_folder())["abilities"]
+    return [Finding("embedded cloud", OK, " ".join(limits) or "its machines can do all that they can anywhere")]
+
+
+# --- the project
+
+
+def check_credentials(settings: Config) -> list[Finding]:
+    _ = settings.session
+    who = grants.person(settings)
+    whose = "" if who == grants.SOMEBODY else f" of {who}"
+    return [Finding("credentials", OK, f"{settings.credentials_file or 'Application Default Credentials'}{whose}")]
+
+
+def check_project(settings: Config) -> list[Finding]:
+    from google.api_core import exceptions
+
+    try:
+        gce.call(settings, "GET", "", fields="name")
+    except exceptions.NotFound:
+        return [Finding("project", FAILED, f"there is no project {settings.project!r}", "berg init")]
+    return [Finding("project", OK, settings.project)]
+
+
+def check_apis(settings: Config) -> list[Finding]:
+    names = [f"projects/{settings.project}/services/{name}.googleapis.com" for name in APIS]
+    url = f"{settings.service_url('serviceusage')}/v1/projects/{settings.project}/services:batchGet"
+    services = gce.call(settings, "GET", url, names=names)["services"]
+    off = [api for api, row in zip(APIS, services, strict=True) if row["state"] != "ENABLED"]
+    if not off:
+        return [Finding("apis", OK, ", ".join(APIS))]
+    status = FAILED if NEEDED & set(off) else WARNING
+    found = "off: " + ", ".join(f"{api} (for {APIS[api]})" for api in off)
+    hosts = " ".join(f"{api}.googleapis.com" for api in off)
+    return [Finding("apis", status, found, f"gcloud services enable {hosts} --project {settings.project}")]
+
+
+def check_person(settings: Config) -> list[Finding]:
+    url = f"{settings.service_url('cloudresourcemanager')}/v1/projects/{settings.project}:testIamPermissions"
+    asked = [permission for words, _ in IN_PROJECT.values() for permission in words.split()]
+    held = gce.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
+    findings = []
+    bind = f"gcloud projects add-iam-policy-binding {settings.project} --member {grants.person(settings)} --role"
+    for purpose, (words, role) in IN_PROJECT.items():
+        lacks = [permission for permission in words.split() if permission not in held]
+        status = WARNING if purpose == "secrets" else FAILED
+        found = f"you lack {', '.join(lacks)}" if lacks else "you have what it takes"
+        findings.append(
+            Finding(f"rights: {purpose}", status if lacks else OK, found, f"{bind} {role}" if lacks else "")
+        )
+    return findings
+
+
+def check_quotas(settings: Config) -> list[Finding]:
+    shape = accelerators.choose(None, None, None, None)
+    region = gce.call(settings, "GET", f"/regions/{settings.region}", fields="quotas").get("quotas", [])
+    project = gce.call(settings, "GET", "", fields="quotas").get("quotas", [])
+    cpus, gpus = int(gce.last_part(shape.machine_type.replace("-", "/"))), shape.num_gpus
+    wanted = {"CPUS": (region, cpus), f"NVIDIA_{shape.gpu_type.upper()}_GPUS": (region, gpus)}
+    wanted["GPUS_ALL_REGIONS"] = (project, gpus)
+    findings = []
+    for metric, (quotas, need) in wanted.items():
+        limit, usage = next(((row["limit"], row["usage"]) for row in quotas if row["metric"] == metric), (0, 0))
+        where = settings.region if quotas is region else settings.project
+        found = f"{metric} in {where}: {usage:g} of {limit:g} in use; a default machine needs {need}"
+        mend = f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project}"
+        short = limit - usage < need
+        findings.append(Finding("quota", WARNING if short else OK, found, mend if short else ""))
+    return findings
+
+
+def check_firewall(settings: Config) -> list[Finding]:
+    """Whether ssh from outside reaches the machines, as far as rules tell; a denial must hold for everyone to count."""
+    port, network = settings.ssh_port, settings.network
+    rules = [rule for page in gce.pages(settings, "/global/firewalls") for rule in page.get("items", [])]
+    rules = [rule for rule in rules if gce.last_part(rule["network"]) == network and concerns(rule, settings)]
+    sources: list[str] = []
+    for rule in sorted(rules, key=lambda rule: (rule["priority"], "allowed" in rule)):
+        ranges = rule.get("sourceRanges", [])
+        if opens(rule.get("allowed", []), port):  # private ranges are not where this computer comes from
+            sources += [each for each in ranges if each == ANYWHERE or not ipaddress.ip_network(each).is_private]
+        elif ANYWHERE in ranges and opens(rule.get("denied", []), port):
+            break
+    if ANYWHERE in sources:
+        return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to all")]
+    mend = (
+        f"gcloud compute firewall-rules create berg-ssh --project {settings.project} --network {network} "
+        f"--allow tcp:{port} --source-ranges YOUR_ADDRESS/32"
+    )
+    if not sources:
+        return [Finding("firewall", WARNING, f"no rule lets tcp:{port} in to the network {network}: no berg ssh", mend)]
+    found = f"tcp:{port} to the network {network} is open to {', '.join(sources)}"
+    if set(sources) == {IAP}:
+        return [Finding("firewall", WARNING, f"{found} (IAP), which berg ssh takes without external addresses", mend)]
+    return [Finding("firewall", OK, f"{found}; this computer should be among them")]
+
+
+def concerns(rule: dict[str, Any], settings: Config) -> bool:
+    """Whether a rule is in force for what reaches berg's machines, which have no tags."""
+    accounts = rule.get("targetServiceAccounts")
+    aimed = not rule.get("targetTags") and (not accounts or settings.service_account in accounts)
+    return aimed and rule.get("direction") == "INGRESS" and not rule.get("disabled")
+
+
+def opens(entries: list[dict[str, Any]], port: int) -> bool:
+    for entry in entries:
+        spans = [text.partition("-") for text in entry.get("ports", [])]
+        inside = not spans or any(int(low) <= port <= int(high or low) for low, _, high in spans)
+        if entry["IPProtocol"] in ("tcp", "6", "all") and inside:
+            return True
+    return False
+
+
+def check_image(settings: Config) -> list[Finding]:
+    try:
+        found = offers.find_image(settings, settings.default_image, settings.default_image_project)
+    except BergError as error:
+        return [Finding("image", FAILED, error.message)]
+    return [Finding("image", OK, gce.last_part(found))]
+
+
+# --- the bucket and the account of the machines
+
+
+def check_bucket(settings: Config) -> list[Finding]:
+    bucket = Bucket(settings)
+    found = bucket.client.get_bucket(settings.bucket, retry=bucket.retry)
+    change, place = f"gcloud storage buckets update gs://{settings.bucket}", found.location.lower()
+    number = gce.call(settings, "GET", "", fields="defaultServiceAccount").get("defaultServiceAccount", "")
+    where = Finding("bucket", OK, f"gs://{settings.bucket} in {place}")
+    if number.partition("-")[0] not in ("", str(found.project_number)):
+        text = f"gs://{settings.bucket} belongs to another project, number {found.project_number}"
+        where = Finding("bucket", FAILED, text, "berg init --bucket ANOTHER")
+    elif place != settings.region:
+        text = f"{where.found}, and machines in {settings.region}: slower, and traffic costs"
+        where = Finding("bucket", WARNING, text, "berg init --bucket ANOTHER --create-bucket")
+    held = bucket.bucket.test_iam_permissions(list(ON_BUCKET))
+    lacks = [permission for permission in ON_BUCKET if permission not in held]
+    bind = f"gcloud storage buckets add-iam-policy-binding gs://{settings.bucket} --member {grants.person(settings)}"
+    yours = Finding("rights: bucket", OK, "you have what it takes")
+    if lacks:
+        yours = Finding("rights: bucket", FAILED, f"you lack {', '.join(lacks)}", f"{bind} --role roles/storage.admin")
+    public = Finding("bucket's privacy", OK, "public access is prevented")
+    if found.iam_configuration.public_access_prevention != "enforced":
+        public = Finding("bucket's privacy", WARNING, "it could be made public", f"{change} --public-access-prevention")
+    days = (found.soft_delete_policy.retention_duration_seconds or 0) / 86400
+    soft = Finding("bucket's cost", OK, "soft delete is off")
+    if days:
+        text = f"soft delete keeps, and bills, every former version of a growing log for {days:g} days"
+        soft = Finding("bucket's cost", WARNING, text, f"{change} --clear-soft-delete")
+    return [where, yours, public, soft]
+
+
+def check_account(settings: Config) -> list[Finding]:
+    from google.api_core import exceptions
+
+    email = settings.service_account or gce.call(settings, "GET", "").get("defaultServiceAccount", "")
+    name, own = "machines' account", email == grants.account(settings)
+    try:
+        acts = grants.may_act_as(settings, email)
+    except exceptions.NotFound:
+        return [Finding(name, FAILED, f"there is no service account {email!r}", "berg init")]
+    act = Finding("rights: account", OK, f"you may start machines that act as {email}")
+    if not acts:
+        command = grants.act_as_command(settings, email)
+        act = Finding("rights: account", FAILED, f"you lack {grants.ACT_AS} on {email}", command)
+    try:
+        return [check_own(settings, name, email) if own else check_other(settings, name, email), act]
+    except exceptions.Forbidden as error:
+        return [Finding(name, WARNING, f"what {email} may do cannot be seen: {grants.words(error)}"), act]
+
+
+def check_own(settings: Config, name: str, email: str) -> Finding:
+    lacking, refusal = grants.missing(settings)
+    if refusal:
+        return Finding(name, WARNING, f"what {email} may do cannot be seen: {refusal}")
+    if lacking:
+        return Finding(name, FAILED, f"{email} lacks: " + "; ".join(grant.text for grant in lacking), "berg init")
+    return Finding(name, OK, f"{email} has what it needs, and berg gave it no more")
+
+
+def check_other(settings: Config, name: str, email: str) -> Finding:
+    """An account that berg did not make: what its roles are, and whether berg knows them to be enough."""
+    member, mend = f"serviceAccount:{email}", f"berg init --service-account {grants.account(settings)}"
+    in_project = grants.roles(grants.project_policy(settings), [member])
+    basic = {"roles/editor": "projectEditor", "roles/owner": "projectOwner"}
+    members = [member, *(f"{basic[role]}:{settings.project}" for role in in_project & basic.keys())]
+    on_bucket = grants.roles(grants.bucket_policy(settings), members)
+    has = f"{email} has {', '.join(sorted(in_project)) or 'no role'} in the project"
+    has += f" and {', '.join(sorted(on_bucket)) or 'no role'} on the bucket"
+    everywhere = in_project | on_bucket
+    enough = everywhere & ENOUGH_ON_BUCKET or on_bucket >= LEGACY
+    if enough and f"projects/{settings.project}/roles/{grants.ROLE}" in in_project:
+        return Finding(name, OK, has)
+    if enough and in_project & ENOUGH_IN_PROJECT:
+        return Finding(name, WARNING, f"{has}: more than it needs", mend)
+    if not in_project or not (on_bucket or in_project & ENOUGH_ON_BUCKET):
+        return Finding(name, FAILED, f"{has}; it needs {grants.NEEDS}", mend)
+    return Finding(name, WARNING, f"{has}; berg cannot tell whether that includes {grants.NEEDS}", mend)
+
+
+ASKED = {
+    "project": check_project,
+    "apis": check_apis,
+    "rights": check_person,
+    "bucket": check_bucket,
+    "machines' account": check_account,
+    "image": check_image,
+    "quota": check_quotas,
+    "firewall": check_firewall,
+}

@@ -1,0 +1,153 @@
+"""`berg doctor`: each thing that can be wrong has a line of its own, with the command that mends it."""
+
+import json
+import uuid
+
+import pytest
+
+from berg.local.tokens import Tokens
+
+PROJECT = "berg-local"
+SERVICES = f"/serviceusage/v1/projects/{PROJECT}/services"
+FIREWALLS = f"/compute/v1/projects/{PROJECT}/global/firewalls"
+
+
+@pytest.fixture
+def look(berg):
+    """The findings by their check, and the exit code, which goes with them."""
+
+    def call(**env: str) -> dict[str, dict]:
+        done = berg("doctor", "--json", **env)
+        findings = json.loads(done.stdout)
+        assert done.returncode == any(each["status"] == "failed" for each in findings), done.stderr
+        assert "Traceback" not in done.stderr
+        return {
+            f"{each['check']} {each['found'].split()[0]}" if each["check"] == "quota" else each["check"]: each
+            for each in findings
+        }
+
+    return call
+
+
+def status(findings: dict[str, dict]) -> dict[str, str]:
+    return {name: each["status"] for name, each in findings.items() if each["status"] != "ok"}
+
+
+def test_all_is_well_after_init(berg, cloud, look):
+    (berg.home / "local").symlink_to(cloud.folder)
+    assert berg("init", "--local").returncode == 0
+    findings = look()
+    assert status(findings) == {}
+    assert findings["machines' account"]["found"].startswith(f"berg-worker@{PROJECT}.iam.gserviceaccount.com has what")
+    assert findings["embedded cloud"]["found"] and findings["image"]["found"].startswith("pytorch-")
+    shown = berg("doctor")
+    assert shown.returncode == 0 and shown.stderr == ""
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 21 and all(line.startswith("ok ") for line in lines)
+
+
+def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
+    cloud.call("POST", f"{SERVICES}/secretmanager.googleapis.com:disable", {})
+    quotas = {"NVIDIA_P100_GPUS": ({"region": "us-central1"}, 16), "GPUS_ALL_REGIONS": ({}, 64)}
+    for metric, (where, _) in quotas.items():
+        cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": 0, **where})
+    try:
+        findings = look(BERG_DEFAULT_IMAGE="nothing", BERG_NETWORK="elsewhere")
+    finally:
+        cloud.call("POST", f"{SERVICES}/secretmanager.googleapis.com:enable", {})
+        for metric, (where, limit) in quotas.items():
+            cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
+    name = berg.bucket_name
+    mends = {
+        "apis": f"gcloud services enable secretmanager.googleapis.com --project {PROJECT}",
+        "bucket": "berg init --bucket ANOTHER --create-bucket",  # it is in US, not in us-central1
+        "bucket's privacy": f"gcloud storage buckets update gs://{name} --public-access-prevention",
+        "bucket's cost": f"gcloud storage buckets update gs://{name} --clear-soft-delete",
+        "machines' account": f"berg init --service-account berg-worker@{PROJECT}.iam.gserviceaccount.com",
+        "quota NVIDIA_P100_GPUS": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}",
+        "quota GPUS_ALL_REGIONS": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}",
+        "firewall": f"gcloud compute firewall-rules create berg-ssh --project {PROJECT} --network elsewhere "
+        "--allow tcp:22 --source-ranges YOUR_ADDRESS/32",
+    }
+    wrong = status(findings)
+    assert {check: findings[check]["mend"] for check in wrong if check != "image"} == mends
+    assert wrong.pop("image") == "failed" and set(wrong.values()) == {"warning"}
+    assert "secretmanager (for --secret)" in findings["apis"]["found"]
+
+
+def test_apis_without_which_nothing_works(berg, cloud, look):
+    cloud.call("POST", f"{SERVICES}/storage.googleapis.com:disable", {})
+    try:
+        findings = look()
+    finally:
+        cloud.call("POST", f"{SERVICES}/storage.googleapis.com:enable", {})
+    assert findings["apis"]["status"] == findings["bucket"]["status"] == "failed"
+    assert "Cloud Storage API has not been used in project" in findings["bucket"]["found"]
+    assert findings["project"]["status"] == "ok"
+
+
+def test_rights_that_the_person_lacks(berg, cloud, look):
+    """Somebody with an account and no role."""
+    email = cloud.call(
+        "POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": f"p-{uuid.uuid4().hex[:9]}"}
+    )["email"]
+    file = berg.home / "person.json"
+    Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
+    findings = look(BERG_CREDENTIALS_FILE=str(file), BERG_SERVICE_ACCOUNT=email)
+    assert findings["rights: machines"]["mend"].endswith("--role roles/compute.instanceAdmin.v1")
+    assert findings["rights: secrets"]["status"] == "warning"
+    assert findings["rights: account"]["mend"].endswith("--role roles/iam.serviceAccountUser")
+    for check in ("project", "bucket", "rights: machines", "rights: account"):
+        assert findings[check]["status"] == "failed", check
+    for check in ("apis", "machines' account", "quota Google", "firewall"):
+        assert findings[check]["status"] == "warning", check
+        assert "POST http" not in findings[check]["found"]
+
+
+def test_firewalls(cloud, look):
+    everything, ssh = [{"IPProtocol": "all"}], [{"IPProtocol": "tcp", "ports": ["20-30"]}]
+    usual = cloud.call("GET", f"{FIREWALLS}/default-allow-ssh")
+    cases = [
+        ({"denied": everything, "sourceRanges": ["0.0.0.0/0"], "priority": 10}, "warning", "no rule lets tcp:22 in"),
+        ({"allowed": ssh, "sourceRanges": ["0.0.0.0/0"], "targetTags": ["web"]}, "warning", "no rule lets tcp:22 in"),
+        ({"allowed": ssh, "sourceRanges": ["35.235.240.0/20"]}, "warning", "(IAP)"),
+        ({"allowed": everything, "sourceRanges": ["8.8.8.0/24"]}, "ok", "8.8.8.0/24; this computer should be"),
+    ]
+    try:
+        for rule, expected, words in cases:
+            if "allowed" in rule:
+                cloud.session.delete(f"{cloud.url}{FIREWALLS}/default-allow-ssh")
+            cloud.call("POST", FIREWALLS, {"name": "berg-test", "network": "global/networks/default", **rule})
+            finding = look()["firewall"]
+            cloud.call("DELETE", f"{FIREWALLS}/berg-test")
+            assert finding["status"] == expected and words in finding["found"], finding
+    finally:
+        fields = ("name", "description", "priority", "allowed", "sourceRanges")
+        rule = {**{key: usual[key] for key in fields if key in usual}, "network": "global/networks/default"}
+        cloud.call("POST", FIREWALLS, rule)
+
+
+@pytest.mark.parametrize(("content", "words"), [("{oops", "is not valid JSON at line 1"), ("{}", "Run: berg init")])
+def test_without_settings_and_credentials_it_says_so(berg, look, content, words):
+    (berg.home / "berg.json").write_text(content)
+    findings = look()
+    assert words in findings["settings"]["found"]
+    assert findings["credentials"]["found"].startswith("no Google credentials found. Run: gcloud auth")
+    unseen = {findings[name]["found"] for name in ("project", "bucket", "firewall")}
+    assert unseen == {"not looked at, without credentials"} and findings["git"]["status"] == "ok"
+
+
+def test_without_a_network_and_without_tools(berg, look, tmp_path):
+    settings = json.loads((berg.home / "berg.json").read_text())
+    credentials = json.loads((berg.cloud.folder / "credentials.json").read_text())
+    (berg.home / "dead.json").write_text(json.dumps({**credentials, "token_url": "http://127.0.0.1:9/token"}))
+    dead = {"endpoint": "http://127.0.0.1:9", "credentials_file": str(berg.home / "dead.json")}
+    berg.write_config(**{**settings, **dead})
+    findings = look(PATH=str(tmp_path))
+    assert "cannot reach http://127.0.0.1:9" in findings["credentials"]["found"]
+    assert {name: findings[name]["status"] for name in ("git", "ssh", "rsync")} == {
+        "git": "failed",
+        "ssh": "warning",
+        "rsync": "warning",
+    }
+    assert findings["rsync"]["mend"] == "sudo apt-get install rsync"
