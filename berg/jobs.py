@@ -1,5 +1,6 @@
 """The jobs and machines there are: listed, found by name, followed, killed, their results fetched."""
 
+import contextlib
 import fnmatch
 import functools
 import re
@@ -263,6 +264,8 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                 break
             time.sleep(0.5)
             found = find(config, name)
+    for machine in found.machines:
+        save_console(config, name, machine)
     with ThreadPoolExecutor(16) as pool:
         paths = [groups.path_of(found.group, name)] if found.group else [gce.path_of(m) for m in found.machines]
         if found.sweep and not now:
@@ -279,6 +282,15 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
         except Changed:  # its worker wrote the end of it meanwhile
             found = find(config, name)
     return found.state.state if found.state else ""
+
+
+def save_console(config: Config, name: str, machine: dict[str, Any]) -> None:
+    """Keep what a machine wrote to its serial console, which goes with it, if its worker wrote no log."""
+    path = f"{job.log_prefix(name)}{machine['name']}.log"
+    bucket = Bucket(config)
+    if not bucket.exists(path) and (output := gce.serial_output(config, machine["zone"], machine["name"])):
+        with contextlib.suppress(Changed):
+            bucket.write(path, output, generation=0)
 
 
 def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:

@@ -111,6 +111,8 @@ def unattached_disks(config: Config, user: str | None) -> list[Leftover]:
 def delete(config: Config, leftovers: list[Leftover]) -> None:
     """Delete them all, side by side, templates last; what is gone already is fine."""
     with ThreadPoolExecutor(16) as pool:
+        machines = [each for each in leftovers if each.kind == "machine"]
+        list(pool.map(lambda m: jobs.save_console(config, m.name, {"name": m.name, "zone": m.place}), machines))
         for last in (False, True):
             paths = [each.path for each in leftovers if (each.kind == "template") == last]
             list(pool.map(lambda path: gce.delete(config, path, wait_for_it=True), paths))

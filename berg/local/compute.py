@@ -101,6 +101,7 @@ class Group:
 class Settings:
     grace: float = 30.0  # seconds between SIGTERM and SIGKILL
     delay: float = 0.0  # extra seconds in PROVISIONING
+    boot: float = 1.0  # 0: machines are RUNNING without a process, to try many
     metadata_delay: float = 0.0  # seconds before the metadata server answers
     refill: float = 1.0  # seconds between two attempts of a group to make a member
 

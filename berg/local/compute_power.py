@@ -58,6 +58,9 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     """Boot a machine; False if this host could not."""
     if compute.settings.delay:
         await asyncio.sleep(compute.settings.delay)
+    if not compute.settings.boot:
+        compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
+        return True
     image = None
     if not instance.plain_image and compute.image is not None:
         image = await asyncio.shield(compute.image)
