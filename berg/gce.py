@@ -158,7 +158,14 @@ def delete(config: Config, path: str, wait_for_it: bool = False) -> None:
     from google.api_core import exceptions
 
     try:
-        operation = call(config, "DELETE", path, requestId=str(uuid.uuid4()))
+        try:
+            operation = call(config, "DELETE", path, requestId=str(uuid.uuid4()))
+        except exceptions.BadRequest as error:  # somebody else is deleting it
+            if not error.errors or error.errors[0].get("reason") != "resourceNotReady":
+                raise
+            while wait_for_it and call(config, "GET", path, fields="name"):
+                time.sleep(0.5)
+            return
         if wait_for_it:
             wait(config, operation)
     except exceptions.NotFound:

@@ -271,15 +271,15 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
         if found.sweep and not now:
             paths = []  # its machine takes the next job
         list(pool.map(lambda path: gce.delete(config, path, wait_for_it=True), paths))
-    if found.state and not found.state.final:
-        if found.state.job.get("secrets") and not found.sweep:
-            secret.delete(config, name)
+    if found.state and not found.state.final and found.state.job.get("secrets") and not found.sweep:
+        secret.delete(config, name)
+    while found.state and not found.state.final:
         ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
         text = ended.to_json()
         try:
             Bucket(config).write(job.state_path(name), text, found.generation, metadata={"state": text})
             return "KILLED"
-        except Changed:  # its worker wrote the end of it meanwhile
+        except Changed:  # its worker wrote a last word meanwhile
             found = find(config, name)
     return found.state.state if found.state else ""
 

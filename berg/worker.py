@@ -21,7 +21,7 @@ try:
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
 
-from berg import cluster, idle, job, secret, snapshot
+from berg import cluster, crew, idle, job, secret, snapshot
 from berg.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -35,9 +35,7 @@ from berg.attempt import (
     full_disk,
     is_alone,
     judge,
-    settings_of,
 )
-from berg.storage import Bucket
 from berg.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
@@ -245,39 +243,6 @@ def leave(attempt: Attempt, why: str) -> None:
         attempt.insist(attempt.machine.delete)
 
 
-def run_sweep(name: str) -> None:
-    """Run the jobs of a sweep that are left, one after another; then delete this machine."""
-    attempt = None
-    while attempt := take(name, attempt):
-        run(attempt)
-        if attempt.machine_goes:
-            return
-    machine = boot.Machine()
-    machine.say(f"No job of {name} is left")
-    machine.delete()
-
-
-def take(sweep: str, before: Attempt | None) -> Attempt | None:
-    """The next job of a sweep that no machine has; from now on this one has it. None if there is none left."""
-    machine = boot.Machine()
-    bucket = Bucket(settings_of(machine))
-    blobs = list(bucket.list(f".berg/jobs/{sweep}-", "name,metadata", "**_state.json"))
-    number = int(machine.name.rpartition("-")[2]) % max(len(blobs), 1)
-    for blob in blobs[number:] + blobs[:number]:  # each machine begins elsewhere, so that they rarely meet
-        if job.state_from_json(blob.metadata["state"]).state != "SUBMITTED":
-            continue
-        attempt = Attempt(blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json"), sweep)
-        try:
-            if attempt.state.state == "SUBMITTED":
-                attempt.claim()
-                (boot.BERG / "job").write_text(attempt.name)  # for who comes after a worker that died
-                attempt.results.sent = before.results.sent if before else {}
-                return attempt
-        except Ended:
-            continue
-    return None
-
-
 @click.group()
 def main() -> None:
     """What berg runs on its machines.
@@ -313,7 +278,7 @@ def sweep(name: str) -> None:
     berg-worker sweep lr-1121-0930-x7k
     """
     check_alone()
-    run_sweep(name)
+    crew.run_sweep(name, run)
 
 
 @main.command()

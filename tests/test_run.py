@@ -278,7 +278,8 @@ def test_kill_lets_the_command_save_its_work(berg):
 def test_kill_now_and_preemption(berg, cloud):
     """Two jobs at once: one is deleted without a word, the other loses its spot machine."""
     (berg.repo / "stoppable.sh").write_text(STOPPABLE)
-    jobs = [berg.start("run", "-g", "0", "-n", name, "--spot", "bash stoppable.sh") for name in ("now", "spot")]
+    once = ["--spot", "--max-restarts", "0"]
+    jobs = [berg.start("run", "-g", "0", "-n", name, *once, "bash stoppable.sh") for name in ("now", "spot")]
     assert [job.wait(60) for job in jobs] == [0, 0]
     for name in ("now", "spot"):
         begun(berg, name)
