@@ -85,16 +85,16 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     while True:
         over = not job_name or (found := jobs.find(settings, job_name)).state is None or found.state.final
-        fetched, blobs = sync.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
+        fetched, files = sync.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
         if not keep or over:
             break
         time.sleep(10)
-    if not blobs:
+    if not files:
         raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
     if as_json:
-        click.echo(json.dumps({"folder": str(target), "files": len(blobs), "fetched": fetched}))
+        click.echo(json.dumps({"folder": str(target), "files": files, "fetched": fetched}))
     else:
-        say(f"{fetched} of {len(blobs)} files were new or changed")
+        say(f"{fetched} of {files} files were new or changed")
         click.echo(target)
 
 
@@ -110,8 +110,8 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
         fetched = total = 0
         for entry in entries:
             results = entry.to_dict()["results_dir"]
-            new, blobs = sync.fetch(bucket, f"berg_results/{results}/", target / results)
-            fetched, total = fetched + new, total + len(blobs)
+            new, files = sync.fetch(bucket, f"berg_results/{results}/", target / results)
+            fetched, total = fetched + new, total + files
             if new:
                 say(f"{new:>6} files  {results}")
         sweep.write_results(entries, target, table)

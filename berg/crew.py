@@ -33,7 +33,8 @@ def take(sweep: str, before: Attempt | None) -> Attempt | None:
             if attempt.state.state == "SUBMITTED":
                 attempt.claim()
                 (boot.BERG / "job").write_text(attempt.name)  # for who comes after a worker that died
-                attempt.results.sent = before.results.sent if before else {}
+                if before:
+                    attempt.results.sent = before.results.sent
                 return attempt
         except Ended:
             continue

@@ -1,31 +1,35 @@
 """A folder mirrored to the bucket while programs write to it, and fetched from there to a laptop.
 
-A pass compares names, sizes and times with what the last one saw, in memory: a pass over files that
-did not change asks the bucket nothing. A file that grew is sent as its tail and composed on; the final
-pass compares the crc32c of every file with the one the bucket reported for its object. Deleting a file
-never deletes its object. Not covered: empty folders, permissions, and names that are not UTF-8.
+A pass compares names, sizes and times with what was sent. That is kept in a temporary database, so that memory does
+not grow with the tree, and a pass over files that did not change asks the bucket nothing. A file that grew is sent as
+its tail and composed on; the final pass compares the crc32c of every file with the one the bucket reported for its
+object. Deleting a file never deletes its object. Not covered: empty folders, permissions, and names that are not UTF-8.
 """
 
 import base64
 import hashlib
 import os
+import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
 from berg import BergError, job
 
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 THREADS = 8
 GROWS_FROM = 1 << 20  # bytes from which a file that grew is sent as its tail: composing takes three requests
 BLOCK = 1 << 20
 
 
-@dataclass
+@dataclass(slots=True)
 class Sent:
     """A file as it was when it was sent, and the object that it became."""
 
@@ -36,6 +40,33 @@ class Sent:
     crc32c: str
     last_block: str  # crc32c of the last BLOCK bytes that were sent
 
+    def is_of(self, seen: os.stat_result) -> bool:
+        return (self.inode, self.size, self.mtime_ns) == (seen.st_ino, seen.st_size, seen.st_mtime_ns)
+
+
+class Store:
+    """What was sent, by path. It lies in a file that SQLite deletes, with a cache of two megabytes."""
+
+    def __init__(self) -> None:
+        self.database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self.database.execute("PRAGMA synchronous=OFF")
+        self.database.execute("PRAGMA journal_mode=OFF")
+        columns = "path PRIMARY KEY, inode, size, mtime_ns, generation, crc32c, last_block"
+        self.database.execute(f"CREATE TABLE sent ({columns}) WITHOUT ROWID")
+
+    def get(self, path: str) -> Sent | None:
+        row = self.database.execute("SELECT * FROM sent WHERE path = ?", (path,)).fetchone()
+        return Sent(*row[1:]) if row else None
+
+    def put(self, path: str, sent: Sent) -> None:
+        self.database.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?)", (path, *astuple(sent)))
+
+    def forget(self, path: str) -> None:
+        self.database.execute("DELETE FROM sent WHERE path = ?", (path,))
+
+    def checksums(self) -> Iterator[tuple[str, str]]:
+        yield from self.database.execute("SELECT path, crc32c FROM sent")
+
 
 @dataclass
 class Mirror:
@@ -44,9 +75,9 @@ class Mirror:
     folder: Path
     bucket: Any
     prefix: str
-    sent: dict[str, Sent] = field(default_factory=dict)
+    sent: Store = field(default_factory=Store)
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not mirrored
-    failed: dict[str, Exception] = field(default_factory=dict)  # path -> why the last pass could not send it
+    failed: dict[str, str] = field(default_factory=dict)  # path -> why the last pass could not send it
     synced_until: str = ""
     bytes_sent: int = 0
 
@@ -54,24 +85,21 @@ class Mirror:
         """Send what changed since the last pass; returns how many files that were."""
         began = job.now()
         self.refused, self.failed = {}, {}
-        found = dict(self.scan())
-        changed = [path for path, seen in found.items() if not self.is_sent(path, seen)]
-        for path in self.sent.keys() - found.keys():
-            del self.sent[path]
-        if changed:
-            with ThreadPoolExecutor(THREADS) as pool:
-                list(pool.map(self.send, changed))
+        changed = 0
+        for path, sent in side_by_side(self.send, self.changed()):
+            changed += 1
+            if sent:
+                self.sent.put(path, sent)
         if not self.failed:
             self.synced_until = began
-        return len(changed)
+        return changed
 
-    def is_sent(self, path: str, seen: os.stat_result) -> bool:
-        last = self.sent.get(path)
-        return last is not None and (last.inode, last.size, last.mtime_ns) == (
-            seen.st_ino,
-            seen.st_size,
-            seen.st_mtime_ns,
-        )
+    def changed(self) -> Iterator[tuple[str, Sent | None]]:
+        """Files that are not as they were sent, with what was sent of them."""
+        for path, seen in self.scan():
+            last = self.sent.get(path)
+            if not last or not last.is_of(seen):
+                yield path, last
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
         """Regular files under the folder with their stat; links are followed where they stay inside."""
@@ -80,7 +108,7 @@ class Mirror:
         while pending:
             relative, above = pending.pop()
             try:
-                entries = list(os.scandir(self.folder / relative))
+                entries = os.scandir(self.folder / relative)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -107,21 +135,24 @@ class Mirror:
                 except OSError as error:
                     self.refused[path] = error.strerror or str(error)
 
-    def send(self, path: str) -> None:
+    def send(self, change: tuple[str, Sent | None]) -> tuple[str, Sent | None]:
+        """Send one file; returns its path and what it is now in the bucket, None if it is not there."""
+        path, last = change
         try:
             with (self.folder / path).open("rb") as file:
                 now = os.fstat(file.fileno())
                 if stat.S_ISREG(now.st_mode):
-                    self.send_file(path, file, now)
+                    return path, self.send_file(path, file, now, last)
         except FileNotFoundError:
             pass  # deleted meanwhile
         except PermissionError as error:
             self.refused[path] = error.strerror or str(error)
         except Exception as error:  # the next pass sends it again
-            self.failed[path] = error
+            self.failed[path] = str(error)
+        return path, None
 
-    def send_file(self, path: str, file, now: os.stat_result) -> None:
-        name, last = self.prefix + path, self.sent.get(path)
+    def send_file(self, path: str, file, now: os.stat_result, last: Sent | None) -> Sent:
+        name = self.prefix + path
         start = 0
         if last and last.inode == now.st_ino and GROWS_FROM <= last.size < now.st_size:
             start = last.size if block_before(file, last.size) == last.last_block else 0
@@ -138,19 +169,17 @@ class Mirror:
             blob = self.bucket.upload_stream(name, file, now.st_size)
         self.bytes_sent += now.st_size - start
         # The stat is the one from before reading: a file that changed meanwhile is sent again.
-        block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
-        self.sent[path] = Sent(now.st_ino, now.st_size, now.st_mtime_ns, blob.generation, blob.crc32c, block)
+        return sent_as(file, now, blob)
 
     def restore(self, within: str) -> int:
         """Bring what the bucket has below `within` to the folder, where it counts as sent; returns how many files."""
-        _, blobs = fetch(self.bucket, self.prefix + within, self.folder / within)
-        for blob in blobs:
+
+        def note(blob) -> None:
             path = blob.name[len(self.prefix) :]
             with (self.folder / path).open("rb") as file:
-                now = os.fstat(file.fileno())
-                block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
-            self.sent[path] = Sent(now.st_ino, now.st_size, now.st_mtime_ns, blob.generation, blob.crc32c, block)
-        return len(blobs)
+                self.sent.put(path, sent_as(file, os.fstat(file.fileno()), blob))
+
+        return fetch(self.bucket, self.prefix + within, self.folder / within, done=note)[1]
 
     def finish(self, progress: Callable[[str], None], give_up: Callable[[], bool] = lambda: False) -> None:
         """Pass over the folder until every file is in the bucket byte for byte.
@@ -171,20 +200,37 @@ class Mirror:
     def forget_mismatches(self) -> list[str]:
         """Files whose bytes are not those of their object, to be sent again by the next pass."""
         wrong = []
-        for path, last in list(self.sent.items()):
+        for path, checksum in self.sent.checksums():
             try:
-                if file_crc32c(self.folder / path) != last.crc32c:
+                if file_crc32c(self.folder / path) != checksum:
                     wrong.append(path)
             except FileNotFoundError:
                 continue
         for path in wrong:
-            del self.sent[path]
+            self.sent.forget(path)
         return wrong
 
     def run(self, interval: float, stop: threading.Event) -> None:
         """Pass over the folder every `interval` seconds until `stop`; failures wait for the next pass."""
         while not stop.wait(interval):
             self.sync()
+
+
+def side_by_side(work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+    """What `work` makes of each item, in their order, with a bounded number of them under way."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        pending: deque[Future[Done]] = deque()
+        for item in items:
+            pending.append(pool.submit(work, item))
+            if len(pending) >= 8 * THREADS:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def sent_as(file: IO[bytes], seen: os.stat_result, blob) -> Sent:
+    block = block_before(file, seen.st_size) if seen.st_size >= GROWS_FROM else ""
+    return Sent(seen.st_ino, seen.st_size, seen.st_mtime_ns, blob.generation, blob.crc32c, block)
 
 
 def bad_name(path: str) -> str:
@@ -217,20 +263,28 @@ def crc32c_of(blocks) -> str:
 
 
 def fetch(
-    bucket, prefix: str, folder: Path, progress: Callable[[str, int], None] = lambda name, n: None
-) -> tuple[int, list[Any]]:
-    """Bring the objects under `prefix` to `folder`; returns how many were new or changed, and the Blobs of all.
+    bucket,
+    prefix: str,
+    folder: Path,
+    progress: Callable[[str, int], None] = lambda name, n: None,
+    done: Callable[[Any], None] = lambda blob: None,
+) -> tuple[int, int]:
+    """Bring the objects under `prefix` to `folder`; returns how many were new or changed, and how many there are.
 
-    Files keep the object's time, so that a later fetch recognises them without reading them.
+    Files keep the object's time, so that a later fetch recognises them without reading them. `done` hears of the
+    Blob of each, one at a time.
     """
 
-    def bring(blob) -> int:
-        path = folder / blob.name[len(prefix) :]
+    def bring(blob) -> tuple[Any, bool]:
+        relative = blob.name[len(prefix) :]
+        if any(part in ("", ".", "..") for part in relative.split("/")):
+            raise BergError(f"gs://{bucket.name}/{blob.name} would land outside of {folder}; it was not fetched")
+        path = folder / relative
         updated = blob.updated.timestamp()
         try:
             here = path.stat()
             if here.st_size == blob.size and abs(here.st_mtime - updated) < 1e-3:
-                return 0
+                return blob, False
             same = here.st_size == blob.size and file_crc32c(path) == blob.crc32c
         except FileNotFoundError:
             same = False
@@ -238,12 +292,10 @@ def fetch(
             bucket.download(blob.name, path, blob.generation)
             progress(blob.name, blob.size)
         os.utime(path, (updated, updated))
-        return not same
+        return blob, not same
 
-    blobs = [blob for blob in bucket.list(prefix) if not blob.name.endswith("/")]
-    for blob in blobs:
-        relative = blob.name[len(prefix) :]
-        if any(part in ("", ".", "..") for part in relative.split("/")):
-            raise BergError(f"gs://{bucket.name}/{blob.name} would land outside of {folder}; it was not fetched")
-    with ThreadPoolExecutor(THREADS) as pool:
-        return sum(pool.map(bring, blobs)), blobs
+    new = total = 0
+    for blob, is_new in side_by_side(bring, (blob for blob in bucket.list(prefix) if not blob.name.endswith("/"))):
+        done(blob)
+        new, total = new + is_new, total + 1
+    return new, total

@@ -1,6 +1,8 @@
 """The mirror and the fetch against a real bucket: what lies in the folder is what lies there."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -46,6 +48,34 @@ def test_a_pass_over_unchanged_files_asks_the_bucket_nothing(mirror, cloud):
     before = requests_made(cloud)
     assert mirror.sync() == 0
     assert requests_made(cloud) == before
+
+
+def test_memory_does_not_grow_with_the_tree(tmp_path):
+    """Twenty times the files, the same memory: in a process of its own, with a bucket that takes everything."""
+    script = """
+import resource, sys
+from pathlib import Path
+from types import SimpleNamespace
+from berg import sync
+import google_crc32c
+
+class Bucket:
+    def upload_stream(self, name, file, size):
+        return SimpleNamespace(generation=1, crc32c=sync.crc32c_of([file.read()]))
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+folder = Path(sys.argv[1])
+mirror = sync.Mirror(folder, Bucket(), "x/")
+for start, end in ((0, 1000), (1000, 20000)):
+    for number in range(start, end):
+        (folder / f"a file with a long name, as there are many of them {number}").write_bytes(b"x")
+    assert mirror.sync() == end - start and mirror.sync() == 0
+    print(peak())
+"""
+    small, large = subprocess.check_output([sys.executable, "-c", script, tmp_path], text=True).split()
+    assert int(large) - int(small) < 6000, "kB"
 
 
 def test_a_file_that_grows_is_sent_as_its_tail(mirror):
@@ -196,15 +226,14 @@ def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
         (mirror.folder / name).write_text(name * 10 if name != "empty" else "")
     mirror.sync()
     target = tmp_path / "here"
-    fetched, blobs = sync.fetch(mirror.bucket, "berg_results/", target)
-    assert (fetched, len(blobs)) == (3, 3)
+    assert sync.fetch(mirror.bucket, "berg_results/", target) == (3, 3)
     assert (target / "b/c").read_text() == "b/c" * 10
-    assert sync.fetch(mirror.bucket, "berg_results/", target)[0] == 0
+    assert sync.fetch(mirror.bucket, "berg_results/", target) == (0, 3)
     (target / "a").write_text("scribbled!")
     (mirror.folder / "b/c").write_text("new")
     mirror.sync()
     names = []
-    assert sync.fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name))[0] == 2
+    assert sync.fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (2, 3)
     assert sorted(names) == ["berg_results/a", "berg_results/b/c"]
     assert (target / "a").read_text() == "a" * 10
     assert [path.name for path in target.rglob("*.berg-part")] == []
