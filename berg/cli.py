@@ -96,6 +96,7 @@ for command in (
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]")
 @click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
+@click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees.")
 @click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is.")
 @click.option("--max-restarts", type=int, default=20, show_default=True, help="Restarts after lost machines, at most.")
 @click.option("--restart-on-failure", type=int, default=0, metavar="N", help="Run CMD again when it fails, N times.")

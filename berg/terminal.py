@@ -42,13 +42,6 @@ def machine_options(command):
         click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
         click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
         click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
-        click.option(
-            "--secret",
-            "secrets",
-            multiple=True,
-            metavar="NAME[=FILE]",
-            help="Variable from here, seen by CMD alone.",
-        ),
         click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
         json_option,
     ]
