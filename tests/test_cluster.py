@@ -182,13 +182,29 @@ def test_a_first_machine_that_loses_power_ends_the_job(berg, cloud):
     assert berg.state("dark")["machine"] == "dark-0"
 
 
-def test_a_machine_that_is_deleted_ends_the_job(berg, cloud):
+def delete(berg, machine: str) -> None:
+    zone = berg.machines()[machine]["zone"].rpartition("/")[2]
+    berg.cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/{machine}")
+
+
+def test_a_machine_that_is_deleted_ends_the_job(berg):
     launched(berg, "run", "-m", "2", "-g", "0", "-n", "shut", NOTE_THE_END)
     begun(berg, "shut")
-    zone = berg.machines()["shut-1"]["zone"].rpartition("/")[2]
-    cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/shut-1")
+    delete(berg, "shut-1")
     check_ended(berg, "shut", "FAILED", "shut-1: the machine was shut down from outside")
     assert names(berg, "shut") == {"shut-0"}
+
+
+def test_a_first_machine_that_is_deleted_ends_the_job(berg):
+    """It says so itself in the time that it has left, or the next machine does."""
+    launched(berg, "run", "-m", "2", "-g", "0", "-n", "led", NOTE_THE_END)
+    begun(berg, "led")
+    delete(berg, "led-0")
+    wait_for(lambda: berg.state("led")["finished_at"])
+    told = {("KILLED", "the machine was shut down from outside"), ("FAILED", "the machine that led the job is gone")}
+    assert (berg.state("led")["state"], berg.state("led")["reason"]) in told
+    check_ended(berg, "led", berg.state("led")["state"], berg.state("led")["reason"])
+    assert names(berg, "led") == {"led-0"}
 
 
 def test_a_command_that_fails_on_one_machine(berg):
@@ -286,7 +302,7 @@ def test_what_cannot_be_had_leaves_nothing(berg, cloud):
 
     # One machine of several cannot be created.
     error = {"code": "INTERNAL_ERROR", "message": "the third machine broke"}
-    cloud.fault("compute.instances.bulkInsert", operation_error=error)
+    cloud.fault("compute.instances.insert", skip=2, operation_error=error)
     broken = berg("run", "-m", "3", "-g", "0", "-n", "broken", "true")
     assert broken.returncode == 1 and "the third machine broke" in broken.stderr
     # The region has room for three of the four machines.
