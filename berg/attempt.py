@@ -114,11 +114,8 @@ class Attempt:
         if not self.leads:
             return
         again = bool(state.started_at)
-        if (
-            again
-            and (state.machine, state.zone) != (machine.name, machine.zone)
-            and self.lives(state.machine, state.zone)
-        ):
+        ours = (state.machine, state.zone) == (machine.name, machine.zone)
+        if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
         marker = boot.BERG / f"begun-{self.name}"  # on this disk
         self.is_elsewhere = again and not marker.exists()
@@ -128,6 +125,7 @@ class Attempt:
             zone=machine.zone,
             started_at=state.started_at or job.now(),
             attempt=state.attempt + again,
+            restarts=state.restarts + again,
             **{"ending": "", "reason": "", "exit_code": None},
         )
         marker.touch()
@@ -143,22 +141,24 @@ class Attempt:
             file.write(b"\n" + (log.read_bytes() if log.exists() else b""))
         earlier.replace(log)
 
+    def clear(self) -> None:
+        """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
+        shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
+        for file in (self.machine.log, boot.BERG / f"begun-{self.name}"):
+            file.unlink(missing_ok=True)
+
     def lives(self, machine: str, zone: str) -> bool:
         listed = gce.list_instances(self.bucket.config, self.name)
         return any((m["name"], m["zone"]) == (machine, zone) and m["status"] in cluster.ALIVE for m in listed)
 
-    @property
-    def restarts(self) -> int:
-        return self.state.attempt - 1 - self.state.failures
-
     def check_restarts(self) -> None:
-        if self.job.kind == "job" and self.leads and self.restarts > self.job.max_restarts:
-            raise BergError(f"its machine went away or crashed {self.restarts} times (--max-restarts)")
+        if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
+            raise BergError(f"its machine went away or crashed {self.state.restarts} times (--max-restarts)")
 
     def begins_anew(self) -> bool:
         """Whether another machine goes on with the job, after this one was taken away."""
         others = self.job.group or self.sweep
-        return self.machine_goes and bool(others) and self.restarts < self.job.max_restarts
+        return self.machine_goes and bool(others) and self.state.restarts < self.job.max_restarts
 
     @property
     def machine_goes(self) -> bool:

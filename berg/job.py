@@ -106,7 +106,8 @@ class State:
     exit_code: int | None = None
     reason: str = ""
     attempt: int = 1
-    failures: int = 0  # attempts that ended because the command failed
+    restarts: int = 0  # attempts that began because a machine went away
+    failures: int = 0  # attempts that began because the command failed
     ran_seconds: int = 0  # in all attempts together
     ending: str = ""  # while UPLOADING: the final state to come
     machine: str = ""

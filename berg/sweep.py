@@ -207,15 +207,9 @@ def resume(config: Config, name: str, parallel: int | None, say: Callable[[str],
     again = [entry for entry in states(config, name) if entry.state and entry.state.state in ("FAILED", "LOST")]
     for entry in again:
         assert entry.stored
-        fresh: dict[str, Any] = {
-            "exit_code": None,
-            "reason": "",
-            "ending": "",
-            "failures": 0,
-            "ran_seconds": 0,
-            "finished_at": "",
-        }
-        state = replace(entry.stored, state="SUBMITTED", **fresh)
+        state = replace(entry.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at="")
+        state.failures = state.ran_seconds = 0
+        state.restarts = -1  # the start to come is none
         text = state.to_json()
         try:
             bucket.write(job.state_path(entry.name), text, entry.generation, metadata={"state": text})

@@ -193,7 +193,7 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
         leave(attempt, str(error))
         return
     if attempt.sweep:
-        shutil.rmtree(RESULTS / attempt.job.results_dir, ignore_errors=True)  # it is in the bucket
+        attempt.clear()
     elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
         if in_cluster and attempt.leads:
             attempt.insist(lambda: cluster.delete_others(attempt))

@@ -59,7 +59,7 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
     asked = berg("log", "lr")
     assert asked.returncode == 1 and "lr is a sweep; name one of its jobs, such as lr/0" in asked.stderr
 
-    again = berg("run", "--resume", "lr", "--wait")
+    again = berg("run", "--resume", "lr", "--wait", "--parallel", "1")
     assert again.returncode == 0 and "2 jobs of lr run again" in again.stderr, again.stderr
     assert berg("run", "--resume", "lr").stderr.startswith("No job of lr failed or was lost")
     fetched = berg("fetch", "lr", str(tmp_path / "here"))
