@@ -81,6 +81,10 @@ def test_resumable_protocol(raw):
     assert "Range" not in raw.chunk(url, b"", f"bytes */{total}").headers
     first = raw.chunk(url, data[:QUANTUM], f"bytes 0-{QUANTUM - 1}/*")
     assert (first.status_code, first.headers["Range"]) == (308, f"bytes=0-{QUANTUM - 1}")
+    asked = {"Content-Range": "bytes */*", "X-GUploader-No-308": "yes"}  # by Google's clients in Go
+    told = raw.session.put(url, headers=asked)
+    assert (told.status_code, told.headers["X-Http-Status-Code-Override"]) == (200, "308")
+    assert told.headers["Range"] == first.headers["Range"]
     assert raw.get("x").status_code == 404
     small = raw.chunk(url, data[QUANTUM : QUANTUM + 5], f"bytes {QUANTUM}-{QUANTUM + 4}/{total}")
     assert small.status_code == 400 and "262144" in small.text

@@ -261,7 +261,7 @@ async def take_chunk(
         raise ApiError(400, "badRequest", f"Total size {total} differs from the announced {announced}.")
     if first is None:  # a question, or the end of an upload of unknown length
         if total is None or total != content.size:
-            return progress(content)
+            return progress(call, content)
         return finish_upload(cloud, call, id, session, content)
     if first > content.size:
         raise ApiError(
@@ -298,12 +298,14 @@ async def take_chunk(
         return finish_upload(cloud, call, id, session, content)
     if content.size % QUANTUM:
         cloud.storage.arriving[id] = content = await asyncio.to_thread(recover, content)
-    return progress(content)
+    return progress(call, content)
 
 
-def progress(content: Content) -> web.Response:
+def progress(call: "Call", content: Content) -> web.Response:
     """308 Resume Incomplete; without Range while nothing has been kept."""
     headers = {"Range": f"bytes=0-{content.size - 1}"} if content.size else {}
+    if call.request.headers.get("X-GUploader-No-308") == "yes":  # Google's clients in Go, such as rclone
+        return web.Response(status=200, headers={**headers, "X-Http-Status-Code-Override": "308"})
     return web.Response(status=308, reason="Resume Incomplete", headers=headers)
 
 
