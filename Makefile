@@ -1,10 +1,11 @@
 # `make demo` runs a real experiment on the embedded cloud; `make test` runs the tests.
 PYTHON ?= python3
 ROUNDS ?= 10
+REPEATS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test chaos lint docs clean
+.PHONY: demo test chaos bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -15,6 +16,10 @@ test: $(VENV)/test $(VENV)/wheelhouse
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
+
+# Berg and its peers in one run; writes docs/benchmarks.md.
+bench: $(VENV)/bench
+	$(BIN)/python bench/run.py --repeats $(REPEATS)
 
 lint: $(VENV)/lint
 	$(BIN)/ruff check .
@@ -45,6 +50,12 @@ $(VENV)/test: $(VENV)/demo
 # What pip needs to build a package on the tests' machines, which have no network.
 $(VENV)/wheelhouse: $(VENV)/demo
 	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py
+	touch $@
+
+$(VENV)/bench: $(VENV)/demo
+	tools/require git rsync openssh-client
+	[ "$$(id -u)" != 0 ] || tools/require openssh-server openmpi-bin rclone
+	$(BIN)/pip install --quiet mpi4py
 	touch $@
 
 $(VENV)/lint: $(VENV)/demo

@@ -1,22 +1,17 @@
 """How soon three machines compute together: from their boot to the first allreduce, and `mpi` against bare mpirun.
 
-    pip install mpi4py
-    python bench/cluster_start.py [--rounds 5]
-
 The machines are those of the embedded cloud, with real ssh servers and Open MPI; that needs root, openssh-server and
 openmpi-bin. They boot at once and share the computer's CPUs, so that the time to meet is mostly the time to import
 python packages. What a user would type without berg is the recipe below, on machines that trust each other already.
 """
 
-import argparse
 import importlib.util
 import json
-import os
-import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+import common
+from common import SCRATCH, Cloud, Cost, Result, Target, median, table
 
 ALLREDUCE = """
 import time
@@ -64,59 +59,39 @@ with open(os.environ["BERG_RESULTS_DIR"] + "/times.json", "w") as file:
 """
 
 ROWS = {
+    "bare": "bare `mpirun` to its allreduce",
+    "mpi": "`mpi` to its allreduce",
     "command": "last boot to the start of the command",
     "first": "last boot to the first allreduce",
-    "mpi": "`mpi` to its allreduce",
-    "bare": "bare `mpirun` to its allreduce",
 }
 
 
-def berg(folder: Path, *arguments: str) -> str:
-    environment = {**os.environ, "BERG_HOME": str(folder / "home")}
-    command = [sys.executable, "-m", "berg", *arguments]
-    done = subprocess.run(command, cwd=folder / "repo", env=environment, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return done.stdout
-
-
-def make_repo(repo: Path) -> None:
-    repo.mkdir()
-    (repo / "allreduce.py").write_text(ALLREDUCE)
-    (repo / "measure.py").write_text(MEASURE)
-    identity = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
-    for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
-        subprocess.run(["git", *identity, *command], cwd=repo, check=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+def measure(repeats: int) -> list[Result]:
     found = importlib.util.find_spec("mpi4py")
     if not found or not found.origin:
         sys.exit("mpi4py is missing: pip install mpi4py")
     packages = Path(found.origin).parent.parent
-    rounds = []
-    with tempfile.TemporaryDirectory(prefix="berg-") as name:
-        folder = Path(name)
-        make_repo(folder / "repo")
-        berg(folder, "init", "--local")
-        try:
-            for number in range(arguments.rounds):
-                job = f"round-{number}"
-                wishes = ["-m", "3", "-g", "0", "-n", job, "--env", f"PYTHONPATH={packages}", "--wait"]
-                berg(folder, "run", *wishes, "python measure.py")
-                berg(folder, "fetch", job, str(folder / job))
-                rounds.append(json.loads((folder / job / "times.json").read_text()))
-                print(json.dumps(rounds[-1]), file=sys.stderr)
-        finally:
-            berg(folder, "local", "reset", "-y")
-    print(f"Three machines, median of {len(rounds)}:\n\n| | median | fastest | slowest |\n|---|---|---|---|")
-    for key, text in ROWS.items():
-        times = [each[key] for each in rounds]
-        print(f"| {text} | {statistics.median(times):.2f} s | {min(times):.2f} s | {max(times):.2f} s |")
+    repo = SCRATCH / "repo"
+    repo.mkdir()
+    (repo / "allreduce.py").write_text(ALLREDUCE)
+    (repo / "measure.py").write_text(MEASURE)
+    common.git(repo, "init", "-q", "-b", "main")
+    common.commit(repo)
+    costs: dict[str, list[Cost]] = {text: [] for text in ROWS.values()}
+    with Cloud() as cloud:
+        for number in range(repeats):
+            job = f"round-{number}"
+            wishes = ["-m", "3", "-g", "0", "-n", job, "--env", f"PYTHONPATH={packages}", "--wait"]
+            cloud.berg("run", *wishes, "python measure.py", cwd=repo)
+            cloud.berg("fetch", job, SCRATCH / job)
+            for key, seconds in json.loads((SCRATCH / job / "times.json").read_text()).items():
+                costs[ROWS[key]].append(Cost(seconds, 0))
+    extra = median(costs[ROWS["first"]]) - median(costs[ROWS["bare"]])
+    why = "three workers begin at once on two cores, each importing berg's libraries"
+    target = Target("last boot to the first allreduce, beyond bare `mpirun`", extra, 1, "s", why)
+    note = "Three machines; bare `mpirun` runs on the same ones, which trust each other by then."
+    return [table("Cluster", note, costs, [target])]
 
 
 if __name__ == "__main__":
-    main()
+    common.main(__doc__, measure)

@@ -1,20 +1,15 @@
 """How long an edit of one file takes to reach two machines: `berg sync` against rsync of the whole tree.
 
-    python bench/sync_edit.py [--files 20000] [--edits 15]
-
 The machines are two checkouts behind an ssh server on loopback, so that the figures hold no network. It needs
 openssh-server, rsync and git. "rsync -a" is what a script that watches for changes would run: the whole tree to
 both machines at once, .git left out, over ssh connections that are open as well.
 """
 
-import argparse
 import getpass
 import re
 import shlex
-import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,23 +18,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+import common
+from common import SCRATCH, Cost, Result, Target, ratio, table
 from ssh_server import Server
 
 from berg import push
 
 WHOLE_TREE = ["-a", "--delete", "--exclude=/.git"]
 EDITED = Path("package7/module3/file11.py")
-
-
-def make_repo(root: Path, files: int) -> None:
-    """A repo of small files, 40 in a folder."""
-    for number in range(files):
-        path = root / f"package{number // 1600}/module{number // 40 % 40}/file{number % 40}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# file {number}\n" + "print('hello')\n" * 60)
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
-        identity = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
-        subprocess.run(["git", *identity, *command], cwd=root, check=True)
 
 
 def make_places(root: Path, server: Server, folder: Path) -> list[push.Place]:
@@ -117,34 +103,25 @@ def time_rsync(root: Path, places: list[push.Place], edits: int) -> list[float]:
     return times
 
 
-def row(name: str, times: list[float], size: int) -> str:
-    return f"| {name} | {statistics.median(times):.2f} s | {min(times):.2f} s | {max(times):.2f} s | {size:,} |"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=20_000)
-    parser.add_argument("--edits", type=int, default=15)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="berg-") as name:
-        folder = Path(name)
-        root = folder / "repo"
-        make_repo(root, arguments.files)
-        server = Server(folder / "server")
-        try:
-            places = make_places(root, server, folder)
-            edits = time_sync(root, places, arguments.edits)
-            whole = time_rsync(root, places, arguments.edits)
-            one_file = bytes_of_edit(root, places[0], push.RSYNC[1:], f"./{EDITED}")
-            whole_tree = bytes_of_edit(root, places[0], WHOLE_TREE)
-        finally:
-            server.stop()
-    print(f"One edit in a repo of {arguments.files:,} files to two machines, median of {arguments.edits}:\n")
-    print("| | median | fastest | slowest | bytes sent to each |")
-    print("|---|---|---|---|---|")
-    print(row("`berg sync`, from the save of the file to its arrival on both", edits, one_file))
-    print(row("`rsync -a --delete` of the whole tree, to both at once", whole, whole_tree))
+def measure(repeats: int) -> list[Result]:
+    root, files, edits = SCRATCH / "repo", 20_000, 3 * repeats
+    common.make_repo(root, files)
+    server = Server(SCRATCH / "server")
+    try:
+        places = make_places(root, server, SCRATCH)
+        berg, rsync = "`berg sync`, from the save of the file", "`rsync -a --delete` of the whole tree"
+        times = {berg: time_sync(root, places, edits), rsync: time_rsync(root, places, edits)}
+        sent = bytes_of_edit(root, places[0], push.RSYNC[1:], f"./{EDITED}"), bytes_of_edit(root, places[0], WHOLE_TREE)
+    finally:
+        server.stop()
+    costs = {name: [Cost(seconds, 0) for seconds in each] for name, each in times.items()}
+    note = f"A repo of {files:,} files. To each machine go {sent[0]:,} bytes, with rsync {sent[1]:,}."
+    return [
+        table(
+            "Edit: one file to two machines", note, costs, [Target("wall over rsync's", ratio(costs, berg, rsync), 1)]
+        )
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    common.main(__doc__, measure)

@@ -1,0 +1,43 @@
+"""How long until the command line answers: `berg` against other tools, and against the library that it is made of."""
+
+import common
+from common import CLEAN, Target, ratio, rounds, table, timed
+
+WHY_CLICK = "the rest is berg's own command modules and the text of the help"
+
+
+def measure(repeats: int) -> list[common.Result]:
+    berg = common.installed_berg()
+    click, own = "`python -c 'import click'`", {"help": "`berg --help`", "version": "`berg --version`"}
+    completion = CLEAN | {"_BERG_COMPLETE": "bash_complete", "COMP_WORDS": "berg tail dig", "COMP_CWORD": "2"}
+    sides = {
+        own["help"]: lambda: timed(berg / "berg", "--help"),
+        own["version"]: lambda: timed(berg / "berg", "--version"),
+        "`berg tail dig<TAB>`": lambda: timed(berg / "berg", env=completion),
+        click: lambda: timed(berg / "python", "-c", "import click"),
+    }
+    note = "Berg is installed in an environment of its own, as are dsub and SkyPilot; none asks the network anything."
+    for package, words in (("dsub", ["dsub", "--help"]), ("skypilot[gcp]", ["sky", "--help"])):
+        folder = common.peer(package)
+        if isinstance(folder, str):
+            note += f" {package} is missing: {folder}."
+        else:
+            sides[f"`{' '.join(words)}`"] = lambda command=(folder / words[0], *words[1:]): timed(*command)  # type: ignore
+    gcloud = "`gcloud --version`"
+    if common.has("gcloud"):
+        sides[gcloud] = lambda: timed("gcloud", "--version")
+    else:
+        note += " gcloud is missing."
+    for side in sides.values():
+        side()  # compiles what was installed just now
+    costs = rounds(sides, repeats * 3)
+    targets = [
+        Target(f"{name} over {click}", ratio(costs, name, click), 1.5, why=WHY_CLICK) for name in list(costs)[:3]
+    ]
+    if gcloud in costs:
+        targets.append(Target(f"{own['help']} over {gcloud}", ratio(costs, own["help"], gcloud), 0.12))
+    return [table("Start-up", note, costs, targets)]
+
+
+if __name__ == "__main__":
+    common.main(__doc__, measure)

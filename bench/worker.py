@@ -1,0 +1,49 @@
+"""How soon a command prints something after its machine began to boot, against `git clone` of a bundle by hand."""
+
+import json
+
+import common
+from common import SCRATCH, Cloud, Cost, Result, Target, median, rounds, table, timed
+
+# Runs as the job: how long ago its machine's first process began.
+COMMAND = """
+import json, os, time
+now = time.clock_gettime(time.CLOCK_BOOTTIME)
+began = int(open("/proc/1/stat").read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+with open(os.environ["BERG_RESULTS_DIR"] + "/seconds.json", "w") as file:
+    json.dump(now - began, file)
+"""
+
+
+def measure(repeats: int) -> list[Result]:
+    repo = SCRATCH / "repo"
+    common.make_repo(repo, 100)
+    (repo / "first.py").write_text(COMMAND)
+    common.commit(repo)
+    common.git(repo, "bundle", "create", "-q", SCRATCH / "bundle", "main")
+    numbers = iter(range(1_000_000))
+
+    def job(cloud: Cloud) -> Cost:
+        name = f"job-{next(numbers)}"
+        cloud.berg("run", "-g", "0", "-n", name, "--wait", "python3 first.py", cwd=repo)
+        cloud.berg("fetch", name, SCRATCH / name)
+        return Cost(json.loads((SCRATCH / name / "seconds.json").read_text()), 0)
+
+    def clone() -> Cost:
+        folder = SCRATCH / f"clone-{next(numbers)}"
+        return timed(
+            "bash", "-c", f"git clone -q -b main {SCRATCH}/bundle {folder} && cd {folder} && bash -c 'python3 -V'"
+        )
+
+    berg, bare = "boot of the machine to the command's first line", "`git clone` of a bundle, `bash -c`"
+    with Cloud() as cloud:
+        job(cloud)
+        costs = rounds({berg: lambda: job(cloud), bare: clone}, repeats * 2)
+    note = (
+        "A repo of 100 files, nothing to install, the image has berg's dependencies. The clone has no machine to boot."
+    )
+    return [table("Worker", note, costs, [Target(berg, median(costs[berg]), 0.8, "s")])]
+
+
+if __name__ == "__main__":
+    common.main(__doc__, measure)
