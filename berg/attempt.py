@@ -39,6 +39,10 @@ class Stopped(Exception):
     """The job ends before its command does."""
 
 
+class NoJob(BergError):
+    """The job was taken back: its laptop gave up while Google was still making the machine."""
+
+
 class Ended(Exception):
     """Somebody else ended the job; its state is not ours to write."""
 
@@ -88,7 +92,7 @@ class Attempt:
     def read_state(self) -> job.State:
         stored = self.bucket.get(job.state_path(self.name))
         if stored is None:
-            raise BergError(f"there is no job {self.name!r} in gs://{self.bucket.name}")
+            raise NoJob(f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine")
         self.generation = stored.generation
         self.state = job.state_from_json(stored.metadata["state"])
         return self.state

@@ -30,6 +30,7 @@ from berg.attempt import (
     SHUT_DOWN,
     Attempt,
     Ended,
+    NoJob,
     Stopped,
     end_group,
     full_disk,
@@ -261,7 +262,18 @@ def run_(name: str) -> None:
     berg-worker run digits-1121-0930-x7k
     """
     check_alone()
-    run(Attempt(name))
+    run(attempt_at(name))
+
+
+def attempt_at(name: str, sweep: str = "") -> Attempt:
+    """The attempt that this machine makes; a machine without a job deletes itself and exits."""
+    try:
+        return Attempt(name, sweep)
+    except NoJob as error:
+        machine = boot.Machine()
+        machine.say(error.message)
+        machine.delete()
+        sys.exit()
 
 
 def check_alone() -> None:
@@ -287,7 +299,7 @@ def sweep(name: str) -> None:
 @click.argument("sweep", default="")
 def salvage(name: str, reason: str, sweep: str) -> None:
     """Save the results of JOB after its worker died, and record why it failed."""
-    attempt = Attempt(name, sweep)
+    attempt = attempt_at(name, sweep)
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
     if not attempt.state.final:

@@ -305,6 +305,16 @@ def faults(berg: Berg) -> list[dict]:
     return berg.cloud.call("GET", "/_berg/faults")["faults"]
 
 
+@fault("a create that Google carries out after the laptop gave up", "1 5")
+def test_a_machine_whose_job_was_taken_back(trial):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 1})
+    trial.run()
+    trial.berg.bucket.delete(f".berg/jobs/{trial.name}_state.json")
+    trial.record("lost", 0)
+    wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
+    trial.record("leaked", 0)
+
+
 # --- the bucket
 
 
