@@ -11,7 +11,7 @@ demo: $(VENV)/demo
 	./examples/demo.sh
 
 test: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST)
+	$(BIN)/pytest -n 4 --dist worksteal $(PYTEST)
 
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
