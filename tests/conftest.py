@@ -56,13 +56,18 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
         if "fault" in values and (report.when == "call" or report.failed):
             row = rows.setdefault(tuple(values["fault"][:2]), Counter())
             row.update(tried=1, unproven=report.failed, lost=values.get("lost", 0), leaked=values.get("leaked", 0))
-    lines = ["| fault | promises | times tried | files lost | leaked |", "|---|---|---:|---:|---:|"]
-    for (name, promises), row in sorted(rows.items(), key=lambda item: (item[0][1], item[0][0])):
-        failed = f" ({row['unproven']} failed)" if row["unproven"] else ""
-        lines.append(f"| {name} | {promises} | {row['tried']}{failed} | {row['lost']} | {row['leaked']} |")
     begin, end = "<!-- table -->\n", "<!-- end of table -->"
     head, _, rest = Path(page).read_text().partition(begin)
-    Path(page).write_text(head + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2])
+    old, _, tail = rest.partition(end)
+    # Rows of tests that did not run this time stay.
+    shown = {(cells[1], cells[0]): line for line in old.splitlines()[2:] if (cells := line.split(" | "))}
+    for (name, promises), row in rows.items():
+        failed = f" ({row['unproven']} failed)" if row["unproven"] else ""
+        line = f"| {name} | {promises} | {row['tried']}{failed} | {row['lost']} | {row['leaked']} |"
+        shown[promises, f"| {name}"] = line
+    lines = ["| fault | promises | times tried | files lost | leaked |", "|---|---|---:|---:|---:|"]
+    lines += [line for _, line in sorted(shown.items())]
+    Path(page).write_text(head + begin + "\n".join(lines) + "\n" + end + tail)
 
 
 def pytest_report_header() -> str:

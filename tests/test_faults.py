@@ -155,7 +155,7 @@ HOLD = {  # phase -> what makes a job stay in it for a while
 def test_worker_killed(trial, phase):
     HOLD[phase](trial)
     script = ["--install-script", "setup.sh"] if phase == "INSTALLING" else []
-    trial.run(trial.command(8, 0.05 if phase == "UPLOADING" else 0.5), *script)
+    trial.run(trial.command(8, 0.05 if phase == "UPLOADING" else 2), *script)
     trial.until_state(phase)
     time.sleep(trial.dice.random() if phase != "STARTING" else 0)
     os.kill(wait_for(lambda: worker_of(trial.name)), signal.SIGKILL)

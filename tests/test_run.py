@@ -318,7 +318,7 @@ def bare_machine(berg: Berg, name: str, user: str = "tester") -> None:
         "disks": [disk],
     }
     berg.cloud.call("POST", "/compute/v1/projects/berg-local/zones/us-central1-a/instances", body)
-    wait_for(lambda: berg.machines()[name]["status"] == "RUNNING")
+    wait_for(lambda: berg.machines()[name]["status"] == "RUNNING", 90)
 
 
 def test_globs_and_all_ask_first(berg):
