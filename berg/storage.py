@@ -14,7 +14,7 @@ from berg import BergError
 from berg.config import Config
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
-CHUNK = 16 << 20  # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more CPU
+CHUNK = 8 << 20  # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more CPU
 
 
 class Counted:

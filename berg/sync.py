@@ -27,6 +27,8 @@ Done = TypeVar("Done")
 THREADS = 8
 GROWS_FROM = 1 << 20  # bytes from which a file that grew is sent as its tail: composing takes three requests
 BLOCK = 1 << 20
+LARGE_FROM = 2 << 20  # bytes from which files are sent by few threads: each needs memory for a chunk
+LARGE_THREADS = 2
 
 
 @dataclass(slots=True)
@@ -86,20 +88,26 @@ class Mirror:
         began = job.now()
         self.refused, self.failed = {}, {}
         changed = 0
-        for path, sent in side_by_side(self.send, self.changed()):
-            changed += 1
-            if sent:
-                self.sent.put(path, sent)
+        large: list[tuple[str, Sent | None]] = []
+
+        def small() -> Iterator[tuple[str, Sent | None]]:
+            for path, seen in self.scan():
+                last = self.sent.get(path)
+                if last and last.is_of(seen):
+                    continue
+                if seen.st_size < LARGE_FROM:
+                    yield path, last
+                else:
+                    large.append((path, last))
+
+        for files, threads in ((small(), THREADS), (large, LARGE_THREADS)):
+            for path, sent in side_by_side(self.send, files, threads):
+                changed += 1
+                if sent:
+                    self.sent.put(path, sent)
         if not self.failed:
             self.synced_until = began
         return changed
-
-    def changed(self) -> Iterator[tuple[str, Sent | None]]:
-        """Files that are not as they were sent, with what was sent of them."""
-        for path, seen in self.scan():
-            last = self.sent.get(path)
-            if not last or not last.is_of(seen):
-                yield path, last
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
         """Regular files under the folder with their stat; links are followed where they stay inside."""
@@ -216,13 +224,13 @@ class Mirror:
             self.sync()
 
 
-def side_by_side(work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+def side_by_side(work: Callable[[Item], Done], items: Iterable[Item], threads: int = THREADS) -> Iterator[Done]:
     """What `work` makes of each item, in their order, with a bounded number of them under way."""
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         pending: deque[Future[Done]] = deque()
         for item in items:
             pending.append(pool.submit(work, item))
-            if len(pending) >= 8 * THREADS:
+            if len(pending) >= 8 * threads:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
