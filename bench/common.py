@@ -108,11 +108,11 @@ def median(costs: Iterable[Cost], what: str = "wall") -> float:
 
 
 def table(title: str, note: str, costs: dict[str, list[Cost]], targets: list[Target], *, net: bool = False) -> Result:
-    """Wall and CPU (where it is known) of all sides, as ratios to the first; `net` adds requests and bytes."""
-    kinds = {"wall": "wall", **({"cpu": "CPU"} if any(cost.cpu for each in costs.values() for cost in each) else {})}
+    """Wall and CPU of all sides, as ratios to the first, CPU where the first has any; `net` adds requests and bytes."""
+    first, rows = next(iter(costs.values())), []
+    kinds = {"wall": "wall", **({"cpu": "CPU"} if median(first, "cpu") else {})}
     header = ["", "wall", "fastest", "slowest", *(["CPU"] if "cpu" in kinds else [])]
     header += [f"{name}, first = 1" for name in kinds.values()] + (list(NET) if net else [])
-    first, rows = next(iter(costs.values())), []
     for name, each in costs.items():
         walls = [cost.wall for cost in each]
         seconds = [median(each), min(walls), max(walls), *([median(each, "cpu")] if "cpu" in kinds else [])]

@@ -19,7 +19,7 @@ from berg.storage import Bucket
 
 mirror = sync.Mirror(Path(sys.argv[1]), Bucket(config.load()), "berg_results/")
 for path, seen in mirror.scan() if sys.argv[2:] else ():
-    mirror.sent[path] = sync.Sent(seen.st_ino, seen.st_size, seen.st_mtime_ns, 1, "", "")
+    mirror.sent.put(path, sync.Sent(seen.st_ino, seen.st_size, seen.st_mtime_ns, 1, "", ""))
 for line in sys.stdin:
     wall, cpu = time.perf_counter(), time.process_time()
     mirror.sync()

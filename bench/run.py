@@ -17,7 +17,19 @@ from pathlib import Path
 import common
 
 # Each is a script beside this one; a new one gets its place in the page here.
-SCRIPTS = ["startup", "size", "list", "submit", "sync_edit", "worker", "cluster_start", "results", "fetch", "growth"]
+SCRIPTS = [
+    "startup",
+    "size",
+    "list",
+    "submit",
+    "sync_edit",
+    "worker",
+    "cluster_start",
+    "results",
+    "fetch",
+    "growth",
+    "sweep",
+]
 PAGE = common.TOP / "docs/benchmarks.md"
 HEAD = """# Benchmarks
 
@@ -27,10 +39,11 @@ make bench REPEATS=1    # a quick look
 .venv/bin/python bench/startup.py --repeats 5       # one, which prints its tables
 ```
 
-`make bench` wrote this page on {date}, in {minutes:.0f} minutes with {repeats} repeats, on {machine}. Programs that are
-compared run in turn, in one run. On the other end of all of them is the [embedded cloud](embedded-cloud.md) of this
-repository, a fresh one for each side where a note says so, on the same computer: there is no network between, and
-its CPU time comes out of the same {cpus} cores. CPU is user and system time of a program and its children. Ratios
+`make bench REPEATS={repeats}` wrote this page on {date}, in {minutes:.0f} minutes, on {machine}.
+
+Programs that are compared run in turn, in one run. On the other end of all of them is the
+[embedded cloud](embedded-cloud.md) of this repository, a fresh one for each side where a note says so, on the same
+computer: there is no network between, and its CPU time comes out of the same {cpus} cores. CPU is user and system time of a program and its children. Ratios
 are of medians. Peers stand in environments of their own under `.venv/peers`, which the scripts make.
 
 {versions}
@@ -42,7 +55,7 @@ def version(*command: str) -> str:
     if not shutil.which(command[0]):
         return "not installed"
     done = subprocess.run(command, capture_output=True, text=True)
-    return (done.stdout or done.stderr).splitlines()[0]
+    return (done.stdout or done.stderr).splitlines()[0].removeprefix(f"{command[0]} ").removeprefix("version ").strip()
 
 
 def versions() -> dict[str, str]:
@@ -69,7 +82,7 @@ def main() -> None:
     arguments = parser.parse_args()
     began, sections, failed = time.monotonic(), [], []
     for script in arguments.scripts or SCRIPTS:
-        print(f"== {script}", file=sys.stderr)
+        print(f"== {script}, after {time.monotonic() - began:.0f} s", file=sys.stderr)
         command: list[str | Path] = [
             sys.executable,
             Path(__file__).with_name(f"{script}.py"),
@@ -93,7 +106,7 @@ def main() -> None:
         repeats=arguments.repeats,
         machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()} {platform.release()})",
         cpus=os.cpu_count(),
-        versions="Versions: " + ", ".join(f"{name} {text}" for name, text in versions().items()) + ".",
+        versions="| | version |\n|---|---|\n" + "\n".join(f"| {name} | {text} |" for name, text in versions().items()),
     )
     page += "\n## Targets\n\n| | measured | target: at most | |\n|---|---:|---:|---|\n"
     for result in (result for _, _, results in sections for result in results):

@@ -30,7 +30,7 @@ def measure(repeats: int) -> list[common.Result]:
         note += " gcloud is missing."
     for side in sides.values():
         side()  # compiles what was installed just now
-    costs = rounds(sides, repeats * 3)
+    costs = rounds(sides, repeats * 2)
     targets = [
         Target(f"{name} over {click}", ratio(costs, name, click), 1.5, why=WHY_CLICK) for name in list(costs)[:3]
     ]
