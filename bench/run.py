@@ -43,8 +43,9 @@ make bench REPEATS=1    # a quick look
 
 Programs that are compared run in turn, in one run. On the other end of all of them is the
 [embedded cloud](embedded-cloud.md) of this repository, a fresh one for each side where a note says so, on the same
-computer: there is no network between, and its CPU time comes out of the same {cpus} cores. CPU is user and system time of a program and its children. Ratios
-are of medians. Peers stand in environments of their own under `.venv/peers`, which the scripts make.
+computer: there is no network between, and its CPU time comes out of the same {cpus} cores. CPU is user and system time
+of a program and its children. Ratios are of medians. Peers stand in environments of their own under `.venv/peers`,
+which the scripts make.
 
 {versions}
 """
