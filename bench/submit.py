@@ -1,6 +1,7 @@
 """How long `berg run` takes with a repo of 20,000 files, against a copy of the repo and a machine made with gcloud."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import common
@@ -44,6 +45,7 @@ def measure(repeats: int) -> list[Result]:
                 first[name].append(side(cloud, repo, "first"))
                 (repo / "package7/module3/file11.py").write_text(f"edit = {number}  # for {name}\n")
                 second[name].append(side(cloud, repo, "second"))
+            print(f"{name}: {first[name][-1].wall:.3f} s, {second[name][-1].wall:.3f} s", file=sys.stderr)
     shutil.rmtree(repo)
     targets = [Target("bytes sent", common.median(second[BERG], "sent"), 200_000, "bytes")]
     if GCLOUD in sides:
