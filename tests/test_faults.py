@@ -91,7 +91,10 @@ class Trial:
         return found[0] if found else {}
 
     def until(self, text: str, seconds: float = 60) -> None:
-        wait_for(lambda: text in self.log(), seconds, f"{text!r} in the log")
+        try:
+            wait_for(lambda: text in self.log(), seconds, f"{text!r} in the log")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.berg.state(self.name)}\n{self.log()}") from None
 
     def until_state(self, *states: str, seconds: float = 90) -> dict:
         wait_for(lambda: self.berg.state(self.name)["state"] in states, seconds, f"state {states} of {self.name}")

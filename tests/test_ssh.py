@@ -269,6 +269,7 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     """Logging in before the machines exist, by the cluster's name and by a machine's; then when they are gone."""
     berg.cloud.call("POST", "/_berg/settings", {"delay": 1})
     run = berg.start("run", "-g", "0", "-m", "2", "-n", "duo", "sleep 1000")
+    berg.cloud.call("POST", "/_berg/settings", {"delay": 3})  # so that there is something to wait for
     wait_for(lambda: berg.bucket.exists(".berg/jobs/duo_state.json"), what="the job")
     first = berg("ssh", "duo", "--", "hostname")
     assert (first.returncode, first.stdout) == (0, "duo-0\n"), first.stderr
