@@ -152,8 +152,8 @@ class Attempt:
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
-        listed = gce.list_instances(self.bucket.config, self.name)
-        return any((m["name"], m["zone"]) == (machine, zone) and m["status"] in cluster.ALIVE for m in listed)
+        listed = gce.list_instances(self.bucket.config, f"name={machine}")
+        return any(m["zone"] == zone and m["status"] in cluster.ALIVE for m in listed)
 
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:

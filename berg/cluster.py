@@ -244,7 +244,7 @@ def interface(address: str) -> str:
 
 def living(attempt) -> list[str]:
     """Names of the job's machines that Compute Engine has, by rank."""
-    machines = gce.list_instances(attempt.bucket.config, attempt.name)
+    machines = gce.list_instances(attempt.bucket.config, gce.of_job(attempt.name))
     return sorted(machine["name"] for machine in machines if machine["status"] in ALIVE)
 
 
@@ -346,6 +346,7 @@ def others_are_used(attempt) -> bool:
 
 def delete_others(attempt) -> None:
     config = attempt.bucket.config
-    others = [each for each in gce.list_instances(config, attempt.name) if each["name"] != attempt.machine.name]
+    machines = gce.list_instances(config, gce.of_job(attempt.name))
+    others = [each for each in machines if each["name"] != attempt.machine.name]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda machine: gce.delete(config, gce.path_of(machine)), others))

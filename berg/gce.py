@@ -85,23 +85,23 @@ def ours(config: Config) -> str:
     return f"labels.berg=1 AND labels.berg-bucket={bucket_label(config)}"
 
 
-def whose(name: str) -> str:
-    """The filter for the machines of a job, which may be of the sweep that its name begins with."""
-    return f"labels.berg-job={name} OR labels.berg-sweep={name} OR labels.berg-sweep={name.rpartition('-')[0] or name}"
+def of_job(name: str) -> str:
+    """The filter for the machines that a job has for itself."""
+    return f"labels.berg-job={name}"
 
 
 def bucket_label(config: Config) -> str:
     return re.sub(r"[^a-z0-9_-]", "-", config.bucket)[:63]
 
 
-def list_instances(config: Config, name: str | None = None) -> list[dict[str, Any]]:
-    """Machines of this bucket's jobs, or of one, by name, in the API's words, with `zone` as its short name."""
+def list_instances(config: Config, only: str = "") -> list[dict[str, Any]]:
+    """Machines of this bucket's jobs that a filter takes, by name, in the API's words, with `zone` as its short name."""
     fields = "name,zone,status,labels,creationTimestamp,machineType,guestAccelerators,scheduling,networkInterfaces"
     found = []
     for page in pages(
         config,
         "/aggregated/instances",
-        filter=ours(config) + (f" AND ({whose(name)})" if name else ""),
+        filter=ours(config) + (f" AND ({only})" if only else ""),
         returnPartialSuccess="true",
         maxResults="500",
         fields=f"items/*/instances({fields}),nextPageToken",

@@ -20,6 +20,7 @@ LOST_AFTER = 60  # seconds without a machine or a final state, after which nobod
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
+GOING = ("STOPPING", *OFF)
 STARTUP_LINE = re.compile(r"startup-script: (.*)")  # on the serial console, among the kernel's lines
 HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only the log has every line
 
@@ -191,7 +192,8 @@ def find(config: Config, name: str) -> Entry:
         raise unknown
     _ = config.session
     with ThreadPoolExecutor() as pool:
-        found = pool.submit(gce.list_instances, config, name)
+        of_sweep = f"labels.berg-sweep={name} OR labels.berg-sweep={name.rpartition('-')[0] or name}"
+        found = pool.submit(gce.list_instances, config, f"{gce.of_job(name)} OR {of_sweep}")
         blob = bucket.get(job.state_path(name))
         machines = found.result()
     if blob:
@@ -361,7 +363,7 @@ def follow(
 def leaves(found: Entry) -> bool:
     """Whether the machines of a job that is over are on their way out or off, or were to be kept."""
     kept = found.state and found.state.job.get("kept")
-    return bool(kept or all(machine["status"] in ("STOPPING", *OFF) for machine in found.machines))
+    return bool(kept or all(machine["status"] in GOING for machine in found.machines))
 
 
 def results_prefix(config: Config, name: str) -> tuple[str, str | None]:

@@ -21,7 +21,6 @@ from berg.storage import Bucket, Changed
 
 STARTUP_SCRIPT = Path(__file__).with_name("boot.py")
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
-MAX_RESTARTS = 20
 RESERVED = ("BERG_", "PET_", "MASTER_")
 
 
@@ -127,7 +126,7 @@ def prepare(
     each: bool = False,
     idle_hours: float = 0,
     wait_for_capacity: bool = False,
-    max_restarts: int = MAX_RESTARTS,
+    max_restarts: int = 0,
     restart_on_failure: int = 0,
     sweep: bool = False,
 ) -> Plan:
@@ -308,7 +307,7 @@ def take_back(config: Config, this: job.Job) -> None:
     """Delete the machines of a job that could not be submitted, and only then what names it."""
     if this.group:
         gce.delete(config, groups.path_of(this.group, this.job_name), wait_for_it=True)
-    for machine in gce.list_instances(config, this.job_name):
+    for machine in gce.list_instances(config, gce.of_job(this.job_name)):
         gce.delete(config, gce.path_of(machine), wait_for_it=True)
     if this.secrets:
         secret.delete(config, this.job_name)

@@ -176,7 +176,7 @@ def create(config: Config, body: dict[str, dict], names: list[str], say: Callabl
 
 def members(config: Config, name: str) -> list[dict[str, Any]]:
     """The machines of a sweep."""
-    return [each for each in gce.list_instances(config) if each["labels"].get("berg-sweep") == name]
+    return gce.list_instances(config, f"labels.berg-sweep={name}")
 
 
 def delete_machines(config: Config, name: str) -> None:
@@ -215,9 +215,10 @@ def resume(config: Config, name: str, parallel: int | None, say: Callable[[str],
             bucket.write(job.state_path(entry.name), text, entry.generation, metadata={"state": text})
         except Changed:
             raise BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {name}") from None
-    taken = {machine["name"] for machine in members(config, name)}
+    there = members(config, name)
+    taken = {machine["name"] for machine in there}
     free = [each for each in machines(name, len(about["jobs"]) + len(taken)) if each not in taken]
-    wanted = min(parallel or len(again), len(again)) - len(taken)
+    wanted = min(parallel or len(again), len(again)) - sum(machine["status"] not in jobs.GOING for machine in there)
     if wanted > 0:
         create(config, about["machines"], free[:wanted], say)
     return len(again)

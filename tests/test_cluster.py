@@ -89,7 +89,7 @@ def check_ended(berg: Berg, job: str, state: str, reason: str = "") -> None:
 
 def launched(berg: Berg, *arguments: str) -> subprocess.CompletedProcess[str]:
     done = berg(*arguments)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + "\n".join(berg.log("").splitlines()[-100:])
     return done
 
 

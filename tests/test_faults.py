@@ -314,7 +314,8 @@ def test_a_machine_whose_job_was_taken_back(trial):
     trial.berg.bucket.delete(f".berg/jobs/{trial.name}_state.json")
     trial.record("lost", 0)
     wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
-    trial.record("leaked", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == [] and not trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json")
 
 
 # --- the bucket

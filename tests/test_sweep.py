@@ -11,12 +11,13 @@ import pytest
 from conftest import Berg, wait_for
 from test_run import check_ended
 
-from berg import BergError, sweep
+from berg import BergError, job, sweep
 
 TRAIN = """
 import json, os, sys, time
 lr, out = sys.argv[1], os.environ["BERG_RESULTS_DIR"]
 os.makedirs(out, exist_ok=True)
+print(len(os.environ.get("TOKEN", "")), "letters")
 print("lr", lr, "attempt", os.environ["BERG_ATTEMPT"], "left", os.path.exists("left"), flush=True)
 open("left", "w").close()
 with open(out + "/metrics.jsonl", "w") as file:
@@ -75,9 +76,8 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
 
 def test_a_machine_that_goes_leaves_its_job_to_another(berg):
     (berg.repo / "train.py").write_text(TRAIN)
-    ran = berg(
-        "run", "-g", "0", "-n", "spot", "--spot", "--parallel", "2", "--grid", "n=1,2,3", "python train.py {n} 2"
-    )
+    wishes = ["-g", "0", "-n", "spot", "--spot", "--parallel", "2", "--grid", "n=1,2,3", "--secret", "TOKEN"]
+    ran = berg("run", *wishes, "python train.py {n} 2", TOKEN="sesame")
     assert ran.returncode == 0, ran.stderr
     running = wait_for(lambda: berg.state("spot-0")["state"] == "RUNNING" and berg.state("spot-0")["machine"], 60)
     berg.cloud.call("POST", f"/_berg/instances/{running}/preempt", {"grace": 20})
@@ -85,6 +85,29 @@ def test_a_machine_that_goes_leaves_its_job_to_another(berg):
     state = berg.state("spot-0")
     assert state["attempt"] == 2 and state["machine"] != running
     over(berg, "spot")
+    assert "\n6 letters\n" in berg.log("spot-2")
+    secrets = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
+    assert not [each for each in secrets if each["name"].endswith("/berg-spot")], "it goes with the sweep"
+
+
+def test_names_that_begin_alike_are_left_alone(berg):
+    """A sweep takes no other job, and a job whose submit fails, or that ends, deletes no machine of a sweep."""
+    ran = berg("run", "-g", "0", "-n", "lr", "--parallel", "1", "--grid", "s=600,601", "sleep {s}")
+    assert ran.returncode == 0, ran.stderr
+    wait_for(lambda: "RUNNING" in states(berg, "lr").values(), 60)
+    berg.cloud.call("POST", "/_berg/stockout", {})
+    try:
+        failed = berg("run", "-g", "0", "-n", "lr-none", "true")
+    finally:
+        berg.cloud.call("POST", "/_berg/stockout", {"on": False})
+    assert failed.returncode == 1 and "Taking back" in failed.stderr and machines(berg, "lr"), failed.stderr
+    ended = berg("run", "-g", "0", "-m", "2", "-n", "lr-two", "--wait", "true")
+    assert ended.returncode == 0 and machines(berg, "lr"), ended.stderr
+    text = job.State(job={"user": "tester", "created_at": job.now()}).to_json()
+    berg.bucket.write(job.state_path("lr-other"), text, metadata={"state": text})
+    assert berg("kill", "lr").returncode == 0
+    over(berg, "lr")
+    assert berg.state("lr-other")["state"] == "SUBMITTED"
 
 
 def test_a_worker_that_dies_loses_only_its_job(berg):
