@@ -26,7 +26,7 @@ BERG = ROOT / "berg"
 METADATA = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}/computeMetadata/v1/"
 FLAVOR = {"Metadata-Flavor": "Google"}
 GOING = 60  # seconds in which a machine that was told to stop is gone
-TOLD = []  # when this script was told to stop, as it is when the machine stops
+TOLD: list = []  # when this script was told to stop, as it is when the machine stops
 CRASHES = 3  # of its worker, that a machine of a sweep survives
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
@@ -143,7 +143,12 @@ def run_worker(python, *arguments):
     """The worker's exit code. The command that it runs must not see berg's packages: no PYTHONPATH."""
     code = "import sys; sys.path.insert(0, {!r}); from berg.worker import main; main()".format(str(BERG / "app"))
     worker = subprocess.Popen([str(python), "-c", code, *arguments])
-    signal.signal(signal.SIGTERM, lambda *_: (TOLD.append(time.time()), worker.terminate()))
+
+    def stop(*_):
+        TOLD.append(time.time())
+        worker.terminate()
+
+    signal.signal(signal.SIGTERM, stop)
     return worker.wait()
 
 

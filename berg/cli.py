@@ -1,5 +1,6 @@
 """Berg's commands: parse, call, print. Only the cli modules print."""
 
+import gc
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from berg.terminal import complete_names, json_option, machine_options, say, swe
 
 def main() -> None:
     """Run the command line; every error ends in one sentence, and in a traceback only with BERG_DEBUG=1."""
+    gc.set_threshold(100_000)  # imports make many objects, none of which is garbage
     try:
         sys.exit(cli.main(standalone_mode=False))
     except click.UsageError as error:

@@ -95,7 +95,7 @@ def bucket_label(config: Config) -> str:
 
 
 def list_instances(config: Config, only: str = "") -> list[dict[str, Any]]:
-    """Machines of this bucket's jobs that a filter takes, by name, in the API's words, with `zone` as its short name."""
+    """Machines of this bucket's jobs that a filter takes, in the API's words, with `zone` as its short name."""
     fields = "name,zone,status,labels,creationTimestamp,machineType,guestAccelerators,scheduling,networkInterfaces"
     found = []
     for page in pages(

@@ -3,6 +3,9 @@
 The phases stand in `run`, in their order; attempt.py holds what they share.
 """
 
+from berg import libraries  # noqa: F401 - first: it makes what comes next fast, or says what is missing
+
+# isort: split
 import contextlib
 import os
 import shutil
@@ -11,17 +14,9 @@ import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-from berg import BergError, boot
+import click
 
-try:
-    import click
-    import git  # noqa: F401
-    import google.auth
-    import google.cloud.storage  # noqa: F401
-except ImportError:
-    sys.exit(boot.DEPENDENCIES_MISSING)
-
-from berg import cluster, crew, idle, job, secret, snapshot
+from berg import BergError, boot, cluster, crew, idle, job, secret, snapshot
 from berg.attempt import (
     COMMAND_FILE,
     GRACE,

@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import forked
 import loopback
 import pytest
 import requests
@@ -68,6 +69,16 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     lines = ["| fault | promises | times tried | files lost | leaked |", "|---|---|---:|---:|---:|"]
     lines += [line for _, line in sorted(shown.items())]
     Path(page).write_text(head + begin + "\n".join(lines) + "\n" + end + tail)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """With a failure goes what the embedded cloud logged."""
+    report = yield
+    if report.failed and "cloud" in getattr(item, "funcargs", ()):
+        lines = (item.funcargs["cloud"].folder / "server.log").read_text(errors="replace").splitlines()[-100:]
+        report.sections.append(("log of the embedded cloud", "\n".join(lines)))
+    return report
 
 
 def pytest_report_header() -> str:
@@ -142,16 +153,11 @@ class Berg:
         return {**clean, "BERG_HOME": str(self.home), "HOME": str(self.home), "COLUMNS": "160", **more}
 
     def __call__(self, *arguments: str, cwd: Path | None = None, stdin: str | None = None, **env: str):
-        return subprocess.run(
-            [sys.executable, "-m", "berg", *arguments],
-            cwd=cwd or self.repo,
-            env=self.environment(**env),
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        folder, environment = cwd or self.repo, self.environment(**env)
+        if "LD_PRELOAD" not in env:
+            return forked.run([*arguments], folder, environment, stdin)
+        command = [sys.executable, "-m", "berg", *arguments]
+        return subprocess.run(command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True)
 
     def start(self, *arguments: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "berg", *arguments]

@@ -71,8 +71,8 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     machine = machines.Machine(folder, instance.name, instance.address, compute.metadata_port, image, script)
     process = await asyncio.to_thread(machines.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
-    while not (folder / "init.pid").exists():
-        if process.poll() is not None and not (folder / "init.pid").exists():
+    while not machines.is_up(folder):
+        if process.poll() is not None and not machines.is_up(folder):
             return False
         await asyncio.sleep(0.003)
     run = instance.resource["scheduling"].get("maxRunDuration")

@@ -219,6 +219,14 @@ def python_folders() -> list[Path]:
     return kept
 
 
+def is_up(folder: Path) -> bool:
+    """Whether the machine's first process has said who it is. The file is there before its one line is."""
+    try:
+        return (folder / "init.pid").stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
 def first_process(folder: Path) -> int | None:
     """Process id of a machine's first process, if it is alive."""
     try:
@@ -315,10 +323,10 @@ def wait_for_boot(folder: Path, process: subprocess.Popen[bytes], seconds: float
     """Whether the machine came up (blocking; for probes and image making)."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if (folder / "init.pid").exists():
+        if is_up(folder):
             return True
         if process.poll() is not None:
-            return (folder / "init.pid").exists()
+            return is_up(folder)
         time.sleep(0.002)
     return False
 

@@ -1,0 +1,21 @@
+"""What the processes of forked.py have imported before they begin: all that berg imports anywhere on a laptop."""
+
+import collections.abc
+import gc
+import importlib
+import pkgutil
+
+import google.auth.transport.requests
+import google.cloud.storage
+
+import berg
+from berg import gce
+
+assert google.auth.transport.requests and google.cloud.storage
+for module in pkgutil.iter_modules(berg.__path__):
+    if module.name not in ("__main__", "libraries", "local", "worker"):
+        importlib.import_module(f"berg.{module.name}")
+gce.import_compute()
+for kind in (dict, list, str, int, bytes):  # these answers are cached; over thousands of message types each takes long
+    isinstance(kind(), collections.abc.Mapping)
+gc.freeze()
