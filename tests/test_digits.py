@@ -1,6 +1,8 @@
 """The example that the quickstart runs: accuracy, files, and a kill that changes nothing."""
 
+import fcntl
 import json
+import os
 import random
 import shutil
 import struct
@@ -31,11 +33,18 @@ def read_metrics(logdir):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Return the logdir and the output of a run of 30 epochs. Read-only."""
-    logdir = tmp_path_factory.mktemp("digits") / "demo/digits"
-    run = train(logdir)
-    assert run.returncode == 0, run.stderr
-    return logdir, run.stdout
+    """Return the logdir and the output of a run of 30 epochs, one for all test processes. Read-only."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits"
+    folder.mkdir(exist_ok=True)
+    logdir, output = folder / "demo/digits", folder / "output"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists():
+            run = train(logdir)
+            assert run.returncode == 0, run.stderr
+            output.write_text(run.stdout)
+    return logdir, output.read_text()
 
 
 def test_it_learns_to_read_digits(uninterrupted):

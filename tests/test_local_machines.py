@@ -95,6 +95,15 @@ def test_startup_script_runs_on_the_console_in_a_clean_environment(boot, monkeyp
     assert machines.first_process(machine.folder)  # a machine idles until it is stopped
 
 
+def test_a_machine_is_up_when_it_has_said_who_it_is(tmp_path):
+    file = tmp_path / "init.pid"
+    assert not machines.is_up(tmp_path)
+    file.touch()
+    assert not machines.is_up(tmp_path)
+    file.write_text("1 2\n")
+    assert machines.is_up(tmp_path)
+
+
 def test_what_a_machine_sees_is_its_own(boot, sandbox, tmp_path):
     if sandbox.files == machines.PLAIN:
         pytest.skip("plain machines share the host's files")
