@@ -66,8 +66,13 @@ def now(config: Config) -> float:
     return time.time() + config.clock_is_behind
 
 
+def time_of(timestamp: str) -> datetime:
+    """A time in Google's words, RFC 3339."""
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+
+
 def age_seconds(config: Config, timestamp: str) -> float:
-    return now(config) - datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+    return now(config) - time_of(timestamp).timestamp()
 
 
 def pages(config: Config, path: str, **query: Any) -> Iterable[dict[str, Any]]:
@@ -192,6 +197,8 @@ def import_compute() -> None:
     name = "google.cloud.compute_v1"
     if name not in sys.modules and (spec := importlib.util.find_spec(name)):
         sys.modules[name] = importlib.util.module_from_spec(spec)  # with its path, but not executed
+    if sys.modules.get("grpc", name) is None:  # kept away by the command line, but needed here
+        del sys.modules["grpc"]
     importlib.import_module(f"{name}.services.instances")
 
 

@@ -18,7 +18,6 @@ try:
     import google.cloud.storage
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
-del sys.modules["grpc"]
 gc.freeze()
 gc.enable()
 

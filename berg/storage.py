@@ -7,10 +7,12 @@ a retry, a second laptop or a second worker unable to do a thing twice.
 import functools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from berg import BergError
+from berg import BergError, gce
 from berg.config import Config
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
@@ -200,18 +202,26 @@ class Bucket:
 
     def list(
         self, prefix: str, fields: str = "name,size,crc32c,generation,updated", glob: str | None = None
-    ) -> Iterator[Any]:
-        """Blobs under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches."""
-        return iter(
-            self.client.list_blobs(
-                self.bucket,
-                prefix=prefix,
-                match_glob=glob,
-                fields=f"items({fields}),nextPageToken",
-                timeout=TIMEOUT,
-                retry=self.retry,
-            )
-        )
+    ) -> Iterator["Listed"]:
+        """Objects under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches."""
+        path = f"{self.config.endpoint or 'https://storage.googleapis.com'}/storage/v1/b/{self.name}/o"
+        query = {"prefix": prefix, "matchGlob": glob, "fields": f"items({fields}),nextPageToken"}
+        for page in gce.pages(self.config, path, **query):
+            for item in page.get("items", []):
+                kinds: dict[str, Callable] = {"size": int, "generation": int, "updated": gce.time_of}
+                yield Listed(**{key: kinds[key](value) if key in kinds else value for key, value in item.items()})
+
+
+@dataclass
+class Listed:
+    """What a list says of an object. Asked for by itself it takes half the time that google-cloud-storage does."""
+
+    name: str
+    size: int = 0  # bytes
+    crc32c: str = ""  # base64
+    generation: int = 0
+    updated: datetime | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 def explain(error: BaseException, config: Config | None = None) -> str | None:
