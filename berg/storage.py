@@ -4,7 +4,9 @@ Every write can carry a generation precondition (0: the object must not exist ye
 a retry, a second laptop or a second worker unable to do a thing twice.
 """
 
+import contextlib
 import functools
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import IO, Any
 from berg import BergError, gce
 from berg.config import Config
 
+API = "https://storage.googleapis.com"
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 CHUNK = 8 << 20  # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more CPU
 
@@ -52,11 +55,20 @@ class Bucket:
         from google.cloud import storage
         from requests.adapters import HTTPAdapter
 
+        # The library reads downloads by 8 KB, whatever it is told: by 1 MB a large file takes a third of the time.
+        with contextlib.suppress(ImportError):
+            reader: Any = importlib.import_module("google.cloud.storage._media.requests._request_helpers")
+            reader._SINGLE_GET_CHUNK_SIZE = 1 << 20  # bytes
+
         options = {"api_endpoint": self.config.endpoint} if self.config.endpoint else {}
         client = storage.Client(
             project=self.config.project, credentials=self.config.credentials, client_options=options
         )
-        client._http.mount("http", HTTPAdapter(pool_maxsize=64, pool_block=True))
+        http = client._http
+        http.mount("http", HTTPAdapter(pool_maxsize=64, pool_block=True))
+        # Proxies and certificates of the environment are looked up once: for each request that is a seventh of its CPU.
+        settings = http.merge_environment_settings(self.config.endpoint or API, {}, None, None, None)
+        http.proxies, http.verify, http.trust_env = settings["proxies"], settings["verify"], False
         return client
 
     @functools.cached_property
@@ -204,7 +216,7 @@ class Bucket:
         self, prefix: str, fields: str = "name,size,crc32c,generation,updated", glob: str | None = None
     ) -> Iterator["Listed"]:
         """Objects under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches."""
-        path = f"{self.config.endpoint or 'https://storage.googleapis.com'}/storage/v1/b/{self.name}/o"
+        path = f"{self.config.endpoint or API}/storage/v1/b/{self.name}/o"
         query = {"prefix": prefix, "matchGlob": glob, "fields": f"items({fields}),nextPageToken"}
         for page in gce.pages(self.config, path, **query):
             for item in page.get("items", []):
