@@ -17,9 +17,9 @@ test: $(VENV)/test $(VENV)/wheelhouse
 chaos: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
 
-# Berg and its peers in one run; writes docs/benchmarks.md.
+# Berg and its peers in one run; writes docs/benchmarks.md, or its sections of SCRIPTS alone.
 bench: $(VENV)/bench
-	$(BIN)/python bench/run.py --repeats $(REPEATS)
+	$(BIN)/python bench/run.py --repeats $(REPEATS) $(SCRIPTS)
 
 lint: $(VENV)/lint
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Run the benchmarks and write docs/benchmarks.md.
+"""Run the benchmarks and write docs/benchmarks.md, or anew only its sections of the scripts that are named.
 
 python bench/run.py [--repeats 5] [startup list …]
 """
@@ -36,10 +36,11 @@ HEAD = """# Benchmarks
 ```bash
 make bench              # all of them; writes this page
 make bench REPEATS=1    # a quick look
+make bench SCRIPTS="startup list"                   # some; writes their sections anew
 .venv/bin/python bench/startup.py --repeats 5       # one, which prints its tables
 ```
 
-`make bench REPEATS={repeats}` wrote this page on {date}, in {minutes:.0f} minutes, on {machine}.
+On {machine}; each section says when.
 
 Programs that are compared run in turn, in one run. On the other end of all of them is the
 [embedded cloud](embedded-cloud.md) of this repository, a fresh one for each side where a note says so, on the same
@@ -60,8 +61,7 @@ def version(*command: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    sources = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=common.TOP, capture_output=True, text=True)
-    found = {"berg": f"{importlib.metadata.version('berg')} at {sources.stdout.strip()}"}
+    found = {"berg": f"{importlib.metadata.version('berg')} at {commit()}"}
     found["Python"] = platform.python_version()
     for package in ("click", "google-cloud-storage", "google-cloud-compute", "google-auth", "requests", "aiohttp"):
         found[package] = importlib.metadata.version(package)
@@ -76,12 +76,44 @@ def versions() -> dict[str, str]:
     return found
 
 
+def commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=common.TOP, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def write(rows: dict[str, str], sections: dict[str, str]) -> None:
+    """Write the page; what was not measured this time stays as it was."""
+    old = PAGE.read_text() if PAGE.exists() else ""
+    for script in SCRIPTS:
+        if script not in sections and (begin := title(script)) in old:
+            sections[script] = old.partition(begin)[2].partition("\n## ")[0]
+            rows[script] = "".join(line for line in old.splitlines(keepends=True) if line.startswith(f"| {script} |"))
+    text = HEAD.format(
+        machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()} {platform.release()})",
+        cpus=os.cpu_count(),
+        versions="| | version |\n|---|---|\n" + "\n".join(f"| {name} | {text} |" for name, text in versions().items()),
+    )
+    text += "\n## Targets\n\n| script | | measured | target: at most | |\n|---|---|---:|---:|---|\n"
+    there = [script for script in SCRIPTS if script in sections]
+    PAGE.write_text(
+        text
+        + "".join(rows[script] for script in there)
+        + "".join(f"\n{title(script)}{sections[script].rstrip()}\n" for script in there)
+    )
+
+
+def title(script: str) -> str:
+    return f"## `bench/{script}.py`\n\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("scripts", nargs="*", help="only these, and print instead of writing the page")
+    parser.add_argument("scripts", nargs="*", help="only these")
     arguments = parser.parse_args()
-    began, sections, failed = time.monotonic(), [], []
+    began, failed = time.monotonic(), []
+    rows: dict[str, str] = {}
+    sections: dict[str, str] = {}
     for script in arguments.scripts or SCRIPTS:
         print(f"== {script}, after {time.monotonic() - began:.0f} s", file=sys.stderr)
         command: list[str | Path] = [
@@ -100,26 +132,14 @@ def main() -> None:
         for each in answer["results"]:
             targets = [common.Target(**target) for target in each.pop("targets")]
             results.append(common.Result(**each, targets=targets))
-        sections.append((script, answer["about"], results))
-    page = HEAD.format(
-        date=time.strftime("%Y-%m-%d"),
-        minutes=(time.monotonic() - began) / 60,
-        repeats=arguments.repeats,
-        machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()} {platform.release()})",
-        cpus=os.cpu_count(),
-        versions="| | version |\n|---|---|\n" + "\n".join(f"| {name} | {text} |" for name, text in versions().items()),
-    )
-    page += "\n## Targets\n\n| | measured | target: at most | |\n|---|---:|---:|---|\n"
-    for result in (result for _, _, results in sections for result in results):
-        for each in result.targets:
-            cells = [f"{result.title}: {each.text}", each.show(each.measured), each.show(each.limit)]
-            page += f"| {' | '.join(cells)} | {'met' if each.met else '**missed**'} |\n"
-    for script, about, results in sections:
-        page += f"\n## `bench/{script}.py`\n\n{about}\n\n{common.markdown(results)}"
-    if arguments.scripts:
-        print(page)
-    else:
-        PAGE.write_text(page)
+        rows[script] = ""
+        note = f"Measured on {time.strftime('%Y-%m-%d')} at {commit()}, with {arguments.repeats} repeats."
+        sections[script] = f"{answer['about']}\n\n{note}\n\n{common.markdown(results)}"
+        for result in results:
+            for each in result.targets:
+                cells = [script, f"{result.title}: {each.text}", each.show(each.measured), each.show(each.limit)]
+                rows[script] += f"| {' | '.join(cells)} | {'met' if each.met else '**missed**'} |\n"
+        write(rows.copy(), sections.copy())  # what was measured outlives a run that is cut short
     if failed:
         sys.exit(f"these failed: {', '.join(failed)}")
 

@@ -25,7 +25,10 @@ def stored_states(machine: boot.Machine, sweep: str) -> dict[str, job.State]:
     """The states of a sweep's jobs by their names; another job's name may begin like them."""
     found = {}
     for blob in Bucket(settings_of(machine)).list(f".berg/jobs/{sweep}-", "name,metadata", "**_state.json"):
-        state = job.state_from_json(blob.metadata["state"])
+        try:
+            state = job.state_from_json(blob.metadata["state"])
+        except (KeyError, ValueError, TypeError):  # damaged; it may be another's
+            continue
         if state.job.get("sweep") == sweep:
             found[blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")] = state
     return found
