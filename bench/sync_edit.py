@@ -109,10 +109,12 @@ def measure(repeats: int) -> list[Result]:
     common.make_repo(root, files)
     server = Server(SCRATCH / "server")
     try:
-        places = make_places(root, server, SCRATCH)
         berg, rsync = "`berg sync`, from the save of the file", "`rsync -a --delete` of the whole tree"
         times: dict[str, list[float]] = {berg: [], rsync: []}
-        for _ in range(repeats):
+        for number in range(repeats):
+            folder = SCRATCH / f"round{number}"
+            folder.mkdir()
+            places = make_places(root, server, folder)
             times[berg] += time_sync(root, places, edits)
             times[rsync] += time_rsync(root, places, edits)
         sent = bytes_of_edit(root, places[0], push.RSYNC[1:], f"./{EDITED}"), bytes_of_edit(root, places[0], WHOLE_TREE)
