@@ -60,7 +60,7 @@ def measure(repeats: int) -> list[Result]:
         names = ["--name-pattern", "sweep-####", "--count", str(JOBS)]
         return cloud.gcloud("compute", "instances", "bulk", "create", *names, *MACHINE)
 
-    sides = {"`berg run --grid`, 1,000 jobs": fresh(berg)}
+    sides = {"berg, a sweep of 1,000 jobs": fresh(berg)}
     if has("gcloud"):
         sides["`gcloud compute instances bulk create`, machines only"] = fresh(bulk)
         sides[f"1,000 x `gcloud compute instances create`, **extrapolated** from {SINGLES}"] = fresh(singles)

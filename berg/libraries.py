@@ -18,6 +18,7 @@ try:
     import google.cloud.storage
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
+del sys.modules["grpc"]
 gc.freeze()
 gc.enable()
 
