@@ -30,7 +30,7 @@ def stored_states(machine: boot.Machine, sweep: str) -> dict[str, job.State]:
         except (KeyError, ValueError, TypeError):  # damaged; it may be another's
             continue
         if state.job.get("sweep") == sweep:
-            found[blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")] = state
+            found[job.name_of(blob.name)] = state
     return found
 
 

@@ -146,8 +146,7 @@ def set_metadata(config: Config, zone: str, name: str, key: str, value: str | Ca
         metadata = call(config, "GET", path, fields="metadata")["metadata"]
         values = {item["key"]: item["value"] for item in metadata.get("items", [])}
         values[key] = value if isinstance(value, str) else value(values.get(key, ""))
-        items = [{"key": key, "value": value} for key, value in values.items()]
-        body = {"fingerprint": metadata["fingerprint"], "items": items}
+        body = {"fingerprint": metadata["fingerprint"], "items": [{"key": k, "value": v} for k, v in values.items()]}
         try:
             return wait(config, call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())))
         except exceptions.PreconditionFailed:  # somebody else changed it since it was read

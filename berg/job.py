@@ -142,6 +142,11 @@ def state_path(name: str) -> str:
     return f".berg/jobs/{name}_state.json"
 
 
+def name_of(path: str) -> str:
+    """The job of a `state_path`."""
+    return path.removeprefix(".berg/jobs/").removesuffix("_state.json")
+
+
 def sweep_path(name: str) -> str:
     return f".berg/sweeps/{name}.json"
 

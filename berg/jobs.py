@@ -117,7 +117,7 @@ def overview(config: Config, user: str | None, prefix: str = "") -> list[Entry]:
         for machine in listed.result():
             owned.setdefault(owner(machine), []).append(machine)
     waiting = functools.cache(lambda: groups.waiting(config))
-    entries = [entry(config, name_of(blob), blob, owned, waiting) for blob in blobs]
+    entries = [entry(config, job.name_of(blob.name), blob, owned, waiting) for blob in blobs]
     for each in entries:
         owned.pop(each.name, None)
         owned.pop(f"{each.sweep}/", None)
@@ -144,10 +144,6 @@ def owner(machine: dict[str, Any]) -> str:
     """The job that a machine is for, or `SWEEP/`."""
     sweep = machine["labels"].get("berg-sweep")
     return f"{sweep}/" if sweep else machine["labels"].get("berg-job", machine["name"])
-
-
-def name_of(blob) -> str:
-    return blob.name.removeprefix(".berg/jobs/").removesuffix("_state.json")
 
 
 def entry(
@@ -186,7 +182,7 @@ def find(config: Config, name: str) -> Entry:
     bucket = Bucket(config)
     sweep, slash, index = name.partition("/")
     if slash and job.NAME.fullmatch(sweep) and index.isdigit():
-        listed = (name_of(blob) for blob in bucket.list(f".berg/jobs/{sweep}-", "name", "**_state.json"))
+        listed = (job.name_of(blob.name) for blob in bucket.list(f".berg/jobs/{sweep}-", "name", "**_state.json"))
         name = next((each for each in listed if each.removeprefix(f"{sweep}-").lstrip("0") == index.lstrip("0")), "")
     if not job.NAME.fullmatch(name):
         raise unknown

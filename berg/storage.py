@@ -218,9 +218,9 @@ class Bucket:
         """Objects under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches."""
         path = f"{self.config.endpoint or API}/storage/v1/b/{self.name}/o"
         query = {"prefix": prefix, "matchGlob": glob, "fields": f"items({fields}),nextPageToken"}
+        kinds: dict[str, Callable] = {"size": int, "generation": int, "updated": gce.time_of}
         for page in gce.pages(self.config, path, **query):
             for item in page.get("items", []):
-                kinds: dict[str, Callable] = {"size": int, "generation": int, "updated": gce.time_of}
                 yield Listed(**{key: kinds[key](value) if key in kinds else value for key, value in item.items()})
 
 
