@@ -22,19 +22,22 @@ TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 CHUNK = 8 << 20  # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more CPU
 
 
-class Counted:
-    """A file that tells how many of its bytes were read."""
+class Part:
+    """A file from where it stands on, as a stream of its own: it begins at 0, as resumable uploads demand."""
 
     def __init__(self, file: IO[bytes], tell: Callable[[int], None]):
-        self.file, self.report = file, tell
+        self.file, self.start, self.report = file, file.tell(), tell
 
     def read(self, size: int = -1) -> bytes:
         data = self.file.read(size)
-        self.report(self.file.tell())
+        self.report(self.tell())
         return data
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
+    def tell(self) -> int:
+        return self.file.tell() - self.start
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self.file.seek(offset + (self.start if whence == os.SEEK_SET else 0), whence) - self.start
 
 
 class Changed(BergError):
@@ -143,18 +146,25 @@ class Bucket:
         """
         with path.open("rb") as file:
             try:
-                self.upload_stream(name, Counted(file, tell), path.stat().st_size, generation=0)
+                self.upload_stream(name, file, path.stat().st_size, generation=0, tell=tell)
             except Changed:
                 pass
 
-    def upload_stream(self, name: str, stream: Any, size: int, generation: int | None = None) -> Any:
-        """Upload `size` bytes of a stream; returns the Blob with its generation and crc32c."""
+    def upload_stream(
+        self,
+        name: str,
+        file: IO[bytes],
+        size: int,
+        generation: int | None = None,
+        tell: Callable[[int], None] = lambda n: None,
+    ) -> Any:
+        """Upload `size` bytes of a file from where it stands; returns the Blob with its generation and crc32c."""
         blob = self.bucket.blob(name, chunk_size=CHUNK)
-        start = stream.tell()
+        part = Part(file, tell)
 
         def put(**options):
-            stream.seek(start)
-            blob.upload_from_file(stream, size=size, content_type="application/octet-stream", **options)
+            part.seek(0)
+            blob.upload_from_file(part, size=size, content_type="application/octet-stream", **options)
 
         self._put(blob, generation, put)
         return blob
@@ -170,11 +180,11 @@ class Bucket:
             raise Changed(f"gs://{self.name}/{blob.name} was changed by somebody else") from None
         return blob.generation
 
-    def append(self, name: str, tail_name: str, stream: IO[bytes], size: int, generation: int) -> Any:
-        """Append `size` bytes of a stream to an object that is at `generation`; returns its Blob."""
+    def append(self, name: str, tail_name: str, file: IO[bytes], size: int, generation: int) -> Any:
+        """Append `size` bytes of a file to an object that is at `generation`; returns its Blob."""
         from google.api_core import exceptions
 
-        tail = self.upload_stream(tail_name, stream, size)
+        tail = self.upload_stream(tail_name, file, size)
         blob = self.bucket.blob(name)
         try:
             # The tail is named twice in what a retry sees, never in what it writes: a second attempt

@@ -170,7 +170,7 @@ class Mirror:
             tail = f".berg/tmp/{hashlib.sha256(name.encode()).hexdigest()[:32]}"
             try:
                 blob = self.bucket.append(name, tail, file, now.st_size - start, last.generation)
-            except BergError:  # not the object that this mirror wrote: send all of it
+            except Exception:  # not the object that this mirror wrote, or whatever else: send all of it
                 file.seek(0)
                 start = 0
         if blob is None:

@@ -91,6 +91,34 @@ def test_a_file_that_grows_is_sent_as_its_tail(mirror):
     assert list(mirror.bucket.list(".berg/tmp/")) == []
 
 
+@pytest.mark.parametrize("grown", [(8 << 20) - 1, 8 << 20, (8 << 20) + 1, 9 << 20, (16 << 20) + 5])
+def test_a_tail_of_any_size_is_sent(mirror, grown):
+    """Above 8 MiB the library begins another kind of upload, which wants a stream that begins at 0."""
+    path = mirror.folder / "checkpoint"
+    path.write_bytes(os.urandom(2 << 20))
+    mirror.sync()
+    with path.open("ab") as file:
+        file.write(os.urandom(grown))
+    sent = mirror.bytes_sent
+    mirror.sync()
+    assert (mirror.failed, mirror.bytes_sent - sent) == ({}, grown)
+    assert content(mirror) == {"checkpoint": path.read_bytes()}
+
+
+def test_a_tail_that_cannot_be_appended_is_sent_with_the_whole_file(mirror, cloud):
+    path = mirror.folder / "checkpoint"
+    path.write_bytes(os.urandom(2 << 20))
+    mirror.sync()
+    with path.open("ab") as file:
+        file.write(os.urandom(9 << 20))
+    cloud.fault("storage.objects.compose", status=403)
+    sent = mirror.bytes_sent
+    mirror.sync()
+    assert (mirror.failed, mirror.bytes_sent - sent) == ({}, 11 << 20)
+    assert content(mirror) == {"checkpoint": path.read_bytes()}
+    assert list(mirror.bucket.list(".berg/tmp/")) == []
+
+
 def test_a_file_that_was_rewritten_longer_is_sent_whole(mirror):
     path = mirror.folder / "log"
     path.write_bytes(b"a" * (2 << 20))
