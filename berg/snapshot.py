@@ -217,8 +217,9 @@ def last_line(error) -> str:
 def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n, size: None) -> dict[str, Any]:
     """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's metadata.
 
-    `tell` hears how many bytes of how many went up, pack by pack. What was sent before is remembered in a
-    file beside the objects; the bucket is asked whether it is still there.
+    `tell` hears how many bytes of how many went up, pack by pack. What was sent before is remembered in a file beside
+    the objects. That is a hint: the bucket is asked whether it is still there, and so is the repo, whose history may
+    have been rewritten since.
     """
     prefix = f".berg/repos/{snapshot.repo_name}/"
     memory = snapshot.objects.parent / "sent.json"
@@ -228,13 +229,10 @@ def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n
         bases = {}
     base = bases.get(bucket.name)
     packs = []
-    if base and bucket.exists(f"{prefix}{base['commit']}.pack"):
-        packs = [f"{prefix}{base['commit']}.pack"]
-        if base["commit"] != snapshot.commit:
-            name = f"{prefix}{snapshot.commit}-on-{base['commit'][:12]}.pack"
-            size = send_pack(snapshot, bucket, name, base, tell)
-            # A pack that approaches the first one in size is better made the new first one.
-            packs = [*packs, name] if size < max(1 << 20, base["bytes"] / 3) else []
+    if base and has_commits(snapshot, base["commit"], base["head"]):
+        first = f"{prefix}{base['commit']}.pack"
+        if bucket.exists(first):
+            packs = add_to(snapshot, bucket, first, base, tell)
     if not packs:
         packs = [f"{prefix}{snapshot.commit}.pack"]
         size = send_pack(snapshot, bucket, packs[0], None, tell)
@@ -250,6 +248,37 @@ def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n
     }
 
 
+def has_commits(snapshot: Snapshot, *commits: str) -> bool:
+    """Whether commits are there with all that they hold, but for what was cut off behind them."""
+    import git as gitpython
+
+    try:
+        trees = [f"{commit}^{{tree}}" for commit in commits]
+        git(snapshot.root, "rev-list", "--objects", "--quiet", *trees, env=objects_of(snapshot))
+    except gitpython.GitCommandError:
+        return False
+    return True
+
+
+def objects_of(snapshot: Snapshot) -> dict[str, str]:
+    """Git's variables for a repo's objects together with those of berg's own folder."""
+    git_dir = text(snapshot.root, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    return {
+        "GIT_OBJECT_DIRECTORY": str(snapshot.objects),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{git_dir}/objects",
+    }
+
+
+def add_to(snapshot: Snapshot, bucket, first: str, base: dict[str, Any], tell) -> list[str]:
+    """The packs of a snapshot on top of one that was sent before; [] if it is better sent anew."""
+    if base["commit"] == snapshot.commit:
+        return [first]
+    name = f"{first.rpartition('/')[0]}/{snapshot.commit}-on-{base['commit'][:12]}.pack"
+    size = send_pack(snapshot, bucket, name, base, tell)
+    # A pack that approaches the first one in size is better made the new first one.
+    return [first, name] if size < max(1 << 20, base["bytes"] / 3) else []
+
+
 def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None, tell) -> int:
     """Upload the objects of a snapshot that its base lacks; returns the size of the pack in bytes."""
     revisions = [f"--shallow {snapshot.head}", snapshot.commit]
@@ -257,17 +286,12 @@ def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None
     if base:
         revisions = [f"--shallow {base['head']}", *revisions, "--not", base["commit"]]
         options = ["--thin", "--window=10"]
-    git_dir = text(snapshot.root, "rev-parse", "--path-format=absolute", "--git-common-dir")
-    env = {
-        "GIT_OBJECT_DIRECTORY": str(snapshot.objects),
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{git_dir}/objects",
-    }
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         pack = Path(temporary, "pack")
         with pack.open("wb") as file:
             command = ["pack-objects", "--revs", "--shallow", "--stdout", "-q", "--delta-base-offset"]
             stdin = "\n".join([*revisions, ""]).encode()
-            git(snapshot.root, *command, "--compression=1", *options, env=env, stdin=stdin, stdout=file)
+            git(snapshot.root, *command, "--compression=1", *options, env=objects_of(snapshot), stdin=stdin, stdout=file)
         size = pack.stat().st_size
         bucket.upload(name, pack, lambda n: tell(n, size))
         return size

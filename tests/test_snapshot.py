@@ -120,6 +120,66 @@ def test_a_base_that_is_gone_from_the_bucket_is_sent_again(repo, trip, bucket):
     assert differences(repo, checkout) == ""
 
 
+def forget_history(folder):
+    """Let git delete what no branch leads to any more."""
+    git(folder, "reflog", "expire", "--expire=now", "--all")
+    git(folder, "gc", "-q", "--prune=now")
+
+
+def test_a_rewritten_history_is_sent_anew(repo, trip):
+    (repo / "train.py").write_text("more\n" * 1000)
+    commit(repo)
+    trip(repo)
+    (repo / "train.py").write_text("other\n" * 1000)
+    git(repo, "commit", "-q", "--amend", "-a", "-m", "rewritten")
+    forget_history(repo)
+    _, checkout, _ = trip(repo, "rewritten")
+    assert differences(repo, checkout) == ""
+
+
+def test_a_base_without_its_head_or_with_half_of_its_files_is_none(repo, trip):
+    """Berg's own folder has the commit of a dirty tree; what it stands on, and unchanged files, lie in the repo."""
+    (repo / "data").write_text("as it was\n" * 1000)
+    commit(repo)
+    (repo / "train.py").write_text("dirty")
+    trip(repo)
+    (repo / "data").write_text("new\n")
+    git(repo, "commit", "-q", "--amend", "-a", "-m", "rewritten")
+    forget_history(repo)
+    (repo / "train.py").write_text("dirtier")
+    _, checkout, _ = trip(repo, "rewritten")
+    assert differences(repo, checkout) == ""
+
+
+@pytest.mark.parametrize("options", [[], ["--depth=1"], ["--branch=side"]], ids=["clone", "shallow clone", "branch"])
+def test_a_new_clone_at_the_same_path_is_sent(repo, trip, tmp_path, options):
+    source = tmp_path / "source"
+    git(repo, "branch", "side")
+    (repo / "train.py").write_text("second\n")
+    commit(repo)
+    git(tmp_path, "clone", "-q", "--bare", str(repo), str(source))
+    (repo / "only here").write_text("never pushed\n" * 1000)
+    commit(repo)
+    trip(repo)
+    repo.rename(tmp_path / "before")
+    git(tmp_path, "clone", "-q", *options, source.as_uri(), str(repo))
+    (repo / "train.py").write_text("edited\n")
+    _, checkout, _ = trip(repo, "cloned")
+    assert differences(repo, checkout) == ""
+
+
+def test_another_project_at_the_same_path_is_sent(repo, trip, tmp_path):
+    trip(repo)
+    repo.rename(tmp_path / "before")
+    repo.mkdir()
+    (repo / "other.py").write_text("another project\n")
+    git(repo, "init", "-q", "-b", "main")
+    commit(repo)
+    _, checkout, sent = trip(repo, "other")
+    assert len(sent) == 1
+    assert differences(repo, checkout) == ""
+
+
 def test_submodules_travel_with_their_changes(repo, trip, tmp_path):
     inner = tmp_path / "inner"
     inner.mkdir()
@@ -200,7 +260,9 @@ def test_merge_conflicts_are_refused(repo):
     git(repo, "checkout", "-q", "main")
     (repo / "train.py").write_text("b")
     commit(repo, "b")
-    subprocess.run(["git", "merge", "side"], cwd=repo, capture_output=True)
+    with pytest.raises(subprocess.CalledProcessError):
+        git(repo, "merge", "side")
+    assert git(repo, "ls-files", "--unmerged")
     with pytest.raises(BergError, match="merge conflicts"):
         snapshot.take(repo)
 
