@@ -3,7 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 top=$PWD
-export BERG_HOME=$PWD/.demo/berg PATH=$PWD/.venv/bin:$PATH
+# A home of its own: whose settings for git, gcloud or berg these are must not matter.
+unset ${!BERG_*} ${!CLOUDSDK_*} ${!GIT_*} ${!GOOGLE_*}
+export HOME=$PWD/.demo/home BERG_HOME=$PWD/.demo/berg PATH=$PWD/.venv/bin:$PATH GIT_CONFIG_NOSYSTEM=1
+mkdir -p "$HOME"
 results=demo/digits
 
 show() { # COMMAND…: say it as one would type it, then do it

@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import empty_home
 import forked
 import loopback
 import pytest
@@ -23,6 +24,7 @@ import requests
 from berg import config, storage
 from berg.local import control
 
+HOME = empty_home.enter()
 WITNESS = loopback.enter()
 # What pip needs to build a package; `make test` fetches it, because the tests' machines have no network.
 WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
