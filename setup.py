@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 here = Path(__file__).parent
 version = re.search(r'__version__ = "(.+)"', (here / "berg/__init__.py").read_text())
@@ -15,8 +15,8 @@ setup(
     long_description=(here / "README.md").read_text(),
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
-    packages=["berg", "berg.local"],
-    package_data={"berg.local": ["*.sh"]},
+    packages=find_packages(include=["berg", "berg.*"]),
+    package_data={"berg.local.machines": ["*.sh"]},
     install_requires=[
         "click>=8.1",
         "GitPython>=3.1.40",

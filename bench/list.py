@@ -7,7 +7,7 @@ import common
 from common import Cloud, Result, Target, ratio, rounds, table
 
 from berg import job
-from berg.storage import Bucket
+from berg.google.storage import Bucket
 
 ZONE = "us-central1-a"
 

@@ -22,7 +22,7 @@ import common
 from common import SCRATCH, Cost, Result, Target, ratio, table
 from ssh_server import Server
 
-from berg import push
+from berg.code import push
 
 WHOLE_TREE = ["-a", "--delete", "--exclude=/.git"]
 WHY = f"berg waits {push.STEP} ms for more saves, and compares all files by git, so that ignored ones stay away"

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, __version__, cli_results, cli_setup, cli_ssh, config
-from berg.cli_results import watch
-from berg.terminal import complete_names, json_option, machine_options, say, sweep_options, yes_option
+from berg import BergError, __version__, config
+from berg.commands import results, setup
+from berg.commands import ssh as cli_ssh
+from berg.commands.results import watch
+from berg.commands.terminal import complete_names, json_option, machine_options, say, sweep_options, yes_option
 
 
 def main() -> None:
@@ -47,8 +49,8 @@ def show_traceback() -> None:
 
 
 def describe(error: Exception) -> str:
+    from berg.google.storage import explain
     from berg.local.control import LocalCloudError
-    from berg.storage import explain
 
     if isinstance(error, LocalCloudError):
         return str(error)
@@ -76,14 +78,14 @@ def cli() -> None:
 
 
 for command in (
-    cli_setup.init,
-    cli_setup.doctor,
-    cli_setup.config_group,
-    cli_setup.local,
-    cli_setup.reap,
-    cli_results.log,
-    cli_results.tail,
-    cli_results.fetch,
+    setup.init,
+    setup.doctor,
+    setup.config_group,
+    setup.local,
+    setup.reap,
+    results.log,
+    results.tail,
+    results.fetch,
     cli_ssh.ip,
     cli_ssh.ssh,
     cli_ssh.ssh_config,
@@ -123,7 +125,7 @@ def run(cmd, wait, tail, as_json, grid, tasks, parallel, resume, **wishes) -> No
     if (cmd is None) != bool(resume):
         raise click.UsageError("give a command, or --resume SWEEP")
     if grid or tasks or resume:
-        from berg import cli_sweep
+        from berg.commands import sweep as cli_sweep
 
         sys.exit(cli_sweep.run(cmd, grid, tasks, parallel, resume, wait, tail, as_json, wishes))
     if parallel:
@@ -170,7 +172,8 @@ def devbox(as_json, **wishes) -> None:
 def start_machines(cmd, quiet, zones, image, image_project, dry_run, **wishes):
     """Show the plan and launch it; returns settings, job and zone, or None after a dry run."""
     settings = config.load_ready(zones=zones, default_image=image, default_image_project=image_project)
-    from berg import launch, tables
+    from berg import launch
+    from berg.commands import tables
 
     plan = launch.prepare(settings, cmd, folder=Path.cwd(), **wishes)
     say(tables.plan(plan))
@@ -201,7 +204,8 @@ def list_(everybody: bool, command: bool, verbose: bool, limit: int, as_json: bo
     berg list --json | jq -r '.[] | select(.state == "FAILED") | .name'
     """
     settings = config.load_ready()
-    from berg import jobs, tables
+    from berg import jobs
+    from berg.commands import tables
 
     shown = jobs.newest(jobs.overview(settings, None if everybody else settings.user), limit)
     if as_json:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from berg import BergError, accelerators, config, gce, grants, offers
+from berg import BergError, config, gce
 from berg.config import Config
-from berg.storage import Bucket, explain
+from berg.google import accelerators, grants, offers
+from berg.google.storage import Bucket, explain
 
 PATIENCE = 15  # seconds for all answers
 OK, WARNING, FAILED = "ok", "warning", "failed"

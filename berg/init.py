@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, credentials, gce, grants, offers
+from berg import BergError, config, credentials, gce
 from berg.config import Config
-from berg.storage import Bucket
+from berg.google import grants, offers
+from berg.google.storage import Bucket
 
 LOCAL_PROJECT, LOCAL_BUCKET = "berg-local", "berg-local-results"
 

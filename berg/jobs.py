@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gce, groups, job, secret
+from berg import BergError, gce, job
 from berg import config as settings
 from berg.config import Config
-from berg.storage import Bucket, Changed
+from berg.google import groups, secret
+from berg.google.storage import Bucket, Changed
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, accelerators, dist, gce, groups, job, offers, secret, snapshot, ssh
+from berg import BergError, __version__, gce, job, ssh
+from berg.code import dist, snapshot
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.storage import Bucket, Changed
+from berg.google import accelerators, groups, offers, secret
+from berg.google.storage import Bucket, Changed
 
-STARTUP_SCRIPT = Path(__file__).with_name("boot.py")
+STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
 RESERVED = ("BERG_", "PET_", "MASTER_")
 

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from berg import gce, groups, jobs
+from berg import gce, jobs
 from berg.config import Config
+from berg.google import groups
 
 SETTLED = 300  # seconds after a job's end, or a thing's creation, in which things may still be under way
 

@@ -27,7 +27,7 @@ from typing import Any
 from berg import BergError, gce, job, jobs
 from berg import config as settings
 from berg.config import Config
-from berg.storage import Bucket
+from berg.google.storage import Bucket
 
 PATIENCE = 600  # seconds for a machine to boot and to publish its keys
 NO_ANSWER = 60  # seconds for a machine that published them to answer: it may be rebooting

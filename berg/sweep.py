@@ -18,9 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gce, job, jobs, launch, secret
+from berg import BergError, gce, job, jobs, launch
 from berg.config import Config
-from berg.storage import Bucket, Changed
+from berg.google import secret
+from berg.google.storage import Bucket, Changed
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs

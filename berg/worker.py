@@ -3,7 +3,7 @@
 The phases stand in `run`, in their order; attempt.py holds what they share.
 """
 
-from berg import libraries  # noqa: F401 - first: it makes what comes next fast, or says what is missing
+from berg.machine import libraries  # noqa: F401 - first: it makes what comes next fast, or says what is missing
 
 # isort: split
 import contextlib
@@ -16,8 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 
-from berg import BergError, boot, cluster, crew, idle, job, secret, snapshot
-from berg.attempt import (
+from berg import BergError, job
+from berg.code import snapshot
+from berg.google import secret
+from berg.machine import boot, cluster, crew, idle
+from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
     PREEMPTED,
@@ -32,7 +35,7 @@ from berg.attempt import (
     is_alone,
     judge,
 )
-from berg.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
+from berg.machine.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
 

@@ -21,7 +21,8 @@ import loopback
 import pytest
 import requests
 
-from berg import config, storage
+from berg import config
+from berg.google import storage
 from berg.local import control
 
 HOME = empty_home.enter()

@@ -12,9 +12,9 @@ import berg
 from berg import gce
 
 assert google.auth.transport.requests and google.cloud.storage
-for module in pkgutil.iter_modules(berg.__path__):
-    if module.name not in ("__main__", "libraries", "local", "worker"):
-        importlib.import_module(f"berg.{module.name}")
+for module in pkgutil.walk_packages(berg.__path__, "berg."):
+    if not module.name.startswith(("berg.__main__", "berg.local", "berg.machine", "berg.worker")):
+        importlib.import_module(module.name)
 gce.import_compute()
 for kind in (dict, list, str, int, bytes):  # these answers are cached; over thousands of message types each takes long
     isinstance(kind(), collections.abc.Mapping)

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from berg.local.tokens import Tokens
+from berg.local.identity.tokens import Tokens
 
 PROJECT = "berg-local"
 SERVICES = f"/serviceusage/v1/projects/{PROJECT}/services"

@@ -25,7 +25,8 @@ import pytest
 from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
-from berg import groups, reap
+from berg import reap
+from berg.google import groups
 from berg.local import control
 
 WRITER = """

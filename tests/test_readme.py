@@ -110,7 +110,7 @@ def test_make_targets_exist(page):
 
 
 def test_every_control_route_is_documented():
-    source = "".join(path.read_text() for path in (ROOT / "berg/local").glob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "berg/local").rglob("*.py"))
     page = (ROOT / "docs/embedded-cloud.md").read_text()
     routes = set(re.findall(r'"(/_berg/[\w/{}]+)"', source))
     assert len(routes) > 8

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from conftest import Berg, commit, git, wait_for
 
-from berg import BergError, gce, ssh, storage
-from berg.local import machines, sshd
+from berg import BergError, gce, ssh
+from berg.google import storage
+from berg.local.machines import sandbox as machines
+from berg.local.machines import sshd
 
 needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
 SOMEBODY = "anna:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkyVZ1H5v2hUq0b2cXj0cN2mE9mJc2aZ1oUe6yM2cXk anna@laptop"

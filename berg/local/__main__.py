@@ -21,10 +21,12 @@ from typing import Any
 
 from aiohttp import web
 
-from berg.local import compute_groups, compute_power, machines, sshd
-from berg.local.compute import Compute, Settings
+from berg.local.compute import groups, power
+from berg.local.compute.state import Compute, Settings
 from berg.local.control import write_json
-from berg.local.metadata import MetadataServer
+from berg.local.machines import sandbox as machines
+from berg.local.machines import sshd
+from berg.local.machines.metadata import MetadataServer
 from berg.local.server import Cloud, make_app, open_cloud
 
 log = logging.getLogger("berg.local")
@@ -63,14 +65,14 @@ async def serve(options: argparse.Namespace) -> None:
     metadata = MetadataServer(compute, cloud.tokens, ports.get("port", 0))
     await metadata.start()
     write_json(folder / "metadata.json", {"port": metadata.port})
-    await compute_power.adopt(compute)
+    await power.adopt(compute)
     image_folder = options.image or folder / "image"
     stop = threading.Event()
     if not options.end_machines:
-        compute_groups.resume(compute)
+        groups.resume(compute)
         compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
         await listen_until_told(cloud, options.port)
-    await compute_power.close(compute)
+    await power.close(compute)
     stop.set()
     if compute.image:
         await asyncio.wait([compute.image])
@@ -92,7 +94,7 @@ async def listen_until_told(cloud: Cloud, port: int) -> None:
     await told.wait()
     log.info("told to stop: ending the machines first")
     # Machines still need the APIs while they end: to upload their last results.
-    await compute_power.close(cloud.compute)
+    await power.close(cloud.compute)
     await runner.cleanup()
 
 

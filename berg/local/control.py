@@ -97,9 +97,9 @@ def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
 
 def end_orphans(folder: Path) -> bool:
     """End machines that a killed server left running."""
-    from berg.local import machines
+    from berg.local.machines import sandbox
 
-    if not any(machines.first_process(path) for path in (folder / "machines").glob("*")):
+    if not any(sandbox.first_process(path) for path in (folder / "machines").glob("*")):
         return False
     command = [sys.executable, "-m", "berg.local", str(folder), "--end-machines"]
     with (folder / "server.log").open("ab") as log:
@@ -109,7 +109,7 @@ def end_orphans(folder: Path) -> bool:
 
 def reset(folder: Path) -> None:
     """Stop everything and delete the whole state."""
-    from berg.local import machines
+    from berg.local.machines import sandbox
 
     folder = Path(folder).absolute()
     if not folder.exists():
@@ -117,7 +117,7 @@ def reset(folder: Path) -> None:
     if any(folder.iterdir()) and not (folder / "server.lock").exists() and not (folder / "start.lock").exists():
         raise LocalCloudError(f"{folder} does not look like the state of an embedded cloud; nothing was deleted")
     stop(folder)
-    machines.remove(folder)
+    sandbox.remove(folder)
 
 
 def status(folder: Path) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from berg.local import catalog, compute_power
-from berg.local.compute_checks import check_place
+from berg.local.compute import catalog, power
+from berg.local.compute.checks import check_place
 from berg.local.errors import ApiError
 
 if TYPE_CHECKING:
@@ -120,14 +120,14 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
-    return compute_power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"))
+    return power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"))
 
 
 async def crash(cloud: Cloud, name: str, body: dict) -> dict:
-    compute_power.crash(cloud.compute, cloud.compute.find(name))
+    power.crash(cloud.compute, cloud.compute.find(name))
     return {}
 
 
 async def cut(cloud: Cloud, name: str, body: dict) -> dict:
-    await compute_power.cut_off(cloud.compute, cloud.compute.find(name), body.get("cut", True))
+    await power.cut_off(cloud.compute, cloud.compute.find(name), body.get("cut", True))
     return {}

@@ -21,23 +21,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from aiohttp import web
 
-from berg.local import (
-    compute_api,
-    control_api,
-    iam_api,
-    oauth,
-    permissions,
-    schema,
-    secrets_api,
-    services,
-    storage_api,
-)
+from berg.local import control_api, schema
+from berg.local.compute import api as compute_api
 from berg.local.errors import ApiError
 from berg.local.faults import Fault, Faults, RequestLog
-from berg.local.iam import Iam
-from berg.local.secret_store import Secrets
-from berg.local.storage import Storage
-from berg.local.tokens import LAPTOP, Tokens, write_private
+from berg.local.identity import api as iam_api
+from berg.local.identity import oauth, permissions, services
+from berg.local.identity.iam import Iam
+from berg.local.identity.tokens import LAPTOP, Tokens, write_private
+from berg.local.secrets import api as secrets_api
+from berg.local.secrets.store import Secrets
+from berg.local.storage import api as storage_api
+from berg.local.storage.state import Storage
 
 log = logging.getLogger("berg.local")
 

@@ -1,0 +1,334 @@
+"""The working tree as a commit: make it, send what is new of it, restore it on a machine.
+
+The user's index, stash, refs and objects stay untouched: files are added to a copy of the index, and
+new objects go to a folder of berg's own. In the bucket a snapshot is one pack, or a small pack on top
+of a pack that was sent before:
+
+    .berg/repos/<repo>/<commit>.pack
+    .berg/repos/<repo>/<commit>-on-<base>.pack
+
+History is cut behind HEAD, so that a machine gets two commits at most: HEAD, and on top of it the
+changes that were not committed. Not covered: a submodule that was never checked out stays empty.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from berg import BergError, config
+
+MAX_UNTRACKED_BYTES = 1 << 30
+# Content of Git LFS travels as it lies in the working tree: a machine may lack git-lfs.
+NO_LFS = ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.process="]
+NO_LFS += ["-c", "filter.lfs.required=false"]
+
+
+@dataclass
+class Snapshot:
+    """A commit that holds the working tree; `commit` equals `head` when nothing was changed."""
+
+    root: Path
+    repo_name: str
+    branch: str
+    head: str
+    commit: str
+    objects: Path  # folder of berg's own for new objects
+    changed: list[str] = field(default_factory=list)  # "M path": modified, A new, D deleted
+    left_out: list[str] = field(default_factory=list)  # "path (why)"
+    submodules: dict[str, "Snapshot"] = field(default_factory=dict)
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self.changed) or any(s.dirty for s in self.submodules.values())
+
+    def all_changed(self) -> list[str]:
+        inner = [f"{line[:2]}{path}/{line[2:]}" for path, s in self.submodules.items() for line in s.all_changed()]
+        return self.changed + inner
+
+
+def git(folder: Path, *arguments: str, env=None, stdin: bytes | IO[bytes] | None = None, stdout=None) -> bytes:
+    """Run git in `folder` and return what it printed, or write that to `stdout`; raises git.GitCommandError."""
+    import git as gitpython
+
+    if isinstance(stdin, bytes):
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            return git(folder, *arguments, env=env, stdin=file, stdout=stdout)
+    output: Any = gitpython.Git(str(folder)).execute(
+        ["git", *arguments],
+        env=env,
+        istream=stdin,  # type: ignore[arg-type]
+        output_stream=stdout,
+        stdout_as_string=False,
+        strip_newline_in_stdout=False,
+    )
+    return output
+
+
+def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
+    return git(folder, *arguments, env=env).decode(errors="replace").strip()
+
+
+def names(output: bytes) -> list[str]:
+    return [name.decode(errors="surrogateescape") for name in output.split(b"\0") if name]
+
+
+def find_root(folder: Path) -> Path:
+    """Root of the git working tree around `folder`; raises BergError where there is none to run."""
+    try:
+        import git as gitpython
+    except ImportError:
+        raise BergError("git is not installed. Install it, for example: sudo apt-get install git") from None
+    try:
+        repo = gitpython.Repo(folder, search_parent_directories=True)
+    except gitpython.InvalidGitRepositoryError:
+        raise BergError(
+            f"{folder} is not in a git repo, so the code that ran could not be known. "
+            "Run: git init && git add -A && git commit -m start"
+        ) from None
+    if repo.working_tree_dir is None:
+        raise BergError(f"{folder} is a bare git repo. Run berg in a working tree of it: git worktree add PATH")
+    return Path(repo.working_tree_dir)
+
+
+def take(folder: Path) -> Snapshot:
+    """Make a commit of the working tree around `folder`; raises BergError where it cannot be known."""
+    import git as gitpython
+
+    root = find_root(folder)
+    try:
+        head = text(root, "rev-parse", "--verify", "HEAD^{commit}")
+    except gitpython.GitCommandError:
+        raise BergError(f"the repo {root} has no commit yet. Run: git add -A && git commit -m start") from None
+    try:
+        branch = text(root, "symbolic-ref", "--short", "HEAD")
+    except gitpython.GitCommandError:
+        raise BergError(
+            f"HEAD of {root} is detached at {head[:12]}, a commit that git may forget. "
+            "Give it a branch: git switch -c NAME"
+        ) from None
+    return commit_tree(root, root.name, branch, head)
+
+
+def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
+    import git as gitpython
+
+    git_dir = Path(text(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+    store = config.home() / "repos" / hashlib.sha256(str(git_dir).encode()).hexdigest()[:16]
+    snapshot = Snapshot(root, repo_name, branch, head, head, store / "objects")
+    snapshot.objects.mkdir(parents=True, exist_ok=True)
+    excluded = leave_out(snapshot)
+    with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
+        index = Path(temporary, "index")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(text(root, "rev-parse", "--path-format=absolute", "--git-path", "index"), index)
+        env = {
+            "GIT_INDEX_FILE": str(index),
+            "GIT_OBJECT_DIRECTORY": str(snapshot.objects),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git_dir / "objects"),
+        }
+        if not index.exists():
+            git(root, "read-tree", "HEAD", env=env)
+        if git(root, "ls-files", "--unmerged", "-z"):
+            raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
+        try:
+            git(root, "-c", "advice.addEmbeddedRepo=false", "add", "-A", "--", ".", *excluded, env=env)
+            add_submodules(snapshot, env)
+            tree = text(root, "write-tree", env=env)
+            changes = names(git(root, "diff-tree", "-r", "-z", "--no-renames", "--name-status", head, tree, env=env))
+            snapshot.changed = [f"{status} {path}" for status, path in zip(changes[::2], changes[1::2], strict=True)]
+            add_lfs_content(root, env)
+            tree = text(root, "write-tree", env=env)
+        except gitpython.GitCommandError as error:
+            raise BergError(f"git cannot add the files of {root}: {last_line(error)}") from None
+        if tree != text(root, "rev-parse", f"{head}^{{tree}}"):
+            # Dated as HEAD, so that the same files make the same commit, which is then sent only once.
+            date = text(root, "show", "-s", "--format=%cI", head)
+            for role in ("AUTHOR", "COMMITTER"):
+                env |= {
+                    f"GIT_{role}_NAME": "berg",
+                    f"GIT_{role}_EMAIL": "berg@localhost",
+                    f"GIT_{role}_DATE": date,
+                }
+            message = f"The working tree of {branch} on {head[:12]}"
+            snapshot.commit = text(root, "commit-tree", tree, "-p", head, "-m", message, env=env)
+    return snapshot
+
+
+def leave_out(snapshot: Snapshot) -> list[str]:
+    """Find what does not travel; returns the pathspecs that keep virtual environments out."""
+    root = snapshot.root
+    untracked = names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))
+    ignored = names(git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"))
+    environments = {str(Path(name).parent) for name in untracked if Path(name).name == "pyvenv.cfg"} - {"."}
+    snapshot.left_out = [f"{name} (ignored by git)" for name in ignored if name != ".git/"]
+    snapshot.left_out += [f"{name}/ (a virtual environment)" for name in sorted(environments)]
+    sizes = {}
+    for name in untracked:
+        if not any(name.startswith(f"{folder}/") for folder in environments):
+            with contextlib.suppress(OSError):
+                sizes[name] = (root / name).lstat().st_size
+    if sum(sizes.values()) > MAX_UNTRACKED_BYTES:
+        largest = ", ".join(sorted(sizes, key=lambda name: -sizes[name])[:3])
+        raise BergError(
+            f"{len(sizes)} untracked files of {sum(sizes.values()) / 1e9:.1f} GB would travel with the code, "
+            f"the largest: {largest}. Add data to .gitignore (a machine gets it from the bucket), or commit it"
+        )
+    return [f":(exclude,literal){name}" for name in sorted(environments)]
+
+
+def add_submodules(snapshot: Snapshot, env: dict[str, str]) -> None:
+    """Snapshot every checked-out repo inside this one, and point the index at those snapshots."""
+    for entry in names(git(snapshot.root, "ls-files", "--stage", "-z", env=env)):
+        mode, _, rest = entry.partition(" ")
+        path = rest.partition("\t")[2]
+        inner = snapshot.root / path
+        if mode == "160000" and (inner / ".git").exists():
+            head = text(inner, "rev-parse", "HEAD")
+            sub = commit_tree(inner, f"{snapshot.repo_name}.{Path(path).name}", "berg", head)
+            snapshot.submodules[path] = sub
+            git(snapshot.root, "update-index", "--cacheinfo", f"160000,{sub.commit},{path}", env=env)
+
+
+def add_lfs_content(root: Path, env: dict[str, str]) -> None:
+    """Replace the pointers of Git LFS in the index by the files that lie in the working tree."""
+    paths = git(root, "ls-files", "-z", "--", ":(attr:filter=lfs)", env=env)
+    if paths:
+        present = b"\0".join(p.encode(errors="surrogateescape") for p in names(paths) if (root / p).is_file())
+        git(root, "update-index", "--force-remove", "-z", "--stdin", env=env, stdin=present)
+        literal = {**env, "GIT_LITERAL_PATHSPECS": "1"}
+        from_stdin = ["--force", "--pathspec-from-file=-", "--pathspec-file-nul"]
+        git(root, *NO_LFS, "add", *from_stdin, env=literal, stdin=present)
+
+
+def last_line(error) -> str:
+    output = error.stderr if isinstance(error.stderr, str) else (error.stderr or b"").decode(errors="replace")
+    lines = [line for line in output.replace("stderr:", "").strip(" \n'").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else str(error)
+
+
+def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n, size: None) -> dict[str, Any]:
+    """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's metadata.
+
+    `tell` hears how many bytes of how many went up, pack by pack. What was sent before is remembered in a file beside
+    the objects. That is a hint: the bucket is asked whether it is still there, and so is the repo, whose history may
+    have been rewritten since.
+    """
+    prefix = f".berg/repos/{snapshot.repo_name}/"
+    memory = snapshot.objects.parent / "sent.json"
+    try:
+        bases = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        bases = {}
+    base = bases.get(bucket.name)
+    packs = []
+    if base and has_commits(snapshot, base["commit"], base["head"]):
+        first = f"{prefix}{base['commit']}.pack"
+        if bucket.exists(first):
+            packs = add_to(snapshot, bucket, first, base, tell)
+    if not packs:
+        packs = [f"{prefix}{snapshot.commit}.pack"]
+        size = send_pack(snapshot, bucket, packs[0], None, tell)
+        bases[bucket.name] = {"commit": snapshot.commit, "head": snapshot.head, "bytes": size}
+        memory.write_text(json.dumps(bases))
+    submodules = {path: send(sub, bucket, tell) for path, sub in snapshot.submodules.items()}
+    return {
+        "commit": snapshot.commit,
+        "branch": snapshot.branch,
+        "shallow": [snapshot.head],
+        "packs": packs,
+        "submodules": submodules,
+    }
+
+
+def has_commits(snapshot: Snapshot, *commits: str) -> bool:
+    """Whether commits are there with all that they hold, but for what was cut off behind them."""
+    import git as gitpython
+
+    try:
+        trees = [f"{commit}^{{tree}}" for commit in commits]
+        git(snapshot.root, "rev-list", "--objects", "--quiet", *trees, env=objects_of(snapshot))
+    except gitpython.GitCommandError:
+        return False
+    return True
+
+
+def objects_of(snapshot: Snapshot) -> dict[str, str]:
+    """Git's variables for a repo's objects together with those of berg's own folder."""
+    git_dir = text(snapshot.root, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    return {
+        "GIT_OBJECT_DIRECTORY": str(snapshot.objects),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{git_dir}/objects",
+    }
+
+
+def add_to(snapshot: Snapshot, bucket, first: str, base: dict[str, Any], tell) -> list[str]:
+    """The packs of a snapshot on top of one that was sent before; [] if it is better sent anew."""
+    if base["commit"] == snapshot.commit:
+        return [first]
+    name = f"{first.rpartition('/')[0]}/{snapshot.commit}-on-{base['commit'][:12]}.pack"
+    size = send_pack(snapshot, bucket, name, base, tell)
+    # A pack that approaches the first one in size is better made the new first one.
+    return [first, name] if size < max(1 << 20, base["bytes"] / 3) else []
+
+
+def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None, tell) -> int:
+    """Upload the objects of a snapshot that its base lacks; returns the size of the pack in bytes."""
+    revisions = [f"--shallow {snapshot.head}", snapshot.commit]
+    options = ["--window=0"]  # deltas among the files of one commit save little and cost seconds
+    if base:
+        revisions = [f"--shallow {base['head']}", *revisions, "--not", base["commit"]]
+        options = ["--thin", "--window=10"]
+    with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
+        pack = Path(temporary, "pack")
+        with pack.open("wb") as file:
+            command = ["pack-objects", "--revs", "--shallow", "--stdout", "-q", "--delta-base-offset"]
+            stdin = "\n".join([*revisions, ""]).encode()
+            git(
+                snapshot.root, *command, "--compression=1", *options, env=objects_of(snapshot), stdin=stdin, stdout=file
+            )
+        size = pack.stat().st_size
+        bucket.upload(name, pack, lambda n: tell(n, size))
+        return size
+
+
+def all_packs(description: dict[str, Any]) -> Iterator[str]:
+    yield from description["packs"]
+    for sub in description["submodules"].values():
+        yield from all_packs(sub)
+
+
+def restore(description: dict[str, Any], folder: Path, open_pack: Callable[[str], IO[bytes]]) -> None:
+    """Make `folder` a real checkout of a snapshot; `open_pack` opens a pack of it by name.
+
+    Raises BergError if the commit or a part of it is not in the packs.
+    """
+    import git as gitpython
+
+    commit, branch = description["commit"], description["branch"]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        git(folder, "init", "--quiet")
+        (folder / ".git/shallow").write_text("".join(f"{c}\n" for c in description["shallow"]))
+        for name in description["packs"]:
+            with open_pack(name) as stream:
+                git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
+        git(folder, "update-ref", f"refs/heads/{branch}", commit)
+        git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
+        for setting in NO_LFS[1::2]:
+            git(folder, "config", *setting.split("=", 1))
+        git(folder, "reset", "--hard", "--quiet", commit)
+        # What an installation writes into the checkout is not a change of the user's.
+        with (folder / ".git/info/exclude").open("a") as file:
+            file.write("*.egg-info/\n__pycache__/\n/build/\n")
+    except gitpython.GitCommandError as error:
+        raise BergError(f"commit {commit} cannot be restored: {last_line(error)}") from None
+    for path, sub in description["submodules"].items():
+        restore(sub, folder / path, open_pack)

@@ -1,0 +1,1 @@
+"""One thin function per command, and what they print."""

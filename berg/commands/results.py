@@ -1,0 +1,127 @@
+"""The commands that show what a job printed and bring what it left: log, tail, fetch."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from berg import BergError, config
+from berg.commands.terminal import json_option, name_argument, say
+
+
+def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
+    """Follow a job to its end; returns the exit code that tells how it went."""
+    from berg import jobs
+    from berg.commands import tables
+
+    output = tables.Interleaved(sys.stdout.buffer)
+    state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine)
+    if state is None:
+        return 0
+    say(tables.outcome(name, state))
+    return 0 if state.state == "SUCCEEDED" else state.exit_code or 1
+
+
+machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
+
+
+@click.command()
+@name_argument()
+@machine_option
+def log(name: str, machine: str | None) -> None:
+    """Print the whole log of a job, also after its machine is gone.
+
+    \b
+    berg log digits-1121-0930-x7k | grep loss
+    """
+    settings = config.load_ready()
+    from berg import jobs
+    from berg.commands import tables
+
+    output = tables.Interleaved(sys.stdout.buffer)
+    for source, chunk in jobs.log_chunks(settings, name, machine):
+        output.write(source, chunk)
+    output.end()
+
+
+@click.command()
+@name_argument()
+@machine_option
+def tail(name: str, machine: str | None) -> None:
+    """Follow the log of a job until it ends; the exit code is the command's.
+
+    The lines of a cluster's machines are mixed, each with the name of its machine.
+
+    \b
+    berg tail digits-1121-0930-x7k
+    """
+    sys.exit(watch(config.load_ready(), name, machine=machine))
+
+
+@click.command()
+@name_argument()
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over.")
+@json_option
+def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
+    """Bring the results of a job, a sweep, or a folder of results to FOLDER; only what changed.
+
+    FOLDER is ~/berg_results/… by default, the same tree as on the machines. A sweep comes with results.csv, a row for
+    each job: parameters, state, exit code, and the last value of each metric in the job's metrics.jsonl, if it wrote
+    one ({"loss": 0.1} a line).
+
+    \b
+    berg fetch digits-1121-0930-x7k
+    berg fetch sweep1 ./sweep1 --watch
+    """
+    settings = config.load_ready()
+    from berg import job, jobs, sync
+    from berg.google.storage import Bucket
+
+    if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
+        fetch_sweep(settings, name, folder, keep, as_json)
+        return
+    prefix, job_name = jobs.results_prefix(settings, name)
+    bucket, target = Bucket(settings), folder or Path.home() / prefix
+    while True:
+        over = not job_name or (found := jobs.find(settings, job_name)).state is None or found.state.final
+        fetched, files = sync.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
+        if not keep or over:
+            break
+        time.sleep(10)
+    if not files:
+        raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
+    if as_json:
+        click.echo(json.dumps({"folder": str(target), "files": files, "fetched": fetched}))
+    else:
+        say(f"{fetched} of {files} files were new or changed")
+        click.echo(target)
+
+
+def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
+    """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
+    from berg import sweep, sync
+    from berg.google.storage import Bucket
+
+    bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
+    table = folder / "results.csv" if folder else target / name / "results.csv"
+    while True:
+        entries = [entry for entry in sweep.states(settings, name) if entry.state]
+        fetched = total = 0
+        for entry in entries:
+            results = entry.to_dict()["results_dir"]
+            new, files = sync.fetch(bucket, f"berg_results/{results}/", target / results)
+            fetched, total = fetched + new, total + files
+            if new:
+                say(f"{new:>6} files  {results}")
+        sweep.write_results(entries, target, table)
+        if not keep or all(entry.state and entry.state.final for entry in entries):
+            break
+        time.sleep(10)
+    if as_json:
+        click.echo(json.dumps({"folder": str(target), "table": str(table), "files": total, "fetched": fetched}))
+    else:
+        say(f"{fetched} of {total} files of {len(entries)} jobs were new or changed")
+        click.echo(table)

@@ -1,0 +1,239 @@
+"""The commands that set berg up, look after it and tidy up: init, doctor, config, local, reap."""
+
+import json
+import sys
+
+import click
+
+from berg import BergError, config
+from berg.commands.terminal import json_option, say, yes_option
+
+
+def sentence(key: str) -> str:
+    text = config.HELP[key]
+    return f"{text[0].upper()}{text[1:]}."
+
+
+@click.command()
+@click.option("--local", is_flag=True, help="Use the embedded cloud on this computer instead of Google.")
+@click.option("--project", help=sentence("project"))
+@click.option("--region", help=sentence("region"))
+@click.option("--bucket", help=sentence("bucket"))
+@click.option("--service-account", help="Account that machines act as.")
+@click.option("--image", "default_image", help=sentence("default_image"))
+@click.option("--image-project", "default_image_project", help=sentence("default_image_project"))
+@click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
+def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> None:
+    """Set berg up: find project, region, bucket, service account and image, and keep the answers.
+
+    Running it again offers the earlier answers. Every answer is also a flag.
+
+    \b
+    berg init
+    berg init --project my-project --region us-central1 --bucket my-bucket -y
+    berg init --local                        # no Google account needed
+    """
+    settings = load_or_set_aside()
+    from berg import init as setup
+
+    if local and settings.project and not settings.endpoint and not yes:
+        raise BergError(
+            f"{config.path()} leads to Google's project {settings.project!r}, which --local would replace. "
+            "To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init --local -y)"
+        )
+    if local:
+        config.save(setup.set_up_local())
+    else:
+        if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
+            # What was answered for the embedded cloud says nothing about Google.
+            settings = config.Config(user=settings.user)
+        config.save(setup.walk_through(settings, given, yes, create_bucket))
+    say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
+
+
+def load_or_set_aside() -> config.Config:
+    """The settings so far; a file that cannot be read is kept under another name, and begun anew."""
+    try:
+        return config.load()
+    except BergError as error:
+        if not config.path().exists():
+            raise
+        aside = config.path().with_suffix(".json.broken")
+        config.path().rename(aside)
+        say(f"{error.message.partition('. ')[0]}. It is now {aside}")
+        return config.load()
+
+
+@click.command()
+@json_option
+def doctor(as_json: bool) -> None:
+    """Check all that berg needs: settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall.
+
+    One line for each thing, and for trouble the command that mends it. The exit code is 1 if a check failed.
+
+    \b
+    berg doctor
+    berg doctor --json | jq -r '.[] | select(.status != "ok") | .mend'
+    """
+    from berg import doctor
+
+    findings = doctor.examine()
+    if as_json:
+        click.echo(json.dumps([vars(each) for each in findings], indent=2))
+    else:
+        colours = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.FAILED: "red"}
+        for each in findings:
+            click.echo(f"{click.style(f'{each.status:<8}', colours[each.status])} {each.check:<17} {each.found}")
+            if each.mend:
+                click.echo(f"{'':<26} {each.mend}")
+    sys.exit(any(each.status == doctor.FAILED for each in findings))
+
+
+@click.group(name="config")
+def config_group() -> None:
+    """Look at the settings.
+
+    \b
+    berg config show
+    """
+
+
+@config_group.command()
+def path() -> None:
+    """Print where the settings are.
+
+    \b
+    $EDITOR $(berg config path)
+    """
+    click.echo(config.path())
+
+
+@config_group.command()
+@json_option
+def show(as_json: bool) -> None:
+    """Print the settings in force: BERG_* variables, then the file, then the defaults.
+
+    \b
+    berg config show --json
+    """
+    settings = config.load()
+    values = {key: getattr(settings, key) for key in config.HELP}
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+        return
+    width = max(map(len, values))
+    for key, value in values.items():
+        click.echo(f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}")
+
+
+@click.group()
+def local() -> None:
+    """The embedded cloud: Google's APIs and small machines on this computer, for trying and testing.
+
+    \b
+    berg init --local
+    berg local status
+    """
+
+
+def control():
+    from berg.local import control
+
+    return control
+
+
+@local.command()
+def start() -> None:
+    """Start the embedded cloud (berg does so by itself when it is needed).
+
+    \b
+    berg local start
+    """
+    port = config.read_file().get("endpoint", "").rpartition(":")[2]
+    say(f"Running at http://127.0.0.1:{control().start(config.local_folder(), int(port or 0))}")
+
+
+@local.command()
+@yes_option
+def stop(yes: bool) -> None:
+    """Stop the embedded cloud and its machines; buckets stay.
+
+    \b
+    berg local stop
+    """
+    confirm_machines("Stop", yes)
+    control().stop(config.local_folder())
+    say("Stopped.")
+
+
+@local.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Show whether the embedded cloud runs, and what its machines can do on this computer.
+
+    \b
+    berg local status --json
+    """
+    values = control().status(config.local_folder())
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+    else:
+        for key, value in values.items():
+            lines = value if isinstance(value, list) else [value]
+            click.echo("\n".join(f"{key if n == 0 else '':<12} {line}" for n, line in enumerate(lines)))
+
+
+@local.command()
+@yes_option
+def reset(yes: bool) -> None:
+    """Stop the embedded cloud and delete all that it holds: machines, buckets, results.
+
+    \b
+    berg local reset -y
+    """
+    if not yes:
+        click.confirm(f"Delete everything in {config.local_folder()}?", abort=True, err=True)
+    control().reset(config.local_folder())
+    say("Deleted.")
+
+
+def confirm_machines(verb: str, yes: bool) -> None:
+    machines = control().status(config.local_folder()).get("machines") or {}
+    if machines and not yes:
+        count = sum(machines.values())
+        say(f"{count} machine{'s' if count > 1 else ''} would be ended. See them: berg list -a")
+        click.confirm(f"{verb} the embedded cloud?", abort=True, err=True)
+
+
+@click.command()
+@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
+@yes_option
+@json_option
+def reap(everybody: bool, yes: bool, as_json: bool) -> None:
+    """Find machines and groups that no live job owns, disks that no machine has, and unused templates of berg's;
+    delete them after asking.
+
+    Machines delete themselves, and Google deletes them at --max-hours: this finds what went wrong all the same.
+
+    \b
+    berg reap
+    berg reap --all --json                   # only look
+    """
+    settings = config.load_ready()
+    from berg import reap
+    from berg.commands import tables
+
+    leftovers = reap.find(settings, None if everybody else settings.user)
+    if as_json:
+        click.echo(json.dumps([vars(each) for each in leftovers], indent=2))
+    elif not leftovers:
+        say("Nothing was left behind.")
+    else:
+        for each in leftovers:
+            age = tables.age(each.created_at)
+            click.echo(f"{each.kind:<8}  {each.name}  {each.place or 'global'}  {age} old: {each.why}")
+        if not yes:
+            click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
+        reap.delete(settings, leftovers)
+        say("Deleted.")

@@ -1,0 +1,121 @@
+"""The commands that lead to machines: ssh, ssh-config, sync, ip."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from berg import BergError, config
+from berg.commands.terminal import name_argument, say
+
+
+@click.command()
+@name_argument()
+@click.argument("command", metavar="[-- CMD…]", nargs=-1)
+@click.option("-L", "forwards", multiple=True, metavar="PORT:HOST:PORT", help="Forward a port; may be repeated.")
+@click.option("-N", "no_command", is_flag=True, help="Only forward ports.")
+@click.option("-t", "terminal", is_flag=True, help="Give CMD a terminal.")
+@click.option("-A", "agent", is_flag=True, help="Let the machine use the keys of your ssh agent.")
+@click.option("--dry-run", is_flag=True, help="Print the ssh command, ready to be run, and stop.")
+def ssh(name, command, forwards, no_command, terminal, agent, dry_run) -> None:
+    """Log in to the machine NAME, or run CMD there; waits while it boots.
+
+    NAME is a machine, a job, or a cluster, whose first machine is meant. This is plain OpenSSH with the key
+    that gcloud uses, too; it exits with the exit code of CMD. Its words are joined by blanks and read by the shell
+    of the machine.
+
+    \b
+    berg ssh my-devbox
+    berg ssh my-devbox -L 6006:localhost:6006 -N     # TensorBoard on http://localhost:6006
+    berg ssh my-devbox -- nvidia-smi
+    tar c data | berg ssh my-devbox -- tar x -C /root
+    """
+    settings = config.load_ready()
+    from berg import ssh
+
+    target = ssh.find_target(settings, name, say)
+    flags = [flag for flag, given in (("-N", no_command), ("-t", terminal), ("-A", agent)) if given]
+    flags += [word for forward in forwards for word in ("-L", forward)]
+    words = ssh.command(settings, target, flags, list(command))
+    if dry_run:
+        click.echo(shlex.join(words))
+        return
+    os.execv(ssh.require("ssh"), words)
+
+
+@click.command(name="ssh-config")
+@click.option("-y", "--install", is_flag=True, help="Add the Include to ~/.ssh/config without asking.")
+def ssh_config(install: bool) -> None:
+    """Make ssh, scp, rsync and editors know my running machines by their names.
+
+    Writes an entry for each to a file of berg's own, which ~/.ssh/config then includes. Run it again when machines
+    came or went.
+
+    \b
+    berg ssh-config
+    rsync -a data my-devbox:/root/
+    """
+    settings = config.load_ready()
+    from berg import ssh
+
+    names = ssh.write_config(settings, say)
+    say(f"Wrote {ssh.config_file()} with {len(names)} machine{'' if len(names) == 1 else 's'}")
+    if not ssh.is_included():
+        line, file = ssh.include_line(), ssh.user_config()
+        if install or (sys.stdin.isatty() and click.confirm(f"Add `{line}` to {file}?", default=True, err=True)):
+            ssh.include()
+            say(f"Added `{line}` to {file}")
+        else:
+            say(f"To use it, put at the beginning of {file}:  {line}\nor run: berg ssh-config --install")
+    for name in names:
+        click.echo(name)
+
+
+@click.command()
+@name_argument()
+@click.option("--once", is_flag=True, help="Push once, and stop.")
+def sync(name: str, once: bool) -> None:
+    """Push the working tree to all machines of NAME, and again whenever a file changes, until Ctrl-C.
+
+    It goes to /root/code/<repo>, where the command runs. What git would add travels: tracked files, and untracked
+    ones that are not ignored. What is deleted here is deleted there. Ignored files on the machines, and what was
+    made there, stay.
+
+    \b
+    berg devbox -n my-devbox
+    berg sync my-devbox
+    berg sync my-devbox --once && berg ssh my-devbox -- "cd code/digits && python train.py"
+    """
+    settings = config.load_ready()
+    from berg.code import push
+
+    try:
+        push.sync(settings, name, Path.cwd(), say, once)
+    except KeyboardInterrupt:
+        if once:
+            raise
+        say("Stopped; what was pushed stays on the machines")
+
+
+@click.command()
+@name_argument()
+@click.option("--internal", is_flag=True, help="The address inside of the network.")
+def ip(name: str, internal: bool) -> None:
+    """Print the address of a machine.
+
+    \b
+    ping $(berg ip digits-1121-0930-x7k)
+    """
+    settings = config.load_ready()
+    from berg import gce, jobs
+
+    found = jobs.find(settings, name)
+    if not found.machine:
+        raise BergError(f"{name} has no machine any more ({found.status})")
+    external, inside = gce.addresses(found.machine)
+    address = inside if internal else external or inside
+    if not address:
+        raise BergError(f"the machine {name} has no address yet ({found.status}). Try again in a moment")
+    click.echo(address)

@@ -1,0 +1,88 @@
+"""What `berg run` does for a sweep: show its jobs, launch or resume it, wait for its end."""
+
+import json
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from berg import BergError, config, launch, sweep
+from berg.commands import tables
+from berg.commands.terminal import say
+
+POLL = 2  # seconds
+
+
+def run(cmd, grid, tasks, parallel, resume, wait, tail, as_json, wishes) -> int:
+    """Launch or resume a sweep; returns the exit code."""
+    if tail:
+        raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
+    if grid and tasks:
+        raise click.UsageError("give --grid or --tasks, not both")
+    if resume:
+        if grid or tasks:
+            raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
+        settings = config.load_ready()
+        count = sweep.resume(settings, resume, parallel, say)
+        say(f"{count} jobs of {resume} run again" if count else f"No job of {resume} failed or was lost")
+        name = resume
+    else:
+        started = start(cmd, grid, tasks, parallel, as_json, wishes)
+        if started is None:
+            return 0
+        settings, name, count = started
+    if as_json:
+        click.echo(json.dumps({"sweep": name, "jobs": count}))
+    return follow(settings, name) if wait else 0
+
+
+def start(cmd, grid, tasks, parallel, as_json, wishes):
+    """Show a sweep and launch it; returns settings, name and number of jobs, or None after a dry run."""
+    for option, value in (("-m", wishes["num_machines"] > 1), ("--each", wishes["each"])):
+        if value:
+            raise BergError(f"{option}: each job of a sweep runs on one machine")
+    for option in ("no_kill", "wait_for_capacity"):
+        if wishes[option]:
+            raise BergError(
+                f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job after another"
+            )
+    rows = sweep.grid(grid) if grid else sweep.tasks(Path(tasks))
+    zones, image, project = wishes.pop("zones"), wishes.pop("image"), wishes.pop("image_project")
+    dry_run, results_dir = wishes.pop("dry_run"), wishes.pop("results_dir")
+    settings = config.load_ready(zones=zones, default_image=image, default_image_project=project)
+    plan = launch.prepare(settings, cmd, folder=Path.cwd(), sweep=True, **wishes)
+    at_once = min(parallel or len(rows), len(rows))
+    plan = replace(plan, rounds=-(-len(rows) // at_once))
+    jobs = sweep.expand(plan, rows, results_dir)
+    say(tables.plan(plan))
+    say(tables.sweep(jobs))
+    hours = len(jobs) * plan.job.max_run_seconds / 3600
+    say(f"{len(jobs):,} jobs on {at_once:,} machines, {hours:,.0f} machine-hours at most\n")
+    if dry_run:
+        click.echo(json.dumps(plan.requests(), indent=2))
+        return None
+    began = time.monotonic()
+    sweep.submit(plan, jobs, at_once, say, tables.sending)
+    name = plan.job.job_name
+    say(f"Submitted {len(jobs):,} jobs after {time.monotonic() - began:.1f} s\n")
+    if not as_json:
+        click.echo(name)
+        say(f"See them:  berg list -v\nLog:       berg log {name}/0")
+        say(f"End them:  berg kill {name}\nResults:   berg fetch {name}\n")
+    return settings, name, len(jobs)
+
+
+def follow(settings, name: str) -> int:
+    """Wait until every job of a sweep is over; 0 if all succeeded."""
+    shown = ""
+    while True:
+        states = Counter(entry.state.state for entry in sweep.states(settings, name) if entry.state)
+        line = tables.counts(states)
+        if line != shown:
+            say(f"{name}: {line}")
+            shown = line
+        if set(states) <= {"SUCCEEDED", "FAILED", "KILLED", "LOST"}:
+            return int(set(states) != {"SUCCEEDED"})
+        time.sleep(POLL)

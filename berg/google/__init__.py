@@ -1,0 +1,1 @@
+"""Google's services behind plain functions."""

@@ -1,0 +1,44 @@
+"""What Google offers: images by their family or name, and zones that have a kind of machine."""
+
+from berg import BergError, gce
+from berg.config import Config
+from berg.google.accelerators import Shape
+
+
+def find_image(config: Config, image: str, project: str) -> str:
+    """Path of an image given by its family or its name; raises BergError if there is neither."""
+    from google.api_core import exceptions
+
+    for path in (f"/global/images/family/{image}", f"/global/images/{image}"):
+        try:
+            found = gce.call(config, "GET", path, project=project, fields="name")
+            return f"projects/{project}/global/images/{found['name']}"
+        except (exceptions.NotFound, exceptions.BadRequest):
+            continue
+    raise BergError(
+        f"no image or image family {image!r} in project {project!r}. "
+        f"List what there is: gcloud compute images list --project {project} --no-standard-images"
+    )
+
+
+def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
+    """Zones to try for a machine: those wanted, then the others of the region; raises BergError where none has it."""
+    kind, name = ("acceleratorTypes", shape.accelerator) if shape.accelerator else ("machineTypes", shape.machine_type)
+    if name.startswith(("custom-", "n1-custom-")):
+        name = "n1-standard-1"  # custom types are in no list; they exist where N1 does
+    offered = set()
+    for page in gce.pages(
+        config, f"/aggregated/{kind}", filter=f"name={name}", fields=f"items/*/{kind}(zone),nextPageToken"
+    ):
+        offered |= {
+            gce.last_part(item["zone"]) for scope in page.get("items", {}).values() for item in scope.get(kind, [])
+        }
+    what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
+    region = wanted[0].rpartition("-")[0] if wanted else config.region
+    zones = wanted + sorted(zone for zone in offered if zone.startswith(f"{region}-") and zone not in wanted)
+    missing = [zone for zone in zones if zone not in offered]
+    if missing or not zones:
+        where = f"zone {missing[0]}" if missing else f"region {config.region}"
+        others = ", ".join(sorted(offered)) or "no zone at all"
+        raise BergError(f"there is no {what} in {where} (or no such place). It is offered in: {others}")
+    return zones

@@ -1,0 +1,1 @@
+"""Compute Engine: state that knows no HTTP, and its handlers."""

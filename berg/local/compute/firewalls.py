@@ -1,0 +1,117 @@
+"""Firewall rules of the network `default`: the four that Google makes with it, and those that are added.
+
+Machines here share the host's network, so no rule does anything. Not covered: patch, update, other networks,
+whether source ranges are valid.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from berg.local.compute.checks import LINK, already_exists, invalid, last, not_found, number_of
+from berg.local.errors import ApiError
+
+if TYPE_CHECKING:
+    from berg.local.compute.state import Compute
+    from berg.local.server import Call
+
+# https://cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc
+EVERYWHERE, INTERNAL = ["0.0.0.0/0"], ["10.128.0.0/9"]
+DEFAULTS = (
+    ("default-allow-icmp", "Allow ICMP from anywhere", EVERYWHERE, [("icmp", "")]),
+    (
+        "default-allow-internal",
+        "Allow internal traffic on the default network",
+        INTERNAL,
+        [("tcp", "0-65535"), ("udp", "0-65535"), ("icmp", "")],
+    ),
+    ("default-allow-rdp", "Allow RDP from anywhere", EVERYWHERE, [("tcp", "3389")]),
+    ("default-allow-ssh", "Allow SSH from anywhere", EVERYWHERE, [("tcp", "22")]),
+)
+PORTS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?")
+KEPT = (
+    *("name", "description", "priority", "allowed", "denied", "direction", "disabled", "logConfig"),
+    *(
+        "sourceRanges",
+        "sourceTags",
+        "sourceServiceAccounts",
+        "targetTags",
+        "targetServiceAccounts",
+        "destinationRanges",
+    ),
+)
+
+
+def rules(compute: Compute, project: str) -> list[dict]:
+    """All rules of a project; changes to the list are kept once the project is saved."""
+    row = compute.project_row(project)
+    if "firewalls" not in row:
+        row["firewalls"] = []
+        for name, description, ranges, kinds in DEFAULTS:
+            allowed = [{"IPProtocol": kind, **({"ports": [ports]} if ports else {})} for kind, ports in kinds]
+            body = {"name": name, "description": description, "priority": 65534, "allowed": allowed}
+            created = {"creationTimestamp": "2026-01-05T01:02:03.000-08:00"}
+            row["firewalls"].append({**rule(project, {**body, "sourceRanges": ranges}), **created})
+    return row["firewalls"]
+
+
+def rule(project: str, body: dict) -> dict:
+    """A Firewall with what Google fills in; raise its refusal of a wrong one."""
+    path = f"projects/{project}/global/firewalls/{body['name']}"
+    network = body.get("network") or "global/networks/default"
+    if last(network) != "default":
+        raise not_found(f"projects/{project}/global/networks/{last(network)}")
+    if bool(body.get("allowed")) == bool(body.get("denied")):
+        why = "Exactly one of the fields must be specified: allowed, denied."
+        raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
+    for item in body.get("allowed") or body.get("denied") or []:
+        if not item.get("IPProtocol"):
+            raise ApiError(400, "required", "Required field 'resource.allowed[0].IPProtocol' not specified")
+        for ports in item.get("ports") or []:
+            if not PORTS.fullmatch(ports) or not int(ports.split("-")[0]) <= int(ports.split("-")[-1]) <= 65535:
+                raise invalid("resource.allowed[0].ports[0]", ports, "Ports must be numbers or ranges up to 65535.")
+    priority = int(body.get("priority", 1000))
+    if not 0 <= priority <= 65535:
+        raise invalid("resource.priority", priority, "Priority must be between 0 and 65535.")
+    kept: dict[str, Any] = {key: body[key] for key in KEPT if body.get(key) not in (None, [])}
+    inbound = kept.setdefault("direction", "INGRESS") == "INGRESS"
+    if inbound and not any(key.startswith("source") for key in kept):
+        kept["sourceRanges"] = EVERYWHERE
+    elif not inbound:
+        kept.setdefault("destinationRanges", EVERYWHERE)
+    kept = {"priority": priority, "disabled": False, "logConfig": {"enable": False}, **kept}
+    same = {"kind": "compute#firewall", "id": number_of(path), "selfLink": LINK + path}
+    return {**same, "network": f"{LINK}projects/{project}/global/networks/default", **kept}
+
+
+def firewalls(compute: Compute, project: str) -> list[tuple[str, dict]]:
+    """The rows of get and list."""
+    return [("global", row) for row in rules(compute, project)]
+
+
+async def insert_firewall(compute: Compute, call: Call) -> dict:
+    project, body = call.params["project"], call.body or {}
+    row, known = rule(project, body), rules(compute, project)
+    if any(each["name"] == row["name"] for each in known):
+        raise already_exists(f"projects/{project}/global/firewalls/{row['name']}")
+    known.append({**row, "creationTimestamp": compute.timestamp()})
+    return changed(compute, call, "insert", row["name"])
+
+
+async def delete_firewall(compute: Compute, call: Call) -> dict:
+    project, name = call.params["project"], call.params["firewall"]
+    known = rules(compute, project)
+    found = [row for row in known if row["name"] == name]
+    if not found:
+        raise not_found(f"projects/{project}/global/firewalls/{name}")
+    known.remove(found[0])
+    return changed(compute, call, "delete", name)
+
+
+def changed(compute: Compute, call: Call, kind: str, name: str) -> dict:
+    project, request_id = call.params["project"], call.params.get("requestId")
+    compute.save_project(project)
+    path = f"projects/{project}/global/firewalls/{name}"
+    operation = compute.operation(project, kind, path, "global", call.principal, clientOperationId=request_id)
+    return compute.finish(operation)

@@ -1,0 +1,201 @@
+"""Images and disks: looked up, made, listed, deleted.
+
+Not covered: snapshots, licences, deprecation schedules, disks that are not made with their machine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from berg.local.compute import catalog
+from berg.local.compute.checks import LINK, already_exists, check_name, invalid, last, not_found, number_of
+from berg.local.compute.listing import listed
+from berg.local.compute.state import Compute
+from berg.local.errors import ApiError
+
+if TYPE_CHECKING:
+    from berg.local.server import Call
+
+
+def image_resource(project: str, image: catalog.Image) -> dict:
+    path = f"projects/{project}/global/images/{image.name}"
+    return {
+        "kind": "compute#image",
+        "id": number_of(path),
+        "name": image.name,
+        "family": image.family,
+        "description": image.description,
+        "creationTimestamp": image.created,
+        "status": "READY",
+        "diskSizeGb": str(image.disk_gb),
+        "archiveSizeBytes": str(image.disk_gb << 28),
+        "architecture": "X86_64",
+        "sourceType": "RAW",
+        "selfLink": LINK + path,
+        "labelFingerprint": "42WmSpB8rSM=",
+        "storageLocations": ["us"],
+    }
+
+
+def images_of(compute: Compute, project: str) -> list[dict]:
+    public = [image_resource(project, image) for image in catalog.IMAGES.get(project, [])]
+    return public + compute.own_images(project)
+
+
+def find(compute: Compute, project: str, name: str) -> dict:
+    for image in images_of(compute, project):
+        if image["name"] == name:
+            return image
+    raise not_found(f"projects/{project}/global/images/{name}")
+
+
+def newest(compute: Compute, project: str, family: str) -> dict:
+    found = [image for image in images_of(compute, project) if image.get("family") == family]
+    if not found:
+        raise not_found(f"projects/{project}/global/images/family/{family}")
+    return max(found, key=lambda image: image["creationTimestamp"])
+
+
+def resolve(compute: Compute, project: str, link: str, field: str) -> dict:
+    """Return the image that a source image link names, by name or by family."""
+    parts = (link.partition("compute/v1/")[2] or link).split("/")
+    owner = parts[parts.index("projects") + 1] if "projects" in parts else project
+    by_family = len(parts) >= 2 and parts[-2] in ("family", "imageFamilyViews")
+    try:
+        return (newest if by_family else find)(compute, owner, parts[-1])
+    except ApiError:
+        raise invalid(field, link, "The referenced image resource cannot be found.") from None
+
+
+def boot_disk(compute: Compute, project: str, zone: str, name: str, given: dict) -> tuple[dict | None, bool, str]:
+    """Return the new boot disk (None if an existing one is attached), whether its image is plain, its link."""
+    if given.get("source"):
+        row = find_disk(compute, project, zone, last(given["source"]))
+        check_unused(row)
+        return None, "debian" in row.get("sourceImage", ""), row["selfLink"]
+    disk, image = new_disk(compute, project, zone, name, given)
+    if (project, zone, disk["name"]) in compute.disks:
+        raise already_exists(f"projects/{project}/zones/{zone}/disks/{disk['name']}")
+    return disk, image.get("family", "").startswith("debian-"), disk["selfLink"]
+
+
+def new_disk(compute: Compute, project: str, zone: str, name: str, given: dict) -> tuple[dict, dict]:
+    """Return the Disk resource for an instance's first disk and the image it is made from."""
+    field = "resource.disks[0].initializeParams"
+    params: dict[str, Any] = given.get("initializeParams", {})
+    if not params.get("sourceImage"):
+        raise invalid("resource.disks[0]", "", "Boot disk must have a source specified.")
+    image = resolve(compute, project, params["sourceImage"], f"{field}.sourceImage")
+    disk_type = last(params.get("diskType", "pd-standard"))
+    if disk_type not in catalog.DISK_TYPES:
+        raise invalid(f"{field}.diskType", params["diskType"], "The referenced diskType resource cannot be found.")
+    size = int(params.get("diskSizeGb", image["diskSizeGb"]))
+    if size < int(image["diskSizeGb"]):
+        why = f"Requested disk size cannot be smaller than the image size ({image['diskSizeGb']} GB)"
+        raise invalid(f"{field}.diskSizeGb", size, why)
+    name = params.get("diskName") or name
+    check_name(f"{field}.diskName", name)
+    base = f"{LINK}projects/{project}/zones/{zone}"
+    disk = {
+        "kind": "compute#disk",
+        "id": number_of(f"{base}/disks/{name}"),
+        "name": name,
+        "status": "READY",
+        "sizeGb": str(size),
+        "type": f"{base}/diskTypes/{disk_type}",
+        "zone": base,
+        "selfLink": f"{base}/disks/{name}",
+        "sourceImage": image["selfLink"],
+        "sourceImageId": image["id"],
+        "physicalBlockSizeBytes": "4096",
+        "architecture": "X86_64",
+        "labelFingerprint": "42WmSpB8rSM=",
+    }
+    if params.get("labels"):
+        disk["labels"] = params["labels"]
+    return disk, image
+
+
+def find_disk(compute: Compute, project: str, zone: str, name: str) -> dict:
+    if (project, zone, name) not in compute.disks:
+        raise not_found(f"projects/{project}/zones/{zone}/disks/{name}")
+    return compute.disks[project, zone, name]
+
+
+def check_unused(disk: dict) -> None:
+    if disk.get("users"):
+        path, user = disk["selfLink"].removeprefix(LINK), disk["users"][0].removeprefix(LINK)
+        message = f"The disk resource '{path}' is already being used by '{user}'"
+        raise ApiError(400, "resourceInUseByAnotherResource", message)
+
+
+# --- methods
+
+
+async def get_image(compute: Compute, call: Call) -> dict:
+    project = call.params["project"]
+    if "family" in call.params:
+        return newest(compute, project, call.params["family"])
+    return find(compute, project, call.params["image"])
+
+
+async def image_family_view(compute: Compute, call: Call) -> dict:
+    return {"image": await get_image(compute, call)}
+
+
+async def list_images(compute: Compute, call: Call) -> dict:
+    rows = images_of(compute, call.params["project"])
+    return listed(call, "image", "globals", [("global", row) for row in rows])
+
+
+async def insert_image(compute: Compute, call: Call) -> dict:
+    """Give the project an image of its own: the same machine under another name, from an image or a disk."""
+    project, body = call.params["project"], call.body or {}
+    name, row = body.get("name", ""), compute.project_row(project)
+    check_name("resource.name", name)
+    path = f"projects/{project}/global/images/{name}"
+    if any(image["name"] == name for image in row["images"]):
+        raise already_exists(path)
+    based_on = {"diskSizeGb": "10"}
+    if body.get("sourceImage"):
+        based_on = resolve(compute, project, body["sourceImage"], "resource.sourceImage")
+    size = int(body.get("diskSizeGb", based_on["diskSizeGb"]))
+    image = image_resource(project, catalog.Image(name, "", "", size, compute.timestamp()))
+    kept = ("family", "description", "labels", "sourceImage", "sourceDisk")
+    image.update({key: body[key] for key in kept if body.get(key)})
+    row["images"].append({key: value for key, value in image.items() if value != ""})
+    compute.save_project(project)
+    return compute.finish(compute.operation(project, "insert", path, "global", call.principal))
+
+
+async def delete_image(compute: Compute, call: Call) -> dict:
+    project, name = call.params["project"], call.params["image"]
+    path = f"projects/{project}/global/images/{name}"
+    row = compute.project_row(project)
+    kept = [image for image in row["images"] if image["name"] != name]
+    if len(kept) == len(row["images"]):
+        raise not_found(path)
+    row["images"] = kept
+    compute.save_project(project)
+    return compute.finish(compute.operation(project, "delete", path, "global", call.principal))
+
+
+async def get_disk(compute: Compute, call: Call) -> dict:
+    return find_disk(compute, call.params["project"], call.params["zone"], call.params["disk"])
+
+
+async def list_disks(compute: Compute, call: Call) -> dict:
+    project = call.params["project"]
+    rows = [(key[1], row) for key, row in compute.disks.items() if key[0] == project]
+    return listed(call, "disk", "zones", rows)
+
+
+async def delete_disk(compute: Compute, call: Call) -> dict:
+    project, zone, name = (call.params[key] for key in ("project", "zone", "disk"))
+    disk = find_disk(compute, project, zone, name)
+    check_unused(disk)
+    del compute.disks[project, zone, name]
+    compute.drop("disks", disk["id"])
+    path = disk["selfLink"].removeprefix(LINK)
+    operation = compute.operation(project, "delete", path, f"zones/{zone}", call.principal, targetId=disk["id"])
+    return compute.finish(operation)

@@ -1,0 +1,211 @@
+"""A machine's life: what turns an instance on and off, and what happens to it by itself.
+
+Transitions hold the lock of their instance: a deletion waits for a boot that has begun. sandbox.py does the work
+on the host; the server that is killed leaves its machines running, and `adopt` takes them over or calls them off.
+
+Not covered: suspend and resume, live migration, automatic restart after a crash. Spot machines are preempted only on
+demand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timezone
+
+from berg.local.compute.state import Compute, Instance
+from berg.local.machines import sandbox
+
+log = logging.getLogger("berg.local")
+
+
+def insert(compute: Compute, instance: Instance, disk: dict | None, operation: dict) -> None:
+    """Make an instance; how it goes is the operation's to tell."""
+    error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
+    failed = error if error and not error.get("instance_lives") else None
+    failed = failed or compute.shortage(instance)
+    if failed:
+        compute.finish(operation, failed)
+        return
+    if instance.zone in compute.stockouts:
+        compute.stockouts[instance.zone] -= 1
+    compute.add(instance, disk)
+    compute.in_background(boot(compute, instance, operation, error))
+
+
+async def start(compute: Compute, instance: Instance, operation: dict) -> None:
+    """Turn a stopped instance on again."""
+    if instance.resource["status"] != "TERMINATED":
+        compute.finish(operation)
+    elif error := compute.shortage(instance):
+        compute.finish(operation, error)
+    else:
+        instance.preempted = False
+        compute.set_status(instance, "PROVISIONING")
+        await boot(compute, instance, operation)
+
+
+async def boot(compute: Compute, instance: Instance, operation: dict, error: dict | None = None) -> None:
+    async with compute.lock(instance):
+        if not await power_on(compute, instance):
+            await power_off(compute, instance, 0)
+            console = sandbox.console_tail(compute.machine_folder(instance))
+            error = {"code": "INTERNAL_ERROR", "message": f"Machine did not boot: {console}"}
+    compute.finish(operation, error)
+
+
+async def power_on(compute: Compute, instance: Instance) -> bool:
+    """Boot a machine; False if this host could not."""
+    if compute.settings.delay:
+        await asyncio.sleep(compute.settings.delay)
+    if not compute.settings.boot:
+        compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
+        return True
+    image = None
+    if not instance.plain_image and compute.image is not None:
+        image = await asyncio.shield(compute.image)
+    compute.set_status(instance, "STAGING")
+    await compute.open_address(instance.address)
+    folder = compute.machine_folder(instance)
+    script = instance.metadata(compute.common_metadata(instance.project)).get("startup-script")
+    machine = sandbox.Machine(folder, instance.name, instance.address, compute.metadata_port, image, script)
+    process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
+    compute.booted[instance.id] = process
+    while not sandbox.is_up(folder):
+        if process.poll() is not None and not sandbox.is_up(folder):
+            return False
+        await asyncio.sleep(0.003)
+    run = instance.resource["scheduling"].get("maxRunDuration")
+    instance.ends_at = compute.now() + int(run["seconds"]) if run else None
+    if instance.ends_at:
+        ends = datetime.fromtimestamp(instance.ends_at, timezone.utc).isoformat(timespec="milliseconds")
+        instance.resource["resourceStatus"] = {"scheduling": {"terminationTimestamp": ends}}
+    compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
+    watch(compute, instance)
+    return True
+
+
+def watch(compute: Compute, instance: Instance) -> None:
+    """See a machine that ends by itself, and end one whose time is over."""
+    tasks = [asyncio.ensure_future(see_end(compute, instance))]
+    if instance.ends_at is not None:
+        tasks.append(asyncio.ensure_future(end_in_time(compute, instance, instance.ends_at)))
+    compute.watches[instance.id] = tasks
+
+
+async def see_end(compute: Compute, instance: Instance) -> None:
+    await sandbox.ended(compute.machine_folder(instance), compute.sandbox)
+    # A host process that ended inside a transition is that transition's business.
+    if instance.resource["status"] == "RUNNING":
+        log.info("%s powered itself off", instance.name)
+        async with compute.lock(instance):
+            if instance.resource["status"] == "RUNNING":
+                await power_off(compute, instance, 0)
+
+
+async def end_in_time(compute: Compute, instance: Instance, ends_at: float) -> None:
+    await asyncio.sleep(max(0.0, ends_at - compute.now()))
+    terminate(compute, instance, "compute.instances.scheduledTermination")
+
+
+async def take_down(compute: Compute, instance: Instance, grace: float | None) -> None:
+    """SIGTERM, `grace` seconds, SIGKILL. Leaves the instance STOPPING: what it is next, the caller knows."""
+    current = asyncio.current_task()
+    for task in compute.watches.pop(instance.id, []):
+        if task is not current:
+            task.cancel()
+    compute.set_status(instance, "STOPPING")
+    grace = compute.settings.grace if grace is None else grace
+    await sandbox.shut_down(compute.machine_folder(instance), compute.sandbox, grace)
+    process = compute.booted.pop(instance.id, None)
+    if process is not None:
+        await asyncio.to_thread(process.wait)
+    await compute.close_address(instance.address)
+    instance.ends_at = None
+
+
+async def power_off(compute: Compute, instance: Instance, grace: float | None) -> None:
+    """Take a machine down, to TERMINATED. Its disk stays."""
+    await take_down(compute, instance, grace)
+    compute.set_status(instance, "TERMINATED", lastStopTimestamp=compute.timestamp())
+
+
+async def stop(compute: Compute, instance: Instance, operation: dict, grace: float | None = None) -> None:
+    async with compute.lock(instance):
+        if compute.is_there(instance) and instance.resource["status"] != "TERMINATED":
+            await power_off(compute, instance, grace)
+    compute.finish(operation)
+
+
+async def delete(compute: Compute, instance: Instance, operation: dict, grace: float | None = None) -> None:
+    async with compute.lock(instance):
+        if compute.is_there(instance):
+            await take_down(compute, instance, grace)
+            folder = compute.machine_folder(instance)
+            if folder.exists():
+                await asyncio.to_thread(sandbox.remove, folder)
+            compute.forget(instance)
+    compute.finish(operation)
+
+
+async def reset(compute: Compute, instance: Instance, operation: dict) -> None:
+    """Cut the power and put it back; the disk stays."""
+    async with compute.lock(instance):
+        if compute.is_there(instance):
+            await take_down(compute, instance, 0)
+            await power_on(compute, instance)
+    compute.finish(operation)
+
+
+def terminate(compute: Compute, instance: Instance, kind: str, grace: float | None = None) -> dict:
+    """End an instance the way its termination action says, on Google's behalf."""
+    operation = compute.operation_on(instance, kind)
+    end = delete if instance.resource["scheduling"].get("instanceTerminationAction") == "DELETE" else stop
+    compute.in_background(end(compute, instance, operation, grace))
+    return operation
+
+
+def preempt(compute: Compute, instance: Instance, grace: float | None = None) -> dict:
+    """What Google does to a Spot machine: the metadata flag, the power button, 30 s, off."""
+    instance.preempted = True
+    compute.save(instance)
+    return terminate(compute, instance, "compute.instances.preempted", grace)
+
+
+def crash(compute: Compute, instance: Instance) -> None:
+    """Cut the power. `see_end` finds the machine off."""
+    sandbox.send(compute.machine_folder(instance), compute.sandbox, sandbox.signal.SIGKILL)
+
+
+async def cut_off(compute: Compute, instance: Instance, cut: bool) -> None:
+    """Take a machine off the network, or put it back."""
+    instance.cut = cut
+    compute.save(instance)
+    await (compute.close_address if cut else compute.open_address)(instance.address)
+
+
+async def adopt(compute: Compute) -> None:
+    """After a start of the server: take over machines that run, settle those that do not."""
+    going_on = {group.deletion for group in compute.groups.values()}
+    for operation in compute.operations.values():
+        if operation["status"] != "DONE" and operation["name"] not in going_on:
+            compute.finish(operation)
+    for instance in list(compute.instances.values()):
+        folder = compute.machine_folder(instance)
+        if instance.resource["status"] == "RUNNING" and sandbox.alive(folder, compute.sandbox):
+            if not instance.cut:
+                await compute.open_address(instance.address)
+            watch(compute, instance)
+        elif instance.resource["status"] != "TERMINATED":
+            await power_off(compute, instance, 0)
+    kept = {instance.id for instance in compute.instances.values()}
+    for folder in (compute.folder.parent / "machines").glob("*"):
+        if folder.name not in kept:
+            await asyncio.to_thread(sandbox.remove, folder)
+
+
+async def close(compute: Compute) -> None:
+    """End every machine, before the server ends."""
+    compute.closing = True
+    running = [i for i in compute.instances.values() if i.resource["status"] != "TERMINATED"]
+    await asyncio.gather(*(stop(compute, i, compute.operation_on(i, "stop")) for i in running))

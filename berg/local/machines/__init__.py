@@ -1,0 +1,1 @@
+"""An instance as a small machine of this computer."""

@@ -1,0 +1,446 @@
+"""An instance as a Linux sandbox: its file system, its processes, its console.
+
+A machine is a process tree in mount, uts, ipc and pid namespaces (and a user namespace where the server is not
+root). Its folder in the state folder holds everything it owns:
+
+    machines/<id>/rootfs/       the skeleton of its root: /tmp, /run, /home, /mnt, mount points
+    machines/<id>/upper/ work/  overlays: what it changed in /usr /etc /var /opt /srv and /root
+    machines/<id>/root/         its /root where overlays do not work
+    machines/<id>/ssh/          its /etc/ssh, see sshd.py
+    machines/<id>/serial.log    what it wrote to the serial console
+    machines/<id>/init.pid      process id and start time of its first process
+
+It sees the host's programs and configuration, never the host's home folders; what it writes is its own and
+vanishes with it. Its environment is clean but for the address of its metadata server and the host's network
+settings: *_proxy, PIP_*, SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE.
+
+Its image is the host plus a prepared /root, made once per state folder: /root/anaconda3 (the image's python, a
+virtual environment with pip), /root/berg/venv (a link to the python environment of the server, so the machine
+has berg's dependencies like a golden image), /root/code. Plain images have an empty /root.
+
+Not covered: a network namespace of its own (machines share the host's ports, each has a loopback address), memory
+and cpu limits, devices, folders mounted separately below /usr /etc /var /opt /srv. It is no security boundary:
+where the server is root, so is the machine. As an ordinary user the host's system files belong to nobody inside,
+so a package manager cannot replace them. shutdown-script and startup-script-url are not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from berg.local.machines import sshd
+
+BOOT = Path(__file__).with_name("boot.sh")
+OVERLAID = ("usr", "etc", "var", "opt", "srv")
+SKELETON = (
+    *OVERLAID,
+    "root",
+    "home",
+    "run",
+    "mnt",
+    "media",
+    "boot",
+    "workspace",
+    "proc",
+    "sys",
+    "dev",
+    "old",
+)
+PASSED_ON = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+SCRIPT = "tmp/metadata-scripts/startup-script"
+POWER_OFF = "#!/bin/sh\n# The first process of this machine takes SIGTERM as its power button.\nexec kill -TERM 1\n"
+
+LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
+
+PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """What this host lets us build: `files` is overlay, bind or plain; `user` whether it takes a user namespace."""
+
+    files: str
+    user: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    folder: Path
+    name: str
+    address: str  # its own address in 127.0.0.0/8
+    metadata_port: int
+    image: Path | None  # the image's /root; None for an empty one
+    startup_script: str | None
+
+
+def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
+    """Start a machine; it is up once `first_process` knows it. The caller reaps the returned process."""
+    prepare_folder(machine, sandbox)
+    folder = str(machine.folder)
+    command = [str(BOOT), sandbox.files, folder, str(machine.image or machine.folder / "empty"), machine.name]
+    if sandbox.files != PLAIN:
+        user = ["--user", "--map-root-user"] if sandbox.user else []
+        flags = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
+        command = ["unshare", *user, *flags, "bash", *command, *map(str, python_folders())]
+    else:
+        command = ["bash", *command]
+    with (machine.folder / "serial.log").open("ab") as console:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            env=environment(machine),
+            cwd="/",
+            umask=0o022,  # the server's own is for private files
+            start_new_session=True,
+        )
+
+
+def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
+    """Lay out a machine's folder; at a later boot keep its disk, but empty /tmp and /run."""
+    folder, root = machine.folder, machine.folder / "rootfs"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "init.pid").unlink(missing_ok=True)
+    for name in ("tmp", "run", "old"):
+        if (root / name).exists():
+            remove(root / name)
+    for path in (root, *(root / name for name in SKELETON), *(folder / "upper" / name for name in OVERLAID)):
+        make_public(path)
+    (root / "tmp").mkdir(mode=0o1777)
+    (root / "tmp").chmod(0o1777)
+    (folder / "empty").mkdir(exist_ok=True)
+    (folder / "upper/root").mkdir(exist_ok=True)
+    for name in (*OVERLAID, "root"):
+        (folder / "work" / name).mkdir(parents=True, exist_ok=True)
+    write_system_files(machine)
+    if sandbox.files != PLAIN:
+        runs_sshd = not ssh_obstacle(sandbox) and machine.address != LOCALHOST
+        variables = {name: value for name, value in environment(machine).items() if name not in ("HOME", "TERM")}
+        sshd.prepare(folder, machine.address, variables, runs_sshd)
+    if sandbox.files == BIND:
+        own_root(machine, root / "root")
+    elif sandbox.files == PLAIN:
+        own_root(machine, folder / "root")
+    if machine.startup_script is not None:
+        script = root / SCRIPT
+        script.parent.mkdir(mode=0o700)
+        script.touch(mode=0o700)
+        script.write_text(machine.startup_script)
+
+
+def make_public(folder: Path) -> None:
+    """Make a folder that users of the machine other than root may enter, whatever the server's umask."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+
+
+def write_system_files(machine: Machine) -> None:
+    etc = machine.folder / "upper/etc"
+    (etc / "hostname").write_text(machine.name + "\n")
+    # Written on its own: container runtimes mount the host's file, and a mount does not show through an overlay.
+    resolver = Path("/etc/resolv.conf")
+    (etc / "resolv.conf").write_text(resolver.read_text() if resolver.exists() else "")
+    (etc / "hosts").write_text(
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+        f"{machine.address} {machine.name} metadata.google.internal metadata\n"
+        # google-auth asks this host about every service account it meets, in the background, with its token.
+        # A token of the embedded cloud is none of Google's business: nothing answers at this address.
+        f"{machine.address} iamcredentials.googleapis.com\n"
+    )
+    for name in ("hostname", "resolv.conf", "hosts"):
+        (etc / name).chmod(0o644)
+    make_public(machine.folder / "upper/usr/sbin")
+    for name in ("poweroff", "halt", "shutdown"):
+        program = machine.folder / "upper/usr/sbin" / name
+        program.write_text(POWER_OFF)
+        program.chmod(0o755)
+
+
+def ssh_obstacle(sandbox: Sandbox) -> str:
+    """Why machines run no ssh server here; "" if they do."""
+    missing = "that takes namespaces" if sandbox.files == PLAIN else ""
+    missing = missing or ("that takes a root outside of user namespaces" if sandbox.user else "")
+    return sshd.obstacle() or missing
+
+
+def own_root(machine: Machine, root: Path) -> None:
+    """Copy the image's /root, once: without overlays every machine needs its own."""
+    if root.exists() and any(root.iterdir()):
+        return
+    if machine.image is None:
+        root.mkdir(exist_ok=True)
+        return
+    subprocess.run(["cp", "-a", "--reflink=auto", "-T", machine.image, root], check=True)
+
+
+def environment(machine: Machine) -> dict[str, str]:
+    """Everything a machine's processes inherit from outside; see the module's docstring."""
+    metadata_server = f"{machine.address}:{machine.metadata_port}"
+    passed_on = {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower().endswith("_proxy") or name.startswith("PIP_") or name in PASSED_ON
+    }
+    return {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "GCE_METADATA_HOST": metadata_server,
+        "GCE_METADATA_IP": metadata_server,
+        **passed_on,
+    }
+
+
+def python_folders() -> list[Path]:
+    """Folders of this process's python that a machine would not see otherwise, outermost first."""
+    executable = Path(sys.executable)
+    installation = executable.resolve().parent.parent
+    prefixes = {Path(sys.prefix), Path(sys.base_prefix), installation}
+    prefixes |= {prefix.resolve() for prefix in prefixes}
+    if executable.is_symlink():
+        prefixes.add(executable.parent.joinpath(executable.readlink()).parent.parent)
+    visible = [Path("/") / name for name in OVERLAID]
+    kept: list[Path] = []
+    for prefix in sorted(prefixes):
+        if not any(prefix.is_relative_to(folder) for folder in visible + kept):
+            kept.append(prefix)
+    return kept
+
+
+def is_up(folder: Path) -> bool:
+    """Whether the machine's first process has said who it is. The file is there before its one line is."""
+    try:
+        return (folder / "init.pid").stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def first_process(folder: Path) -> int | None:
+    """Process id of a machine's first process, if it is alive."""
+    try:
+        pid, start_time = (folder / "init.pid").read_text().split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    state, started = fields[0], fields[19]
+    return int(pid) if started == start_time and state not in "ZX" else None
+
+
+def plain_processes(folder: Path) -> list[int]:
+    """Processes of a plain machine: they carry its folder in their environment, unless they cleared it."""
+    mark, argument = b"BERG_MACHINE=" + os.fsencode(folder), os.fsencode(folder)
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            # A shell that has forked but not yet started its program shows only boot.sh's own
+            # arguments. They are looked at first, or a start between the two looks would be missed.
+            if entry.name.isdigit() and (
+                argument in (entry / "cmdline").read_bytes().split(b"\0")
+                or mark in (entry / "environ").read_bytes().split(b"\0")
+            ):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def send(folder: Path, sandbox: Sandbox, number: signal.Signals) -> None:
+    """Press the power button (SIGTERM) or cut the power (SIGKILL: nothing in the machine survives it)."""
+    pids = plain_processes(folder) if sandbox.files == PLAIN else []
+    first = first_process(folder)
+    for pid in [*pids, *([first] if first else [])]:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def alive(folder: Path, sandbox: Sandbox) -> bool:
+    return first_process(folder) is not None or (sandbox.files == PLAIN and bool(plain_processes(folder)))
+
+
+async def ended(folder: Path, sandbox: Sandbox) -> None:
+    """Return once no process of the machine is left."""
+    pid = first_process(folder)
+    if pid is not None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            descriptor = -1
+        if descriptor >= 0:
+            await readable(descriptor)
+    while alive(folder, sandbox):
+        await asyncio.sleep(0.02)
+
+
+async def readable(descriptor: int) -> None:
+    """Wait for a pidfd: it turns readable when the process, and with it its pid namespace, is gone."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    loop.add_reader(descriptor, done.cancel)
+    try:
+        await asyncio.wait([done])
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def shut_down(folder: Path, sandbox: Sandbox, grace: float) -> None:
+    """SIGTERM to every process, wait until all are gone or `grace` seconds have passed, then SIGKILL."""
+    deadline = time.monotonic() + grace
+    gone = asyncio.ensure_future(ended(folder, sandbox))
+    while not gone.done() and time.monotonic() < deadline:
+        # Repeated, because the first process ignores a signal that comes before it has set its trap.
+        send(folder, sandbox, signal.SIGTERM)
+        await asyncio.wait([gone], timeout=min(0.5, max(0.0, deadline - time.monotonic())))
+    while not gone.done():
+        send(folder, sandbox, signal.SIGKILL)
+        await asyncio.wait([gone], timeout=0.1)
+    await gone
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder with everything in it, the closed working folders of overlays included."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        subprocess.run(["chmod", "-R", "u+rwx", folder], check=False, capture_output=True)
+        shutil.rmtree(folder)
+
+
+def wait_for_boot(folder: Path, process: subprocess.Popen[bytes], seconds: float = 30) -> bool:
+    """Whether the machine came up (blocking; for probes and image making)."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if is_up(folder):
+            return True
+        if process.poll() is not None:
+            return is_up(folder)
+        time.sleep(0.002)
+    return False
+
+
+def abilities(folder: Path) -> dict:
+    """Try what this host allows, in a scratch folder; say in sentences what machines will lack."""
+    if not shutil.which("unshare"):
+        return describe(Sandbox(PLAIN), "the program `unshare` (package util-linux) is missing")
+    reason = ""
+    users = [False, True] if os.geteuid() == 0 else [True]
+    for sandbox in [Sandbox(files, user) for files in (OVERLAY, BIND) for user in users]:
+        probe = Machine(folder / "probe", "probe", LOCALHOST, 0, None, "#!/bin/sh\nexec kill -TERM 1\n")
+        process = boot(probe, sandbox)
+        works = wait_for_boot(probe.folder, process)
+        if not works:
+            process.kill()
+        process.wait()
+        if not works:
+            reason = (probe.folder / "serial.log").read_text().strip().rpartition("\n")[2]
+        remove(probe.folder)
+        if works:
+            return describe(sandbox, reason)
+    return describe(Sandbox(PLAIN), reason)
+
+
+def describe(sandbox: Sandbox, reason: str) -> dict:
+    limits = []
+    if sandbox.files == BIND:
+        limits.append(f"Overlay mounts do not work here ({reason}): machines see /usr, /etc, /var read-only.")
+    if sandbox.files == PLAIN:
+        limits.append(
+            f"Namespaces do not work here ({reason}): machines are plain process trees that share the host's "
+            "name, files and /tmp. The folder that BERG_ROOT names stands for their /root."
+        )
+    if sandbox.user:
+        limits.append(
+            "Without root, apt-get does not work in machines (the system's files belong to nobody there), and "
+            "metadata servers do not answer on port 80 (GCE_METADATA_HOST tells the port that does)."
+        )
+    if obstacle := ssh_obstacle(sandbox):
+        limits.append(f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work.")
+    limits.append("Machines share the host's network ports; each has a loopback address of its own.")
+    return {
+        "namespaces": sandbox.files != PLAIN,
+        "overlay": sandbox.files == OVERLAY,
+        "own_root": sandbox.files != PLAIN,
+        "user_namespace": sandbox.user,
+        "files": sandbox.files,
+        "limits": limits,
+    }
+
+
+def own_root_of(folder: Path, sandbox: Sandbox) -> Path:
+    """Where the host finds a machine's /root; with overlays, the part of it that differs from the image."""
+    return folder / {OVERLAY: "upper/root", BIND: "rootfs/root", PLAIN: "root"}[sandbox.files]
+
+
+class Interrupted(Exception):
+    """The server was told to stop while it made the image."""
+
+
+def make_image(folder: Path, sandbox: Sandbox, stopped: Callable[[], bool] = lambda: False) -> Path:
+    """Make `folder/root`, the image's /root, unless it is there. Takes seconds, nearly all of them pip's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # several clouds may share an image folder
+        while not (folder / "root").exists():
+            if stopped():
+                raise Interrupted
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+                continue
+            if not (folder / "root").exists():
+                build_image(folder, sandbox, stopped)
+    return folder / "root"
+
+
+def build_image(folder: Path, sandbox: Sandbox, stopped: Callable[[], bool]) -> None:
+    for left in folder.glob("builder*"):  # of a server that was killed
+        while alive(left, sandbox):
+            send(left, sandbox, signal.SIGKILL)
+            time.sleep(0.01)
+        remove(left)
+    # Built inside a machine, because a virtual environment has its own path written all over it.
+    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    script = f'#!/bin/sh\ncd "${{BERG_ROOT:-/root}}" && "{python}" -m venv anaconda3 >venv.log 2>&1\necho $? >status\n'
+    builder = Machine(folder / f"builder-{os.getpid()}", "image-builder", LOCALHOST, 0, None, script)
+    root = own_root_of(builder.folder, sandbox)
+    process = boot(builder, sandbox)
+    wait_for_boot(builder.folder, process)  # what is not up yet cannot be found and killed below
+    while not (root / "status").exists() and process.poll() is None and not stopped():
+        time.sleep(0.02)
+    while alive(builder.folder, sandbox):
+        send(builder.folder, sandbox, signal.SIGKILL)
+        time.sleep(0.01)
+    process.wait()
+    if stopped():
+        raise Interrupted
+    if not (root / "status").exists():
+        raise RuntimeError(f"making the machines' image was interrupted: {console_tail(builder.folder)}")
+    if (root / "status").read_text().strip() != "0":
+        remove(root / "anaconda3")  # no ensurepip here (python3-venv); venv.log tells
+    (root / "status").unlink()
+    (root / "code").mkdir()
+    (root / "berg").mkdir()
+    (root / "berg/venv").symlink_to(sys.prefix)
+    root.rename(folder / "root")
+    remove(builder.folder)
+
+
+def console_tail(folder: Path) -> str:
+    """The last line on a machine's console: why it did not boot."""
+    try:
+        return (folder / "serial.log").read_text(errors="replace").strip().rpartition("\n")[2]
+    except OSError:
+        return "its console is empty"

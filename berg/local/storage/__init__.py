@@ -1,0 +1,1 @@
+"""Cloud Storage: state that knows no HTTP, and its handlers."""

@@ -1,0 +1,263 @@
+"""Handlers of the Cloud Storage methods on buckets and on objects' metadata. Media is in media.py.
+
+Not covered: ACLs, object versions, soft delete, holds, retention, encryption keys, lifecycle
+rules (kept, never applied), folders and managed folders, notifications, HMAC keys, the XML API.
+"""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import re
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from berg.local.errors import ApiError
+from berg.local.storage import buckets, media, policies
+from berg.local.storage.checks import (
+    WRITABLE,
+    check_conditions,
+    check_name,
+    check_supported,
+    find_bucket,
+    find_object,
+    origin,
+    present,
+    written,
+)
+from berg.local.storage.state import concatenate
+
+if TYPE_CHECKING:
+    from berg.local.server import Call, Cloud, Handler
+
+MAX_PAGE = 1000
+MAX_SOURCES = 32  # of one compose
+
+
+def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
+    """Return the handler of every method that is served, by method id."""
+    table = {
+        **buckets.TABLE,
+        **policies.TABLE,
+        "storage.objects.insert": media.insert,
+        "storage.objects.get": get,
+        "storage.objects.list": list_objects,
+        "storage.objects.patch": patch,
+        "storage.objects.update": update,
+        "storage.objects.delete": delete,
+        "storage.objects.compose": compose,
+        "storage.objects.copy": copy,
+        "storage.objects.rewrite": rewrite,
+        "storage.objects.move": move,
+    }
+    return {method: functools.partial(handler, cloud) for method, handler in table.items()}
+
+
+async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
+    resource = find_object(cloud, call)
+    check_conditions(call.params, resource, reading=True)
+    if call.params.get("alt") == "media":
+        return await media.download(cloud, call, resource)
+    return present(resource, origin(call))
+
+
+async def list_objects(cloud: "Cloud", call: "Call") -> dict:
+    params = call.params
+    find_bucket(cloud, call)
+    limit = min(params.get("maxResults") or MAX_PAGE, MAX_PAGE)
+    glob, prefix = None, params.get("prefix", "")
+    if "matchGlob" in params:
+        glob, literal = translate_glob(params["matchGlob"])
+        prefix = prefix or literal
+    start = params.get("startOffset", "").encode()
+    if params.get("pageToken"):
+        start = read_page_token(params["pageToken"])
+    if params.get("softDeleted"):
+        return {"kind": "storage#objects"}  # nothing is ever kept after its deletion
+    items, prefixes, following = cloud.storage.list_objects(
+        params["bucket"],
+        prefix,
+        params.get("delimiter", ""),
+        start,
+        params.get("endOffset", "").encode(),
+        limit,
+        params.get("includeTrailingDelimiter", False),
+        glob,
+    )
+    answer: dict[str, Any] = {"kind": "storage#objects"}
+    if items:
+        base = origin(call)
+        answer["items"] = [present(item, base) for item in items]
+    if prefixes:
+        answer["prefixes"] = prefixes
+    if following is not None:
+        answer["nextPageToken"] = page_token(following)
+    return answer
+
+
+def page_token(following: bytes) -> str:
+    return base64.urlsafe_b64encode(following).decode()
+
+
+def read_page_token(token: str) -> bytes:
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True)
+    except ValueError:
+        raise ApiError(400, "invalid", f"Invalid page token: {token}") from None
+
+
+def translate_glob(glob: str) -> tuple[re.Pattern[str], str]:
+    """Return a matchGlob pattern as a regular expression, and the literal text that it begins with.
+
+    `**` crosses slashes, `*` and `?` do not; `[a-z]`, `[!a-z]` and `{one,two}` as documented.
+    """
+    out, at, depth = "", 0, 0
+    while at < len(glob):
+        char = glob[at]
+        charset = re.compile(r"\[(!?)([^\[\]]+)\]").match(glob, at)
+        if glob.startswith("**", at):
+            out, at = out + ".*", at + 1
+        elif char == "*":
+            out += "[^/]*"
+        elif char == "?":
+            out += "[^/]"
+        elif charset:
+            inside = charset[2].replace("\\", "\\\\").replace("^", "\\^")
+            out, at = out + f"[{'^' if charset[1] else ''}{inside}]", charset.end() - 1
+        elif char == "{":
+            out, depth = out + "(?:", depth + 1
+        elif char == "}" and depth:
+            out, depth = out + ")", depth - 1
+        elif char == "," and depth:
+            out += "|"
+        else:
+            out += re.escape(char)
+        at += 1
+    literal = re.match(r"[^*?\[{]*", glob)
+    try:
+        return re.compile(out, re.DOTALL), literal[0] if literal else ""
+    except re.error:
+        raise ApiError(400, "invalid", f"Invalid matchGlob: {glob}") from None
+
+
+async def patch(cloud: "Cloud", call: "Call") -> dict:
+    """Change the fields that the body names; null removes one. `metadata` is merged key by key."""
+    resource, body = find_object(cloud, call), call.body or {}
+    check_conditions(call.params, resource)
+    check_supported(cloud, call, body)
+    for key in WRITABLE & set(body):
+        if body[key] is None:
+            resource.pop(key, None)
+        elif key == "metadata":
+            merged = {**resource.get("metadata", {}), **body["metadata"]}
+            resource["metadata"] = {name: value for name, value in merged.items() if value is not None}
+        else:
+            resource[key] = body[key]
+    resource.setdefault("storageClass", "STANDARD")
+    return present(cloud.storage.change(resource), origin(call))
+
+
+async def update(cloud: "Cloud", call: "Call") -> dict:
+    """Replace all writable fields by those of the body."""
+    resource, body = find_object(cloud, call), call.body or {}
+    check_conditions(call.params, resource)
+    check_supported(cloud, call, body)
+    fixed = {key: value for key, value in resource.items() if key not in WRITABLE}
+    fixed["storageClass"] = resource["storageClass"]
+    return present(cloud.storage.change({**fixed, **written(body)}), origin(call))
+
+
+async def delete(cloud: "Cloud", call: "Call") -> None:
+    resource = find_object(cloud, call)
+    check_conditions(call.params, resource)
+    cloud.storage.delete(resource)
+
+
+async def compose(cloud: "Cloud", call: "Call") -> dict:
+    """Concatenate 1 to 32 objects of one bucket into one; it has a crc32c but no md5."""
+    body, bucket, name = call.body or {}, call.params["destinationBucket"], call.params["destinationObject"]
+    find_bucket(cloud, call, bucket)
+    check_name(name)
+    check_supported(cloud, call, body.get("destination") or {})
+    wanted = body["sourceObjects"]
+    if not 1 <= len(wanted) <= MAX_SOURCES:
+        count = len(wanted)
+        raise ApiError(
+            400, "invalid", f"The number of source components provided ({count}) is not in [1, {MAX_SOURCES}]"
+        )
+    storage = cloud.storage
+    check_conditions(call.params, storage.find(bucket, name))
+    sources = []
+    for item in wanted:
+        source = find_object(cloud, call, bucket, item["name"], item.get("generation"))
+        expected = (item.get("objectPreconditions") or {}).get("ifGenerationMatch")
+        if expected is not None:
+            check_conditions({"ifGenerationMatch": int(expected)}, source)
+        sources.append(source)
+    content = storage.new_content()
+    content.md5 = None  # composed objects have none
+    try:
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context(storage.open_content(source)) for source in sources]
+            await asyncio.to_thread(concatenate, files, content)
+        check_conditions(call.params, storage.find(bucket, name))  # again: copying took its time
+        # Its hashes say nothing: gcloud sends those of the first source in it.
+        resource = written_fields(body.get("destination") or {}, sources[0])
+    except BaseException:
+        content.discard()
+        raise
+    resource["name"] = name
+    resource.update(content.hashes())
+    resource["componentCount"] = sum(source.get("componentCount", 1) for source in sources)
+    composed = storage.commit(bucket, resource, content)
+    if body.get("deleteSourceObjects"):
+        for source in sources:
+            if storage.find(bucket, source["name"]) == source:
+                storage.delete(source)
+    return present(composed, origin(call))
+
+
+def written_fields(body: dict, source: dict) -> dict:
+    """Metadata of a new object made from others: as the body says, or as the source's if it says nothing."""
+    fields = body if WRITABLE & set(body) else source
+    return {"storageClass": source["storageClass"], **written(fields)}
+
+
+def copy_object(cloud: "Cloud", call: "Call") -> dict:
+    """What copy, rewrite and move share; returns the new object's resource. Takes no time: see `copy`."""
+    params, body = call.params, call.body or {}
+    source_bucket = params.get("sourceBucket") or params["bucket"]
+    bucket, name = params.get("destinationBucket") or params["bucket"], params["destinationObject"]
+    find_bucket(cloud, call, bucket)
+    check_name(name)
+    check_supported(cloud, call, body, bucket)
+    source = find_object(cloud, call, source_bucket, params["sourceObject"], params.get("sourceGeneration"))
+    check_conditions(params, source, prefix="ifSource")
+    check_conditions(params, cloud.storage.find(bucket, name))
+    return cloud.storage.copy(source, bucket, {**written_fields(body, source), "name": name})
+
+
+async def copy(cloud: "Cloud", call: "Call") -> dict:
+    return present(copy_object(cloud, call), origin(call))
+
+
+async def rewrite(cloud: "Cloud", call: "Call") -> dict:
+    """Copy in one go: `rewriteToken` is never needed, as within one location of the real service."""
+    resource = copy_object(cloud, call)
+    return {
+        "kind": "storage#rewriteResponse",
+        "totalBytesRewritten": resource["size"],
+        "objectSize": resource["size"],
+        "done": True,
+        "resource": present(resource, origin(call)),
+    }
+
+
+async def move(cloud: "Cloud", call: "Call") -> dict:
+    """Rename an object within its bucket."""
+    if call.params["sourceObject"] == call.params["destinationObject"]:
+        raise ApiError(400, "invalid", "The source and the destination of a move must differ")
+    resource = copy_object(cloud, call)
+    cloud.storage.delete(find_object(cloud, call, call.params["bucket"], call.params["sourceObject"]))
+    return present(resource, origin(call))

@@ -1,0 +1,43 @@
+"""Handlers of the IAM policies of buckets. What policies may hold stands in iam.py, what they do in permissions.py.
+
+Not covered: policies of single objects and of managed folders.
+"""
+
+from typing import TYPE_CHECKING
+
+from berg.local.errors import ApiError
+from berg.local.identity.iam import is_stale
+from berg.local.identity.permissions import allowed
+from berg.local.storage.checks import find_bucket, policy_of
+
+if TYPE_CHECKING:
+    from berg.local.server import Call, Cloud
+
+
+async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
+    return policy_of(cloud, find_bucket(cloud, call))
+
+
+async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
+    """Keep a policy; `etag` must be that of the policy it replaces."""
+    bucket, body = find_bucket(cloud, call), call.body or {}
+    if is_stale(body.get("etag"), policy_of(cloud, bucket)["etag"]):
+        raise ApiError(412, "conditionNotMet", "The policy has changed since it was read: wrong etag")
+    bindings = cloud.iam.checked(f"projects/{bucket['project']}/buckets/{bucket['name']}", body)
+    cloud.storage.set_policy(bucket["name"], {"bindings": bindings, "version": 1})
+    return policy_of(cloud, bucket)
+
+
+async def test_iam_permissions(cloud: "Cloud", call: "Call") -> dict:
+    bucket = find_bucket(cloud, call)
+    resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
+    asked = call.params["permissions"]
+    held = [permission for permission in asked if allowed(cloud, call.principal, permission, resource)]
+    return {"kind": "storage#testIamPermissionsResponse", **({"permissions": held} if held else {})}
+
+
+TABLE = {
+    "storage.buckets.getIamPolicy": get_iam_policy,
+    "storage.buckets.setIamPolicy": set_iam_policy,
+    "storage.buckets.testIamPermissions": test_iam_permissions,
+}

@@ -1,0 +1,346 @@
+"""One attempt at a job on this machine: its state, its log, its mirrors, and the process that runs.
+
+Threads mirror the log and the results, and wait for word from outside: somebody kills the job, Google
+preempts the machine, the time is up.
+"""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from berg import BergError, config, gce, job
+from berg.google.storage import Bucket, Changed
+from berg.machine import boot, cluster
+from berg.sync import Mirror
+
+RESULTS = boot.ROOT / "berg_results"
+COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
+GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
+PREEMPTION_GRACE = 15  # of the 30 seconds that Google gives; the rest is for the last results
+PREEMPTED = ("FAILED", "Google preempted the machine")
+# A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
+SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
+HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
+LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
+
+
+held: list = []  # the file whose lock says that this process is the machine's worker
+
+
+class Stopped(Exception):
+    """The job ends before its command does."""
+
+
+class NoJob(BergError):
+    """The job was taken back: its laptop gave up while Google was still making the machine."""
+
+
+class Ended(Exception):
+    """Somebody else ended the job; its state is not ours to write."""
+
+
+def settings_of(machine: boot.Machine) -> config.Config:
+    """The settings that a machine was created with."""
+    return config.load(project=machine.project, bucket=machine.bucket, endpoint=machine.endpoint or None)
+
+
+class Attempt:
+    """One job on this machine: its state, its log, its mirrors, and the process that runs right now."""
+
+    def __init__(self, name: str, sweep: str = ""):
+        self.name = name
+        self.sweep = sweep  # whose job this is, if the machine goes on to others after it
+        self.machine = boot.Machine()
+        if sweep:
+            self.machine.log_for(name)
+        self.bucket = Bucket(settings_of(self.machine))
+        # Until the job has been read, one that says nothing but that its machine is to be deleted.
+        self.job = job.Job(name, "", "", "", "", "", "")
+        self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name))
+        self.results = Mirror(RESULTS, self.bucket, "berg_results/")
+        self.process: subprocess.Popen | None = None
+        self.secrets: dict[str, str] = {}
+        self.nodes: list[cluster.Node] = []
+        self.node = cluster.Node(self.machine.name, 0)
+        self.summary: dict[str, str] = {"phase": "UP"}  # what the other machines see of this one
+        # The machine that leads writes the job's state.
+        self.leads = bool(sweep) or self.machine.name.removeprefix(name).strip("-0") == ""
+        self.next_look = 0.0  # time.monotonic() from which a machine that does not lead looks who does
+        self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
+        self.lock = threading.Lock()
+        self.stopped = threading.Event()  # the outcome is known
+        self.done = threading.Event()  # the mirrors are to end
+        self.mirrors: list[threading.Thread] = []
+        self.reachable = threading.Thread()
+        self.is_elsewhere = False  # the job began on another machine
+        self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
+        self.began = time.monotonic()
+        self.state = self.read_state()
+        self.ran_before = self.state.ran_seconds
+
+    def say(self, text: str) -> None:
+        self.machine.say(text)
+
+    def read_state(self) -> job.State:
+        stored = self.bucket.get(job.state_path(self.name))
+        if stored is None:
+            raise NoJob(f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine")
+        self.generation = stored.generation
+        self.state = job.state_from_json(stored.metadata["state"])
+        return self.state
+
+    def write_state(self, **changes) -> None:
+        """Record how the job goes; raises Ended if somebody else wrote that it is over."""
+        if not self.leads:
+            return
+        with self.lock:
+            self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
+            for key, value in changes.items():
+                setattr(self.state, key, value)
+            text = self.state.to_json()
+            try:
+                path = job.state_path(self.name)
+                self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
+            except Changed:
+                raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them") from None
+
+    def claim(self) -> None:
+        """Say that this machine has the job; raises Ended if another one has it and lives."""
+        machine, state = self.machine, self.state
+        if not self.leads:
+            return
+        again = bool(state.started_at)
+        ours = (state.machine, state.zone) == (machine.name, machine.zone)
+        if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
+            raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
+        marker = boot.BERG / f"begun-{self.name}"  # on this disk
+        self.is_elsewhere = again and not marker.exists()
+        self.write_state(
+            state="STARTING",
+            machine=machine.name,
+            zone=machine.zone,
+            started_at=state.started_at or job.now(),
+            attempt=state.attempt + again,
+            restarts=state.restarts + again,
+            **{"ending": "", "reason": "", "exit_code": None},
+        )
+        marker.touch()
+
+    def continue_log(self) -> None:
+        """Put what another machine logged for this job before what this one did."""
+        log = self.machine.log
+        if not self.is_elsewhere or not self.bucket.exists(name := f"{self.log.prefix}{log.name}"):
+            return
+        earlier = log.with_name("earlier")
+        self.bucket.download(name, earlier)
+        with earlier.open("ab") as file:
+            file.write(b"\n" + (log.read_bytes() if log.exists() else b""))
+        earlier.replace(log)
+
+    def clear(self) -> None:
+        """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
+        shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
+        for file in (self.machine.log, boot.BERG / f"begun-{self.name}"):
+            file.unlink(missing_ok=True)
+
+    def lives(self, machine: str, zone: str) -> bool:
+        listed = gce.list_instances(self.bucket.config, f"name={machine}")
+        return any(m["zone"] == zone and m["status"] in cluster.ALIVE for m in listed)
+
+    def check_restarts(self) -> None:
+        if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
+            raise BergError(f"its machine went away or crashed {self.state.restarts} times (--max-restarts)")
+
+    def begins_anew(self) -> bool:
+        """Whether another machine goes on with the job, after this one was taken away."""
+        others = self.job.group or self.sweep
+        return self.machine_goes and bool(others) and self.state.restarts < self.job.max_restarts
+
+    @property
+    def machine_goes(self) -> bool:
+        return self.outcome in (PREEMPTED, SHUT_DOWN)
+
+    def runs_again(self, exit_code: int) -> bool:
+        """Whether a command that ended is to run once more; counts its failures."""
+        if not exit_code or self.outcome or self.state.failures >= self.job.restart_on_failure:
+            return False
+        self.failures.append((self.command_began, exit_code))
+        count, seconds = HOPELESS
+        last = self.failures[-count:]
+        if len(last) == count and len({code for _, code in last}) == 1 and time.monotonic() - last[0][0] < seconds:
+            self.say(f"The command failed {count} times with exit code {exit_code} in under a minute; giving up")
+            return False
+        self.state.failures += 1
+        self.state.attempt += 1
+        self.say(f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})")
+        return True
+
+    def insist(self, step: Callable[[], None]) -> None:
+        """Do a step that must not fail: again and again, until it is done; only Ended leaves it undone."""
+        pause = 1.0
+        while True:
+            try:
+                return step()
+            except Ended:
+                raise
+            except Exception as error:
+                self.say(f"Trying again in {pause:.0f} s: {error}")
+                time.sleep(pause)
+                pause = min(pause * 2, 30)
+
+    def tell_trouble(self, reason: str, trouble: str) -> None:
+        """Say, in the state as well, why results are not in the bucket yet."""
+        self.say(trouble)
+        try:
+            self.write_state(reason=f"{reason}; {trouble}".lstrip("; "))
+        except Ended:
+            raise
+        except Exception:  # the state lies in the same bucket
+            pass
+
+    def start_thread(self, target, *arguments) -> threading.Thread:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        thread.start()
+        return thread
+
+    def mirror_log(self) -> None:
+        self.mirrors.append(self.start_thread(self.log.run, LOG_INTERVAL, self.done))
+
+    def mirror_results(self) -> None:
+        self.mirrors.append(self.start_thread(self.keep_results))
+
+    def stop_mirrors(self) -> None:
+        self.done.set()
+        for thread in self.mirrors:
+            thread.join()
+
+    def stop(self, state: str, reason: str) -> None:
+        """End the job soon: SIGTERM to what runs, SIGKILL after the grace; the first reason stays."""
+        if self.outcome is None:
+            self.outcome = state, reason
+            self.say(f"Stopping: {reason}")
+            self.stopped.set()
+            self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
+
+    def pause(self, seconds: float | None = None) -> None:
+        """Wait, for ever without `seconds`; raises Stopped when the job is to end."""
+        if self.stopped.wait(seconds):
+            raise Stopped
+
+    def end_process(self, grace: float = GRACE) -> None:
+        process = self.process
+        if process and process.poll() is None:
+            end_group(process.pid, grace)
+
+    def execute(self, command: list[str], **options) -> int:
+        """Run a command in a process group of its own, its output in the log; returns its exit code."""
+        if self.outcome:
+            raise Stopped
+        self.command_began = time.monotonic()
+        with self.machine.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                **options,
+            )
+        COMMAND_FILE.write_text(str(self.process.pid))
+        if self.outcome:
+            self.end_process()
+        code = self.process.wait()
+        end_group(self.process.pid, 5)  # what it left in the background would go on writing results
+        COMMAND_FILE.unlink(missing_ok=True)
+        return code
+
+    def watch(self) -> None:
+        """Wait for word from outside: it arrives through the machine's own metadata."""
+        query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
+        etag = "0"
+        while not self.done.is_set():
+            try:
+                content, headers = boot.request(boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1)
+                etag, values = headers.get("ETag", "0"), json.loads(content)
+            except (OSError, ValueError):
+                self.done.wait(1)
+                continue
+            if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
+                self.stop("KILLED", f"killed by {killer}")
+            elif values.get("preempted") == "TRUE":
+                self.stop(*PREEMPTED)
+            with contextlib.suppress(OSError):  # a full disk
+                cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
+
+    def limit_time(self) -> None:
+        """Stop the job before Google deletes the machine at its limit: the results come first."""
+        limit = self.job.max_run_seconds
+        if limit and not self.done.wait(limit - min(300, limit / 5) - self.ran_before):
+            self.stop("FAILED", "it ran into its time limit (--max-hours)")
+
+    def keep_results(self) -> None:
+        last = -math.inf
+        while not self.done.wait(RESULTS_INTERVAL):
+            self.results.sync()
+            if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
+                last = time.monotonic()
+                try:
+                    self.write_state(synced_until=self.results.synced_until)
+                except Ended as error:
+                    self.stop("KILLED", str(error))
+                except Exception as error:  # the next pass tries again
+                    self.say(f"The state could not be written: {error}")
+
+
+def is_alone() -> bool:
+    """Whether no other worker runs on this machine; from now on this one does, until its process ends."""
+    held.append((boot.BERG / "worker.lock").open("w"))
+    try:
+        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def end_group(group: int, grace: float) -> None:
+    """SIGTERM to a process group, SIGKILL to what is left of it after `grace` seconds."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGTERM)
+        end = time.monotonic() + grace
+        while time.monotonic() < end:
+            os.killpg(group, 0)
+            time.sleep(0.05)
+        os.killpg(group, signal.SIGKILL)
+
+
+def judge(exit_code: int, where: str = "") -> tuple[str, str]:
+    """Final state and reason for the exit code of a command that nobody stopped."""
+    if exit_code == 0:
+        return "SUCCEEDED", ""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if number in signal.valid_signals():
+        reason = f"the command was killed by {signal.Signals(number).name}"
+        if number == signal.SIGKILL:
+            reason += ", which is often the kernel when memory runs out"
+    else:
+        reason = f"the command failed with exit code {exit_code}"
+    if where:
+        reason += f" on {where}"
+    return "FAILED", reason
+
+
+def full_disk() -> str:
+    """What the reason of a failure should add, if a disk of this machine is full."""
+    for folder in (RESULTS, boot.ROOT, Path("/tmp")):
+        if folder.exists() and shutil.disk_usage(folder).free < 1 << 20:
+            return f"; the machine's disk is full ({folder}): ask for more with --disk-gb"
+    return ""

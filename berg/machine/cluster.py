@@ -1,0 +1,353 @@
+"""The machines of a job among themselves: who they are, how they trust each other, what programs are told.
+
+Every machine writes one object to the bucket and reads those of the others:
+
+    .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one also the
+                                          public key with which it logs in to the others
+    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, reason, uploaded, used_at
+
+Private keys never leave their machine. The machine with the lowest rank that lives leads: it writes the
+job's state. Whether a machine lives is asked of Compute Engine, not of the machine.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from berg import BergError, gce, job
+from berg.machine import boot, idle
+
+SSH = boot.ROOT / ".ssh"
+NODE_KEY = SSH / "berg_node_key"
+CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and `tt`
+HOST_FILE = boot.BERG / "hostfile"
+PROFILE = Path("/etc/profile.d/berg.sh")
+COMING = 600  # seconds for all machines to come up
+WATCH_INTERVAL = 3  # seconds between two looks at the others
+ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
+
+
+@dataclass
+class Node:
+    name: str
+    rank: int
+    instance_id: str = ""
+    internal_ip: str = ""
+    external_ip: str = ""
+    ssh_port: int = 22
+    host_keys: list[str] = field(default_factory=list)  # "ssh-ed25519 AAAA…"
+    node_key: str = ""  # public
+    slots: int = 1  # processes that `mpi` starts here: one per GPU, else one per CPU
+
+
+def describe(attempt) -> Node:
+    """This machine, from its metadata and its ssh keys."""
+    instance, this = attempt.machine.instance(), attempt.job
+    interface = (instance.get("networkInterfaces") or [{}])[0]
+    names = job.machine_names(this.job_name, this.num_machines)
+    return Node(
+        name=attempt.machine.name,
+        rank=names.index(attempt.machine.name) if attempt.machine.name in names else 0,
+        instance_id=str(instance.get("id", "")),
+        internal_ip=interface.get("ip", ""),
+        external_ip=(interface.get("accessConfigs") or [{}])[0].get("externalIp", ""),
+        slots=this.gpus_per_machine or os.cpu_count() or 1,
+    )
+
+
+def announce(attempt, **changes: str) -> None:
+    """Write this machine's object: who it is, and how far it is (see above)."""
+    attempt.summary |= changes
+    name = f"{job.machines_prefix(attempt.name)}{attempt.machine.name}.json"
+    attempt.bucket.write(name, json.dumps(asdict(attempt.node)), metadata=attempt.summary)
+
+
+def become_reachable(attempt) -> None:
+    """Let people and the job's other machines in; nothing of the job itself waits for it."""
+    try:
+        if attempt.job.num_machines > 1 and attempt.leads:
+            make_node_key(attempt.node)
+        open_to_ssh(attempt, attempt.node)
+        announce(attempt)
+    except Exception as error:
+        attempt.say(f"This machine cannot be reached by ssh: {error}")
+        if attempt.job.num_machines > 1:
+            attempt.stop("FAILED", f"{attempt.machine.name} cannot be reached by the others: {error}")
+
+
+def open_to_ssh(attempt, node: Node) -> None:
+    """Let the people in whose keys the metadata names, and learn this machine's host keys."""
+    install_keys(attempt.machine.instance().get("attributes", {}).get("ssh-keys", ""))
+    if not Path("/etc/ssh/sshd_config").exists():  # no server, or none that may run here
+        return
+    drop_in = Path("/etc/ssh/sshd_config.d")
+    if shutil.which("systemctl") and drop_in.is_dir():  # Google's images forbid root
+        (drop_in / "00-berg.conf").write_text("PermitRootLogin prohibit-password\n")
+        subprocess.run(["systemctl", "reload", "ssh"], capture_output=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not answers(node.internal_ip, node.ssh_port):
+        time.sleep(0.05)
+    for file in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")):
+        node.host_keys.append(" ".join(file.read_text().split()[:2]))
+
+
+def answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def install_keys(text: str) -> None:
+    """Add public keys to those that may log in; `text` has Google's form, a line `user:ssh-rsa AAAA… name` each."""
+    keys = [line.partition(":")[2].strip() for line in text.splitlines() if ":" in line]
+    add_lines(SSH / "authorized_keys", keys)
+
+
+def add_lines(file: Path, lines: list[str]) -> None:
+    """Append the lines that a file lacks; the file and its folder are for their owner alone."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    there = file.read_text().splitlines() if file.exists() else []
+    missing = [line for line in lines if line and line not in there]
+    with file.open("a") as output:
+        output.writelines(f"{line}\n" for line in missing)
+    file.chmod(0o600)
+
+
+def gather(attempt) -> list[Node]:
+    """Wait until every machine of the job is up, and return them by rank.
+
+    Raises BergError with the names of those that did not come, or came and went.
+    """
+    names = job.machine_names(attempt.name, attempt.job.num_machines)
+    end, next_look = time.monotonic() + COMING, time.monotonic() + WATCH_INTERVAL
+    nodes: dict[str, Node] = {}
+    seen: set[str] = set()
+    while True:
+        for other, blob in phases(attempt).items():
+            if blob.metadata["phase"] == "FAILED" and attempt.leads:
+                raise BergError(f"{other}: {blob.metadata['reason']}")
+            if other in names and other not in nodes:
+                nodes[other] = Node(**json.loads(attempt.bucket.read(blob.name)))
+        if len(nodes) == len(names):
+            return [nodes[name] for name in names]
+        missing = [name for name in names if name not in nodes]
+        if time.monotonic() > next_look:
+            next_look = time.monotonic() + WATCH_INTERVAL * max(attempt.node.rank, 1)
+            alive = set(living(attempt))
+            if gone := sorted(seen - alive):
+                attempt.leads = attempt.leads or sorted(alive)[:1] == [attempt.machine.name]
+                raise BergError(f"machine {', '.join(gone)} is gone")
+            seen |= alive
+        if time.monotonic() > end:
+            attempt.leads = attempt.leads or sorted(nodes)[:1] == [attempt.machine.name]
+            raise BergError(f"{', '.join(missing)} did not come up within {COMING} s")
+        attempt.pause(0.3)
+
+
+def phases(attempt) -> dict[str, Any]:
+    """The objects of the machines that are up, by machine; `metadata` holds the phase."""
+    prefix = job.machines_prefix(attempt.name)
+    blobs = attempt.bucket.list(prefix, "name,metadata")
+    return {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in blobs}
+
+
+def make_node_key(node: Node) -> None:
+    """The key with which the first machine logs in to the others."""
+    SSH.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not NODE_KEY.exists() and shutil.which("ssh-keygen"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", node.name, "-f", str(NODE_KEY)]
+        subprocess.run(command, check=True, capture_output=True)
+    if NODE_KEY.exists():
+        node.node_key = NODE_KEY.with_suffix(".pub").read_text().strip()
+
+
+def introduce(nodes: list[Node], node: Node, variables: dict[str, str]) -> None:
+    """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi` reads.
+
+    `variables` are what a command of the job has in its environment; people who log in get them, too.
+    """
+    HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in nodes))
+    known = {"rank": node.rank, "nodes": [asdict(n) for n in nodes], "environment": variables}
+    CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
+    CLUSTER_FILE.write_text(json.dumps(known))
+    with contextlib.suppress(OSError):  # not there, or not ours to write
+        PROFILE.touch(mode=0o600)
+        PROFILE.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()))
+    if len(nodes) == 1:
+        return
+    add_lines(SSH / "authorized_keys", [nodes[0].node_key])
+    add_lines(SSH / "known_hosts", [f"{n.name},{n.internal_ip} {key}" for n in nodes for key in n.host_keys])
+    settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  IdentityFile {NODE_KEY}"]
+    add_lines(SSH / "config", [*settings, "  StrictHostKeyChecking yes"])
+    with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
+        file.writelines(f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name)
+
+
+def get_ready(attempt) -> None:
+    """Say that all is installed here; the machine that leads waits until it is everywhere."""
+    announce(attempt, phase="READY")
+    waiting = attempt.leads
+    while waiting:
+        found = [(name, blob.metadata) for name, blob in phases(attempt).items()]
+        for name, told in found:
+            if told["phase"] == "FAILED":
+                raise BergError(f"{name}: {told['reason']}")
+        waiting = any(told["phase"] == "UP" for _, told in found)
+        attempt.pause(0.3 if waiting else 0)
+
+
+def environment(nodes: list[Node], node: Node, this: job.Job) -> dict[str, str]:
+    """What a program is told of the machines; `PET_*` is what torchrun reads in place of its options."""
+    first = nodes[0]
+    address = first.internal_ip if len(nodes) > 1 else "127.0.0.1"
+    # A port of the job's own, for machines that share a network stack.
+    port = str(29500 + zlib.crc32(this.job_name.encode()) % 1000)
+    variables = {
+        "BERG_NODE_RANK": str(node.rank),
+        "BERG_NUM_NODES": str(len(nodes)),
+        "BERG_HOSTS": ",".join(n.name for n in nodes),
+        "BERG_HOSTFILE": str(HOST_FILE),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "PET_NNODES": str(len(nodes)),
+        "PET_NODE_RANK": str(node.rank),
+        "PET_NPROC_PER_NODE": str(max(this.gpus_per_machine, 1)),
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": port,
+    }
+    if len(nodes) > 1:
+        variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = interface(node.internal_ip)
+    return variables
+
+
+def interface(address: str) -> str:
+    """Name of the network interface with an address."""
+    if address.startswith("127."):
+        return "lo"
+    for line in Path("/proc/net/route").read_text().splitlines()[1:]:
+        name, destination = line.split()[:2]
+        if destination == "00000000":
+            return name
+    return "eth0"
+
+
+def living(attempt) -> list[str]:
+    """Names of the job's machines that Compute Engine has, by rank."""
+    machines = gce.list_instances(attempt.bucket.config, gce.of_job(attempt.name))
+    return sorted(machine["name"] for machine in machines if machine["status"] in ALIVE)
+
+
+def watch(attempt) -> None:
+    """End the job when a machine of it dies or fails; end this machine's part when the job ends."""
+    while not attempt.done.wait(WATCH_INTERVAL):
+        try:
+            if attempt.leads:
+                look_at_others(attempt)
+            elif attempt.read_state().final or attempt.state.state == "UPLOADING":
+                attempt.stop("ENDED", "the job ended")
+            elif takes_over(attempt):
+                attempt.stop("FAILED", f"machine {first_machine(attempt)} is gone")
+        except Exception as error:  # the network may fail for a while; the next look tells
+            attempt.say(f"Cannot see the other machines: {error}")
+
+
+def look_at_others(attempt) -> None:
+    alive = living(attempt)
+    for name, blob in phases(attempt).items():
+        if blob.metadata["phase"] == "FAILED":
+            attempt.stop("FAILED", f"{name}: {blob.metadata['reason']}")
+        elif name not in alive:
+            attempt.stop("FAILED", f"machine {name} is gone")
+
+
+def first_machine(attempt) -> str:
+    return job.machine_names(attempt.name, attempt.job.num_machines)[0]
+
+
+def takes_over(attempt) -> bool:
+    """Whether this machine leads from now on: the first one is gone, and of the others this has the lowest rank.
+
+    Compute Engine takes some 1,500 reads a minute, so that a machine asks the less often the higher its rank.
+    """
+    if time.monotonic() < attempt.next_look:
+        return False
+    attempt.next_look = time.monotonic() + WATCH_INTERVAL * (attempt.node.rank - 0.5)
+    alive = living(attempt)
+    attempt.leads = first_machine(attempt) not in alive and alive[:1] == [attempt.machine.name]
+    return attempt.leads
+
+
+def wait_for_commands(attempt, exit_code: int) -> tuple[int, str]:
+    """Wait until the command has ended on every machine; the first exit code that is not 0, and where."""
+    while True:
+        ended = {
+            name: int(blob.metadata["exit_code"])
+            for name, blob in phases(attempt).items()
+            if blob.metadata["phase"] == "ENDED"
+        }
+        if len(ended) == attempt.job.num_machines - 1:
+            codes = {attempt.machine.name: exit_code, **ended}
+            return next(((code, name) for name, code in codes.items() if code), (0, ""))
+        attempt.pause(1)
+
+
+def wait_for_uploads(attempt) -> None:
+    """Wait until every other machine that lives has its results in the bucket."""
+    while True:
+        alive = living(attempt)
+        missing = [
+            name
+            for name, blob in phases(attempt).items()
+            if name in alive and name != attempt.machine.name and not blob.metadata.get("uploaded")
+        ]
+        if not missing:
+            return
+        time.sleep(1)
+
+
+def wait_for_end(attempt) -> bool:
+    """Wait until the leader wrote the job's end; False if it died before, and this machine leads now."""
+    while not attempt.read_state().final:
+        if takes_over(attempt):
+            return False
+        time.sleep(1)
+    return True
+
+
+def tell_use(attempt) -> None:
+    """Tell the machine that leads a devbox when this one is used, until the devbox ends."""
+    for used in idle.samples(attempt.job.idle_seconds, attempt.stopped.wait):
+        if used:
+            with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
+                announce(attempt, used_at=str(time.time()))
+
+
+def others_are_used(attempt) -> bool:
+    """Whether another machine of the devbox said so lately, or may have."""
+    if attempt.job.num_machines == 1:
+        return False
+    lately = time.time() - 2 * idle.sample_seconds(attempt.job.idle_seconds)
+    try:
+        return any(float(blob.metadata.get("used_at", 0)) > lately for blob in phases(attempt).values())
+    except Exception:  # better one hour too many than a machine taken away from somebody
+        return True
+
+
+def delete_others(attempt) -> None:
+    config = attempt.bucket.config
+    machines = gce.list_instances(config, gce.of_job(attempt.name))
+    others = [each for each in machines if each["name"] != attempt.machine.name]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda machine: gce.delete(config, gce.path_of(machine)), others))

@@ -1,0 +1,120 @@
+"""What a command finds on its machine: the image's python, variables, and what its repo asked to install."""
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from berg import BergError, job
+from berg.machine import boot, cluster
+from berg.machine.attempt import RESULTS, Attempt, Stopped
+
+BIN = boot.BERG / "bin"
+PYTHONS = (boot.ROOT / "anaconda3/bin", Path("/opt/conda/bin"))
+PANES = f"""#!/bin/sh
+# tmux with a shell, the log, and the monitors that this machine has.
+tmux has-session -t berg 2>/dev/null && exec tmux attach -t berg
+cd {boot.ROOT}/code/* 2>/dev/null || cd {boot.ROOT}
+tmux new-session -d -s berg || exit
+tmux split-window -h -t berg "tail -n +1 -F {boot.BERG}/logs/*.log"
+if command -v nvtop >/dev/null; then tmux split-window -v -t berg nvtop
+elif command -v nvidia-smi >/dev/null; then tmux split-window -v -t berg "watch -n 1 nvidia-smi"; fi
+if command -v htop >/dev/null; then tmux split-window -v -t berg htop
+elif command -v top >/dev/null; then tmux split-window -v -t berg top; fi
+tmux select-layout -t berg tiled
+tmux select-pane -t berg:0.0
+exec tmux attach -t berg
+"""
+
+
+def install_commands() -> None:
+    """Put `mpi` and `tt` where a command and a login find them."""
+    BIN.mkdir(exist_ok=True)
+    code = f"import sys; sys.path.insert(0, {str(boot.BERG / 'app')!r}); from berg.machine.mpi import main; main()"
+    (BIN / "mpi").write_text(f"#!{sys.executable}\n{code}\n")
+    (BIN / "tt").write_text(PANES)
+    for name in ("mpi", "tt"):
+        (BIN / name).chmod(0o755)
+        with contextlib.suppress(OSError):  # there already, or not ours to write
+            Path("/usr/local/bin", name).symlink_to(BIN / name)
+
+
+def repo_folder(this: job.Job) -> Path:
+    return boot.ROOT / "code" / this.repo_name
+
+
+def python_path() -> str:
+    """PATH with the image's python first: conda's where there is one."""
+    folders = [str(folder) for folder in PYTHONS if (folder / "python").exists()]
+    path = ":".join([*folders, os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"), str(BIN)])
+    python3 = shutil.which("python3", path=path)
+    if python3 and not shutil.which("python", path=path):  # Debian has only python3
+        BIN.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (BIN / "python").symlink_to(python3)
+    return path
+
+
+def environment(attempt: Attempt) -> dict[str, str]:
+    """The environment of the command: the machine's, the job's own, and berg's variables."""
+    this, machine = attempt.job, attempt.machine
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith("BERG_")},
+        "HOME": str(boot.ROOT),
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "PATH": python_path(),
+        "PYTHONUNBUFFERED": "1",
+        "BERG_JOB": this.job_name,
+        "BERG_RESULTS_DIR": str(RESULTS / this.results_dir),
+        "BERG_BUCKET": machine.bucket,
+        "BERG_REPO_DIR": str(repo_folder(this)),
+        "BERG_NUM_GPUS": str(this.gpus_per_machine),
+        "BERG_ATTEMPT": str(attempt.state.attempt),
+        **cluster.environment(attempt.nodes or [attempt.node], attempt.node, this),
+        **this.env,
+        **attempt.secrets,
+    }
+
+
+class InstallationFailed(BergError):
+    def __init__(self, code: int, step: list[str]):
+        super().__init__(f"the installation failed with exit code {code}: {' '.join(step)}")
+        self.code = code
+
+
+def install(attempt: Attempt) -> None:
+    """Install what the repo says it needs into the image's python; raises InstallationFailed."""
+    this = attempt.job
+    folder = repo_folder(this)
+    steps = []
+    if this.install_script:
+        steps.append(["bash", "-e", this.install_script])
+    if requirements := requirement_arguments(folder):
+        # Compiling all of a package takes as long as installing it; python compiles what is imported.
+        steps.append(
+            ["python", "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off", *requirements]
+        )
+    if not steps:
+        return
+    attempt.write_state(state="INSTALLING")
+    # The machine is the user's to install into, also where its distribution guards its python.
+    variables = {**environment(attempt), "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    for step in steps:
+        attempt.say(f"Installing: {' '.join(step)}")
+        code = attempt.execute(step, cwd=folder, env=variables)
+        if attempt.outcome:
+            raise Stopped
+        if code:
+            raise InstallationFailed(code, step)
+
+
+def requirement_arguments(folder: Path) -> list[str]:
+    """What pip is to install for a repo; nothing for one that declares nothing."""
+    arguments = ["-r", "requirements.txt"] if (folder / "requirements.txt").exists() else []
+    project = folder / "pyproject.toml"
+    is_package = project.exists() and re.search(r"^\[(project|build-system)\]", project.read_text(), re.M)
+    if (folder / "setup.py").exists() or is_package:
+        arguments += ["-e", "."]
+    return arguments

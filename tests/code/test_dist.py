@@ -1,0 +1,43 @@
+"""Berg's own wheel, as machines get it."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from berg import __version__
+from berg.code import dist
+from berg.machine import boot
+
+
+def test_the_same_code_makes_the_same_wheel_and_pip_takes_it(tmp_path):
+    name, content = dist.build_wheel()
+    assert dist.build_wheel() == (name, content)
+    wheel = tmp_path / name
+    wheel.write_bytes(content)
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
+    subprocess.run([sys.executable, *install, str(wheel)], check=True, capture_output=True)
+    code = "import berg, berg.worker; print(berg.__version__, berg.__file__)"
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin"}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout.split() == [__version__, str(tmp_path / "site/berg/__init__.py")], result.stderr
+
+
+def test_the_wheel_needs_what_berg_needs_and_leaves_the_embedded_cloud_out(tmp_path):
+    name, content = dist.build_wheel()
+    (tmp_path / name).write_bytes(content)
+    with zipfile.ZipFile(tmp_path / name) as archive:
+        names = archive.namelist()
+        metadata = archive.read(f"berg-{__version__}.dist-info/METADATA").decode()
+    assert "berg/worker.py" in names
+    assert not [each for each in names if each.startswith("berg/local/")]
+    for package in ("click", "google-cloud-storage", "GitPython"):
+        assert f"Requires-Dist: {package}" in metadata
+
+
+def test_the_startup_script_fits_googles_metadata_and_needs_no_berg():
+    source = Path(boot.__file__).read_text()
+    assert len(source.encode()) < 256 << 10
+    assert source.startswith("#!/usr/bin/env python3\n")
+    assert "import berg" not in source
+    assert "from berg import" not in source.replace("from berg.worker import main", "")

@@ -1,0 +1,276 @@
+"""Snapshots of real repos: sent to the embedded cloud's bucket, restored elsewhere, compared."""
+
+import subprocess
+
+import pytest
+from conftest import commit, git
+
+from berg import BergError
+from berg.code import snapshot
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def trip(bucket, tmp_path):
+    """Take, send and restore a snapshot; returns it with the checkout and the sizes of the packs sent."""
+
+    def travel(folder, target="checkout"):
+        taken, sent = snapshot.take(folder), []
+
+        def tell(done, size):
+            if done == size:
+                sent.append(size)
+
+        description = snapshot.send(taken, bucket, tell)
+
+        def open_pack(name):
+            bucket.download(name, tmp_path / "pack")
+            return (tmp_path / "pack").open("rb")
+
+        snapshot.restore(description, tmp_path / target, open_pack)
+        return taken, tmp_path / target, sent
+
+    return travel
+
+
+def differences(a, b, *without: str) -> str:
+    options = [word for name in (".git", *without) for word in ("-x", name)]
+    command = ["diff", "-r", "--no-dereference", *options, str(a), str(b)]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def test_a_clean_repo_travels_as_its_head(repo, trip):
+    head = git(repo, "rev-parse", "HEAD")
+    taken, checkout, _ = trip(repo)
+    assert (taken.commit, taken.head, taken.dirty, taken.changed) == (head, head, False, [])
+    assert git(checkout, "rev-parse", "HEAD") == head
+    assert git(checkout, "status", "--porcelain", "--branch") == "## main"
+    assert git(checkout, "log", "-1", "--format=%s") == "start"
+    assert differences(repo, checkout) == ""
+
+
+def test_modes_links_odd_names_and_untracked_files_travel_and_the_users_repo_stays_as_it_was(repo, trip):
+    (repo / "ex").write_text("#!/bin/sh\n")
+    (repo / "ex").chmod(0o755)
+    (repo / "link").symlink_to("train.py")
+    (repo / "dangling").symlink_to("nowhere")
+    (repo / "gone").write_text("x")
+    (repo / ".gitignore").write_text("data/\n*.tmp\n")
+    head = commit(repo)
+    (repo / "train.py").write_text("print('changed')\n")
+    (repo / "gone").unlink()
+    (repo / "sp ace 'q\" ünï 中").mkdir()
+    (repo / "sp ace 'q\" ünï 中" / "-ö\tt").write_text("new")
+    (repo / "data").mkdir()
+    (repo / "data/big").write_text("ignored")
+    (repo / "x.tmp").write_text("ignored")
+    (repo / "stashed").write_text("s")
+    git(repo, "add", "stashed")
+    git(repo, "stash", "push", "-q", "--", "stashed")
+    (repo / "staged").write_text("staged")
+    git(repo, "add", "staged")
+
+    def user_sees():
+        return [git(repo, *words) for words in (["status", "--porcelain"], ["stash", "list"], ["for-each-ref"])]
+
+    before, objects = user_sees(), sorted((repo / ".git/objects").rglob("*"))
+    taken, checkout, _ = trip(repo)
+    assert user_sees() == before
+    assert sorted((repo / ".git/objects").rglob("*")) == objects
+    assert differences(repo, checkout, "data", "x.tmp") == ""
+    assert (checkout / "ex").stat().st_mode & 0o111
+    assert taken.changed == ["D gone", "A sp ace 'q\" ünï 中/-ö\tt", "A staged", "M train.py"]
+    assert taken.left_out == ["data/ (ignored by git)", "x.tmp (ignored by git)"]
+    assert git(checkout, "rev-parse", "HEAD") == taken.commit != head
+    assert git(checkout, "rev-parse", "HEAD~1") == head
+    assert git(checkout, "status", "--porcelain") == ""
+    # On the machine `git show` tells exactly what was not committed.
+    assert "changed" in git(checkout, "show", "HEAD", "--", "train.py")
+
+
+def test_the_same_files_make_the_same_commit_and_a_changed_one_sends_kilobytes(repo, trip):
+    for number in range(300):
+        (repo / f"file{number}.py").write_text(f"{number}\n" * 2000)
+    commit(repo)
+    first, _, sent = trip(repo)
+    assert len(sent) == 1
+    again, _, nothing = trip(repo)
+    assert again.commit == first.commit
+    assert nothing == []
+    (repo / "file7.py").write_text("edited\n")
+    second, checkout, increment = trip(repo)
+    assert second.commit != first.commit
+    assert increment[0] < 2000 < sent[0]
+    assert (checkout / "file7.py").read_text() == "edited\n"
+    # History that was rewritten, and a base that somebody removed from the bucket, do no harm.
+    git(repo, "commit", "-q", "--amend", "-a", "-m", "rewritten")
+    _, checkout, _ = trip(repo, "rewritten")
+    assert differences(repo, checkout) == ""
+
+
+def test_a_base_that_is_gone_from_the_bucket_is_sent_again(repo, trip, bucket):
+    trip(repo)
+    bucket.delete(*[blob.name for blob in bucket.list(".berg/repos/")])
+    (repo / "new").write_text("x")
+    _, checkout, sent = trip(repo, "again")
+    assert len(sent) == 1
+    assert differences(repo, checkout) == ""
+
+
+def forget_history(folder):
+    """Let git delete what no branch leads to any more."""
+    git(folder, "reflog", "expire", "--expire=now", "--all")
+    git(folder, "gc", "-q", "--prune=now")
+
+
+def test_a_rewritten_history_is_sent_anew(repo, trip):
+    (repo / "train.py").write_text("more\n" * 1000)
+    commit(repo)
+    trip(repo)
+    (repo / "train.py").write_text("other\n" * 1000)
+    git(repo, "commit", "-q", "--amend", "-a", "-m", "rewritten")
+    forget_history(repo)
+    _, checkout, _ = trip(repo, "rewritten")
+    assert differences(repo, checkout) == ""
+
+
+def test_a_base_without_its_head_or_with_half_of_its_files_is_none(repo, trip):
+    """Berg's own folder has the commit of a dirty tree; what it stands on, and unchanged files, lie in the repo."""
+    (repo / "data").write_text("as it was\n" * 1000)
+    commit(repo)
+    (repo / "train.py").write_text("dirty")
+    trip(repo)
+    (repo / "data").write_text("new\n")
+    git(repo, "commit", "-q", "--amend", "-a", "-m", "rewritten")
+    forget_history(repo)
+    (repo / "train.py").write_text("dirtier")
+    _, checkout, _ = trip(repo, "rewritten")
+    assert differences(repo, checkout) == ""
+
+
+@pytest.mark.parametrize("options", [[], ["--depth=1"], ["--branch=side"]], ids=["clone", "shallow clone", "branch"])
+def test_a_new_clone_at_the_same_path_is_sent(repo, trip, tmp_path, options):
+    source = tmp_path / "source"
+    git(repo, "branch", "side")
+    (repo / "train.py").write_text("second\n")
+    commit(repo)
+    git(tmp_path, "clone", "-q", "--bare", str(repo), str(source))
+    (repo / "only here").write_text("never pushed\n" * 1000)
+    commit(repo)
+    trip(repo)
+    repo.rename(tmp_path / "before")
+    git(tmp_path, "clone", "-q", *options, source.as_uri(), str(repo))
+    (repo / "train.py").write_text("edited\n")
+    _, checkout, _ = trip(repo, "cloned")
+    assert differences(repo, checkout) == ""
+
+
+def test_another_project_at_the_same_path_is_sent(repo, trip, tmp_path):
+    trip(repo)
+    repo.rename(tmp_path / "before")
+    repo.mkdir()
+    (repo / "other.py").write_text("another project\n")
+    git(repo, "init", "-q", "-b", "main")
+    commit(repo)
+    _, checkout, sent = trip(repo, "other")
+    assert len(sent) == 1
+    assert differences(repo, checkout) == ""
+
+
+def test_submodules_travel_with_their_changes(repo, trip, tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    (inner / "lib.py").write_text("one")
+    commit(inner)
+    git(repo, "submodule", "add", "-q", str(inner), "deps/inner")
+    commit(repo)
+    _, checkout, _ = trip(repo)
+    assert differences(repo, checkout) == ""
+    (repo / "deps/inner/lib.py").write_text("two")
+    (repo / "deps/inner/new.py").write_text("three")
+    taken, checkout, _ = trip(repo, "dirty")
+    assert taken.dirty
+    assert "M deps/inner/lib.py" in taken.all_changed()
+    assert differences(repo, checkout) == ""
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_lfs_files_travel_as_content(repo, trip):
+    git(repo, "lfs", "install", "--local")
+    (repo / ".gitattributes").write_text("*.bin filter=lfs diff=lfs merge=lfs -text\n")
+    (repo / "weights.bin").write_bytes(bytes(range(256)) * 100)
+    commit(repo)
+    assert git(repo, "cat-file", "-p", "HEAD:weights.bin").startswith("version https://git-lfs")
+    taken, checkout, _ = trip(repo)
+    assert (checkout / "weights.bin").read_bytes() == bytes(range(256)) * 100
+    assert not taken.dirty
+    assert git(checkout, "status", "--porcelain") == ""
+    assert git(repo, "status", "--porcelain") == ""
+
+
+def test_a_virtual_environment_stays_here(repo, trip):
+    (repo / "env/bin").mkdir(parents=True)
+    (repo / "env/pyvenv.cfg").write_text("home = /usr")
+    (repo / "env/bin/python").write_text("x")
+    taken, checkout, _ = trip(repo)
+    assert not (checkout / "env").exists()
+    assert taken.left_out == ["env/ (a virtual environment)"]
+    assert not taken.dirty
+
+
+def test_a_worktree_and_a_subfolder_are_the_same_repo(repo, trip, tmp_path):
+    (repo / "sub").mkdir()
+    (repo / "sub/x").write_text("x")
+    commit(repo)
+    git(repo, "worktree", "add", "-q", str(tmp_path / "tree"), "-b", "side")
+    taken, checkout, _ = trip(tmp_path / "tree" / "sub")
+    assert taken.branch == "side"
+    assert (checkout / "sub/x").read_text() == "x"
+
+
+def test_repos_that_cannot_be_known_are_refused(repo, tmp_path, monkeypatch):
+    with pytest.raises(BergError, match="not in a git repo.*git init"):
+        snapshot.take(tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q")
+    with pytest.raises(BergError, match="no commit yet.*git commit"):
+        snapshot.take(empty)
+    with pytest.raises(BergError, match="bare"):
+        git(tmp_path, "clone", "-q", "--bare", str(repo), "bare")
+        snapshot.take(tmp_path / "bare")
+    monkeypatch.setattr(snapshot, "MAX_UNTRACKED_BYTES", 100)
+    (repo / "data.bin").write_bytes(b"x" * 101)
+    with pytest.raises(BergError, match=r"untracked files.*data.bin.*\.gitignore"):
+        snapshot.take(repo)
+    (repo / "data.bin").unlink()
+    git(repo, "checkout", "-q", "--detach")
+    with pytest.raises(BergError, match="detached.*git switch -c"):
+        snapshot.take(repo)
+
+
+def test_merge_conflicts_are_refused(repo):
+    git(repo, "checkout", "-q", "-b", "side")
+    (repo / "train.py").write_text("a")
+    commit(repo, "a")
+    git(repo, "checkout", "-q", "main")
+    (repo / "train.py").write_text("b")
+    commit(repo, "b")
+    with pytest.raises(subprocess.CalledProcessError):
+        git(repo, "merge", "side")
+    assert git(repo, "ls-files", "--unmerged")
+    with pytest.raises(BergError, match="merge conflicts"):
+        snapshot.take(repo)
+
+
+def test_a_commit_that_is_not_in_the_packs_is_named(repo, bucket, tmp_path):
+    description = snapshot.send(snapshot.take(repo), bucket)
+    wrong = {**description, "commit": "1" * 40}
+    bucket.download(description["packs"][0], tmp_path / "pack")
+    with pytest.raises(BergError, match="commit 1111.*cannot be restored"):
+        snapshot.restore(wrong, tmp_path / "out", lambda name: (tmp_path / "pack").open("rb"))

@@ -1,0 +1,218 @@
+"""The machines' account: what `berg init` gives it, that it is enough for every kind of job, and that it is no more."""
+
+import json
+import re
+import shlex
+import uuid
+
+import pytest
+import requests
+from conftest import wait_for
+from local_gcloud import Gcloud
+
+from berg.google import grants
+from berg.local.identity.tokens import Tokens
+
+PROJECT = "berg-local"
+EMAIL = f"berg-worker@{PROJECT}.iam.gserviceaccount.com"
+MEMBER, ROLE = f"serviceAccount:{EMAIL}", f"projects/{PROJECT}/roles/bergWorker"
+RESOURCES = f"/cloudresourcemanager/v1/projects/{PROJECT}"
+ACCOUNTS, ROLES = f"/iam/v1/projects/{PROJECT}/serviceAccounts", f"/iam/v1/projects/{PROJECT}/roles"
+FLAGS = ("--project", PROJECT, "--region", "us-central1")
+
+
+@pytest.fixture
+def fresh(cloud):
+    """A project without berg's account and role."""
+    policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy")
+    policy["bindings"] = [each for each in policy["bindings"] if each["role"] != ROLE]
+    cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
+    for path in (f"{ACCOUNTS}/{EMAIL}", f"{ROLES}/bergWorker"):
+        cloud.session.delete(cloud.url + path)
+
+
+@pytest.fixture
+def init(berg, fresh):
+    """`berg init` for Google, which the environment says is the embedded cloud; `init.file` holds the credentials."""
+
+    def call(*arguments: str, stdin: str | None = None):
+        settings = saved(berg) if (berg.home / "berg.json").exists() else {}
+        berg.write_config(**{**settings, "endpoint": None})
+        where = {"BERG_ENDPOINT": berg.cloud.url, "BERG_CREDENTIALS_FILE": str(call.file)}
+        return berg("init", *FLAGS, "--bucket", berg.bucket_name, *arguments, stdin=stdin, **where)
+
+    call.file = saved(berg)["credentials_file"]
+    return call
+
+
+def bind(cloud, base: str, role: str, member: str) -> None:
+    policy = cloud.call("POST", f"{base}:getIamPolicy")
+    policy.setdefault("bindings", []).append({"role": role, "members": [member]})
+    cloud.call("POST", f"{base}:setIamPolicy", {"policy": policy})
+
+
+def saved(berg) -> dict:
+    return json.loads((berg.home / "berg.json").read_text())
+
+
+def held(cloud, path: str, verb: str = "POST") -> dict[str, list[str]]:
+    """The roles that berg's account has in a policy."""
+    policy = cloud.call(verb, path)
+    return [each["role"] for each in policy["bindings"] if MEMBER in each["members"]]
+
+
+def writes(cloud) -> list[str]:
+    """Methods that change something, of the requests since the log was cleared."""
+    log = cloud.call("GET", "/_berg/requests")["requests"]
+    reads = ("getIamPolicy", "testIamPermissions")
+    methods = [each["method"] for each in log if each["verb"] != "GET" and not each["method"].endswith(reads)]
+    return [method for method in methods if method != "unknown"]
+
+
+def test_init_grants_what_machines_need_and_nothing_twice(berg, cloud, init):
+    others = cloud.call("POST", f"{RESOURCES}:getIamPolicy")["bindings"]
+    asked = init(stdin="\n" * 6)
+    assert asked.returncode == 0, asked.stderr
+    for line in (
+        f"service account [{EMAIL}]",
+        f" Create the service account {EMAIL}\n",
+        f"\nCreate the custom role bergWorker: {', '.join(grants.PERMISSIONS)}\n",
+        f"\nGive the account bergWorker in the project {PROJECT}. Compute Engine cannot limit deletion to berg's own",
+        f"\nGive the account roles/storage.objectUser on gs://{berg.bucket_name}\n",
+        "Do this? [Y/n]",
+    ):
+        assert line in asked.stderr, asked.stderr
+    assert asked.stderr.index("Give the account") < asked.stderr.index("Do this?")
+    assert saved(berg)["service_account"] == EMAIL
+    assert sorted(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == sorted(grants.PERMISSIONS)
+    assert held(cloud, f"{RESOURCES}:getIamPolicy") == [ROLE]
+    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam", "GET") == ["roles/storage.objectUser"]
+    now = cloud.call("POST", f"{RESOURCES}:getIamPolicy")["bindings"]
+    assert [each for each in now if each["role"] != ROLE] == [each for each in others if each["role"] != ROLE]
+
+    cloud.call("DELETE", "/_berg/requests")
+    again = init("-y")
+    assert again.returncode == 0 and f"{EMAIL} has what it needs; nothing was changed" in again.stderr
+    assert writes(cloud) == []
+
+    body = {"includedPermissions": ["compute.instances.delete", "compute.zones.get"]}
+    cloud.call("PATCH", f"{ROLES}/bergWorker?updateMask=includedPermissions", body)
+    cloud.call("DELETE", "/_berg/requests")
+    patched = init("-y")
+    added = "compute.instances.list, compute.instanceGroupManagers.delete"
+    assert f"Add to the custom role bergWorker: {added}\n" in patched.stderr and "Give" not in patched.stderr
+    together = {*grants.PERMISSIONS, "compute.zones.get"}
+    assert set(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == together
+    assert writes(cloud) == ["iam.projects.roles.patch"]
+
+
+def test_grants_survive_others_who_change_the_same_and_lost_answers(berg, cloud, init):
+    berg.allowed = [400]
+    for method, what in {
+        "iam.projects.serviceAccounts.create": {"reset": True, "after_handler": True},
+        "iam.projects.roles.create": {"status": 503, "after_handler": True},
+        "cloudresourcemanager.projects.setIamPolicy": {"status": 409},
+        "storage.buckets.setIamPolicy": {"status": 412},
+    }.items():
+        cloud.fault(method, **what)
+    unknown = f"Service account {EMAIL} does not exist."
+    cloud.fault("cloudresourcemanager.projects.setIamPolicy", status=400, message=unknown)
+    done = init("-y")
+    assert done.returncode == 0, done.stderr
+    assert held(cloud, f"{RESOURCES}:getIamPolicy") == [ROLE]
+    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam", "GET") == ["roles/storage.objectUser"]
+    assert all(fault["hits"] for fault in cloud.call("GET", "/_berg/faults")["faults"])
+
+
+def test_all_kinds_of_jobs_end_well_as_that_account_and_it_may_do_no_more(berg, cloud, init):
+    assert init("-y").returncode == 0
+    wishes = ("run", "-g", "0", "-n")
+    started = [
+        berg(*wishes, "spot", "--spot", "echo up; test $BERG_ATTEMPT = 2 || sleep 100"),
+        berg(*wishes, "three", "-m", "3", "--each", "touch $BERG_RESULTS_DIR/$BERG_NODE_RANK"),
+        berg(*wishes, "hidden", "--secret", "KEY", 'test "$KEY" = hush', KEY="hush"),
+    ]
+    assert not any(each.returncode for each in started), started
+    wait_for(lambda: "\nup\n" in berg.log("spot"), what="the spot job")
+    assert [each["email"] for each in berg.machines()["spot"]["serviceAccounts"]] == [EMAIL]
+    cloud.call("POST", "/_berg/instances/spot/preempt", {"grace": 2})
+    for name in ("hidden", "three", "spot"):
+        assert berg("tail", name).returncode == 0, berg.log(name)
+    assert {f"berg_results/three/{rank}" for rank in range(3)} < berg.objects("berg_results/three/").keys()
+    assert berg.state("spot")["attempt"] == 2
+    wait_for(lambda: not berg.machines(), what="the end of all machines")
+    aggregated = cloud.call("GET", f"/compute/v1/projects/{PROJECT}/aggregated/instanceGroupManagers")["items"]
+    assert not [group for scope in aggregated.values() for group in scope.get("instanceGroupManagers", [])]
+    assert not cloud.call("GET", f"/secretmanager/v1/projects/{PROJECT}/secrets").get("secrets")
+
+    worker = requests.Session()
+    worker.headers["Authorization"] = f"Bearer {Tokens(cloud.folder).mint(EMAIL)}"
+    other = cloud.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": f"other-{uuid.uuid4().hex[:12]}"})["name"]
+    compute = f"/compute/v1/projects/{PROJECT}"
+    machine = {"name": "x", "machineType": "zones/us-central1-a/machineTypes/n1-standard-1"}
+    for verb, path, body in (
+        ("POST", f"{compute}/zones/us-central1-a/instances", machine),
+        ("GET", compute, None),
+        ("GET", f"{compute}/global/firewalls", None),
+        ("GET", f"/storage/v1/b/{other}/o", None),
+        ("GET", f"/storage/v1/b/{berg.bucket_name}", None),
+        ("GET", f"/storage/v1/b/{berg.bucket_name}/iam", None),
+        ("POST", f"{RESOURCES}:getIamPolicy", {}),
+        ("GET", f"/secretmanager/v1/projects/{PROJECT}/secrets", None),
+    ):
+        assert worker.request(verb, cloud.url + path, json=body).status_code == 403, path
+    assert worker.get(f"{cloud.url}/storage/v1/b/{berg.bucket_name}/o").status_code == 200
+
+
+def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init, tmp_path):
+    """Somebody who may use Compute Engine, buckets and secrets, but change no policy."""
+    email = cloud.call("POST", ACCOUNTS, {"accountId": f"p-{uuid.uuid4().hex[:12]}"})["email"]
+    me, init.file = f"serviceAccount:{email}", berg.home / "person.json"
+    for role in ("roles/compute.instanceAdmin.v1", "roles/storage.admin", "roles/secretmanager.admin"):
+        bind(cloud, RESOURCES, role, me)
+    Tokens(cloud.folder, lambda: cloud.url).write_credentials(init.file, email)
+    refused = init(stdin="\nn\n")
+    assert refused.returncode == 1 and "--service-account ACCOUNT" in refused.stderr
+    result = init("-y")
+    assert result.returncode == 0, result.stderr
+    assert f"You lack the right to set up {EMAIL}: Permission 'iam.roles.get' denied" in result.stderr
+    default = saved(berg)["service_account"]
+    assert default.endswith("-compute@developer.gserviceaccount.com")
+    assert f"The machines act as the project's default account {default}" in result.stderr
+    assert f"To start machines that act as {default} you need iam.serviceAccounts.actAs on it:" in result.stderr
+
+    # What an administrator then does with these words and gcloud is enough for the person and for the machines.
+    gcloud = Gcloud(cloud.url, PROJECT, cloud.session.credentials.token, tmp_path)
+    commands = re.findall(r"^  gcloud (.*)$", result.stderr, re.M)
+    first = next(at for at, command in enumerate(commands) if "serviceAccountUser" in command)
+    for command in commands[: first + 1]:
+        gcloud(*shlex.split(command.replace("user:YOUR_ADDRESS", me)))
+    (then,) = re.findall(r"^  berg init (--service-account \S+)$", result.stderr, re.M)
+    again = init("-y", *then.split())
+    assert again.returncode == 0, again.stderr
+    assert f"{EMAIL} is taken as it is: what it may do you cannot see" in again.stderr
+    assert saved(berg)["service_account"] == EMAIL
+    ran = berg("run", "-g", "0", "--wait", "--secret", "KEY", "true", KEY="hush")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_accounts_of_ones_own_are_taken_as_they_are(berg, cloud, init):
+    mine = cloud.call("POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
+    taken = init("-y", "--service-account", mine)
+    assert taken.returncode == 0, taken.stderr
+    assert f"It needs {grants.NEEDS}." in taken.stderr and f"{mine} is taken as it is" in taken.stderr
+    assert saved(berg)["service_account"] == mine
+    assert cloud.session.get(f"{cloud.url}{ACCOUNTS}/{EMAIL}").status_code == 404
+    unknown = init("-y", "--service-account", f"nobody@{PROJECT}.iam.gserviceaccount.com")
+    assert unknown.returncode == 1 and "there is no service account 'nobody@" in unknown.stderr
+    assert saved(berg)["service_account"] == mine
+
+
+def test_the_embedded_cloud_gets_its_account_too(berg, cloud, fresh):
+    (berg.home / "local").symlink_to(cloud.folder)
+    (berg.home / "berg.json").unlink()
+    result = berg("init", "--local")
+    assert result.returncode == 0, result.stderr
+    assert f"Create the service account {EMAIL}" in result.stderr
+    assert saved(berg)["service_account"] == EMAIL
+    assert "nothing was changed" in berg("init", "--local").stderr

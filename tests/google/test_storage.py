@@ -1,0 +1,50 @@
+"""The bucket client where the network fails it."""
+
+import pytest
+
+from berg.google import storage
+
+
+def test_a_write_whose_answer_was_lost_counts_once(bucket, cloud):
+    cloud.fault("storage.objects.insert", reset=True, after_handler=True)
+    generation = bucket.write("state", b"1", generation=0, metadata={"a": "b"})
+    assert bucket.get("state").generation == generation
+    cloud.fault("storage.objects.insert", reset=True, after_handler=True)
+    assert bucket.write("state", b"2", generation=generation) != generation
+    assert bucket.read("state") == b"2"
+
+
+def test_a_write_over_somebody_elses_is_refused(bucket):
+    generation = bucket.write("state", b"1", generation=0)
+    with pytest.raises(storage.Changed, match="gs://.*/state was changed"):
+        bucket.write("state", b"2", generation=0)
+    bucket.write("state", b"theirs", generation=generation)
+    with pytest.raises(storage.Changed):
+        bucket.write("state", b"ours", generation=generation)
+    assert bucket.read("state") == b"theirs"
+
+
+def test_trouble_that_passes_is_retried_and_a_refusal_is_not(bucket, cloud):
+    bucket.write("x", b"12345")
+    for status in (408, 429, 500, 503):
+        cloud.fault("storage.objects.get", status=status)
+    assert bucket.read("x") == b"12345"
+    cloud.call("DELETE", "/_berg/requests")
+    cloud.fault("storage.objects.get", status=403, times=None)
+    with pytest.raises(Exception, match="403"):
+        bucket.read("x")
+    assert cloud.call("GET", "/_berg/requests")["counts"] == {"storage.objects.get": 1}
+    cloud.call("DELETE", "/_berg/faults")
+
+
+def test_ranges_and_missing_objects(bucket):
+    bucket.write("x", b"0123456789")
+    assert bucket.read_from("x", 4) == b"456789"
+    assert bucket.read_from("x", 4, 6) == b"45"
+    assert bucket.read_from("x", 10) == b""
+    bucket.write("empty", b"")
+    assert bucket.read("empty") == b""
+    assert bucket.read("missing") is None
+    assert bucket.get("missing") is None
+    bucket.delete("missing", "x")
+    assert [blob.name for blob in bucket.list("")] == ["empty"]
