@@ -21,13 +21,14 @@ from typing import Any
 
 from aiohttp import web
 
+from berg.local.call import Cloud
 from berg.local.compute import groups, power
 from berg.local.compute.state import Compute, Settings
 from berg.local.control import write_json
 from berg.local.machines import sandbox as machines
 from berg.local.machines import sshd
 from berg.local.machines.metadata import MetadataServer
-from berg.local.server import Cloud, make_app, open_cloud
+from berg.local.server import make_app, open_cloud
 
 log = logging.getLogger("berg.local")
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
+from berg.local.call import Cloud
 from berg.local.compute import catalog, power
 from berg.local.compute.checks import check_place
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.server import Cloud
 
 
 def routes(cloud: Cloud) -> list[web.RouteDef]:

@@ -7,14 +7,10 @@ Google's method ids.
 Not covered: HTTP/2, TLS, gRPC, XML API, API keys.
 """
 
-import asyncio
 import functools
 import json
 import logging
-import socket
-import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -22,13 +18,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from aiohttp import web
 
 from berg.local import control_api, schema
+from berg.local.call import CLOUD, Call, Cloud, cut, parse_json, suffer
 from berg.local.compute import api as compute_api
 from berg.local.errors import ApiError
-from berg.local.faults import Fault, Faults, RequestLog
+from berg.local.faults import Faults
 from berg.local.identity import api as iam_api
 from berg.local.identity import oauth, permissions, services
 from berg.local.identity.iam import Iam
-from berg.local.identity.tokens import LAPTOP, Tokens, write_private
+from berg.local.identity.tokens import LAPTOP, Tokens
 from berg.local.secrets import api as secrets_api
 from berg.local.secrets.store import Secrets
 from berg.local.storage import api as storage_api
@@ -50,65 +47,7 @@ WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
 STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
 UNKNOWN = "unknown"  # method id in the log and for faults, of requests that match nothing
-CLOUD: web.AppKey["Cloud"] = web.AppKey("cloud")
 HANDLERS: web.AppKey[dict] = web.AppKey("handlers")
-
-
-@dataclass
-class Call:
-    """One checked request to a method."""
-
-    method: str  # discovery id, e.g. "compute.instances.insert"
-    params: dict[str, Any]  # path and query parameters, converted (bool, int, repeated -> list)
-    body: dict | None  # JSON body; None for GET and for media uploads
-    request: web.Request  # of a part of a batch: the request that carried the batch
-    principal: str  # email of the owner of the bearer token
-    late_fault: Fault | None = None
-
-    async def named(self, name: str) -> None:
-        """Suffer a fault that is meant for an object whose name stands in the body, not in the path."""
-        fault = self.request.app[CLOUD].faults.take(self.method, f"name={name}", named=True)
-        if fault and not fault.after_handler:
-            await suffer(fault, self.request)
-        self.late_fault = fault
-
-
-Handler = Callable[[Call], Awaitable[dict | web.StreamResponse | None]]  # None: 204, no body
-
-
-@dataclass
-class Cloud:
-    """Everything that one embedded cloud owns. `open_cloud` makes one."""
-
-    folder: Path
-    port: int
-    projects: dict[str, dict]  # id -> {"number": "123...", "access": True}
-    tokens: Tokens
-    storage: Storage
-    secrets: Secrets
-    iam: Iam
-    faults: Faults
-    compute: Any = None  # compute.Compute
-    requests: RequestLog = field(default_factory=RequestLog)
-
-    def __post_init__(self) -> None:
-        self.tokens.endpoint = lambda: f"http://127.0.0.1:{self.port}"
-
-    def save_projects(self) -> None:
-        write_private(self.folder / "projects.json", self.projects)
-
-    def project_named(self, name: str) -> str | None:
-        """The id of the project with this id or number; None if there is none, or no access to it."""
-        for project, entry in self.projects.items():
-            if name in (project, entry["number"]) and entry["access"]:
-                return project
-        return None
-
-    def add_project(self, project: str, access: bool = True) -> None:
-        """Add a project, or change whether principals of this cloud may use it."""
-        number = self.projects.get(project, {}).get("number") or str(100_000_000_001 + len(self.projects))
-        self.projects[project] = {**self.projects.get(project, {}), "number": number, "access": access}
-        self.save_projects()
 
 
 def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Cloud:
@@ -263,25 +202,6 @@ async def call_method(
     return finish(service, method, params, answer, mask)
 
 
-async def suffer(fault: Fault, request: web.Request) -> None:
-    """Do to a request what a fault says: wait, cut the connection, raise."""
-    if fault.delay:
-        await asyncio.sleep(fault.delay)
-    if fault.reset:
-        cut(request)
-        raise ConnectionResetError("cut by a fault")
-    if fault.status:
-        raise fault.error()
-
-
-def cut(request: web.Request) -> None:
-    """Drop the client's connection at once: with lingering off the kernel sends a reset."""
-    if request.transport is not None:
-        sock = request.transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        request.transport.abort()
-
-
 def finish(
     service: schema.Api, method: schema.Method, params: dict, answer: dict | web.StreamResponse | None, mask: dict
 ) -> web.StreamResponse:
@@ -309,16 +229,6 @@ def authenticate(cloud: Cloud, headers: Any) -> str:
             "other valid authentication credential.",
         )
     return email
-
-
-def parse_json(data: bytes) -> Any:
-    """Parse a request body; an empty one is an empty object."""
-    if not data:
-        return {}
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
 
 
 def json_response(body: dict, status: int = 200, indent: int | None = None) -> web.Response:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from berg.local import schema
+from berg.local.call import Call, Cloud
 from berg.local.compute import bulk, catalog, checks, groups_api, images
 from berg.local.compute import power as compute_power
 from berg.local.compute.checks import LINK, not_found
@@ -21,9 +22,6 @@ from berg.local.compute.make import make_instance
 from berg.local.compute.resources import RESOURCES, read_resource
 from berg.local.compute.state import Compute, Instance
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud
 
 CONSOLE = 1 << 20  # bytes of serial output that Google keeps
 WAIT = 120  # seconds that operations/wait waits at most

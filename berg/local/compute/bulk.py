@@ -8,15 +8,12 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from typing import TYPE_CHECKING
 
+from berg.local.call import Call
 from berg.local.compute import catalog, checks, power
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Instance
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.server import Call
 
 MOST = 5000
 

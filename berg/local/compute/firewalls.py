@@ -7,14 +7,12 @@ whether source ranges are valid.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from berg.local.call import Call
 from berg.local.compute.checks import LINK, already_exists, invalid, last, not_found, number_of
+from berg.local.compute.state import Compute
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.compute.state import Compute
-    from berg.local.server import Call
 
 # https://cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc
 EVERYWHERE, INTERNAL = ["0.0.0.0/0"], ["10.128.0.0/9"]

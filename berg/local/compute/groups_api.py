@@ -9,9 +9,10 @@ import random
 import re
 import string
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from berg.local import schema
+from berg.local.call import Call
 from berg.local.compute import catalog, checks, templates
 from berg.local.compute import groups as compute_groups
 from berg.local.compute.checks import LINK
@@ -19,9 +20,6 @@ from berg.local.compute.listing import listed, page
 from berg.local.compute.state import Compute, Group
 from berg.local.compute.templates import change
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.server import Call
 
 MOST = 2000  # members of a group
 HONOURED = {

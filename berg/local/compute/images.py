@@ -5,16 +5,14 @@ Not covered: snapshots, licences, deprecation schedules, disks that are not made
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from berg.local.call import Call
 from berg.local.compute import catalog
 from berg.local.compute.checks import LINK, already_exists, check_name, invalid, last, not_found, number_of
 from berg.local.compute.listing import listed
 from berg.local.compute.state import Compute
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.server import Call
 
 
 def image_resource(project: str, image: catalog.Image) -> dict:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from berg.local.call import Call
 from berg.local.compute import catalog
 from berg.local.compute.checks import LINK
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.server import Call
 
 Test = Callable[[dict], bool]
 TOKEN = re.compile(r'\s*(\(|\)|!=|<=|>=|[=:<>]|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s()=:<>!"\']+)')

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from berg.local import schema
+from berg.local.call import Call
 from berg.local.compute import catalog
 from berg.local.compute.checks import LINK, last, not_found, number_of
 from berg.local.compute.firewalls import firewalls
 from berg.local.compute.listing import listed
 from berg.local.compute.state import Compute
-
-if TYPE_CHECKING:
-    from berg.local.server import Call
 
 Rows = list[tuple[str, dict]]  # (zone, region or "global", resource)
 SINCE = "1969-12-31T16:00:00.000-08:00"  # what Google writes for things that always were

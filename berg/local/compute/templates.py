@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from berg.local.call import Call
 from berg.local.compute import catalog
 from berg.local.compute.bulk import samples_by_zone
 from berg.local.compute.checks import LINK, already_exists, invalid, not_found, written
 from berg.local.compute.listing import listed
 from berg.local.compute.state import Compute
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.server import Call
 
 
 def change(compute: Compute, call: Call, kind: str, path: str, number: str, work: Callable[[], None]) -> dict:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from berg.local.call import Call, Cloud, Handler
 from berg.local.compute.listing import resources
 from berg.local.errors import ApiError
 from berg.local.identity.iam import aborted, is_stale, refused, tag, without
 from berg.local.identity.permissions import allowed
 from berg.local.identity.roles import exists, names
 from berg.local.secrets import api as secrets_api
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud, Handler
 
 ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 

@@ -13,16 +13,12 @@ creating an instance group needs beside the group's own permission.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from berg.local import schema
+from berg.local.call import Call, Cloud
 from berg.local.errors import ApiError
 from berg.local.identity.roles import includes
 from berg.local.secrets import api as secrets_api
 from berg.local.storage.checks import policy_of
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud
 
 Needs = list[tuple[str, str]]  # permission, and the resource it is needed on: "projects/p" or something in it
 FREE = "testIamPermissions"  # a verb that anyone may call

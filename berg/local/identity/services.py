@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import functools
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from berg.local.call import Call, Cloud, Handler
 from berg.local.compute.listing import resources
 from berg.local.errors import ApiError
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud, Handler
 
 TITLES = {
     "artifactregistry": "Artifact Registry API",

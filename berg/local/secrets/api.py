@@ -14,17 +14,15 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import google_crc32c
 
+from berg.local.call import Call, Cloud, Handler
 from berg.local.compute.checks import check_labels
 from berg.local.compute.listing import resources
 from berg.local.errors import ApiError
 from berg.local.secrets.store import Secret, Version, timestamp
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud, Handler
 
 MAX_PAYLOAD = 64 << 10
 MIN_LIFE, MAX_LIFE = 60, 100 * 365.25 * 86400  # seconds until a secret expires

@@ -9,10 +9,11 @@ import base64
 import contextlib
 import functools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
+from berg.local.call import Call, Cloud, Handler
 from berg.local.errors import ApiError
 from berg.local.storage import buckets, media, policies
 from berg.local.storage.checks import (
@@ -27,9 +28,6 @@ from berg.local.storage.checks import (
     written,
 )
 from berg.local.storage.state import concatenate
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud, Handler
 
 MAX_PAGE = 1000
 MAX_SOURCES = 32  # of one compose

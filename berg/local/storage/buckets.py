@@ -1,14 +1,12 @@
 """Handlers of the Cloud Storage methods on buckets. What they do not cover stands in storage_api.py."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from berg.local.call import Call, Cloud
 from berg.local.errors import ApiError
 from berg.local.storage.checks import check_conditions, check_storage_class, etag, find_bucket, origin
 from berg.local.storage.state import timestamp
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud
 
 MULTI_REGIONS = {"US", "EU", "ASIA"}
 DUAL_REGIONS = {"NAM4", "EUR4", "EUR5", "EUR7", "EUR8", "ASIA1"}

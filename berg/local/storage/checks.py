@@ -3,14 +3,12 @@
 import hashlib
 import json
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
+from berg.local.call import Call, Cloud
 from berg.local.errors import ApiError
 from berg.local.storage.state import Content
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud
 
 CONDITIONS = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
 # Fields of an object that clients set; all others are the server's.

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
 
 from berg.local import schema
+from berg.local.call import Call, Cloud
 from berg.local.errors import ApiError
 from berg.local.identity.permissions import require
 from berg.local.storage.checks import (
@@ -34,9 +34,6 @@ from berg.local.storage.checks import (
     written,
 )
 from berg.local.storage.state import BLOCK, Content, reread
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud
 
 QUANTUM = 256 << 10  # resumable uploads keep whole multiples of this
 MAX_METADATA = 64 << 10  # JSON before the content of a multipart upload
@@ -83,7 +80,7 @@ async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
 
 def parse_metadata(data: bytes, call: "Call") -> dict:
     """Parse and check the JSON that describes an object to be uploaded."""
-    from berg.local.server import parse_json
+    from berg.local.call import parse_json
 
     body = parse_json(data)
     api = schema.load("storage")
@@ -216,7 +213,7 @@ TURNS: dict[str, tuple[asyncio.Lock, list[web.Request]]] = {}
 async def only_request_of(id: str, request: web.Request) -> AsyncIterator[None]:
     """Let one request at a time work on a session. A newer one ends an older one: its client has given
     that connection up, though a broken network may not have told us."""
-    from berg.local.server import cut
+    from berg.local.call import cut
 
     lock, requests = TURNS.setdefault(id, (asyncio.Lock(), []))
     for older in requests:

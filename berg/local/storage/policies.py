@@ -3,15 +3,11 @@
 Not covered: policies of single objects and of managed folders.
 """
 
-from typing import TYPE_CHECKING
-
+from berg.local.call import Call, Cloud
 from berg.local.errors import ApiError
 from berg.local.identity.iam import is_stale
 from berg.local.identity.permissions import allowed
 from berg.local.storage.checks import find_bucket, policy_of
-
-if TYPE_CHECKING:
-    from berg.local.server import Call, Cloud
 
 
 async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
