@@ -7,6 +7,7 @@ and the test that tried it fails, too.
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from berg.google import storage
 from berg.local import control
 
 HOME = empty_home.enter()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
 WITNESS = loopback.enter()
 # What pip needs to build a package; `make test` fetches it, because the tests' machines have no network.
 WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
