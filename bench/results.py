@@ -14,12 +14,13 @@ from common import BIN, SCRATCH, Cloud, Cost, Result, Target, median, ratio, rou
 MIRROR = """
 import json, sys, time
 from pathlib import Path
-from berg import config, sync
+from berg import config
+from berg.google.mirror import Mirror, Sent
 from berg.storage import Bucket
 
-mirror = sync.Mirror(Path(sys.argv[1]), Bucket(config.load()), "berg_results/")
+mirror = Mirror(Path(sys.argv[1]), Bucket(config.load()), "berg_results/")
 for path, seen in mirror.scan() if sys.argv[2:] else ():
-    mirror.sent.put(path, sync.Sent(seen.st_ino, seen.st_size, seen.st_mtime_ns, 1, "", ""))
+    mirror.sent.put(path, Sent(seen.st_ino, seen.st_size, seen.st_mtime_ns, 1, "", ""))
 for line in sys.stdin:
     wall, cpu = time.perf_counter(), time.process_time()
     mirror.sync()

@@ -23,23 +23,24 @@ from common import SCRATCH, Cost, Result, Target, ratio, table
 from ssh_server import Server
 
 from berg.code import push
+from berg.sync import multiplex
 
 WHOLE_TREE = ["-a", "--delete", "--exclude=/.git"]
 WHY = f"berg waits {push.STEP} ms for more saves, and compares all files by git, so that ignored ones stay away"
 EDITED = Path("package7/module3/file11.py")
 
 
-def make_places(root: Path, server: Server, folder: Path) -> list[push.Place]:
-    places = []
+def checkout_ons(root: Path, server: Server, folder: Path) -> list[push.Checkout]:
+    checkouts = []
     for number in range(2):
         sockets = folder / str(number)
         sockets.mkdir()
         checkout = folder / f"machine{number}"
         subprocess.run(["git", "clone", "-q", str(root), str(checkout)], check=True)
-        ssh, destination = push.multiplex(server.options(), sockets), f"{getpass.getuser()}@{server.address}"
+        ssh, destination = multiplex(server.options(), sockets), f"{getpass.getuser()}@{server.address}"
         where = ssh, destination
-        places.append(push.Place(checkout.name, str(checkout), lambda where=where: where))  # type: ignore[misc]
-    return places
+        checkouts.append(push.Checkout(checkout.name, str(checkout), lambda where=where: where))  # type: ignore[misc]
+    return checkouts
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -47,59 +48,59 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def time_sync(root: Path, places: list[push.Place], edits: int) -> list[float]:
-    running = push.Push(root, places, lambda line: print(line, file=sys.stderr))
+def time_sync(root: Path, checkouts: list[push.Checkout], edits: int) -> list[float]:
+    running = push.Push(root, checkouts, lambda line: print(line, file=sys.stderr))
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
-    wait_for(lambda: all(place.has is not None for place in places))
-    time_edits(root, places, 1)  # once this one has arrived, the first pass is over on both
-    times = time_edits(root, places, edits)
+    wait_for(lambda: all(checkout.has is not None for checkout in checkouts))
+    time_edits(root, checkouts, 1)  # once this one has arrived, the first pass is over on both
+    times = time_edits(root, checkouts, edits)
     running.over.set()
     running.changed.set()
     thread.join()
     return times
 
 
-def time_edits(root: Path, places: list[push.Place], edits: int) -> list[float]:
+def time_edits(root: Path, checkouts: list[push.Checkout], edits: int) -> list[float]:
     """Seconds from the save of a file to its arrival on every machine."""
     times = []
     for number in range(edits):
         text = f"edit = {number}, at {time.time()}\n"
         began = time.perf_counter()
         (root / EDITED).write_text(text)
-        wait_for(lambda text=text: all(Path(p.folder, EDITED).read_text() == text for p in places))  # type: ignore[misc]
+        wait_for(lambda text=text: all(Path(p.folder, EDITED).read_text() == text for p in checkouts))  # type: ignore[misc]
         times.append(time.perf_counter() - began)
         time.sleep(0.5)  # a person's next save is no part of this burst
     return times
 
 
-def rsync(root: Path, place: push.Place, options: list[str], stdin: str = "") -> int:
+def rsync(root: Path, checkout: push.Checkout, options: list[str], stdin: str = "") -> int:
     """Run rsync to a machine; returns how many bytes it sent."""
-    target = f"{place.destination}:{place.folder}/"
-    command = ["rsync", *options, "--stats", "-e", shlex.join(place.ssh), "./", target]
+    target = f"{checkout.destination}:{checkout.folder}/"
+    command = ["rsync", *options, "--stats", "-e", shlex.join(checkout.ssh), "./", target]
     done = subprocess.run(command, cwd=root, check=True, input=stdin, stdout=subprocess.PIPE, text=True)
     found = re.search(r"Total bytes sent: ([\d,]+)", done.stdout)
     assert found
     return int(found[1].replace(",", ""))
 
 
-def bytes_of_edit(root: Path, place: push.Place, options: list[str], stdin: str = "") -> int:
+def bytes_of_edit(root: Path, checkout: push.Checkout, options: list[str], stdin: str = "") -> int:
     """Bytes that travel to one machine for one edit."""
     (root / EDITED).write_text(f"edit = {time.time()}\n")
-    return rsync(root, place, options, stdin)
+    return rsync(root, checkout, options, stdin)
 
 
-def time_rsync(root: Path, places: list[push.Place], edits: int) -> list[float]:
-    def whole_tree(place: push.Place) -> None:
-        rsync(root, place, WHOLE_TREE)
+def time_rsync(root: Path, checkouts: list[push.Checkout], edits: int) -> list[float]:
+    def whole_tree(checkout: push.Checkout) -> None:
+        rsync(root, checkout, WHOLE_TREE)
 
     times = []
     with ThreadPoolExecutor() as pool:
-        list(pool.map(whole_tree, places))
+        list(pool.map(whole_tree, checkouts))
         for number in range(edits):
             (root / EDITED).write_text(f"edit = {number} of rsync\n")
             began = time.perf_counter()
-            list(pool.map(whole_tree, places))
+            list(pool.map(whole_tree, checkouts))
             times.append(time.perf_counter() - began)
     return times
 
@@ -114,10 +115,13 @@ def measure(repeats: int) -> list[Result]:
         for number in range(repeats):
             folder = SCRATCH / f"round{number}"
             folder.mkdir()
-            places = make_places(root, server, folder)
-            times[berg] += time_sync(root, places, edits)
-            times[rsync] += time_rsync(root, places, edits)
-        sent = bytes_of_edit(root, places[0], push.RSYNC[1:], f"./{EDITED}"), bytes_of_edit(root, places[0], WHOLE_TREE)
+            checkouts = checkout_ons(root, server, folder)
+            times[berg] += time_sync(root, checkouts, edits)
+            times[rsync] += time_rsync(root, checkouts, edits)
+        sent = (
+            bytes_of_edit(root, checkouts[0], push.RSYNC[1:], f"./{EDITED}"),
+            bytes_of_edit(root, checkouts[0], WHOLE_TREE),
+        )
     finally:
         server.stop()
     costs = {name: [Cost(seconds, 0) for seconds in each] for name, each in times.items()}

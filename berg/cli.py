@@ -108,7 +108,7 @@ for command in (
 @click.option("--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours).")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
-def run(cmd, wait, tail, as_json, grid, tasks, parallel, resume, **wishes) -> None:
+def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) -> None:
     """Run CMD on a machine of its own, from the root of the git repo around you.
 
     The code is the working tree: the last commit and what you changed since, untracked files included,
@@ -122,15 +122,18 @@ def run(cmd, wait, tail, as_json, grid, tasks, parallel, resume, **wishes) -> No
     berg run -m 4 --each "torchrun train.py"
     berg run "python train.py --lr={lr} --bs={bs}" --grid lr=0.1,0.01 --grid bs=32,64 --parallel 2
     """
-    if (cmd is None) != bool(resume):
+    from berg.plan import Wishes
+
+    wishes = Wishes(**options)
+    if (wishes.cmd is None) != bool(resume):
         raise click.UsageError("give a command, or --resume SWEEP")
     if grid or tasks or resume:
         from berg.commands import sweep as cli_sweep
 
-        sys.exit(cli_sweep.run(cmd, grid, tasks, parallel, resume, wait, tail, as_json, wishes))
+        sys.exit(cli_sweep.run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run))
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
-    launched = start_machines(cmd, quiet=as_json or tail, **wishes)
+    launched = start_machines(wishes, dry_run, quiet=as_json or tail)
     if launched is None:
         return
     settings, this, zone = launched
@@ -148,7 +151,7 @@ def run(cmd, wait, tail, as_json, grid, tasks, parallel, resume, **wishes) -> No
 @click.option(
     "--idle-hours", type=float, default=4, show_default=True, help="Delete itself after so long idle; 0: never."
 )
-def devbox(as_json, **wishes) -> None:
+def devbox(as_json, dry_run, **options) -> None:
     """Start machines to live on: the repo around you in /root/code, results mirrored, no command.
 
     A devbox on which nobody is logged in and nothing runs uploads its results and deletes itself.
@@ -158,9 +161,12 @@ def devbox(as_json, **wishes) -> None:
     berg devbox -m 2 -g 8 -t v100 -n big
     berg ssh big
     """
-    if wishes["idle_hours"] == 0:
+    from berg.plan import Wishes
+
+    wishes = Wishes(**options)
+    if wishes.idle_hours == 0:
         say("With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it.")
-    launched = start_machines(None, quiet=as_json, **wishes)
+    launched = start_machines(wishes, dry_run, quiet=as_json)
     if launched is None:
         return
     _, this, zone = launched
@@ -169,16 +175,16 @@ def devbox(as_json, **wishes) -> None:
         click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
 
 
-def start_machines(cmd, quiet, zones, image, image_project, dry_run, **wishes):
+def start_machines(wishes, dry_run, quiet):
     """Show the plan and launch it; returns settings, job and zone, or None after a dry run."""
-    settings = config.load_ready(zones=zones, default_image=image, default_image_project=image_project)
+    settings = config.load_ready(**wishes.settings)
     from berg import launch
     from berg.commands import tables
 
-    plan = launch.prepare(settings, cmd, folder=Path.cwd(), **wishes)
+    plan = launch.prepare(settings, wishes, Path.cwd())
     say(tables.plan(plan))
     if dry_run:
-        click.echo(json.dumps(plan.requests(), indent=2))
+        click.echo(json.dumps(launch.preview(plan), indent=2))
         return None
     began = time.monotonic()
     zone = launch.submit(plan, say, tables.sending)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from berg import BergError, config, gce
+from berg import BergError, config
 from berg.config import Config
-from berg.google import accelerators, grants, offers
+from berg.google import accelerators, api, grants, offers
 from berg.google.storage import Bucket, explain
 
 PATIENCE = 15  # seconds for all answers
@@ -166,7 +166,7 @@ def check_project(settings: Config) -> list[Finding]:
     from google.api_core import exceptions
 
     try:
-        gce.call(settings, "GET", "", fields="name")
+        api.call(settings, "GET", "", fields="name")
     except exceptions.NotFound:
         return [Finding("project", FAILED, f"there is no project {settings.project!r}", "berg init")]
     return [Finding("project", OK, settings.project)]
@@ -175,7 +175,7 @@ def check_project(settings: Config) -> list[Finding]:
 def check_apis(settings: Config) -> list[Finding]:
     names = [f"projects/{settings.project}/services/{name}.googleapis.com" for name in APIS]
     url = f"{settings.service_url('serviceusage')}/v1/projects/{settings.project}/services:batchGet"
-    services = gce.call(settings, "GET", url, names=names)["services"]
+    services = api.call(settings, "GET", url, names=names)["services"]
     off = [api for api, row in zip(APIS, services, strict=True) if row["state"] != "ENABLED"]
     if not off:
         return [Finding("apis", OK, ", ".join(APIS))]
@@ -188,7 +188,7 @@ def check_apis(settings: Config) -> list[Finding]:
 def check_person(settings: Config) -> list[Finding]:
     url = f"{settings.service_url('cloudresourcemanager')}/v1/projects/{settings.project}:testIamPermissions"
     asked = [permission for words, _ in IN_PROJECT.values() for permission in words.split()]
-    held = gce.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
+    held = api.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
     findings = []
     bind = f"gcloud projects add-iam-policy-binding {settings.project} --member {grants.person(settings)} --role"
     for purpose, (words, role) in IN_PROJECT.items():
@@ -203,9 +203,9 @@ def check_person(settings: Config) -> list[Finding]:
 
 def check_quotas(settings: Config) -> list[Finding]:
     shape = accelerators.choose(None, None, None, None)
-    region = gce.call(settings, "GET", f"/regions/{settings.region}", fields="quotas").get("quotas", [])
-    project = gce.call(settings, "GET", "", fields="quotas").get("quotas", [])
-    cpus, gpus = int(gce.last_part(shape.machine_type.replace("-", "/"))), shape.num_gpus
+    region = api.call(settings, "GET", f"/regions/{settings.region}", fields="quotas").get("quotas", [])
+    project = api.call(settings, "GET", "", fields="quotas").get("quotas", [])
+    cpus, gpus = int(api.last_part(shape.machine_type.replace("-", "/"))), shape.num_gpus
     wanted = {"CPUS": (region, cpus), f"NVIDIA_{shape.gpu_type.upper()}_GPUS": (region, gpus)}
     wanted["GPUS_ALL_REGIONS"] = (project, gpus)
     findings = []
@@ -222,8 +222,8 @@ def check_quotas(settings: Config) -> list[Finding]:
 def check_firewall(settings: Config) -> list[Finding]:
     """Whether ssh from outside reaches the machines, as far as rules tell; a denial must hold for everyone to count."""
     port, network = settings.ssh_port, settings.network
-    rules = [rule for page in gce.pages(settings, "/global/firewalls") for rule in page.get("items", [])]
-    rules = [rule for rule in rules if gce.last_part(rule["network"]) == network and concerns(rule, settings)]
+    rules = [rule for page in api.pages(settings, "/global/firewalls") for rule in page.get("items", [])]
+    rules = [rule for rule in rules if api.last_part(rule["network"]) == network and concerns(rule, settings)]
     sources: list[str] = []
     for rule in sorted(rules, key=lambda rule: (rule["priority"], "allowed" in rule)):
         ranges = rule.get("sourceRanges", [])
@@ -266,7 +266,7 @@ def check_image(settings: Config) -> list[Finding]:
         found = offers.find_image(settings, settings.default_image, settings.default_image_project)
     except BergError as error:
         return [Finding("image", FAILED, error.message)]
-    return [Finding("image", OK, gce.last_part(found))]
+    return [Finding("image", OK, api.last_part(found))]
 
 
 # --- the bucket and the account of the machines
@@ -276,7 +276,7 @@ def check_bucket(settings: Config) -> list[Finding]:
     bucket = Bucket(settings)
     found = bucket.client.get_bucket(settings.bucket, retry=bucket.retry)
     change, place = f"gcloud storage buckets update gs://{settings.bucket}", found.location.lower()
-    number = gce.call(settings, "GET", "", fields="defaultServiceAccount").get("defaultServiceAccount", "")
+    number = api.call(settings, "GET", "", fields="defaultServiceAccount").get("defaultServiceAccount", "")
     where = Finding("bucket", OK, f"gs://{settings.bucket} in {place}")
     if number.partition("-")[0] not in ("", str(found.project_number)):
         text = f"gs://{settings.bucket} belongs to another project, number {found.project_number}"
@@ -304,7 +304,7 @@ def check_bucket(settings: Config) -> list[Finding]:
 def check_account(settings: Config) -> list[Finding]:
     from google.api_core import exceptions
 
-    email = settings.service_account or gce.call(settings, "GET", "").get("defaultServiceAccount", "")
+    email = settings.service_account or api.call(settings, "GET", "").get("defaultServiceAccount", "")
     name, own = "machines' account", email == grants.account(settings)
     try:
         acts = grants.may_act_as(settings, email)

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, credentials, gce
+from berg import BergError, config, credentials
 from berg.config import Config
-from berg.google import grants, offers
+from berg.google import api, grants, offers
 from berg.google.storage import Bucket
 
 LOCAL_PROJECT, LOCAL_BUCKET = "berg-local", "berg-local-results"
@@ -37,7 +37,7 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
         raise BergError("no project is known. Run: berg init --project PROJECT")
     details = check_project(settings)
 
-    regions = [item["name"] for page in gce.pages(settings, "/regions") for item in page.get("items", [])]
+    regions = [item["name"] for page in api.pages(settings, "/regions") for item in page.get("items", [])]
     explain(f"Region: machines start in its zones, and the bucket lies there. There are: {', '.join(regions)}")
     if ask("region", settings.region) not in regions:
         raise BergError(f"there is no region {settings.region!r}. Choose one of: {', '.join(regions)}")
@@ -79,7 +79,7 @@ def check_project(settings: Config) -> dict[str, Any]:
     from google.api_core import exceptions
 
     try:
-        return gce.call(settings, "GET", "")
+        return api.call(settings, "GET", "")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(
             f"project {settings.project!r} cannot be used: {error.message} "

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gce, job
+from berg import BergError, job, places
 from berg import config as settings
 from berg.config import Config
-from berg.google import groups, secret
+from berg.google import api, secret
 from berg.google.storage import Bucket, Changed
+from berg.job import Machine
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
@@ -32,18 +33,18 @@ class Entry:
 
     name: str
     state: job.State | None  # None: a machine without a job
-    machines: list[dict[str, Any]]  # by rank
+    machines: list[Machine]  # by rank
     generation: int = 0
     stored: job.State | None = None  # as it lies in the bucket, where a reader concludes another one
-    crew: list[dict[str, Any]] = field(default_factory=list)  # of a sweep: its machines, whichever job they have
+    crew: list[Machine] = field(default_factory=list)  # of a sweep: its machines, whichever job they have
 
     @property
-    def machine(self) -> dict[str, Any] | None:
+    def machine(self) -> Machine | None:
         return self.machines[0] if self.machines else None
 
     @property
     def status(self) -> str:
-        status = self.machine["status"] if self.machine else ""
+        status = self.machine.status if self.machine else ""
         if self.state and not (self.state.final and status not in ("", "STOPPING")):
             return self.state.state
         return f"{self.state.state}, machine {status}" if self.state else f"no job, machine {status}"
@@ -52,13 +53,18 @@ class Entry:
     def user(self) -> str:
         if self.state:
             return self.state.job.get("user", "")
-        return self.machine["labels"].get("berg-user", "") if self.machine else ""
+        return self.machine.labels.get("berg-user", "") if self.machine else ""
 
     @property
     def created_at(self) -> str:
         return (self.state.job.get("created_at") if self.state else None) or (
-            self.machine["creationTimestamp"] if self.machine else ""
+            self.machine.created_at if self.machine else ""
         )
+
+    @property
+    def place(self) -> places.Place:
+        """Where its machines are."""
+        return places.of(self.machine.place if self.machine else place_name(self.state))
 
     @property
     def group(self) -> str:
@@ -72,32 +78,34 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         state = asdict(self.state) if self.state else {"state": None, "job": {}}
-        external, internal = gce.addresses(self.machine) if self.machine else ("", "")
         return {
             "name": self.name,
             **{key: value for key, value in state.items() if key != "job"},
             **state["job"],
             "user": self.user,
             "created_at": self.created_at,
-            "machine_status": self.machine["status"] if self.machine else None,
-            "zone": self.machine["zone"] if self.machine else state.get("zone", ""),
-            "external_ip": external,
-            "internal_ip": internal,
+            "machine_status": self.machine.status if self.machine else None,
+            "zone": self.machine.zone if self.machine else state.get("zone", ""),
+            "external_ip": self.machine.external_ip if self.machine else "",
+            "internal_ip": self.machine.internal_ip if self.machine else "",
             "instances": [describe(machine) for machine in self.machines],
         }
 
 
-def describe(machine: dict[str, Any]) -> dict[str, Any]:
-    external, internal = gce.addresses(machine)
-    details = {"name": machine["name"], "status": machine["status"], "zone": machine["zone"]}
-    return {**details, "external_ip": external, "internal_ip": internal}
+def place_name(state: job.State | None) -> str:
+    return state.job.get("place", "gce") if state else "gce"
+
+
+def describe(machine: Machine) -> dict[str, Any]:
+    details = {"name": machine.name, "status": machine.status, "zone": machine.zone}
+    return {**details, "external_ip": machine.external_ip, "internal_ip": machine.internal_ip}
 
 
 def conclude(
-    state: job.State, seconds_since_written: float, machines: list[dict[str, Any]], waits: Callable[[], bool]
+    state: job.State, seconds_since_written: float, machines: list[Machine], waits: Callable[[], bool]
 ) -> job.State:
     """The state as a reader must see it: a job that is not over, has no machine and waits for none is LOST."""
-    gone = all(machine["status"] in OFF for machine in machines)
+    gone = all(machine.status in OFF for machine in machines)
     if state.final or not gone or seconds_since_written < LOST_AFTER:
         return state
     if waits():
@@ -112,12 +120,12 @@ def overview(config: Config, user: str | None, prefix: str = "") -> list[Entry]:
     bucket = Bucket(config)
     _ = config.session
     with ThreadPoolExecutor() as pool:
-        listed = pool.submit(gce.list_instances, config)
+        listed = pool.submit(places.machines, config)
         blobs = list(bucket.list(f".berg/jobs/{prefix}", "name,metadata,updated,generation", "**_state.json"))
-        owned: dict[str, list[dict[str, Any]]] = {}
+        owned: dict[str, list[Machine]] = {}
         for machine in listed.result():
             owned.setdefault(owner(machine), []).append(machine)
-    waiting = functools.cache(lambda: groups.waiting(config))
+    waiting = functools.cache(lambda place: places.of(place).waiting(config))
     entries = [entry(config, job.name_of(blob.name), blob, owned, waiting) for blob in blobs]
     for each in entries:
         owned.pop(each.name, None)
@@ -141,22 +149,22 @@ def newest(entries: list[Entry], limit: int) -> list[Entry]:
     return [each for each in entries if (each.sweep or each.name) not in hidden]
 
 
-def owner(machine: dict[str, Any]) -> str:
+def owner(machine: Machine) -> str:
     """The job that a machine is for, or `SWEEP/`."""
-    sweep = machine["labels"].get("berg-sweep")
-    return f"{sweep}/" if sweep else machine["labels"].get("berg-job", machine["name"])
+    sweep = machine.labels.get("berg-sweep")
+    return f"{sweep}/" if sweep else machine.labels.get("berg-job", machine.name)
 
 
 def entry(
     config: Config,
     name: str,
     blob,
-    owned: dict[str, list[dict[str, Any]]],
-    waiting: Callable[[], set[str]] | None = None,
+    owned: dict[str, list[Machine]],
+    waiting: Callable[[str], set[str]] | None = None,
 ) -> Entry:
     """A job from the object of its state, and the machines by their owners.
 
-    `waiting` tells the names of the groups that wait for room.
+    `waiting` tells the names of the jobs that a place keeps machines for.
     """
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
@@ -166,14 +174,17 @@ def entry(
     if sweep := state.job.get("sweep"):
         crew = owned.get(f"{sweep}/", [])
         has_one = not state.final and state.state != "SUBMITTED"
-        machines = [machine for machine in crew if has_one and machine["name"] == state.machine]
+        machines = [machine for machine in crew if has_one and machine.name == state.machine]
 
     def waits() -> bool:
         if sweep:
-            return state.state == "SUBMITTED" and any(machine["status"] not in OFF for machine in crew)
-        return bool(state.job.get("group")) and name in (waiting() if waiting else groups.waiting(config, name))
+            return state.state == "SUBMITTED" and any(machine.status not in OFF for machine in crew)
+        if not state.job.get("group"):
+            return False
+        place = place_name(state)
+        return name in (waiting(place) if waiting else places.of(place).waiting(config, name))
 
-    seconds = gce.now(config) - blob.updated.timestamp()
+    seconds = api.now(config) - blob.updated.timestamp()
     return Entry(name, conclude(state, seconds, machines, waits), machines, blob.generation, state, crew)
 
 
@@ -189,26 +200,26 @@ def find(config: Config, name: str) -> Entry:
         raise unknown
     _ = config.session
     with ThreadPoolExecutor() as pool:
-        of_sweep = f"labels.berg-sweep={name} OR labels.berg-sweep={name.rpartition('-')[0] or name}"
-        found = pool.submit(gce.list_instances, config, f"{gce.of_job(name)} OR {of_sweep}")
+        sweeps = {name, name.rpartition("-")[0] or name}
+        found = pool.submit(places.machines, config, [name], sweeps)
         blob = bucket.get(job.state_path(name))
         machines = found.result()
     if blob:
-        owned: dict[str, list[dict[str, Any]]] = {}
+        owned: dict[str, list[Machine]] = {}
         for machine in machines:
             owned.setdefault(owner(machine), []).append(machine)
         return entry(config, name, blob, owned)
     if bucket.exists(job.sweep_path(name)):
         raise BergError(f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v")
     machines = [machine for machine in machines if owner(machine) == name]
-    machines = machines or [machine for machine in gce.list_instances(config) if machine["name"] == name]
+    machines = machines or [machine for machine in places.machines(config) if machine.name == name]
     if not machines:
         raise unknown
     owned_by = owner(machines[0])
     if owned_by == name or owned_by.endswith("/"):
         return Entry(name, None, machines)
     cluster = find(config, owned_by)
-    cluster.machines.sort(key=lambda machine: machine["name"] != name)
+    cluster.machines.sort(key=lambda machine: machine.name != name)
     return cluster
 
 
@@ -246,9 +257,9 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     found = find(config, name)
     name = found.name
     waiting = found.state and not found.state.final and not now and found.state.state != "SUBMITTED"
-    if waiting and any(machine["status"] not in OFF for machine in found.machines):
-        first = min(found.machines, key=lambda machine: machine["name"])  # the one that leads
-        gce.set_metadata(config, first["zone"], first["name"], f"berg-kill-{name}", config.user)
+    if waiting and any(machine.status not in OFF for machine in found.machines):
+        first = min(found.machines, key=lambda machine: machine.name)  # the one that leads
+        found.place.tell(config, first, f"berg-kill-{name}", config.user)
         asked = time.monotonic()
         patience, said = asked + KILL_PATIENCE, False
         while found.machine and found.state and not found.state.final:
@@ -265,11 +276,8 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
             found = find(config, name)
     for machine in found.machines:
         save_console(config, name, machine)
-    with ThreadPoolExecutor(16) as pool:
-        paths = [groups.path_of(found.group, name)] if found.group else [gce.path_of(m) for m in found.machines]
-        if found.sweep and not now:
-            paths = []  # its machine takes the next job
-        list(pool.map(lambda path: gce.delete(config, path, wait_for_it=True), paths))
+    if not found.sweep or now:  # else its machine takes the next job
+        found.place.delete(config, name, found.machines, found.group)
     if found.state and not found.state.final and found.state.job.get("secrets") and not found.sweep:
         secret.delete(config, name)
     while found.state and not found.state.final:
@@ -283,11 +291,11 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     return found.state.state if found.state else ""
 
 
-def save_console(config: Config, name: str, machine: dict[str, Any]) -> None:
+def save_console(config: Config, name: str, machine: Machine) -> None:
     """Keep what a machine wrote to its serial console, which goes with it, if its worker wrote no log."""
-    path = f"{job.log_prefix(name)}{machine['name']}.log"
+    path = f"{job.log_prefix(name)}{machine.name}.log"
     bucket = Bucket(config)
-    if not bucket.exists(path) and (output := gce.serial_output(config, machine["zone"], machine["name"])):
+    if not bucket.exists(path) and (output := places.of(machine.place).console(config, machine)):
         with contextlib.suppress(Changed):
             bucket.write(path, output, generation=0)
 
@@ -316,10 +324,10 @@ def log_chunks(config: Config, name: str, machine: str | None = None) -> Iterato
             yield machine_of(log) if len(logs) > 1 else "", chunk
             start += len(chunk)
     if not logs:
-        consoles = [each for each in found.machines if machine in (None, each["name"])]
+        consoles = [each for each in found.machines if machine in (None, each.name)]
         if not consoles:
             raise BergError(f"{machine or name} left no log: it never reached its worker ({found.status})")
-        yield "", gce.serial_output(config, consoles[0]["zone"], consoles[0]["name"]).encode()
+        yield "", found.place.console(config, consoles[0]).encode()
 
 
 def follow(
@@ -346,7 +354,7 @@ def follow(
                     chunk = chunk[len(line) :]
                 write(machine_of(log) if several else "", chunk)
         if not offsets and found.machine and not several:
-            output = gce.serial_output(config, found.machine["zone"], found.machine["name"])
+            output = found.place.console(config, found.machine)
             for text in STARTUP_LINE.findall(output.removeprefix(console)):
                 if not (found.state and shown and shown[-1].startswith(HANDOVER)):
                     shown.append(f"[berg] {text}\n".encode())
@@ -360,7 +368,7 @@ def follow(
 def leaves(found: Entry) -> bool:
     """Whether the machines of a job that is over are on their way out or off, or were to be kept."""
     kept = found.state and found.state.job.get("kept")
-    return bool(kept or all(machine["status"] in GOING for machine in found.machines))
+    return bool(kept or all(machine.status in GOING for machine in found.machines))
 
 
 def results_prefix(config: Config, name: str) -> tuple[str, str | None]:

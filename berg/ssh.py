@@ -22,12 +22,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from berg import BergError, gce, job, jobs
+from berg import BergError, job, jobs, places
 from berg import config as settings
 from berg.config import Config
 from berg.google.storage import Bucket
+from berg.job import Machine
 
 PATIENCE = 600  # seconds for a machine to boot and to publish its keys
 NO_ANSWER = 60  # seconds for a machine that published them to answer: it may be rebooting
@@ -162,37 +162,27 @@ def look(config: Config, name: str, key: str) -> tuple[Target | None, str]:
         if state.state == "SUBMITTED":
             return None, "its machine is being created"
         raise BergError(f"{name} has no machine any more (the job is {state.state}{ended}). Its log: berg log {name}")
-    status = machine["status"]
+    status = machine.status
     if status not in COMING:
-        raise BergError(f"the machine {machine['name']} is {status} ({found.status}{ended})")
+        raise BergError(f"the machine {machine.name} is {status} ({found.status}{ended})")
     if status != "RUNNING":
-        return None, f"the machine {machine['name']} is {status}"
+        return None, f"the machine {machine.name} is {status}"
     target = reach(config, found.name, machine, key)
     if target:
         return target, ""
     if state and state.final:
-        raise BergError(f"nobody can log in to {machine['name']} any more: the job is {state.state}{ended}")
-    return None, f"the machine {machine['name']} boots" + (f", the job is {state.state}" if state else "")
+        raise BergError(f"nobody can log in to {machine.name} any more: the job is {state.state}{ended}")
+    return None, f"the machine {machine.name} boots" + (f", the job is {state.state}" if state else "")
 
 
-def reach(config: Config, job_name: str, machine: dict[str, Any], key: str) -> Target | None:
+def reach(config: Config, job_name: str, machine: Machine, key: str) -> Target | None:
     """How to reach a running machine, None before it said so itself; hands our key to a machine that lacks it."""
-    from google.api_core import exceptions
-
-    name, zone = machine["name"], machine["zone"]
+    name = machine.name
     object_name = f"{job.machines_prefix(job_name)}{name}.json"
-    _ = config.session
-    with ThreadPoolExecutor() as pool:
-        fields = "id,networkInterfaces,metadata/items"
-        asked = pool.submit(gce.call, config, "GET", f"/zones/{zone}/instances/{name}", fields=fields)
-        data = Bucket(config).read(object_name)
-        try:
-            instance = asked.result()
-        except exceptions.NotFound:
-            return None
+    data = Bucket(config).read(object_name)
     try:
         node = json.loads(data) if data else {}
-        if node.get("instance_id") != instance["id"]:  # not written yet, or by an earlier machine of that name
+        if node.get("instance_id") != machine.id:  # not written yet, or by an earlier machine of that name
             return None
         keys = [host_key for host_key in node["host_keys"] if HOST_KEY.fullmatch(host_key)]
         port = int(node["ssh_port"])
@@ -203,12 +193,10 @@ def reach(config: Config, job_name: str, machine: dict[str, Any], key: str) -> T
     if not keys:
         why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
         raise BergError(f"the machine {name} runs no ssh server; {why}")
-    line = metadata_line(config, key)
-    known = {item["key"]: item["value"] for item in instance.get("metadata", {}).get("items", [])}
-    is_new = line not in known.get("ssh-keys", "").splitlines()
-    if is_new:
-        gce.set_metadata(config, zone, name, "ssh-keys", lambda old: "\n".join([*old.splitlines(), line]))
-    return Target(name, job_name, zone, instance["id"], gce.addresses(instance)[0], port, keys, is_new)
+    is_new = places.of(machine.place).let_in(config, machine, metadata_line(config, key))
+    if is_new is None:
+        return None
+    return Target(name, job_name, machine.zone, machine.id, machine.external_ip, port, keys, is_new)
 
 
 def pin(target: Target) -> None:
@@ -305,15 +293,15 @@ def write_config(config: Config, say: Say) -> list[str]:
     key = public_key(create=True, say=say)
     assert key is not None
 
-    def entry_of(machine: dict[str, Any]) -> Target | None:
+    def entry_of(machine: Machine) -> Target | None:
         try:
-            return reach(config, machine["labels"].get("berg-job", machine["name"]), machine, key)
+            return reach(config, machine.labels.get("berg-job", machine.name), machine, key)
         except BergError as error:
             say(error.message)
             return None
 
-    mine = [machine for machine in gce.list_instances(config) if machine["labels"].get("berg-user") == config.user]
-    running = [machine for machine in mine if machine["status"] == "RUNNING"]
+    mine = [machine for machine in places.machines(config) if machine.labels.get("berg-user") == config.user]
+    running = [machine for machine in mine if machine.status == "RUNNING"]
     with ThreadPoolExecutor(8) as pool:
         targets = list(pool.map(entry_of, running))
     entries = ["# Written by `berg ssh-config`; your own entries belong to ~/.ssh/config.\n"]
@@ -322,7 +310,7 @@ def write_config(config: Config, say: Say) -> list[str]:
             pin(target)
             entries.append(config_entry(config, target))
         else:
-            say(f"Left out: {machine['name']}, which cannot be logged in to yet")
+            say(f"Left out: {machine.name}, which cannot be logged in to yet")
     replace(config_file(), "\n".join(entries))
     return [target.machine for target in targets if target]
 

@@ -18,10 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gce, job, jobs, launch
+from berg import BergError, job, jobs, launch, places
 from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
+from berg.job import Machine
+from berg.plan import Plan
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs
@@ -80,7 +82,7 @@ def fill(cmd: str, values: dict[str, str]) -> str:
     return PLACEHOLDER.sub(lambda found: shlex.quote(values[found[1]]), cmd)
 
 
-def expand(plan: launch.Plan, rows: list[dict[str, str]], results_dir: str | None) -> list[job.Job]:
+def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> list[job.Job]:
     """A job for every row; raises BergError with the row that cannot be one."""
     cmd, sweep = plan.job.cmd, plan.job.job_name
     wanted = set(PLACEHOLDER.findall(cmd))
@@ -122,7 +124,7 @@ def machines(name: str, count: int) -> list[str]:
 
 
 def submit(
-    plan: launch.Plan,
+    plan: Plan,
     all_jobs: list[job.Job],
     parallel: int,
     say: Callable[[str], None],
@@ -130,10 +132,13 @@ def submit(
 ) -> None:
     """Send the code once and the jobs side by side, and create the machines; or leave nothing."""
     bucket, name = Bucket(plan.config), plan.job.job_name
-    importing = launch.import_compute()
+    place = places.of(plan.job.place)
+    importing = launch.import_ahead(place)
     launch.send_code(plan, bucket, tell)
-    body = {zone: plan.request(zone) for zone in plan.zones}
-    about = {"jobs": [each.job_name for each in all_jobs], "machines": body, "secrets": bool(plan.secrets)}
+    request = place.request(plan)
+    names = [each.job_name for each in all_jobs]
+    secrets = bool(plan.secrets)
+    about = {"jobs": names, "place": plan.job.place, "machines": request, "secrets": secrets}
     try:
         bucket.write(job.sweep_path(name), json.dumps(about), generation=0)
     except Changed:
@@ -145,12 +150,11 @@ def submit(
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds)
         importing.join()
-        create(plan.config, body, machines(name, min(parallel, len(all_jobs))), say)
+        create(plan.config, place, request, machines(name, min(parallel, len(all_jobs))), say)
     except BaseException:
         say("Taking back what was created")
         try:
             delete_machines(plan.config, name)
-            names = [each.job_name for each in all_jobs]
             with ThreadPoolExecutor(THREADS) as pool:
                 list(pool.map(lambda n: bucket.delete(job.state_path(n), job.metadata_path(n)), names))
             if plan.secrets:
@@ -170,19 +174,21 @@ def write_job(bucket: Bucket, this: job.Job) -> None:
         raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
 
 
-def create(config: Config, body: dict[str, dict], names: list[str], say: Callable[[str], None]) -> None:
+def create(
+    config: Config, place: places.Place, request: dict[str, Any], names: list[str], say: Callable[[str], None]
+) -> None:
     for start in range(0, len(names), BULK):
-        gce.create(config, list(body), body.__getitem__, names[start : start + BULK], say)
+        place.create(config, request, names[start : start + BULK], False, say)
 
 
-def members(config: Config, name: str) -> list[dict[str, Any]]:
+def members(config: Config, name: str) -> list[Machine]:
     """The machines of a sweep."""
-    return gce.list_instances(config, f"labels.berg-sweep={name}")
+    return places.machines(config, sweeps=[name])
 
 
 def delete_machines(config: Config, name: str) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda m: gce.delete(config, gce.path_of(m), wait_for_it=True), members(config, name)))
+    for place_name, place in places.PLACES.items():
+        place.delete(config, name, [each for each in members(config, name) if each.place == place_name], "")
 
 
 def read(bucket: Bucket, name: str) -> dict[str, Any] | None:
@@ -217,11 +223,11 @@ def resume(config: Config, name: str, parallel: int | None, say: Callable[[str],
         except Changed:
             raise BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {name}") from None
     there = members(config, name)
-    taken = {machine["name"] for machine in there}
+    taken = {machine.name for machine in there}
     free = [each for each in machines(name, len(about["jobs"]) + len(taken)) if each not in taken]
-    wanted = min(parallel or len(again), len(again)) - sum(machine["status"] not in jobs.GOING for machine in there)
+    wanted = min(parallel or len(again), len(again)) - sum(machine.status not in jobs.GOING for machine in there)
     if wanted > 0:
-        create(config, about["machines"], free[:wanted], say)
+        create(config, places.of(about["place"]), about["machines"], free[:wanted], say)
     return len(again)
 
 

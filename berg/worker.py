@@ -54,7 +54,7 @@ def run(attempt: Attempt) -> None:
         meet(attempt)
         install(attempt)
         if attempt.job.num_machines > 1:
-            cluster.get_ready(attempt)
+            cluster.get_ready(attempt.member)
         attempt.mirror_results()
         exit_code, where = run_command(attempt)
         while attempt.runs_again(exit_code):
@@ -92,17 +92,18 @@ def begin(attempt: Attempt) -> None:
     data = attempt.bucket.read(job.metadata_path(attempt.name))
     if data is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
-    attempt.job = job.from_json(data, attempt.name)
+    attempt.member.job = job.from_json(data, attempt.name)
     if not attempt.sweep and attempt.machine.name not in job.machine_names(attempt.name, attempt.job.num_machines):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
     if attempt.job.secrets:
         attempt.secrets = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
     install_commands()
-    attempt.node = cluster.describe(attempt)
+    attempt.member.node = cluster.describe(attempt.machine, attempt.job)
+    attempt.member.nodes = [attempt.member.node]
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
-    attempt.reachable = attempt.start_thread(cluster.become_reachable, attempt)
+    attempt.reachable = attempt.start_thread(attempt.become_reachable)
 
 
 def restore(attempt: Attempt) -> None:
@@ -140,11 +141,11 @@ def meet(attempt: Attempt) -> None:
     """In a cluster, wait for the other machines and get to know them."""
     if attempt.job.num_machines > 1:
         attempt.reachable.join()
-        attempt.nodes = cluster.gather(attempt)
-        attempt.start_thread(cluster.watch, attempt)
+        attempt.member.nodes = cluster.gather(attempt.member)
+        attempt.start_thread(attempt.watch_others)
     ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
-    cluster.introduce(attempt.nodes or [attempt.node], attempt.node, ours)
+    cluster.introduce(attempt.member, ours)
 
 
 def run_command(attempt: Attempt) -> tuple[int, str]:
@@ -156,14 +157,14 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
         if this.idle_seconds and attempt.leads:
             rest(attempt)
         elif this.idle_seconds:
-            cluster.tell_use(attempt)
+            cluster.tell_use(attempt.member, attempt.stopped.wait)
         attempt.pause()
     attempt.say(f"Running: {this.cmd}")
     code = attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
     if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
         if attempt.leads:
-            return cluster.wait_for_commands(attempt, code)
-        cluster.announce(attempt, phase="ENDED", exit_code=str(code))
+            return cluster.wait_for_commands(attempt.member, code)
+        cluster.announce(attempt.member, phase="ENDED", exit_code=str(code))
         attempt.pause()
     return code, ""
 
@@ -176,7 +177,7 @@ def rest(attempt: Attempt) -> None:
         attempt.say(text)
         idle.tell_terminals(text)
 
-    if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn, lambda: cluster.others_are_used(attempt)):
+    if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn, lambda: cluster.others_are_used(attempt.member)):
         attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:.2g} h")
 
 
@@ -195,7 +196,7 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
         attempt.clear()
     elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
         if in_cluster and attempt.leads:
-            attempt.insist(lambda: cluster.delete_others(attempt))
+            attempt.insist(lambda: cluster.delete_others(attempt.member))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
         attempt.insist(attempt.machine.delete)
 
@@ -205,7 +206,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
     in_cluster = attempt.job.num_machines > 1
     attempt.write_state(state="UPLOADING", ending=state, exit_code=code, reason=reason)
     if not attempt.leads and state != "ENDED":
-        cluster.announce(attempt, phase="FAILED", reason=reason)
+        cluster.announce(attempt.member, phase="FAILED", reason=reason)
     attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble))
     for path, why in attempt.results.refused.items():
         attempt.say(f"Not in the bucket: {path}: {why}")
@@ -215,11 +216,11 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
     attempt.log.finish(print)
     if in_cluster:
-        cluster.announce(attempt, uploaded="yes")
-        if not attempt.leads and not cluster.wait_for_end(attempt):
+        cluster.announce(attempt.member, uploaded="yes")
+        if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
             state, reason = "FAILED", "the machine that led the job is gone"
         if attempt.leads:
-            cluster.wait_for_uploads(attempt)
+            cluster.wait_for_uploads(attempt.member)
     until = attempt.results.synced_until
     if again:
         reason += "; the job begins anew where there is capacity"
@@ -302,7 +303,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         end_group(int(COMMAND_FILE.read_text()), GRACE)
     if not attempt.state.final:
         with contextlib.suppress(BergError):
-            attempt.job = job.from_json(attempt.bucket.read(job.metadata_path(name)) or b"", name)
+            attempt.member.job = job.from_json(attempt.bucket.read(job.metadata_path(name)) or b"", name)
         ending = attempt.state.ending  # it had seen the command end
         finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
     elif not sweep:

@@ -9,13 +9,13 @@ import google.auth.transport.requests
 import google.cloud.storage
 
 import berg
-from berg import gce
+from berg.google import instances
 
 assert google.auth.transport.requests and google.cloud.storage
 for module in pkgutil.walk_packages(berg.__path__, "berg."):
     if not module.name.startswith(("berg.__main__", "berg.local", "berg.machine", "berg.worker")):
         importlib.import_module(module.name)
-gce.import_compute()
+instances.import_compute()
 for kind in (dict, list, str, int, bytes):  # these answers are cached; over thousands of message types each takes long
     isinstance(kind(), collections.abc.Mapping)
 gc.freeze()

@@ -7,6 +7,7 @@ import pytest
 from conftest import wait_for
 
 from berg import job, reap
+from berg.job import Machine
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not
         left = {name for name in berg.cloud.instances() if unique in name}
         assert left == {live, kept, other}
     finally:
-        reap.delete(settings, [reap.Leftover("machine", n, "us-central1-a", "", "") for n in (live, kept, other)])
+        reap.delete(settings, [reap.Leftover(Machine(n, "us-central1-a"), "") for n in (live, kept, other)])
 
 
 def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
@@ -85,7 +86,7 @@ def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
         assert name not in berg.cloud.instances()
     finally:
         settings = berg.cloud.settings(berg.bucket_name)
-        reap.delete(settings, [reap.Leftover("machine", name, "us-central1-a", "", "")])
+        reap.delete(settings, [reap.Leftover(Machine(name, "us-central1-a"), "")])
 
 
 def test_nothing_left_behind(berg):

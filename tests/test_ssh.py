@@ -18,6 +18,7 @@ from conftest import Berg, commit, git, wait_for
 
 from berg import BergError, gce, ssh
 from berg.google import storage
+from berg.job import Machine
 from berg.local.machines import sandbox as machines
 from berg.local.machines import sshd
 
@@ -174,7 +175,7 @@ def test_another_laptop_is_let_in_and_nobody_elses_key_is_lost(box, at_home):
         items = box.machines()["box"]["metadata"]["items"]
         return next(item["value"] for item in items if item["key"] == "ssh-keys").splitlines()
 
-    gce.set_metadata(config, zone, "box", "ssh-keys", lambda old: "\n".join([*old.splitlines(), SOMEBODY]))
+    gce.tell(config, Machine("box", zone), "ssh-keys", lambda old: "\n".join([*old.splitlines(), SOMEBODY]))
     before = keys()
     assert SOMEBODY in before and len(before) >= 2
     said: list[str] = []

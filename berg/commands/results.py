@@ -77,7 +77,8 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     berg fetch sweep1 ./sweep1 --watch
     """
     settings = config.load_ready()
-    from berg import job, jobs, sync
+    from berg import job, jobs
+    from berg.google import mirror
     from berg.google.storage import Bucket
 
     if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
@@ -87,7 +88,7 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     while True:
         over = not job_name or (found := jobs.find(settings, job_name)).state is None or found.state.final
-        fetched, files = sync.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
+        fetched, files = mirror.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
         if not keep or over:
             break
         time.sleep(10)
@@ -102,7 +103,8 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
 
 def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
-    from berg import sweep, sync
+    from berg import sweep
+    from berg.google import mirror
     from berg.google.storage import Bucket
 
     bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
@@ -112,7 +114,7 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
         fetched = total = 0
         for entry in entries:
             results = entry.to_dict()["results_dir"]
-            new, files = sync.fetch(bucket, f"berg_results/{results}/", target / results)
+            new, files = mirror.fetch(bucket, f"berg_results/{results}/", target / results)
             fetched, total = fetched + new, total + files
             if new:
                 say(f"{new:>6} files  {results}")

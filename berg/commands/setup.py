@@ -226,13 +226,13 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
 
     leftovers = reap.find(settings, None if everybody else settings.user)
     if as_json:
-        click.echo(json.dumps([vars(each) for each in leftovers], indent=2))
+        click.echo(json.dumps([each.to_dict() for each in leftovers], indent=2))
     elif not leftovers:
         say("Nothing was left behind.")
     else:
         for each in leftovers:
-            age = tables.age(each.created_at)
-            click.echo(f"{each.kind:<8}  {each.name}  {each.place or 'global'}  {age} old: {each.why}")
+            age = tables.age(each.what.created_at)
+            click.echo(f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}")
         if not yes:
             click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
         reap.delete(settings, leftovers)

@@ -89,10 +89,10 @@ def sync(name: str, once: bool) -> None:
     berg sync my-devbox --once && berg ssh my-devbox -- "cd code/digits && python train.py"
     """
     settings = config.load_ready()
-    from berg.code import push
+    from berg import sync as pushing
 
     try:
-        push.sync(settings, name, Path.cwd(), say, once)
+        pushing.sync(settings, name, Path.cwd(), say, once)
     except KeyboardInterrupt:
         if once:
             raise
@@ -109,13 +109,13 @@ def ip(name: str, internal: bool) -> None:
     ping $(berg ip digits-1121-0930-x7k)
     """
     settings = config.load_ready()
-    from berg import gce, jobs
+    from berg import jobs
 
     found = jobs.find(settings, name)
     if not found.machine:
         raise BergError(f"{name} has no machine any more ({found.status})")
-    external, inside = gce.addresses(found.machine)
-    address = inside if internal else external or inside
+    inside = found.machine.internal_ip
+    address = inside if internal else found.machine.external_ip or inside
     if not address:
         raise BergError(f"the machine {name} has no address yet ({found.status}). Try again in a moment")
     click.echo(address)

@@ -15,7 +15,7 @@ from berg.commands.terminal import say
 POLL = 2  # seconds
 
 
-def run(cmd, grid, tasks, parallel, resume, wait, tail, as_json, wishes) -> int:
+def run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run) -> int:
     """Launch or resume a sweep; returns the exit code."""
     if tail:
         raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
@@ -29,7 +29,7 @@ def run(cmd, grid, tasks, parallel, resume, wait, tail, as_json, wishes) -> int:
         say(f"{count} jobs of {resume} run again" if count else f"No job of {resume} failed or was lost")
         name = resume
     else:
-        started = start(cmd, grid, tasks, parallel, as_json, wishes)
+        started = start(wishes, grid, tasks, parallel, as_json, dry_run)
         if started is None:
             return 0
         settings, name, count = started
@@ -38,30 +38,28 @@ def run(cmd, grid, tasks, parallel, resume, wait, tail, as_json, wishes) -> int:
     return follow(settings, name) if wait else 0
 
 
-def start(cmd, grid, tasks, parallel, as_json, wishes):
+def start(wishes, grid, tasks, parallel, as_json, dry_run):
     """Show a sweep and launch it; returns settings, name and number of jobs, or None after a dry run."""
-    for option, value in (("-m", wishes["num_machines"] > 1), ("--each", wishes["each"])):
+    for option, value in (("-m", wishes.num_machines > 1), ("--each", wishes.each)):
         if value:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
     for option in ("no_kill", "wait_for_capacity"):
-        if wishes[option]:
+        if getattr(wishes, option):
             raise BergError(
                 f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job after another"
             )
     rows = sweep.grid(grid) if grid else sweep.tasks(Path(tasks))
-    zones, image, project = wishes.pop("zones"), wishes.pop("image"), wishes.pop("image_project")
-    dry_run, results_dir = wishes.pop("dry_run"), wishes.pop("results_dir")
-    settings = config.load_ready(zones=zones, default_image=image, default_image_project=project)
-    plan = launch.prepare(settings, cmd, folder=Path.cwd(), sweep=True, **wishes)
+    settings = config.load_ready(**wishes.settings)
+    plan = launch.prepare(settings, replace(wishes, results_dir=None), Path.cwd(), sweep=True)
     at_once = min(parallel or len(rows), len(rows))
     plan = replace(plan, rounds=-(-len(rows) // at_once))
-    jobs = sweep.expand(plan, rows, results_dir)
+    jobs = sweep.expand(plan, rows, wishes.results_dir)
     say(tables.plan(plan))
     say(tables.sweep(jobs))
     hours = len(jobs) * plan.job.max_run_seconds / 3600
     say(f"{len(jobs):,} jobs on {at_once:,} machines, {hours:,.0f} machine-hours at most\n")
     if dry_run:
-        click.echo(json.dumps(plan.requests(), indent=2))
+        click.echo(json.dumps(launch.preview(plan), indent=2))
         return None
     began = time.monotonic()
     sweep.submit(plan, jobs, at_once, say, tables.sending)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from berg import gce, job
+from berg import job
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
@@ -69,8 +69,8 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
             lines += textwrap.wrap(each.state.reason, room - 4, initial_indent="    ", subsequent_indent="    ")
         if with_machines and len(each.machines) > 1:
             for machine in each.machines:
-                external, internal = gce.addresses(machine)
-                lines.append(f"    {machine['name']}  {machine['status']}  {internal}  {external}")
+                addresses = f"{machine.internal_ip}  {machine.external_ip}"
+                lines.append(f"    {machine.name}  {machine.status}  {addresses}")
         if with_command and each.state:
             lines.append(f"    $ {each.state.job.get('cmd')}" if each.state.job.get("cmd") else "    (devbox)")
     return "\n".join(lines)
@@ -78,8 +78,8 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
 
 def cells(each) -> list[str]:
     state, details = each.state, each.state.job if each.state else {}
-    zone = each.machine["zone"] if each.machine else state.zone if state else ""
-    gpus = details.get("gpus") or machine_gpus(each.machine)
+    zone = each.machine.zone if each.machine else state.zone if state else ""
+    gpus = details.get("gpus") or (each.machine.gpus if each.machine else "")
     if details.get("machines", 1) > 1:
         gpus = f"{details['machines']} machines" + (f" of {gpus}" if gpus else "")
     code = "" if state is None or state.exit_code is None else str(state.exit_code)
@@ -128,11 +128,6 @@ def results_of(folders: list[str]) -> str:
     """What all results folders of a sweep have in common."""
     common = os.path.commonpath(folders)
     return f"{common}/…" if common else "…"
-
-
-def machine_gpus(machine) -> str:
-    attached = (machine or {}).get("guestAccelerators") or []
-    return ", ".join(f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}" for gpu in attached)
 
 
 def fit(row: list[str], widths: list[int]) -> str:

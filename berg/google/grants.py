@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from berg import BergError, gce
+from berg import BergError
 from berg.config import Config
+from berg.google import api
 from berg.google.storage import Bucket
 
 NAME, ROLE = "berg-worker", "bergWorker"
@@ -106,7 +107,7 @@ def missing(config: Config) -> tuple[list[Grant], str]:
 
 def iam(config: Config, method: str, path: str, body: dict | None = None, project: str = "", **query: Any) -> dict:
     base = f"{config.service_url('iam')}/v1/projects/{project or config.project}"
-    return gce.call(config, method, base + path, body, **query)
+    return api.call(config, method, base + path, body, **query)
 
 
 def roles(policy: dict[str, Any], members: Iterable[str]) -> set[str]:
@@ -179,8 +180,8 @@ def project_policy(config: Config, new: dict | None = None) -> dict:
     """Read the project's policy, or write it."""
     url = f"{config.service_url('cloudresourcemanager')}/v1/projects/{config.project}"
     if new is None:
-        return gce.call(config, "POST", f"{url}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
-    return gce.call(config, "POST", f"{url}:setIamPolicy", {"policy": new})
+        return api.call(config, "POST", f"{url}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
+    return api.call(config, "POST", f"{url}:setIamPolicy", {"policy": new})
 
 
 def bucket_policy(config: Config, new: dict | None = None) -> dict:

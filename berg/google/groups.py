@@ -9,12 +9,13 @@ that jobs of the same kind share it.
 import hashlib
 import json
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
-from berg import BergError, gce
+from berg import BergError
 from berg.config import Config
+from berg.google import api
+from berg.google.instances import without_zones
 
 PATIENCE = 60  # seconds to wait for the first word on whether there is room
 OF_THE_JOB = "berg-job"  # key of the label and of the metadata; all else is the same for jobs of the same kind
@@ -25,8 +26,8 @@ def description(config: Config) -> str:
 
 
 def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """The bodies of the two requests that make a group, for a machine as `gce.create` would make it."""
-    properties = gce.without_zones(json.loads(json.dumps(body)))
+    """The bodies of the two requests that make a group, for a machine with the body of an insert."""
+    properties = without_zones(json.loads(json.dumps(body)))
     for labels in (properties["labels"], properties["disks"][0]["initializeParams"]["labels"]):
         labels.pop(OF_THE_JOB)
     items = properties["metadata"]["items"]
@@ -66,36 +67,33 @@ def create(config: Config, zones: list[str], body: dict[str, Any], name: str, sa
     bodies = requests(config, zones, body, name)
     say(f"Asking Google to keep a machine in {region} ({', '.join(zones)})")
     try:
-        write(config, "/global/instanceTemplates", bodies["template"])
+        api.write(config, "/global/instanceTemplates", bodies["template"])
     except exceptions.Conflict:
         pass  # of an earlier job of this kind
     try:
-        write(config, f"/regions/{region}/instanceGroupManagers", bodies["group"])
-        write(config, f"{path_of(region, name)}/createInstances", {"instances": [{"name": name}]})
-    except (exceptions.GoogleAPICallError, gce.OperationFailed) as error:
+        api.write(config, f"/regions/{region}/instanceGroupManagers", bodies["group"])
+        api.write(config, f"{path_of(region, name)}/createInstances", {"instances": [{"name": name}]})
+    except (exceptions.GoogleAPICallError, api.OperationFailed) as error:
         raise BergError(f"no group of machines could be made in {region}: {error.message}") from None
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         machine, errors = member(config, region, name)
         if machine:
             return machine
-        if errors and errors[0].get("code") not in gce.BLOCKS_ZONE:
-            failed = gce.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
-            raise BergError(f"no machine could be created, and none was left behind.\n  {gce.readable(failed, region)}")
         if errors:
-            break
+            failed = api.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
+            if failed.blocks == "zone":
+                break
+            why = failed.explain(region)
+            raise BergError(f"no machine could be created, and none was left behind.\n  {why}")
         time.sleep(0.5)
     say(f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, without this computer.")
     return ""
 
 
-def write(config: Config, path: str, body: dict[str, Any]) -> None:
-    gce.wait(config, gce.call(config, "POST", path, body, requestId=str(uuid.uuid4())))
-
-
 def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, Any]]]:
     """Zone of the machine that a group has ("": none yet), and why the last attempt to make it failed."""
-    listed = gce.call(config, "POST", f"{path_of(region, name)}/listManagedInstances").get("managedInstances", [])
+    listed = api.call(config, "POST", f"{path_of(region, name)}/listManagedInstances").get("managedInstances", [])
     for instance in listed:
         if instance.get("instanceStatus"):
             return instance["instance"].split("/")[-3], []
@@ -107,9 +105,9 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
     found = []
     query = {"filter": f'description="{description(config)}"' + (f" AND name={name}" if name else "")}
     fields = "items/*/instanceGroupManagers(name,region,targetSize,creationTimestamp,instanceTemplate),nextPageToken"
-    for page in gce.pages(config, "/aggregated/instanceGroupManagers", **query, fields=fields):
+    for page in api.pages(config, "/aggregated/instanceGroupManagers", **query, fields=fields):
         for scope in page.get("items", {}).values():
-            found += [{**g, "region": gce.last_part(g["region"])} for g in scope.get("instanceGroupManagers", [])]
+            found += [{**g, "region": api.last_part(g["region"])} for g in scope.get("instanceGroupManagers", [])]
     return found
 
 
@@ -120,6 +118,6 @@ def waiting(config: Config, name: str | None = None) -> set[str]:
 
 def unused_templates(config: Config, used: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Berg's templates that none of these groups is made from."""
-    pages = gce.pages(config, "/global/instanceTemplates", filter=f'description="{description(config)}"')
-    names = {gce.last_part(group["instanceTemplate"]) for group in used}
+    pages = api.pages(config, "/global/instanceTemplates", filter=f'description="{description(config)}"')
+    names = {api.last_part(group["instanceTemplate"]) for group in used}
     return [template for page in pages for template in page.get("items", []) if template["name"] not in names]

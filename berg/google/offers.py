@@ -1,7 +1,8 @@
 """What Google offers: images by their family or name, and zones that have a kind of machine."""
 
-from berg import BergError, gce
+from berg import BergError
 from berg.config import Config
+from berg.google import api
 from berg.google.accelerators import Shape
 
 
@@ -11,7 +12,7 @@ def find_image(config: Config, image: str, project: str) -> str:
 
     for path in (f"/global/images/family/{image}", f"/global/images/{image}"):
         try:
-            found = gce.call(config, "GET", path, project=project, fields="name")
+            found = api.call(config, "GET", path, project=project, fields="name")
             return f"projects/{project}/global/images/{found['name']}"
         except (exceptions.NotFound, exceptions.BadRequest):
             continue
@@ -27,11 +28,11 @@ def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
     if name.startswith(("custom-", "n1-custom-")):
         name = "n1-standard-1"  # custom types are in no list; they exist where N1 does
     offered = set()
-    for page in gce.pages(
+    for page in api.pages(
         config, f"/aggregated/{kind}", filter=f"name={name}", fields=f"items/*/{kind}(zone),nextPageToken"
     ):
         offered |= {
-            gce.last_part(item["zone"]) for scope in page.get("items", {}).values() for item in scope.get(kind, [])
+            api.last_part(item["zone"]) for scope in page.get("items", {}).values() for item in scope.get(kind, [])
         }
     what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
     region = wanted[0].rpartition("-")[0] if wanted else config.region

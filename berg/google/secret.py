@@ -11,8 +11,9 @@ import json
 import os
 from pathlib import Path
 
-from berg import BergError, gce
+from berg import BergError
 from berg.config import Config
+from berg.google import api
 
 ROLE = "roles/secretmanager.admin"  # on this one secret: to read and to delete it
 SLACK = 30 * 24 * 3600  # seconds after a job's limit in which it may still wait for machines
@@ -45,14 +46,14 @@ def store(config: Config, job_name: str, values: dict[str, str], lifetime: int) 
     from google.api_core import exceptions
 
     target = url(config, job_name)
-    account = config.service_account or gce.call(config, "GET", "")["defaultServiceAccount"]
+    account = config.service_account or api.call(config, "GET", "")["defaultServiceAccount"]
     body = {"replication": {"automatic": {}}, "labels": {"berg": "1"}, "ttl": f"{lifetime + SLACK}s"}
     with contextlib.suppress(exceptions.Conflict):  # made by a request whose answer was lost
-        gce.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
+        api.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
     policy = {"bindings": [{"role": ROLE, "members": [f"serviceAccount:{account}"]}]}
-    gce.call(config, "POST", f"{target}:setIamPolicy", {"policy": policy})
+    api.call(config, "POST", f"{target}:setIamPolicy", {"policy": policy})
     data = base64.b64encode(json.dumps(values).encode()).decode()
-    gce.call(config, "POST", f"{target}:addVersion", {"payload": {"data": data}})
+    api.call(config, "POST", f"{target}:addVersion", {"payload": {"data": data}})
 
 
 def fetch(config: Config, job_name: str) -> dict[str, str]:
@@ -60,7 +61,7 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
     from google.api_core import exceptions
 
     try:
-        answer = gce.call(config, "GET", f"{url(config, job_name)}/versions/latest:access")
+        answer = api.call(config, "GET", f"{url(config, job_name)}/versions/latest:access")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(f"the secrets of {job_name} cannot be read: {error.message}") from None
     return json.loads(base64.b64decode(answer["payload"]["data"]))
@@ -70,4 +71,4 @@ def delete(config: Config, job_name: str) -> None:
     from google.api_core import exceptions
 
     with contextlib.suppress(exceptions.NotFound):
-        gce.call(config, "DELETE", url(config, job_name))
+        api.call(config, "DELETE", url(config, job_name))

@@ -14,8 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from berg import BergError, gce
+from berg import BergError
 from berg.config import Config
+from berg.google import api
 
 API = "https://storage.googleapis.com"
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
@@ -228,8 +229,8 @@ class Bucket:
         """Objects under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches."""
         path = f"{self.config.endpoint or API}/storage/v1/b/{self.name}/o"
         query = {"prefix": prefix, "matchGlob": glob, "fields": f"items({fields}),nextPageToken"}
-        kinds: dict[str, Callable] = {"size": int, "generation": int, "updated": gce.time_of}
-        for page in gce.pages(self.config, path, **query):
+        kinds: dict[str, Callable] = {"size": int, "generation": int, "updated": api.time_of}
+        for page in api.pages(self.config, path, **query):
             for item in page.get("items", []):
                 yield Listed(**{key: kinds[key](value) if key in kinds else value for key, value in item.items()})
 

@@ -17,10 +17,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from berg import BergError, config, gce, job
+from berg import BergError, config, job
+from berg.google import instances
+from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
+from berg.job import Job, State
 from berg.machine import boot, cluster
-from berg.sync import Mirror
 
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
@@ -63,18 +65,15 @@ class Attempt:
         if sweep:
             self.machine.log_for(name)
         self.bucket = Bucket(settings_of(self.machine))
-        # Until the job has been read, one that says nothing but that its machine is to be deleted.
-        self.job = job.Job(name, "", "", "", "", "", "")
         self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name))
         self.results = Mirror(RESULTS, self.bucket, "berg_results/")
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
-        self.nodes: list[cluster.Node] = []
-        self.node = cluster.Node(self.machine.name, 0)
-        self.summary: dict[str, str] = {"phase": "UP"}  # what the other machines see of this one
-        # The machine that leads writes the job's state.
-        self.leads = bool(sweep) or self.machine.name.removeprefix(name).strip("-0") == ""
-        self.next_look = 0.0  # time.monotonic() from which a machine that does not lead looks who does
+        node = cluster.Node(self.machine.name, 0)
+        leads = bool(sweep) or self.machine.name.removeprefix(name).strip("-0") == ""
+        # Until the job has been read, one that says nothing but that its machine is to be deleted.
+        unread = Job(name, "", "", "", "", "", "")
+        self.member = cluster.Member(self.machine, self.bucket, unread, leads, self.pause, node, [node])
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
         self.lock = threading.Lock()
         self.stopped = threading.Event()  # the outcome is known
@@ -87,10 +86,19 @@ class Attempt:
         self.state = self.read_state()
         self.ran_before = self.state.ran_seconds
 
+    @property
+    def job(self) -> Job:
+        return self.member.job
+
+    @property
+    def leads(self) -> bool:
+        """Whether this machine writes the job's state."""
+        return self.member.leads
+
     def say(self, text: str) -> None:
         self.machine.say(text)
 
-    def read_state(self) -> job.State:
+    def read_state(self) -> State:
         stored = self.bucket.get(job.state_path(self.name))
         if stored is None:
             raise NoJob(f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine")
@@ -153,8 +161,8 @@ class Attempt:
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
-        listed = gce.list_instances(self.bucket.config, f"name={machine}")
-        return any(m["zone"] == zone and m["status"] in cluster.ALIVE for m in listed)
+        listed = instances.find(self.bucket.config, names=[machine])
+        return any(each.zone == zone and each.status in cluster.ALIVE for each in listed)
 
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
@@ -280,6 +288,29 @@ class Attempt:
                 self.stop(*PREEMPTED)
             with contextlib.suppress(OSError):  # a full disk
                 cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
+
+    def become_reachable(self) -> None:
+        try:
+            cluster.become_reachable(self.member)
+        except Exception as error:
+            self.say(f"This machine cannot be reached by ssh: {error}")
+            if not self.member.is_alone:
+                self.stop("FAILED", f"{self.machine.name} cannot be reached by the others: {error}")
+
+    def watch_others(self) -> None:
+        """End the job when a machine of it dies or fails; end this machine's part when the job ends."""
+        while not self.done.wait(cluster.WATCH_INTERVAL):
+            try:
+                ending = cluster.look(self.member, lambda: self.is_over(("UPLOADING",)))
+            except Exception as error:  # the network may fail for a while; the next look tells
+                self.say(f"Cannot see the other machines: {error}")
+            else:
+                if ending:
+                    self.stop(*ending)
+
+    def is_over(self, counts_too: tuple[str, ...] = ()) -> bool:
+        """Whether the job's state says that it is over, or what counts as that."""
+        return self.read_state().final or self.state.state in counts_too
 
     def limit_time(self) -> None:
         """Stop the job before Google deletes the machine at its limit: the results come first."""

@@ -19,12 +19,15 @@ import socket
 import subprocess
 import time
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gce, job
+from berg import BergError, job
+from berg.google import api, instances
+from berg.google.storage import Bucket
 from berg.machine import boot, idle
 
 SSH = boot.ROOT / ".ssh"
@@ -50,14 +53,33 @@ class Node:
     slots: int = 1  # processes that `mpi` starts here: one per GPU, else one per CPU
 
 
-def describe(attempt) -> Node:
+@dataclass
+class Member:
+    """This machine among those of its job."""
+
+    machine: boot.Machine
+    bucket: Bucket
+    job: job.Job
+    leads: bool  # it writes the job's state
+    pause: Callable[[float], None]  # seconds; raises what ends the job when the job is to end
+    node: Node
+    nodes: list[Node]  # all machines by rank, this one among them
+    summary: dict[str, str] = field(default_factory=lambda: {"phase": "UP"})  # what the others see of this one
+    next_look: float = 0.0  # time.monotonic() from which a machine that does not lead looks who does
+
+    @property
+    def is_alone(self) -> bool:
+        return self.job.num_machines == 1
+
+
+def describe(machine: boot.Machine, this: job.Job) -> Node:
     """This machine, from its metadata and its ssh keys."""
-    instance, this = attempt.machine.instance(), attempt.job
+    instance = machine.instance()
     interface = (instance.get("networkInterfaces") or [{}])[0]
     names = job.machine_names(this.job_name, this.num_machines)
     return Node(
-        name=attempt.machine.name,
-        rank=names.index(attempt.machine.name) if attempt.machine.name in names else 0,
+        name=machine.name,
+        rank=names.index(machine.name) if machine.name in names else 0,
         instance_id=str(instance.get("id", "")),
         internal_ip=interface.get("ip", ""),
         external_ip=(interface.get("accessConfigs") or [{}])[0].get("externalIp", ""),
@@ -65,29 +87,25 @@ def describe(attempt) -> Node:
     )
 
 
-def announce(attempt, **changes: str) -> None:
+def announce(member: Member, **changes: str) -> None:
     """Write this machine's object: who it is, and how far it is (see above)."""
-    attempt.summary |= changes
-    name = f"{job.machines_prefix(attempt.name)}{attempt.machine.name}.json"
-    attempt.bucket.write(name, json.dumps(asdict(attempt.node)), metadata=attempt.summary)
+    member.summary |= changes
+    name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
+    member.bucket.write(name, json.dumps(asdict(member.node)), metadata=member.summary)
 
 
-def become_reachable(attempt) -> None:
+def become_reachable(member: Member) -> None:
     """Let people and the job's other machines in; nothing of the job itself waits for it."""
-    try:
-        if attempt.job.num_machines > 1 and attempt.leads:
-            make_node_key(attempt.node)
-        open_to_ssh(attempt, attempt.node)
-        announce(attempt)
-    except Exception as error:
-        attempt.say(f"This machine cannot be reached by ssh: {error}")
-        if attempt.job.num_machines > 1:
-            attempt.stop("FAILED", f"{attempt.machine.name} cannot be reached by the others: {error}")
+    if member.leads and not member.is_alone:
+        make_node_key(member.node)
+    open_to_ssh(member)
+    announce(member)
 
 
-def open_to_ssh(attempt, node: Node) -> None:
+def open_to_ssh(member: Member) -> None:
     """Let the people in whose keys the metadata names, and learn this machine's host keys."""
-    install_keys(attempt.machine.instance().get("attributes", {}).get("ssh-keys", ""))
+    node = member.node
+    install_keys(member.machine.instance().get("attributes", {}).get("ssh-keys", ""))
     if not Path("/etc/ssh/sshd_config").exists():  # no server, or none that may run here
         return
     drop_in = Path("/etc/ssh/sshd_config.d")
@@ -125,41 +143,41 @@ def add_lines(file: Path, lines: list[str]) -> None:
     file.chmod(0o600)
 
 
-def gather(attempt) -> list[Node]:
+def gather(member: Member) -> list[Node]:
     """Wait until every machine of the job is up, and return them by rank.
 
     Raises BergError with the names of those that did not come, or came and went.
     """
-    names = job.machine_names(attempt.name, attempt.job.num_machines)
+    names = job.machine_names(member.job.job_name, member.job.num_machines)
     end, next_look = time.monotonic() + COMING, time.monotonic() + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
     seen: set[str] = set()
     while True:
-        for other, blob in phases(attempt).items():
-            if blob.metadata["phase"] == "FAILED" and attempt.leads:
+        for other, blob in phases(member).items():
+            if blob.metadata["phase"] == "FAILED" and member.leads:
                 raise BergError(f"{other}: {blob.metadata['reason']}")
             if other in names and other not in nodes:
-                nodes[other] = Node(**json.loads(attempt.bucket.read(blob.name)))
+                nodes[other] = Node(**json.loads(member.bucket.read(blob.name) or b"{}"))
         if len(nodes) == len(names):
             return [nodes[name] for name in names]
         missing = [name for name in names if name not in nodes]
         if time.monotonic() > next_look:
-            next_look = time.monotonic() + WATCH_INTERVAL * max(attempt.node.rank, 1)
-            alive = set(living(attempt))
+            next_look = time.monotonic() + WATCH_INTERVAL * max(member.node.rank, 1)
+            alive = set(living(member))
             if gone := sorted(seen - alive):
-                attempt.leads = attempt.leads or sorted(alive)[:1] == [attempt.machine.name]
+                member.leads = member.leads or sorted(alive)[:1] == [member.machine.name]
                 raise BergError(f"machine {', '.join(gone)} is gone")
             seen |= alive
         if time.monotonic() > end:
-            attempt.leads = attempt.leads or sorted(nodes)[:1] == [attempt.machine.name]
+            member.leads = member.leads or sorted(nodes)[:1] == [member.machine.name]
             raise BergError(f"{', '.join(missing)} did not come up within {COMING} s")
-        attempt.pause(0.3)
+        member.pause(0.3)
 
 
-def phases(attempt) -> dict[str, Any]:
+def phases(member: Member) -> dict[str, Any]:
     """The objects of the machines that are up, by machine; `metadata` holds the phase."""
-    prefix = job.machines_prefix(attempt.name)
-    blobs = attempt.bucket.list(prefix, "name,metadata")
+    prefix = job.machines_prefix(member.job.job_name)
+    blobs = member.bucket.list(prefix, "name,metadata")
     return {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in blobs}
 
 
@@ -173,11 +191,12 @@ def make_node_key(node: Node) -> None:
         node.node_key = NODE_KEY.with_suffix(".pub").read_text().strip()
 
 
-def introduce(nodes: list[Node], node: Node, variables: dict[str, str]) -> None:
+def introduce(member: Member, variables: dict[str, str]) -> None:
     """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi` reads.
 
     `variables` are what a command of the job has in its environment; people who log in get them, too.
     """
+    node, nodes = member.node, member.nodes
     HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in nodes))
     known = {"rank": node.rank, "nodes": [asdict(n) for n in nodes], "environment": variables}
     CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
@@ -195,21 +214,22 @@ def introduce(nodes: list[Node], node: Node, variables: dict[str, str]) -> None:
         file.writelines(f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name)
 
 
-def get_ready(attempt) -> None:
+def get_ready(member: Member) -> None:
     """Say that all is installed here; the machine that leads waits until it is everywhere."""
-    announce(attempt, phase="READY")
-    waiting = attempt.leads
+    announce(member, phase="READY")
+    waiting = member.leads
     while waiting:
-        found = [(name, blob.metadata) for name, blob in phases(attempt).items()]
+        found = [(name, blob.metadata) for name, blob in phases(member).items()]
         for name, told in found:
             if told["phase"] == "FAILED":
                 raise BergError(f"{name}: {told['reason']}")
         waiting = any(told["phase"] == "UP" for _, told in found)
-        attempt.pause(0.3 if waiting else 0)
+        member.pause(0.3 if waiting else 0)
 
 
-def environment(nodes: list[Node], node: Node, this: job.Job) -> dict[str, str]:
+def environment(member: Member) -> dict[str, str]:
     """What a program is told of the machines; `PET_*` is what torchrun reads in place of its options."""
+    this, node, nodes = member.job, member.node, member.nodes
     first = nodes[0]
     address = first.internal_ip if len(nodes) > 1 else "127.0.0.1"
     # A port of the job's own, for machines that share a network stack.
@@ -243,111 +263,106 @@ def interface(address: str) -> str:
     return "eth0"
 
 
-def living(attempt) -> list[str]:
+def living(member: Member) -> list[str]:
     """Names of the job's machines that Compute Engine has, by rank."""
-    machines = gce.list_instances(attempt.bucket.config, gce.of_job(attempt.name))
-    return sorted(machine["name"] for machine in machines if machine["status"] in ALIVE)
+    machines = instances.find(member.bucket.config, jobs=[member.job.job_name])
+    return sorted(machine.name for machine in machines if machine.status in ALIVE)
 
 
-def watch(attempt) -> None:
-    """End the job when a machine of it dies or fails; end this machine's part when the job ends."""
-    while not attempt.done.wait(WATCH_INTERVAL):
-        try:
-            if attempt.leads:
-                look_at_others(attempt)
-            elif attempt.read_state().final or attempt.state.state == "UPLOADING":
-                attempt.stop("ENDED", "the job ended")
-            elif takes_over(attempt):
-                attempt.stop("FAILED", f"machine {first_machine(attempt)} is gone")
-        except Exception as error:  # the network may fail for a while; the next look tells
-            attempt.say(f"Cannot see the other machines: {error}")
+def look(member: Member, is_over: Callable[[], bool]) -> tuple[str, str] | None:
+    """How this machine's part ends now, and why: another machine died or failed, or the job is over."""
+    if member.leads:
+        return look_at_others(member)
+    if is_over():
+        return "ENDED", "the job ended"
+    return ("FAILED", f"machine {first_machine(member)} is gone") if takes_over(member) else None
 
 
-def look_at_others(attempt) -> None:
-    alive = living(attempt)
-    for name, blob in phases(attempt).items():
+def look_at_others(member: Member) -> tuple[str, str] | None:
+    alive = living(member)
+    for name, blob in phases(member).items():
         if blob.metadata["phase"] == "FAILED":
-            attempt.stop("FAILED", f"{name}: {blob.metadata['reason']}")
-        elif name not in alive:
-            attempt.stop("FAILED", f"machine {name} is gone")
+            return "FAILED", f"{name}: {blob.metadata['reason']}"
+        if name not in alive:
+            return "FAILED", f"machine {name} is gone"
+    return None
 
 
-def first_machine(attempt) -> str:
-    return job.machine_names(attempt.name, attempt.job.num_machines)[0]
+def first_machine(member: Member) -> str:
+    return job.machine_names(member.job.job_name, member.job.num_machines)[0]
 
 
-def takes_over(attempt) -> bool:
+def takes_over(member: Member) -> bool:
     """Whether this machine leads from now on: the first one is gone, and of the others this has the lowest rank.
 
     Compute Engine takes some 1,500 reads a minute, so that a machine asks the less often the higher its rank.
     """
-    if time.monotonic() < attempt.next_look:
+    if time.monotonic() < member.next_look:
         return False
-    attempt.next_look = time.monotonic() + WATCH_INTERVAL * (attempt.node.rank - 0.5)
-    alive = living(attempt)
-    attempt.leads = first_machine(attempt) not in alive and alive[:1] == [attempt.machine.name]
-    return attempt.leads
+    member.next_look = time.monotonic() + WATCH_INTERVAL * (member.node.rank - 0.5)
+    alive = living(member)
+    member.leads = first_machine(member) not in alive and alive[:1] == [member.machine.name]
+    return member.leads
 
 
-def wait_for_commands(attempt, exit_code: int) -> tuple[int, str]:
+def wait_for_commands(member: Member, exit_code: int) -> tuple[int, str]:
     """Wait until the command has ended on every machine; the first exit code that is not 0, and where."""
     while True:
         ended = {
             name: int(blob.metadata["exit_code"])
-            for name, blob in phases(attempt).items()
+            for name, blob in phases(member).items()
             if blob.metadata["phase"] == "ENDED"
         }
-        if len(ended) == attempt.job.num_machines - 1:
-            codes = {attempt.machine.name: exit_code, **ended}
+        if len(ended) == member.job.num_machines - 1:
+            codes = {member.machine.name: exit_code, **ended}
             return next(((code, name) for name, code in codes.items() if code), (0, ""))
-        attempt.pause(1)
+        member.pause(1)
 
 
-def wait_for_uploads(attempt) -> None:
+def wait_for_uploads(member: Member) -> None:
     """Wait until every other machine that lives has its results in the bucket."""
     while True:
-        alive = living(attempt)
+        alive = living(member)
         missing = [
             name
-            for name, blob in phases(attempt).items()
-            if name in alive and name != attempt.machine.name and not blob.metadata.get("uploaded")
+            for name, blob in phases(member).items()
+            if name in alive and name != member.machine.name and not blob.metadata.get("uploaded")
         ]
         if not missing:
             return
         time.sleep(1)
 
 
-def wait_for_end(attempt) -> bool:
+def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
     """Wait until the leader wrote the job's end; False if it died before, and this machine leads now."""
-    while not attempt.read_state().final:
-        if takes_over(attempt):
+    while not is_over():
+        if takes_over(member):
             return False
         time.sleep(1)
     return True
 
 
-def tell_use(attempt) -> None:
+def tell_use(member: Member, stopped: Callable[[float], bool]) -> None:
     """Tell the machine that leads a devbox when this one is used, until the devbox ends."""
-    for used in idle.samples(attempt.job.idle_seconds, attempt.stopped.wait):
+    for used in idle.samples(member.job.idle_seconds, stopped):
         if used:
             with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
-                announce(attempt, used_at=str(time.time()))
+                announce(member, used_at=str(time.time()))
 
 
-def others_are_used(attempt) -> bool:
+def others_are_used(member: Member) -> bool:
     """Whether another machine of the devbox said so lately, or may have."""
-    if attempt.job.num_machines == 1:
+    if member.job.num_machines == 1:
         return False
-    lately = time.time() - 2 * idle.sample_seconds(attempt.job.idle_seconds)
+    lately = time.time() - 2 * idle.sample_seconds(member.job.idle_seconds)
     try:
-        return any(float(blob.metadata.get("used_at", 0)) > lately for blob in phases(attempt).values())
+        return any(float(blob.metadata.get("used_at", 0)) > lately for blob in phases(member).values())
     except Exception:  # better one hour too many than a machine taken away from somebody
         return True
 
 
-def delete_others(attempt) -> None:
-    config = attempt.bucket.config
-    machines = gce.list_instances(config, gce.of_job(attempt.name))
-    others = [each for each in machines if each["name"] != attempt.machine.name]
+def delete_others(member: Member) -> None:
+    config, name = member.bucket.config, member.machine.name
+    others = [each for each in instances.find(config, jobs=[member.job.job_name]) if each.name != name]
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda machine: gce.delete(config, gce.path_of(machine)), others))
+        list(pool.map(lambda machine: api.delete(config, instances.path_of(machine)), others))

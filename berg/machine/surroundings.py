@@ -72,7 +72,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
         "BERG_REPO_DIR": str(repo_folder(this)),
         "BERG_NUM_GPUS": str(this.gpus_per_machine),
         "BERG_ATTEMPT": str(attempt.state.attempt),
-        **cluster.environment(attempt.nodes or [attempt.node], attempt.node, this),
+        **cluster.environment(attempt.member),
         **this.env,
         **attempt.secrets,
     }

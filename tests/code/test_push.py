@@ -20,6 +20,7 @@ from conftest import commit, git, wait_for
 from berg import BergError
 from berg.code import push, worktree
 from berg.local.machines import sshd
+from berg.sync import multiplex
 
 pytestmark = pytest.mark.skipif(
     not (ssh_server.SSHD and shutil.which("rsync")), reason="openssh-server or rsync is missing"
@@ -43,19 +44,19 @@ def sockets():
 
 
 @pytest.fixture
-def place(server, repo, tmp_path, sockets):
+def checkout(server, repo, tmp_path, sockets):
     """The checkout on a machine, as it is after the start."""
-    return place_at(server, repo, tmp_path / "machine", sockets)
+    return checkout_at(server, repo, tmp_path / "machine", sockets)
 
 
-def place_at(server, repo: Path, folder: Path, sockets: Path) -> push.Place:
+def checkout_at(server, repo: Path, folder: Path, sockets: Path) -> push.Checkout:
     git(repo, "clone", "-q", "--recurse-submodules", str(repo), str(folder))
-    where = push.multiplex(server.options(), sockets), f"{getpass.getuser()}@{server.address}"
-    return push.Place(folder.name, str(folder), lambda: where, ssh=where[0], destination=where[1])
+    where = multiplex(server.options(), sockets), f"{getpass.getuser()}@{server.address}"
+    return push.Checkout(folder.name, str(folder), lambda: where, ssh=where[0], destination=where[1])
 
 
-def once(repo: Path, place: push.Place) -> push.Report:
-    report = push.push(repo, worktree.scan(repo), place)
+def once(repo: Path, checkout: push.Checkout) -> push.Report:
+    report = push.push(repo, worktree.scan(repo), checkout)
     assert not report.complaint
     return report
 
@@ -82,10 +83,10 @@ def compared(machine: str, lines: list[str]) -> bool:
 
 
 @contextmanager
-def pushing(repo: Path, *places: push.Place):
+def pushing(repo: Path, *checkouts: push.Checkout):
     """A push of every change in a thread; yields the lines that it says, after its first pass."""
     lines: list[str] = []
-    running = push.Push(repo, list(places), lines.append)
+    running = push.Push(repo, list(checkouts), lines.append)
     failure: list[BaseException] = []
 
     def work() -> None:
@@ -97,7 +98,8 @@ def pushing(repo: Path, *places: push.Place):
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        wait_for(lambda: failure or all(compared(place.name, lines) for place in places), what="the first pass")
+        names = [checkout.name for checkout in checkouts]
+        wait_for(lambda: failure or all(compared(name, lines) for name in names), what="the first pass")
         yield lines
     finally:
         running.over.set()
@@ -108,48 +110,48 @@ def pushing(repo: Path, *places: push.Place):
         raise failure[0]
 
 
-def test_the_first_pass_after_a_start_sends_only_what_differs(repo, place):
+def test_the_first_pass_after_a_start_sends_only_what_differs(repo, checkout):
     for number in range(50):
         write(repo / f"src/module{number}.py", f"number = {number}\n" * 50)
     commit(repo)
-    git(Path(place.folder), "pull", "-q")
+    git(Path(checkout.folder), "pull", "-q")
     write(repo / "src/module7.py", "number = 'seven'\n")
-    report = once(repo, place)
+    report = once(repo, checkout)
     assert (report.sent, report.removed, report.compared) == (["src/module7.py"], [], 51)
     assert report.size < 2000
-    assert tree(Path(place.folder)) == tree(repo)
-    assert not once(repo, place).sent
+    assert tree(Path(checkout.folder)) == tree(repo)
+    assert not once(repo, checkout).sent
 
 
-def test_renames_deletes_modes_and_links(repo, place):
+def test_renames_deletes_modes_and_links(repo, checkout):
     for name in ("a.py", "pkg/b.py", "pkg/deep/er/c.py", "run.sh"):
         write(repo / name, name)
     (repo / "link").symlink_to("a.py")
     (repo / "broken").symlink_to("/nowhere/at all")
     (repo / "folder").symlink_to("pkg")
     commit(repo)
-    once(repo, place)
-    assert tree(Path(place.folder)) == tree(repo)
+    once(repo, checkout)
+    assert tree(Path(checkout.folder)) == tree(repo)
     (repo / "a.py").rename(repo / "pkg/renamed.py")
     shutil.rmtree(repo / "pkg/deep")
     (repo / "run.sh").chmod(0o755)
     (repo / "folder").unlink()
     (repo / "link").unlink()
     (repo / "link").symlink_to("run.sh")
-    report = once(repo, place)
+    report = once(repo, checkout)
     assert set(report.sent) == {"pkg/renamed.py", "run.sh", "link"}
     assert set(report.removed) == {"a.py", "pkg/deep/er/c.py", "folder"}
-    assert tree(Path(place.folder)) == tree(repo)
-    assert not Path(place.folder, "pkg/deep").exists()  # an empty folder is a package that can be imported
+    assert tree(Path(checkout.folder)) == tree(repo)
+    assert not Path(checkout.folder, "pkg/deep").exists()  # an empty folder is a package that can be imported
 
 
 @pytest.mark.parametrize("ends_between", [False, True], ids=["in one go", "started anew"])
-def test_a_file_becomes_a_folder_and_back(repo, place, ends_between):
+def test_a_file_becomes_a_folder_and_back(repo, checkout, ends_between):
     def next_pass() -> None:
         if ends_between:
-            place.has = None
-        once(repo, place)
-        assert tree(Path(place.folder)) == tree(repo)
+            checkout.has = None
+        once(repo, checkout)
+        assert tree(Path(checkout.folder)) == tree(repo)
 
     write(repo / "model", "a file")
     next_pass()
@@ -165,20 +167,20 @@ def test_a_file_becomes_a_folder_and_back(repo, place, ends_between):
     next_pass()
 
 
-def test_odd_names(repo, place):
+def test_odd_names(repo, checkout):
     names = ["with blank.py", "new\nline", "tab\there", "ünïcode ✓.py", "-rf", "#hash", "; rm -rf .", "$(touch x)"]
     names += ["a'b\"c", "*", "back\\slash", "host:file", " lead/trail ", b"latin\xe9".decode(errors="surrogateescape")]
     for name in names:
         write(repo / name, f"{name!r}")
-    once(repo, place)
-    assert tree(Path(place.folder)) == tree(repo)
+    once(repo, checkout)
+    assert tree(Path(checkout.folder)) == tree(repo)
     for name in names:
         (repo / name).unlink()
-    assert len(once(repo, place).removed) == len(names)
-    assert tree(Path(place.folder)) == tree(repo)
+    assert len(once(repo, checkout).removed) == len(names)
+    assert tree(Path(checkout.folder)) == tree(repo)
 
 
-def test_what_the_machine_made_and_what_is_ignored_stays(repo, place, tmp_path, monkeypatch):
+def test_what_the_machine_made_and_what_is_ignored_stays(repo, checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     write(tmp_path / "gitconfig", f"[core]\nexcludesFile = {tmp_path}/excludes\n")
     write(tmp_path / "excludes", "*.swp\n")
@@ -190,69 +192,69 @@ def test_what_the_machine_made_and_what_is_ignored_stays(repo, place, tmp_path, 
     write(repo / ".venv/pyvenv.cfg", "")  # not ignored, but nobody wants it there
     write(repo / "pkg/a.py", "1")
     write(repo / "pkg/keep.ckpt", "1")
-    once(repo, place)
-    machine = Path(place.folder)
+    once(repo, checkout)
+    machine = Path(checkout.folder)
     there = {".gitignore", "train.py", "pkg/.gitignore", "pkg/a.py", "pkg/keep.ckpt"}
     assert set(tree(machine)) - {"pkg"} == there
     made = {"best.ckpt", "pkg/data", "pkg/__pycache__/a.pyc", "notes.txt", "outputs/1/loss.png"}
     for name in made:
         write(machine / name, "of the machine")
     shutil.rmtree(repo / "pkg")
-    assert set(once(repo, place).removed) == {"pkg/.gitignore", "pkg/a.py", "pkg/keep.ckpt"}
-    place.has = None
-    assert not once(repo, place).removed
+    assert set(once(repo, checkout).removed) == {"pkg/.gitignore", "pkg/a.py", "pkg/keep.ckpt"}
+    checkout.has = None
+    assert not once(repo, checkout).removed
     assert set(tree(machine)) == {".gitignore", "train.py", *made}
     assert all((machine / name).read_text() == "of the machine" for name in made)
 
 
-def test_deletions_between_two_runs_are_mirrored(repo, place):
+def test_deletions_between_two_runs_are_mirrored(repo, checkout):
     write(repo / "tracked.py", "1")
     commit(repo)
-    git(Path(place.folder), "pull", "-q")
+    git(Path(checkout.folder), "pull", "-q")
     write(repo / "untracked.py", "2")
-    once(repo, place)
-    place.has = None
+    once(repo, checkout)
+    checkout.has = None
     (repo / "tracked.py").unlink()
     (repo / "untracked.py").unlink()
-    assert once(repo, place).removed == ["tracked.py", "untracked.py"]
-    assert tree(Path(place.folder)) == tree(repo)
+    assert once(repo, checkout).removed == ["tracked.py", "untracked.py"]
+    assert tree(Path(checkout.folder)) == tree(repo)
 
 
-def test_a_file_that_is_ignored_from_now_on_stays_on_both_sides(repo, place):
+def test_a_file_that_is_ignored_from_now_on_stays_on_both_sides(repo, checkout):
     write(repo / "local.ini", "mine")
-    once(repo, place)
+    once(repo, checkout)
     write(repo / ".gitignore", "local.ini")
-    assert not once(repo, place).removed
-    place.has = None
-    assert not once(repo, place).removed
-    assert Path(place.folder, "local.ini").read_text() == "mine"
+    assert not once(repo, checkout).removed
+    checkout.has = None
+    assert not once(repo, checkout).removed
+    assert Path(checkout.folder, "local.ini").read_text() == "mine"
 
 
-def test_nothing_outside_of_the_checkout_is_touched(repo, place, tmp_path):
+def test_nothing_outside_of_the_checkout_is_touched(repo, checkout, tmp_path):
     write(repo / "data/file", "tracked")
     commit(repo)
-    git(Path(place.folder), "pull", "-q")
+    git(Path(checkout.folder), "pull", "-q")
     outside = tmp_path / "disk"
-    shutil.move(Path(place.folder, "data"), outside)
-    Path(place.folder, "data").symlink_to(outside)  # somebody moved the data to a larger disk
+    shutil.move(Path(checkout.folder, "data"), outside)
+    Path(checkout.folder, "data").symlink_to(outside)  # somebody moved the data to a larger disk
     shutil.rmtree(repo / "data")
-    once(repo, place)
+    once(repo, checkout)
     assert (outside / "file").read_text() == "tracked"
 
 
-def test_a_folder_that_holds_ignored_files_does_not_make_way(repo, place):
+def test_a_folder_that_holds_ignored_files_does_not_make_way(repo, checkout):
     write(repo / ".gitignore", "*.ckpt\n")
     write(repo / "runs/a.py", "1")
-    once(repo, place)
-    write(Path(place.folder, "runs/best.ckpt"), "precious")
+    once(repo, checkout)
+    write(Path(checkout.folder, "runs/best.ckpt"), "precious")
     shutil.rmtree(repo / "runs")
     write(repo / "runs", "a file")
     write(repo / "train.py", "other")
-    report = push.push(repo, worktree.scan(repo), place)
+    report = push.push(repo, worktree.scan(repo), checkout)
     assert "runs" in report.complaint
-    assert any("runs" in line for line in list(push.tell([(place, report)]))[1:])
-    assert Path(place.folder, "runs/best.ckpt").read_text() == "precious"
-    assert Path(place.folder, "train.py").read_text() == "other"
+    assert any("runs" in line for line in list(push.tell([(checkout, report)]))[1:])
+    assert Path(checkout.folder, "runs/best.ckpt").read_text() == "precious"
+    assert Path(checkout.folder, "train.py").read_text() == "other"
 
 
 def test_submodules_and_repos_in_the_repo(repo, server, tmp_path, sockets):
@@ -264,63 +266,63 @@ def test_submodules_and_repos_in_the_repo(repo, server, tmp_path, sockets):
     commit(library)
     git(repo, "submodule", "add", "-q", str(library), "lib")
     commit(repo)
-    place = place_at(server, repo, tmp_path / "machine", sockets)
+    checkout = checkout_at(server, repo, tmp_path / "machine", sockets)
     write(repo / "lib/new.py", "2")
     write(repo / "lib/fast.so", "of the laptop")
-    write(Path(place.folder) / "lib/fast.so", "of the machine")
+    write(Path(checkout.folder) / "lib/fast.so", "of the machine")
     git(repo, "clone", "-q", str(library), "vendored")
-    assert once(repo, place).sent == ["lib/new.py", "vendored/.gitignore", "vendored/lib.py"]
+    assert once(repo, checkout).sent == ["lib/new.py", "vendored/.gitignore", "vendored/lib.py"]
     (repo / "lib/lib.py").unlink()
     (repo / "vendored/lib.py").unlink()
-    place.has = None
-    assert once(repo, place).removed == ["lib/lib.py", "vendored/lib.py"]
-    assert Path(place.folder, "lib/fast.so").read_text() == "of the machine"
+    checkout.has = None
+    assert once(repo, checkout).removed == ["lib/lib.py", "vendored/lib.py"]
+    assert Path(checkout.folder, "lib/fast.so").read_text() == "of the machine"
 
 
-def test_files_that_a_sparse_checkout_leaves_out_stay_on_the_machine(repo, place):
+def test_files_that_a_sparse_checkout_leaves_out_stay_on_the_machine(repo, checkout):
     write(repo / "big/data.txt", "1")
     commit(repo)
-    git(Path(place.folder), "pull", "-q")
+    git(Path(checkout.folder), "pull", "-q")
     git(repo, "sparse-checkout", "set", "--no-cone", "/*", "!/big/")
     assert not (repo / "big").exists()
-    assert not once(repo, place).removed
-    assert Path(place.folder, "big/data.txt").exists()
+    assert not once(repo, checkout).removed
+    assert Path(checkout.folder, "big/data.txt").exists()
 
 
-def test_a_large_file(repo, place):
+def test_a_large_file(repo, checkout):
     with open(repo / "large.bin", "wb") as file:
         file.write(os.urandom(100_000_000))
-    assert once(repo, place).sent == ["large.bin"]
+    assert once(repo, checkout).sent == ["large.bin"]
     with open(repo / "large.bin", "r+b") as file:
         file.seek(50_000_000)
         file.write(b"changed")
-    assert once(repo, place).size < 1_000_000
-    assert subprocess.run(["cmp", repo / "large.bin", f"{place.folder}/large.bin"]).returncode == 0
-    assert not list(Path(place.folder, ".git").glob("*large*"))
+    assert once(repo, checkout).size < 1_000_000
+    assert subprocess.run(["cmp", repo / "large.bin", f"{checkout.folder}/large.bin"]).returncode == 0
+    assert not list(Path(checkout.folder, ".git").glob("*large*"))
 
 
-def test_a_file_that_vanishes_or_changes_after_the_scan(repo, place):
+def test_a_file_that_vanishes_or_changes_after_the_scan(repo, checkout):
     write(repo / "gone.py", "1")
     write(repo / "grows.py", "1")
     files = worktree.scan(repo)
     (repo / "gone.py").unlink()
     write(repo / "grows.py", "1 and 2")
-    assert not push.push(repo, files, place).complaint
+    assert not push.push(repo, files, checkout).complaint
     write(repo / "grows.py", "1, 2 and 3")
-    once(repo, place)
-    assert tree(Path(place.folder)) == tree(repo)
+    once(repo, checkout)
+    assert tree(Path(checkout.folder)) == tree(repo)
 
 
 def test_every_change_arrives_on_all_machines(repo, server, tmp_path, sockets):
-    places = [place_at(server, repo, tmp_path / f"machine{n}", sockets) for n in range(2)]
+    checkouts = [checkout_at(server, repo, tmp_path / f"machine{n}", sockets) for n in range(2)]
 
     def arrived() -> bool:
         try:
-            return all(tree(Path(place.folder)) == tree(repo) for place in places)
+            return all(tree(Path(checkout.folder)) == tree(repo) for checkout in checkouts)
         except FileNotFoundError:  # deleted between the list and the look
             return False
 
-    with pushing(repo, *places) as lines:
+    with pushing(repo, *checkouts) as lines:
         del lines[:]
         write(repo / "train.py", "second")
         wait_for(arrived, what="the second version")
@@ -344,9 +346,9 @@ def test_what_is_ignored_causes_no_scan(repo):
     assert worktree.matters(repo, {str(repo / "a.log"), str(repo / "a.py")})
 
 
-def test_a_file_that_changes_while_it_is_sent(repo, place):
+def test_a_file_that_changes_while_it_is_sent(repo, checkout):
     path = repo / "changing.txt"
-    with pushing(repo, place) as lines:
+    with pushing(repo, checkout) as lines:
         del lines[:]
         number = 0
         with open(path, "w") as file:
@@ -355,72 +357,72 @@ def test_a_file_that_changes_while_it_is_sent(repo, place):
                 file.write(f"version {(number := number + 1):9}\n" * 1000)
                 file.flush()
             file.write("the end")
-        wait_for(lambda: Path(place.folder, "changing.txt").read_text() == path.read_text(), what="the end")
+        wait_for(lambda: Path(checkout.folder, "changing.txt").read_text() == path.read_text(), what="the end")
 
 
-def test_a_connection_that_is_lost_comes_back(repo, place, server):
-    with pushing(repo, place) as lines:
+def test_a_connection_that_is_lost_comes_back(repo, checkout, server):
+    with pushing(repo, checkout) as lines:
         server.stop()
         try:
             write(repo / "train.py", "while it was away")
             wait_for(lambda: any("trying again" in line for line in lines), what="the message")
-            write(Path(place.folder, "train.py"), "what the reboot made of it")
+            write(Path(checkout.folder, "train.py"), "what the reboot made of it")
         finally:
             server.start()
-        wait_for(lambda: Path(place.folder, "train.py").read_text() == "while it was away")
+        wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "while it was away")
         write(repo / "train.py", "after that")
-        wait_for(lambda: Path(place.folder, "train.py").read_text() == "after that")
+        wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "after that")
     assert not [line for line in lines if "Error" in line]
 
 
-def test_a_checkout_that_is_made_anew_is_compared_again(repo, place, monkeypatch):
+def test_a_checkout_that_is_made_anew_is_compared_again(repo, checkout, monkeypatch):
     monkeypatch.setattr(push, "RESCAN", 1)
-    with pushing(repo, place):
+    with pushing(repo, checkout):
         write(repo / "train.py", "edited")
-        wait_for(lambda: Path(place.folder, "train.py").read_text() == "edited")
-        git(Path(place.folder), "reset", "-q", "--hard")  # as a machine's worker does after a reboot
-        wait_for(lambda: Path(place.folder, "train.py").read_text() == "edited")
+        wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "edited")
+        git(Path(checkout.folder), "reset", "-q", "--hard")  # as a machine's worker does after a reboot
+        wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "edited")
 
 
 def test_it_waits_for_the_checkout(repo, server, tmp_path, sockets):
-    place = place_at(server, repo, tmp_path / "machine", sockets)
-    shutil.move(place.folder, tmp_path / "aside")
+    checkout = checkout_at(server, repo, tmp_path / "machine", sockets)
+    shutil.move(checkout.folder, tmp_path / "aside")
     lines: list[str] = []
-    running = push.Push(repo, [place], lines.append)
+    running = push.Push(repo, [checkout], lines.append)
     thread = threading.Thread(target=running.run, args=[True])
     thread.start()
     wait_for(lambda: lines)
-    shutil.move(tmp_path / "aside", place.folder)
+    shutil.move(tmp_path / "aside", checkout.folder)
     thread.join(20)
-    assert f"waiting for its checkout of the code, {place.folder}" in lines[0]
+    assert f"waiting for its checkout of the code, {checkout.folder}" in lines[0]
     assert "compared 1 files" in lines[-1]
 
 
-def test_a_machine_that_is_gone_ends_it(repo, place):
+def test_a_machine_that_is_gone_ends_it(repo, checkout):
     def locate():
         raise push.Gone("machine is gone")
 
-    place.locate = locate
+    checkout.locate = locate
     with pytest.raises(BergError, match="machine is gone"):
-        push.Push(repo, [place], lambda line: None).run()
+        push.Push(repo, [checkout], lambda line: None).run()
 
 
-def test_an_rsync_that_is_too_old_ends_it(repo, place, monkeypatch):
+def test_an_rsync_that_is_too_old_ends_it(repo, checkout, monkeypatch):
     monkeypatch.setattr(push, "RSYNC", ["rsync", "--an-option-of-later"])
     with pytest.raises(BergError, match="an-option-of-later: unknown option. Berg needs rsync 3.1"):
-        push.Push(repo, [place], lambda line: None).run()
+        push.Push(repo, [checkout], lambda line: None).run()
 
 
-def test_a_system_that_reports_no_changes_is_looked_at(repo, place, monkeypatch):
+def test_a_system_that_reports_no_changes_is_looked_at(repo, checkout, monkeypatch):
     import watchfiles
 
     def watch(*arguments, **options):
         raise OSError("OS file watch limit reached")
 
     monkeypatch.setattr(watchfiles, "watch", watch)
-    with pushing(repo, place) as lines:
+    with pushing(repo, checkout) as lines:
         write(repo / "train.py", "seen by looking")
-        wait_for(lambda: Path(place.folder, "train.py").read_text() == "seen by looking")
+        wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "seen by looking")
     assert any("watch limit" in line for line in lines)
 
 

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berg import BergError, sync
+from berg import BergError
+from berg.google.mirror import Mirror, fetch
 
 
 @pytest.fixture
 def mirror(bucket, tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
-    return sync.Mirror(folder, bucket, "berg_results/")
+    return Mirror(folder, bucket, "berg_results/")
 
 
 def content(mirror) -> dict[str, bytes]:
@@ -56,18 +57,18 @@ def test_memory_does_not_grow_with_the_tree(tmp_path):
 import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
-from berg import sync
+from berg.google.mirror import Mirror, crc32c_of
 import google_crc32c
 
 class Bucket:
     def upload_stream(self, name, file, size):
-        return SimpleNamespace(generation=1, crc32c=sync.crc32c_of([file.read()]))
+        return SimpleNamespace(generation=1, crc32c=crc32c_of([file.read()]))
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 folder = Path(sys.argv[1])
-mirror = sync.Mirror(folder, Bucket(), "x/")
+mirror = Mirror(folder, Bucket(), "x/")
 for start, end in ((0, 500), (500, 8000)):
     for number in range(start, end):
         (folder / f"a file with a long name, as there are many of them {number}").write_bytes(b"x")
@@ -222,7 +223,7 @@ actions = st.one_of(
 @given(st.lists(actions, max_size=25))
 def test_any_writer_is_mirrored_exactly(bucket, tmp_path_factory, script):
     folder = tmp_path_factory.mktemp("any")
-    mirror = sync.Mirror(folder, bucket, f"{folder.name}/")
+    mirror = Mirror(folder, bucket, f"{folder.name}/")
     for action, name, argument in script:
         if action == "sync":
             mirror.sync()
@@ -254,14 +255,14 @@ def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
         (mirror.folder / name).write_text(name * 10 if name != "empty" else "")
     mirror.sync()
     target = tmp_path / "here"
-    assert sync.fetch(mirror.bucket, "berg_results/", target) == (3, 3)
+    assert fetch(mirror.bucket, "berg_results/", target) == (3, 3)
     assert (target / "b/c").read_text() == "b/c" * 10
-    assert sync.fetch(mirror.bucket, "berg_results/", target) == (0, 3)
+    assert fetch(mirror.bucket, "berg_results/", target) == (0, 3)
     (target / "a").write_text("scribbled!")
     (mirror.folder / "b/c").write_text("new")
     mirror.sync()
     names = []
-    assert sync.fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (2, 3)
+    assert fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (2, 3)
     assert sorted(names) == ["berg_results/a", "berg_results/b/c"]
     assert (target / "a").read_text() == "a" * 10
     assert [path.name for path in target.rglob("*.berg-part")] == []
@@ -270,5 +271,5 @@ def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
 def test_fetch_stays_in_its_folder(bucket, tmp_path):
     bucket.write("berg_results/../../evil", b"x")
     with pytest.raises(BergError, match="outside"):
-        sync.fetch(bucket, "berg_results/", tmp_path / "here")
+        fetch(bucket, "berg_results/", tmp_path / "here")
     assert not (tmp_path / "evil").exists()

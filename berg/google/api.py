@@ -1,0 +1,136 @@
+"""Single requests to Google's APIs, retried where that is safe; operations, and what their errors mean.
+
+Waiting is a request of berg's own, too: google-cloud-compute asks Google's own host about an operation, whatever
+endpoint it was given.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from berg import BergError
+from berg.config import Config
+
+# What a failed create blocks; whatever is not named here blocks only itself and is told to the user.
+BLOCKS_ZONE = {"ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "insufficientCapacity"}
+BLOCKS_ZONE |= {"UNSUPPORTED_OPERATION", "RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND"}
+BLOCKS_REGION = ("QUOTA_EXCEEDED", "quotaExceeded")
+BLOCKS_ALL = "GPUS_ALL_REGIONS"
+
+
+class OperationFailed(BergError):
+    def __init__(self, code: str, message: str):
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def blocks(self) -> str:
+        """What it makes no sense to try again: the zone, the region, or all; "" for what is no matter of room."""
+        if self.code in BLOCKS_REGION:
+            return "all" if BLOCKS_ALL in self.message else "region"
+        return "zone" if self.code in BLOCKS_ZONE else ""
+
+    def explain(self, region: str) -> str:
+        """What happened, and the next step."""
+        if self.code in BLOCKS_REGION:
+            where = "the whole project" if self.blocks == "all" else region
+            return f"quota of {where}: {self.message} Raise it: https://console.cloud.google.com/iam-admin/quotas"
+        if self.code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED") or self.code == "insufficientCapacity":
+            return "out of stock"
+        if self.code == "alreadyExists":
+            return f"{self.message}. Choose another name: -n NAME"
+        return f"{self.message} ({self.code})" if self.code else self.message
+
+
+def retrying():
+    """The retry of every request here: 408, 429, 5xx and broken connections, with jitter, for 90 s."""
+    import requests
+    from google.api_core import exceptions, retry
+
+    broken = (requests.ConnectionError, requests.Timeout, exceptions.TooManyRequests, exceptions.ServerError)
+    return retry.Retry(retry.if_exception_type(*broken), initial=0.5, maximum=15, timeout=90)
+
+
+def call(config: Config, method: str, path: str, body: dict | None = None, project="", **query) -> dict[str, Any]:
+    """One request below the project, or to a whole address; raises google.api_core.exceptions.GoogleAPICallError.
+
+    Every method used here may be repeated: reads, and writes that carry a requestId or a fingerprint.
+    """
+    from google.api_core import exceptions
+
+    def once() -> dict[str, Any]:
+        url = path if path.startswith("http") else config.compute_url(project) + path
+        response = config.session.request(method, url, params=query or None, json=body, timeout=(10, 150))
+        if "Date" in response.headers:
+            date = parsedate_to_datetime(response.headers["Date"])
+            config.clock_is_behind = date.timestamp() - time.time()
+        if response.status_code >= 400:
+            raise exceptions.from_http_response(response)
+        return response.json() if response.content else {}
+
+    return retrying()(once)()
+
+
+def now(config: Config) -> float:
+    """The time by Google's clock, as of its last answer: this computer's may be wrong. Seconds since 1970."""
+    return time.time() + config.clock_is_behind
+
+
+def time_of(timestamp: str) -> datetime:
+    """A time in Google's words, RFC 3339."""
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+
+
+def age_seconds(config: Config, timestamp: str) -> float:
+    return now(config) - time_of(timestamp).timestamp()
+
+
+def pages(config: Config, path: str, **query: Any) -> Iterable[dict[str, Any]]:
+    token = None
+    while True:
+        answer = call(config, "GET", path, **query, **({"pageToken": token} if token else {}))
+        yield answer
+        token = answer.get("nextPageToken")
+        if not token:
+            return
+
+
+def last_part(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def wait(config: Config, operation: dict[str, Any]) -> None:
+    """Wait for an operation; raises OperationFailed with Google's code."""
+    scope = next((f"{key}s/{last_part(operation[key])}" for key in ("zone", "region") if key in operation), "global")
+    path = f"/{scope}/operations/{operation['name']}"
+    while operation["status"] != "DONE":
+        operation = call(config, "POST", f"{path}/wait")
+    for error in operation.get("error", {}).get("errors", []):
+        raise OperationFailed(error.get("code", ""), error.get("message", ""))
+
+
+def delete(config: Config, path: str, wait_for_it: bool = False) -> None:
+    """Delete what is at a path below the project; what is gone already is fine."""
+    from google.api_core import exceptions
+
+    try:
+        try:
+            operation = call(config, "DELETE", path, requestId=str(uuid.uuid4()))
+        except exceptions.BadRequest as error:  # somebody else is deleting it
+            if not error.errors or error.errors[0].get("reason") != "resourceNotReady":
+                raise
+            while wait_for_it and call(config, "GET", path, fields="name"):
+                time.sleep(0.5)
+            return
+        if wait_for_it:
+            wait(config, operation)
+    except exceptions.NotFound:
+        pass
+
+
+def write(config: Config, path: str, body: dict[str, Any]) -> None:
+    """POST a body once, however often it is sent, and wait for what it began."""
+    wait(config, call(config, "POST", path, body, requestId=str(uuid.uuid4())))

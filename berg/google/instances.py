@@ -1,0 +1,183 @@
+"""Compute Engine's machines: listed, read, told, created, deleted.
+
+Inserts go through google-cloud-compute, which takes long to import and is imported where it is used. Everything else
+is a single HTTP request.
+"""
+
+import importlib.util
+import json
+import re
+import sys
+import uuid
+from collections.abc import Callable, Collection
+from typing import Any
+
+from berg.config import Config
+from berg.google import api
+from berg.google.api import OperationFailed, call, last_part, pages, wait
+from berg.job import Machine
+
+
+def ours(config: Config) -> str:
+    """The filter for what berg made for the jobs of this bucket."""
+    return f"labels.berg=1 AND labels.berg-bucket={bucket_label(config)}"
+
+
+def bucket_label(config: Config) -> str:
+    return re.sub(r"[^a-z0-9_-]", "-", config.bucket)[:63]
+
+
+def find(
+    config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), names: Collection[str] = ()
+) -> list[Machine]:
+    """Machines of this bucket's jobs, by name: all, or those of these jobs and sweeps, and of these names."""
+    wanted = [f"labels.berg-job={name}" for name in jobs] + [f"labels.berg-sweep={name}" for name in sweeps]
+    wanted += [f"name={name}" for name in names]
+    fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
+    listed = pages(
+        config,
+        "/aggregated/instances",
+        filter=ours(config) + (f" AND ({' OR '.join(wanted)})" if wanted else ""),
+        returnPartialSuccess="true",
+        maxResults="500",
+        fields=f"items/*/instances({fields}),nextPageToken",
+    )
+    found = [
+        machine_of(instance)
+        for page in listed
+        for scope in page.get("items", {}).values()
+        for instance in scope.get("instances", [])
+    ]
+    return sorted(found, key=lambda machine: machine.name)
+
+
+def machine_of(instance: dict[str, Any]) -> Machine:
+    """A machine from what the API says of an instance."""
+    interface = (instance.get("networkInterfaces") or [{}])[0]
+    access = interface.get("accessConfigs") or [{}]
+    gpus = instance.get("guestAccelerators") or []
+    return Machine(
+        name=instance["name"],
+        zone=last_part(instance["zone"]),
+        status=instance["status"],
+        id=instance["id"],
+        labels=instance.get("labels", {}),
+        created_at=instance["creationTimestamp"],
+        external_ip=access[0].get("natIP", ""),
+        internal_ip=interface.get("networkIP", ""),
+        gpus=", ".join(f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}" for gpu in gpus),
+    )
+
+
+def path_of(machine: Machine) -> str:
+    return f"/zones/{machine.zone}/instances/{machine.name}"
+
+
+def serial_output(config: Config, machine: Machine) -> str:
+    """The last megabyte that a machine wrote to its serial console; "" if it is gone."""
+    from google.api_core import exceptions
+
+    try:
+        return call(config, "GET", f"{path_of(machine)}/serialPort").get("contents", "")
+    except exceptions.NotFound:
+        return ""
+
+
+def metadata(config: Config, machine: Machine) -> dict[str, str] | None:
+    """What a machine is told, None if it is gone, or if another one has its name now."""
+    from google.api_core import exceptions
+
+    try:
+        instance = call(config, "GET", path_of(machine), fields="id,metadata/items")
+    except exceptions.NotFound:
+        return None
+    items = instance.get("metadata", {}).get("items", [])
+    return {item["key"]: item["value"] for item in items} if instance["id"] == machine.id else None
+
+
+def set_metadata(config: Config, machine: Machine, key: str, value: str | Callable[[str], str]) -> None:
+    """Set one metadata value of a running machine, which it hears of at once; a function makes it of the old one."""
+    from google.api_core import exceptions
+
+    path = path_of(machine)
+    for attempt in range(5):
+        metadata = call(config, "GET", path, fields="metadata")["metadata"]
+        values = {item["key"]: item["value"] for item in metadata.get("items", [])}
+        values[key] = value if isinstance(value, str) else value(values.get(key, ""))
+        body = {"fingerprint": metadata["fingerprint"], "items": [{"key": k, "value": v} for k, v in values.items()]}
+        try:
+            return wait(config, call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())))
+        except exceptions.PreconditionFailed:  # somebody else changed it since it was read
+            if attempt == 4:
+                raise
+    return None
+
+
+def import_compute() -> None:
+    """Import what `insert` needs of google-cloud-compute without the other hundred services, which take a second more.
+
+    The package's own __init__ imports all of them; in its place stands an empty one with the same path.
+    """
+    name = "google.cloud.compute_v1"
+    if name not in sys.modules and (spec := importlib.util.find_spec(name)):
+        sys.modules[name] = importlib.util.module_from_spec(spec)  # with its path, but not executed
+    if sys.modules.get("grpc", name) is None:  # kept away by the command line, but needed here
+        del sys.modules["grpc"]
+    importlib.import_module(f"{name}.services.instances")
+
+
+def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) -> None:
+    """Create machines of those names, all or none, and wait until they exist.
+
+    Raises OperationFailed with what Google says. A machine that lives although its creation failed is deleted.
+    """
+    from google.api_core import exceptions
+
+    import_compute()
+    from google.cloud.compute_v1.services.instances import InstancesClient
+    from google.cloud.compute_v1.types import BulkInsertInstanceResource, Instance
+
+    options = {"api_endpoint": config.endpoint} if config.endpoint else None
+    client = InstancesClient(credentials=config.credentials, client_options=options)
+    request: dict[str, Any] = {"project": config.project, "zone": zone, "request_id": str(uuid.uuid4())}
+    text = json.dumps(request_body(body, names))
+    try:
+        if len(names) == 1:
+            call_once: Any = client.insert_unary
+            request["instance_resource"] = Instance.from_json(text)
+        else:
+            call_once = client.bulk_insert_unary
+            request["bulk_insert_instance_resource_resource"] = BulkInsertInstanceResource.from_json(text)
+        operation = call_once(request=request, retry=api.retrying(), timeout=60)
+    except exceptions.Conflict:
+        raise OperationFailed("alreadyExists", f"a machine {names[0]!r} exists in {zone}") from None
+    except exceptions.GoogleAPICallError as error:
+        reason = error.errors[0].get("reason", "") if error.errors else ""
+        raise OperationFailed(reason, error.message) from None
+    try:
+        wait(config, {"name": operation.name, "zone": zone, "status": ""})
+    except OperationFailed:
+        for name in names:
+            api.delete(config, f"/zones/{zone}/instances/{name}", wait_for_it=True)
+        raise
+
+
+def request_body(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The body of the one request that creates machines like `body` under those names."""
+    if len(names) == 1:
+        return {"name": names[0], **body}
+    return {
+        "count": str(len(names)),
+        "minCount": str(len(names)),
+        "perInstanceProperties": {name: {"name": name} for name in names},
+        "instanceProperties": without_zones(body),
+    }
+
+
+def without_zones(value: Any) -> Any:
+    """A request's body for a bulk insert, which wants bare names of types where an insert wants paths."""
+    if isinstance(value, dict):
+        return {key: without_zones(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_zones(inner) for inner in value]
+    return last_part(value) if isinstance(value, str) and value.startswith("zones/") else value

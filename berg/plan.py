@@ -1,0 +1,110 @@
+"""What is asked for, and the plan that `launch` makes of it and a place carries out."""
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from berg import BergError
+from berg.code.snapshot import Snapshot
+from berg.config import Config
+from berg.google.accelerators import Shape
+from berg.job import Job, machine_names
+
+LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
+RESERVED = ("BERG_", "PET_", "MASTER_")
+
+
+@dataclass
+class Wishes:
+    """The options of `berg run` and `berg devbox`, as they were given; None: not at all."""
+
+    cmd: str | None = None  # None: machines for people
+    name: str | None = None
+    results_dir: str | None = None
+    zones: tuple[str, ...] = ()
+    image: str | None = None
+    image_project: str | None = None
+    num_gpus: int | None = None
+    gpu_type: str | None = None
+    num_cpus: int | None = None
+    machine_type: str | None = None
+    num_machines: int = 1
+    disk_gb: int = 200
+    spot: bool = False
+    max_hours: float = 168
+    idle_hours: float = 0  # 0: never
+    install_script: str | None = None
+    env: tuple[str, ...] = ()  # NAME=VALUE
+    secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
+    each: bool = False
+    no_kill: bool = False
+    wait_for_capacity: bool = False
+    max_restarts: int = 0
+    restart_on_failure: int = 0
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What of it stands in for settings."""
+        return {"zones": self.zones, "default_image": self.image, "default_image_project": self.image_project}
+
+    def check(self) -> None:
+        """Raise BergError for what is not possible, whatever there is at Google."""
+        if self.cmd is not None and not self.cmd.strip():
+            raise BergError('there is no command to run, as in: berg run "python train.py"')
+        if not 1 <= self.num_machines <= 1000:
+            raise BergError(f"--machines {self.num_machines} is not possible: give 1 to 1000")
+        if not math.isfinite(self.max_hours) or not LIMITS[0] <= self.max_hours * 3600 <= LIMITS[1]:
+            raise BergError(f"--max-hours {self.max_hours:g} is not possible: Google takes 30 seconds to 120 days")
+        if not 0 <= self.idle_hours <= 1e6:
+            raise BergError(f"--idle-hours {self.idle_hours:g} is not possible: give hours, or 0 for never")
+        if not 10 <= self.disk_gb <= 65536:
+            raise BergError(f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB")
+        if self.max_restarts < 0 or self.restart_on_failure < 0:
+            raise BergError("--max-restarts and --restart-on-failure count times: give 0 or more")
+        if self.num_machines > 1 and (self.wait_for_capacity or self.restart_on_failure):
+            option = "--wait-for-capacity" if self.wait_for_capacity else "--restart-on-failure"
+            raise BergError(f"{option} is for jobs on one machine, not on {self.num_machines}")
+
+    def variables(self) -> dict[str, str]:
+        """The command's variables from --env."""
+        found = {}
+        for text in self.env:
+            key, equals, value = text.partition("=")
+            if not equals:
+                raise BergError(f"--env {text!r} is not of the form NAME=VALUE")
+            check_variable("--env", key)
+            found[key] = value
+        return found
+
+
+def check_variable(option: str, key: str) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+        raise BergError(f"{option} {key!r} is not the name of a variable")
+    if key.startswith(RESERVED):
+        raise BergError(f"{option} {key}: names that begin with {', '.join(RESERVED)} are set by berg")
+
+
+@dataclass
+class Plan:
+    """Everything that is known before the first byte is sent."""
+
+    config: Config
+    job: Job
+    shape: Shape
+    zones: list[str]
+    snapshot: Snapshot
+    disk_gb: int
+    spot: bool
+    wheel: tuple[str, bytes]
+    ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
+    secrets: dict[str, str] = field(repr=False, default_factory=dict)
+    rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
+
+    @property
+    def machine_seconds(self) -> int:
+        """How long a machine may live."""
+        return min(self.job.max_run_seconds * self.rounds, LIMITS[1])
+
+    @property
+    def machines(self) -> list[str]:
+        return machine_names(self.job.job_name, self.job.num_machines)
