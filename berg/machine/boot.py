@@ -57,18 +57,30 @@ def metadata(path, default=None):
         raise
 
 
-class Machine:
-    """What this machine was told when it was created."""
+def instance_facts():
+    """What an instance was told when it was created, from its metadata server."""
+    name = metadata("instance/name")
+    sweep = metadata("instance/attributes/berg-sweep", default="")
+    return {
+        "name": name,
+        "zone": metadata("instance/zone").rpartition("/")[2],
+        "project": metadata("project/project-id"),
+        "bucket": metadata("instance/attributes/berg-bucket"),
+        "sweep": sweep,
+        "job": metadata("instance/attributes/berg-job", default=sweep or name),
+        "dist": metadata("instance/attributes/berg-dist"),
+        "endpoint": metadata("instance/attributes/berg-endpoint", default=""),
+    }
 
-    def __init__(self):
-        self.name = metadata("instance/name")
-        self.zone = metadata("instance/zone").rpartition("/")[2]
-        self.project = metadata("project/project-id")
-        self.bucket = metadata("instance/attributes/berg-bucket")
-        self.sweep = metadata("instance/attributes/berg-sweep", default="")
-        self.job = metadata("instance/attributes/berg-job", default=self.sweep or self.name)
-        self.dist = metadata("instance/attributes/berg-dist")
-        self.endpoint = metadata("instance/attributes/berg-endpoint", default="")
+
+class Machine:
+    """This machine: who it is, by a few facts whose source depends on the place, its console and log, its end."""
+
+    def __init__(self, facts=None):
+        facts = facts or instance_facts()
+        self.name, self.zone, self.project = facts["name"], facts["zone"], facts["project"]
+        self.bucket, self.dist, self.endpoint = facts["bucket"], facts["dist"], facts["endpoint"]
+        self.job, self.sweep = facts["job"], facts["sweep"]
         self.log = BERG / "logs" / (self.name + ".log")
         self.log.parent.mkdir(parents=True, exist_ok=True)
 
