@@ -32,7 +32,8 @@ show berg fetch "$job" ../results
 printf '\nIn the bucket:\n'
 python - "$results" "$job" <<'PYTHON'
 import sys
-from berg import config, storage
+from berg import config
+from berg.google import storage
 
 bucket = storage.Bucket(config.load())
 results, job = sys.argv[1:]
