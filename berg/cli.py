@@ -13,7 +13,15 @@ from berg import BergError, __version__, config
 from berg.commands import results, setup
 from berg.commands import ssh as cli_ssh
 from berg.commands.results import watch
-from berg.commands.terminal import complete_names, json_option, machine_options, say, sweep_options, yes_option
+from berg.commands.terminal import (
+    Sections,
+    complete_names,
+    json_option,
+    machine_options,
+    say,
+    sweep_options,
+    yes_option,
+)
 
 
 def main() -> None:
@@ -63,7 +71,7 @@ def describe(error: Exception) -> str:
     return sentence or f"{type(error).__name__}: {error} (an error of berg's; BERG_DEBUG=1 shows where)"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="berg")
 def cli() -> None:
     """Run machine-learning experiments on Google Cloud accelerators; keep the results in a bucket.
@@ -109,11 +117,11 @@ for command in (
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
 def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) -> None:
-    """Run CMD on a machine of its own, from the root of the git repo around you.
+    """Run CMD on a machine of its own, with the repo around you.
 
-    The code is the working tree: the last commit and what you changed since, untracked files included,
-    ignored ones not. What CMD writes under /root/berg_results appears in the bucket. The machine is
-    deleted when CMD ends.
+    CMD runs in the root of the git repo. The code is the working tree: the last commit and what you
+    changed since, untracked files included, ignored ones not. What CMD writes under /root/berg_results
+    appears in the bucket. The machine is deleted when CMD ends.
 
     \b
     berg run "python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256"
@@ -152,9 +160,10 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) 
     "--idle-hours", type=float, default=4, show_default=True, help="Delete itself after so long idle; 0: never."
 )
 def devbox(as_json, dry_run, **options) -> None:
-    """Start machines to live on: the repo around you in /root/code, results mirrored, no command.
+    """Start machines to live on, with the repo around you.
 
-    A devbox on which nobody is logged in and nothing runs uploads its results and deletes itself.
+    The repo is in /root/code, results are mirrored, and no command runs. A devbox on which nobody is
+    logged in and nothing runs uploads its results and deletes itself.
 
     \b
     berg devbox

@@ -50,9 +50,9 @@ def log(name: str, machine: str | None) -> None:
 @name_argument()
 @machine_option
 def tail(name: str, machine: str | None) -> None:
-    """Follow the log of a job until it ends; the exit code is the command's.
+    """Follow the log of a job until it ends.
 
-    The lines of a cluster's machines are mixed, each with the name of its machine.
+    The exit code is the command's. The lines of a cluster's machines are mixed, each with the name of its machine.
 
     \b
     berg tail digits-1121-0930-x7k
@@ -66,11 +66,11 @@ def tail(name: str, machine: str | None) -> None:
 @click.option("--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over.")
 @json_option
 def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
-    """Bring the results of a job, a sweep, or a folder of results to FOLDER; only what changed.
+    """Bring results to this computer; only what changed.
 
-    FOLDER is ~/berg_results/… by default, the same tree as on the machines. A sweep comes with results.csv, a row for
-    each job: parameters, state, exit code, and the last value of each metric in the job's metrics.jsonl, if it wrote
-    one ({"loss": 0.1} a line).
+    NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, the same tree as on the
+    machines. A sweep comes with results.csv, a row for each job: parameters, state, exit code, and the last value of
+    each metric in the job's metrics.jsonl, if it wrote one ({"loss": 0.1} a line).
 
     \b
     berg fetch digits-1121-0930-x7k

@@ -1,8 +1,29 @@
-"""What the command modules share: where notes go, options, and the completion of names."""
+"""What the command modules share: the sections of `berg --help`, where notes go, options, completion of names."""
 
 import click
 
 from berg import config
+
+# Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
+SECTIONS = {
+    "Jobs": ("run", "list", "kill"),
+    "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
+    "Data": ("fetch",),
+    "Watching": ("log", "tail"),
+    "Setup": ("init", "doctor", "config", "local"),
+}
+
+
+class Sections(click.Group):
+    """A group whose help shows its commands in sections, with the first sentence of each."""
+
+    def format_commands(self, ctx, formatter) -> None:
+        width = max(map(len, self.commands))  # so that the sections line up
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name.ljust(width), self.commands[name].get_short_help_str(1000)) for name in names]
+                )
 
 
 def say(text: str) -> None:
