@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from berg import config
 from berg.cli import cli
 
 ROOT = Path(__file__).parent.parent
@@ -109,6 +110,21 @@ def test_make_targets_exist(page):
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     for target in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.M):
         assert target in targets, target
+
+
+def test_every_page_is_in_the_index_and_the_readme_is_short():
+    index = (ROOT / "docs/README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"]({page.name})" not in index] == ["README.md"]
+    assert len(README.read_text().splitlines()) < 400
+
+
+def test_every_setting_is_explained_as_berg_explains_it():
+    page = (ROOT / "docs/settings.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) ?\| (.+) \|$", page, re.M)
+    assert {key: text for key, _, text in rows} == config.HELP
+    for key, default, _ in rows:
+        value = "your login" if key == "user" else getattr(config.Config(), key)
+        assert default.strip("`") == ("null" if value is None else str(value or "")), key
 
 
 def test_every_control_route_is_documented():
