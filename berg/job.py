@@ -2,7 +2,7 @@
 
 .berg/jobs/<job>_metadata.json   what to run; written once
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
-.berg/logs/<job>/<machine>.log   what its machines printed
+.berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
 .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
 berg_results/<results_dir>/...   what it left
 """

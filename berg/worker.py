@@ -84,10 +84,9 @@ def was_preempted() -> bool:
 
 
 def begin(attempt: Attempt) -> None:
-    """Say that this machine has the job, and read it; a job that began before goes on with its log and results."""
+    """Say that this machine has the job, and read it; a job that began before goes on with its results."""
     if not attempt.sweep:  # else it was taken already
         attempt.claim()
-    attempt.continue_log()
     attempt.mirror_log()
     data = attempt.bucket.read(job.metadata_path(attempt.name))
     if data is None:

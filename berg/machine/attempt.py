@@ -143,17 +143,6 @@ class Attempt:
         )
         marker.touch()
 
-    def continue_log(self) -> None:
-        """Put what another machine logged for this job before what this one did."""
-        log = self.machine.log
-        if not self.is_elsewhere or not self.bucket.exists(name := f"{self.log.prefix}{log.name}"):
-            return
-        earlier = log.with_name("earlier")
-        self.bucket.download(name, earlier)
-        with earlier.open("ab") as file:
-            file.write(b"\n" + (log.read_bytes() if log.exists() else b""))
-        earlier.replace(log)
-
     def clear(self) -> None:
         """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
         shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
