@@ -49,6 +49,8 @@ class Job:
     machine_type: str = ""
     image: str = ""
     run_on: str = "first"
+    keep_going: bool = False  # a command that fails on one machine leaves the others alone
+    silence_seconds: int = 180  # without word of a machine, after which the others give it up
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
     sweep: str = ""  # whose job this is; "": a job on its own

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,17 +25,13 @@ from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
     PREEMPTED,
-    RESULTS,
     SHUT_DOWN,
     Attempt,
     Ended,
     NoJob,
     Stopped,
-    end_group,
-    full_disk,
-    is_alone,
-    judge,
 )
+from berg.machine.process import RESULTS, end_group, full_disk, is_alone, judge
 from berg.machine.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
@@ -74,6 +71,7 @@ def run(attempt: Attempt) -> None:
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
     if attempt.outcome == SHUT_DOWN and was_preempted():
         attempt.outcome = PREEMPTED
+    exit_code = exit_code if attempt.exit_code is None else attempt.exit_code
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
 
 
@@ -141,6 +139,7 @@ def meet(attempt: Attempt) -> None:
     if attempt.job.num_machines > 1:
         attempt.reachable.join()
         attempt.member.nodes = cluster.gather(attempt.member)
+        attempt.start_thread(cluster.beat, attempt.member)
         attempt.start_thread(attempt.watch_others)
     ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
@@ -161,9 +160,9 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
     attempt.say(f"Running: {this.cmd}")
     code = attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
     if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
+        cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
         if attempt.leads:
-            return cluster.wait_for_commands(attempt.member, code)
-        cluster.announce(attempt.member, phase="ENDED", exit_code=str(code))
+            return cluster.wait_for_commands(attempt.member)
         attempt.pause()
     return code, ""
 
@@ -217,9 +216,12 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
     if in_cluster:
         cluster.announce(attempt.member, uploaded="yes")
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
-            state, reason = "FAILED", "the machine that led the job is gone"
+            state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
         if attempt.leads:
-            cluster.wait_for_uploads(attempt.member)
+            missing = [text for text in cluster.wait_for_uploads(attempt.member) if text not in reason]
+            if missing:
+                state = "FAILED" if state == "SUCCEEDED" else state
+                reason = "; ".join(filter(None, [reason, *missing]))
     until = attempt.results.synced_until
     if again:
         reason += "; the job begins anew where there is capacity"

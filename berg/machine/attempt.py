@@ -5,17 +5,13 @@ preempts the machine, the time is up.
 """
 
 import contextlib
-import fcntl
 import json
 import math
-import os
 import shutil
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from berg import BergError, config, job
 from berg.google import instances
@@ -23,8 +19,8 @@ from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
 from berg.machine import boot, cluster
+from berg.machine.process import RESULTS, end_group
 
-RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
 PREEMPTION_GRACE = 15  # of the 30 seconds that Google gives; the rest is for the last results
@@ -33,9 +29,6 @@ PREEMPTED = ("FAILED", "Google preempted the machine")
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
-
-
-held: list = []  # the file whose lock says that this process is the machine's worker
 
 
 class Stopped(Exception):
@@ -75,6 +68,7 @@ class Attempt:
         unread = Job(name, "", "", "", "", "", "")
         self.member = cluster.Member(self.machine, self.bucket, unread, leads, self.pause, node, [node])
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
+        self.exit_code: int | None = None  # of the command for whose failure it is to stop
         self.lock = threading.Lock()
         self.stopped = threading.Event()  # the outcome is known
         self.done = threading.Event()  # the mirrors are to end
@@ -220,10 +214,10 @@ class Attempt:
         for thread in self.mirrors:
             thread.join()
 
-    def stop(self, state: str, reason: str) -> None:
+    def stop(self, state: str, reason: str, exit_code: int | None = None) -> None:
         """End the job soon: SIGTERM to what runs, SIGKILL after the grace; the first reason stays."""
         if self.outcome is None:
-            self.outcome = state, reason
+            self.outcome, self.exit_code = (state, reason), exit_code
             self.say(f"Stopping: {reason}")
             self.stopped.set()
             self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
@@ -319,48 +313,3 @@ class Attempt:
                     self.stop("KILLED", str(error))
                 except Exception as error:  # the next pass tries again
                     self.say(f"The state could not be written: {error}")
-
-
-def is_alone() -> bool:
-    """Whether no other worker runs on this machine; from now on this one does, until its process ends."""
-    held.append((boot.BERG / "worker.lock").open("w"))
-    try:
-        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def end_group(group: int, grace: float) -> None:
-    """SIGTERM to a process group, SIGKILL to what is left of it after `grace` seconds."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGTERM)
-        end = time.monotonic() + grace
-        while time.monotonic() < end:
-            os.killpg(group, 0)
-            time.sleep(0.05)
-        os.killpg(group, signal.SIGKILL)
-
-
-def judge(exit_code: int, where: str = "") -> tuple[str, str]:
-    """Final state and reason for the exit code of a command that nobody stopped."""
-    if exit_code == 0:
-        return "SUCCEEDED", ""
-    number = -exit_code if exit_code < 0 else exit_code - 128
-    if number in signal.valid_signals():
-        reason = f"the command was killed by {signal.Signals(number).name}"
-        if number == signal.SIGKILL:
-            reason += ", which is often the kernel when memory runs out"
-    else:
-        reason = f"the command failed with exit code {exit_code}"
-    if where:
-        reason += f" on {where}"
-    return "FAILED", reason
-
-
-def full_disk() -> str:
-    """What the reason of a failure should add, if a disk of this machine is full."""
-    for folder in (RESULTS, boot.ROOT, Path("/tmp")):
-        if folder.exists() and shutil.disk_usage(folder).free < 1 << 20:
-            return f"; the machine's disk is full ({folder}): ask for more with --disk-gb"
-    return ""
