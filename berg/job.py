@@ -3,6 +3,7 @@
 .berg/jobs/<job>_metadata.json   what to run; written once
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
 .berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
+.berg/folders/<job>/...          the folders beside <results_dir> that it wrote to (google/mirror.py)
 .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
 berg_results/<results_dir>/...   what it left
 """
@@ -193,6 +194,11 @@ def machine_names(name: str, num_machines: int) -> list[str]:
 def machines_prefix(name: str) -> str:
     """Where the machines of a job tell each other, and laptops, who they are: one JSON object each."""
     return f".berg/machines/{name}/"
+
+
+def folders_prefix(name: str) -> str:
+    """Where a job records the folders below berg_results/, beside its own, that it wrote to: an object each."""
+    return f".berg/folders/{name}/"
 
 
 def log_prefix(name: str) -> str:

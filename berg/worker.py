@@ -19,7 +19,7 @@ import click
 
 from berg import BergError, job
 from berg.code import snapshot
-from berg.google import secret
+from berg.google import mirror, secret
 from berg.machine import boot, cluster, crew, idle
 from berg.machine.attempt import (
     COMMAND_FILE,
@@ -108,9 +108,8 @@ def restore(attempt: Attempt) -> None:
     this = attempt.job
     packs = boot.BERG / "packs"
     copy = RESULTS / this.results_dir / "berg_job_metadata.json"
-    if attempt.is_elsewhere:
-        attempt.say(f"Brought back {attempt.results.restore(this.results_dir + '/')} files of the results")
-    if copy.exists() and not this.cmd:
+    attempt.restore_results()
+    if not attempt.begins_here and copy.exists() and not this.cmd:
         attempt.say("Left the code as it was before the reboot: people change it here")
         return
 
@@ -205,16 +204,20 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
     attempt.write_state(state="UPLOADING", ending=state, exit_code=code, reason=reason)
     if not attempt.leads and state != "ENDED":
         cluster.announce(attempt.member, phase="FAILED", reason=reason)
-    attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble))
-    for path, why in attempt.results.refused.items():
+    seconds = attempt.gone_at - time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(attempt.log.finish, print, seconds)
+        left = attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble), seconds)
+    for path, why in left.items():
         attempt.say(f"Not in the bucket: {path}: {why}")
+    reason = "; ".join(filter(None, [reason, mirror.tell(left)]))
     again = attempt.begins_anew()
     if attempt.leads:
         how = "begins anew on another machine" if again else state
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
-    attempt.log.finish(print)
+    attempt.log.finish(print, attempt.gone_at - time.monotonic())
     if in_cluster:
-        cluster.announce(attempt.member, uploaded="yes")
+        cluster.announce(attempt.member, uploaded="yes", lost=mirror.tell(left))
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
             state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
         if attempt.leads:
@@ -238,8 +241,8 @@ def leave(attempt: Attempt, why: str) -> None:
     attempt.end_process()
     attempt.stop_mirrors()
     if attempt.read_state().final:  # else another worker has the job, and its results
-        attempt.results.finish(attempt.say)
-        attempt.log.finish(print)
+        attempt.results.finish(attempt.say, attempt.gone_at - time.monotonic())
+        attempt.log.finish(print, attempt.gone_at - time.monotonic())
     if not attempt.sweep:
         attempt.insist(attempt.machine.delete)
 

@@ -7,6 +7,7 @@ preempts the machine, the time is up.
 import contextlib
 import json
 import math
+import secrets
 import shutil
 import subprocess
 import threading
@@ -23,7 +24,8 @@ from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
-PREEMPTION_GRACE = 15  # of the 30 seconds that Google gives; the rest is for the last results
+NOTICE = 28  # of the 30 seconds that Google gives
+PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last results
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
@@ -58,8 +60,9 @@ class Attempt:
         if sweep:
             self.machine.log_for(name)
         self.bucket = Bucket(settings_of(self.machine))
-        self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name))
-        self.results = Mirror(RESULTS, self.bucket, "berg_results/")
+        writer = f"{name}/{disk()}"
+        self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name), writer)
+        self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, records=job.folders_prefix(name))
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
         node = cluster.Node(self.machine.name, 0)
@@ -75,10 +78,13 @@ class Attempt:
         self.mirrors: list[threading.Thread] = []
         self.reachable = threading.Thread()
         self.is_elsewhere = False  # the job began on another machine
+        self.begins_here = True  # this disk has no files of the job's yet
+        self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
         self.state = self.read_state()
         self.ran_before = self.state.ran_seconds
+        self.results.own = self.state.job.get("results_dir", "")
 
     @property
     def job(self) -> Job:
@@ -118,14 +124,16 @@ class Attempt:
     def claim(self) -> None:
         """Say that this machine has the job; raises Ended if another one has it and lives."""
         machine, state = self.machine, self.state
+        marker = boot.BERG / f"begun-{self.name}"  # on this disk
+        self.begins_here = not marker.exists()
         if not self.leads:
+            marker.touch()
             return
         again = bool(state.started_at)
         ours = (state.machine, state.zone) == (machine.name, machine.zone)
         if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        marker = boot.BERG / f"begun-{self.name}"  # on this disk
-        self.is_elsewhere = again and not marker.exists()
+        self.is_elsewhere = again and self.begins_here
         self.write_state(
             state="STARTING",
             machine=machine.name,
@@ -209,6 +217,14 @@ class Attempt:
     def mirror_results(self) -> None:
         self.mirrors.append(self.start_thread(self.keep_results))
 
+    def restore_results(self) -> None:
+        """Bring what the job's folders have in the bucket, from this job or one before it; it may be replaced here."""
+        brought, left = self.results.restore(bring=self.begins_here)
+        if brought:
+            self.say(f"Brought back {brought} files of the results")
+        for path, why in left.items():
+            self.say(f"Not brought back: {path}: {why}")
+
     def stop_mirrors(self) -> None:
         self.done.set()
         for thread in self.mirrors:
@@ -220,6 +236,8 @@ class Attempt:
             self.outcome, self.exit_code = (state, reason), exit_code
             self.say(f"Stopping: {reason}")
             self.stopped.set()
+            if self.machine_goes:
+                self.gone_at = time.monotonic() + NOTICE
             self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
 
     def pause(self, seconds: float | None = None) -> None:
@@ -304,7 +322,7 @@ class Attempt:
     def keep_results(self) -> None:
         last = -math.inf
         while not self.done.wait(RESULTS_INTERVAL):
-            self.results.sync()
+            self.results.sync(STATE_INTERVAL, self.done.is_set)
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()
                 try:
@@ -313,3 +331,11 @@ class Attempt:
                     self.stop("KILLED", str(error))
                 except Exception as error:  # the next pass tries again
                     self.say(f"The state could not be written: {error}")
+
+
+def disk() -> str:
+    """What tells this machine's disk from others: objects say on which one their files lie."""
+    file = boot.BERG / "disk"
+    if not file.exists():
+        file.write_text(secrets.token_hex(8))
+    return file.read_text()

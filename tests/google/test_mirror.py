@@ -1,16 +1,18 @@
 """The mirror and the fetch against a real bucket: what lies in the folder is what lies there."""
 
+import mmap
 import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berg import BergError
-from berg.google.mirror import Mirror, fetch
+from berg.google.fetch import fetch
+from berg.google.mirror import Mirror
 
 
 @pytest.fixture
@@ -57,11 +59,11 @@ def test_memory_does_not_grow_with_the_tree(tmp_path):
 import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
-from berg.google.mirror import Mirror, crc32c_of
-import google_crc32c
+from berg.google.checksum import crc32c_of
+from berg.google.mirror import Mirror
 
 class Bucket:
-    def upload_stream(self, name, file, size):
+    def upload_stream(self, name, file, size, *_):
         return SimpleNamespace(generation=1, crc32c=crc32c_of([file.read()]))
 
 def peak():
@@ -130,16 +132,29 @@ def test_a_file_that_was_rewritten_longer_is_sent_whole(mirror):
     assert content(mirror) == {"log": b"b" * (3 << 20)}
 
 
-def test_bytes_changed_behind_the_mirrors_back_are_found_at_the_end(mirror):
+def test_a_file_whose_time_was_put_back_is_sent(mirror):
     path = mirror.folder / "checkpoint"
     path.write_bytes(b"old" * 1000)
     mirror.sync()
     times = path.stat()
     path.write_bytes(b"new" * 1000)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a write within one tick of the clock
-    assert mirror.sync() == 0
-    mirror.finish(print)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert mirror.sync() == 1
     assert content(mirror)["checkpoint"] == b"new" * 1000
+
+
+def test_bytes_changed_behind_the_mirrors_back_are_found_at_the_end(mirror):
+    """What is written through a map of memory leaves no new time, once the page is dirty."""
+    path = mirror.folder / "checkpoint"
+    path.write_bytes(bytes(5000))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 5000) as memory:
+        memory[0] = 1
+        time.sleep(0.1)
+        mirror.sync()
+        memory[0] = 2
+        mirror.sync()
+        mirror.finish(print)
+        assert content(mirror)["checkpoint"] == bytes([2]) + bytes(4999)
 
 
 def test_links_stay_inside_and_bad_names_are_told(mirror, tmp_path):
@@ -255,14 +270,14 @@ def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
         (mirror.folder / name).write_text(name * 10 if name != "empty" else "")
     mirror.sync()
     target = tmp_path / "here"
-    assert fetch(mirror.bucket, "berg_results/", target) == (3, 3)
+    assert fetch(mirror.bucket, "berg_results/", target) == (3, 3, {})
     assert (target / "b/c").read_text() == "b/c" * 10
-    assert fetch(mirror.bucket, "berg_results/", target) == (0, 3)
+    assert fetch(mirror.bucket, "berg_results/", target) == (0, 3, {})
     (target / "a").write_text("scribbled!")
     (mirror.folder / "b/c").write_text("new")
     mirror.sync()
     names = []
-    assert fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (2, 3)
+    assert fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (2, 3, {})
     assert sorted(names) == ["berg_results/a", "berg_results/b/c"]
     assert (target / "a").read_text() == "a" * 10
     assert [path.name for path in target.rglob("*.berg-part")] == []
@@ -270,6 +285,8 @@ def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
 
 def test_fetch_stays_in_its_folder(bucket, tmp_path):
     bucket.write("berg_results/../../evil", b"x")
-    with pytest.raises(BergError, match="outside"):
-        fetch(bucket, "berg_results/", tmp_path / "here")
-    assert not (tmp_path / "evil").exists()
+    bucket.write("berg_results/good", b"x")
+    new, total, left = fetch(bucket, "berg_results/", tmp_path / "here")
+    assert (new, total, list(left)) == (1, 1, ["berg_results/../../evil"])
+    assert "outside" in str(left["berg_results/../../evil"])
+    assert not (tmp_path / "evil").exists() and (tmp_path / "here/good").read_bytes() == b"x"
