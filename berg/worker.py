@@ -219,7 +219,8 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
     if in_cluster:
         cluster.announce(attempt.member, uploaded="yes", lost=mirror.tell(left))
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
-            state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
+            absence = cluster.absence(attempt.member, cluster.first_machine(attempt.member))
+            state, reason = "FAILED", "; ".join(filter(None, [absence, mirror.tell(left)]))
         if attempt.leads:
             missing = [text for text in cluster.wait_for_uploads(attempt.member) if text not in reason]
             if missing:

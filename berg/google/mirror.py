@@ -39,7 +39,7 @@ GROWS_FROM = 1 << 20  # bytes from which a file that grew is sent as its tail: c
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
 SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
 PATIENCE, LAST_PATIENCE, HURRY = 120.0, 20.0, 5.0  # seconds without a byte, after which a file is sent anew
-RESTORES = 5  # times that a restore is tried
+RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
 PASSING = (408, 412, 429)  # of the other 4xx, those that are no refusal
 REFUSED_FOR = 900  # seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
@@ -144,7 +144,7 @@ class Mirror:
 
     def begin(self, path: str, large: bool) -> None:
         sending = self.underway[path] = Sending(path, self.sent.get(path), large)
-        threading.Thread(target=self.work, args=(sending,), daemon=True).start()
+        threading.Thread(target=self.work, args=(sending,), name="mirror", daemon=True).start()
 
     def work(self, sending: Sending) -> None:
         try:
@@ -341,41 +341,46 @@ class Mirror:
         """Bring the job's files, where they count as sent; returns how many, and what can have no file here.
 
         That is all there is in its own folder, and what it wrote to others. Without `bring` the files are here already,
-        and only what they are in the bucket is learnt. Raises BergError if it cannot be done; then nothing counts.
+        and only what they are in the bucket is learnt. Raises BergError if it cannot be done.
         """
-        found: dict[str, Sent] = {}
-
-        def note(blob) -> None:
-            path, size = blob.name[len(self.prefix) :], blob.size
-            with (self.folder / path).open("rb") as file:
-                now = os.fstat(file.fileno())
-                block = block_before(file, size) if size >= GROWS_FROM else ""
-            times = now.st_mtime_ns, now.st_ctime_ns
-            self.sent.put(path, Sent(now.st_ino, size, *times, blob.generation, blob.crc32c, block, True))
-
-        if not bring:
-            for blob in self.listed():
-                if self.is_jobs(blob):
-                    learnt = Sent(0, blob.size, 0, 0, blob.generation, blob.crc32c, "", False)
-                    self.sent.put(blob.name[len(self.prefix) :], learnt)
-            return len(found), {}
-        for pause in (1, 2, 4, 8, None)[-RESTORES:]:
+        brought = 0
+        for pause in RESTORE_PAUSES:
             try:
-                count, _, left = fetch.fetch(self.bucket, self.prefix, self.folder, done=note, listed=self.listed())
+                if not bring:
+                    self.learn()
+                    return 0, {}
+                new, _, left = fetch.fetch(
+                    self.bucket, self.prefix, self.folder, done=self.note_restored, listed=self.listed()
+                )
+                brought += new
                 trouble = next((error for error in left.values() if not isinstance(error, fetch.NoPlace)), None)
+                if not trouble:
+                    return brought, left
             except Exception as error:
                 trouble = error
-            if not trouble:
-                return count, left
-            if pause:
-                time.sleep(pause)
+            time.sleep(pause)
         raise BergError(f"its results could not be brought back, and stay in the bucket as they are: {trouble}")
+
+    def note_restored(self, blob) -> None:
+        path = blob.name[len(self.prefix) :]
+        with (self.folder / path).open("rb") as file:
+            now = os.fstat(file.fileno())
+            block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
+        times = now.st_mtime_ns, now.st_ctime_ns
+        self.sent.put(path, Sent(now.st_ino, now.st_size, *times, blob.generation, blob.crc32c, block, True))
+
+    def learn(self) -> None:
+        """Know the job's objects by their generation; their files are compared with them before they are sent."""
+        for blob in self.listed():
+            if self.is_jobs(blob):
+                known = Sent(0, blob.size, 0, 0, blob.generation, blob.crc32c, "", False)
+                self.sent.put(blob.name[len(self.prefix) :], known)
 
     def listed(self) -> Iterator[Any]:
         """The job's objects."""
         own = f"{self.prefix}{self.own}/"
         yield from self.bucket.list(own, LISTED)
-        for record in self.bucket.list(self.records, "metadata") if self.records else ():
+        for record in self.bucket.list(self.records, "name,metadata") if self.records else ():
             folder = record.metadata["folder"]
             for blob in self.bucket.list(f"{self.prefix}{folder}/" if folder else self.prefix, LISTED, delimiter="/"):
                 if self.is_jobs(blob) and not blob.name.startswith(own):
@@ -390,7 +395,7 @@ class Mirror:
         Failures are retried, with growing pauses, for so many seconds; `progress` hears of each. A request that
         stalls holds nothing else up.
         """
-        end, pause = time.monotonic() + seconds, 1.0
+        end, pause = time.monotonic() + max(seconds, 2), 1.0
         if not self.finishing:
             self.finishing = True
             self.sent.doubt_all()
