@@ -108,6 +108,7 @@ for command in (
 @sweep_options
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]")
 @click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first.")
+@click.option("--keep-going", is_flag=True, help="With --each: where CMD fails first, the others go on.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
 @click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees.")
 @click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is.")

@@ -2,7 +2,8 @@
 
 .berg/jobs/<job>_metadata.json   what to run; written once
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
-.berg/logs/<job>/<machine>.log   what its machines printed
+.berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
+.berg/folders/<job>/...          the folders beside <results_dir> that it wrote to (google/mirror.py)
 .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
 berg_results/<results_dir>/...   what it left
 """
@@ -49,6 +50,8 @@ class Job:
     machine_type: str = ""
     image: str = ""
     run_on: str = "first"
+    keep_going: bool = False  # a command that fails on one machine leaves the others alone
+    silence_seconds: int = 180  # without word of a machine, after which the others give it up
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
     sweep: str = ""  # whose job this is; "": a job on its own
@@ -191,6 +194,11 @@ def machine_names(name: str, num_machines: int) -> list[str]:
 def machines_prefix(name: str) -> str:
     """Where the machines of a job tell each other, and laptops, who they are: one JSON object each."""
     return f".berg/machines/{name}/"
+
+
+def folders_prefix(name: str) -> str:
+    """Where a job records the folders below berg_results/, beside its own, that it wrote to: an object each."""
+    return f".berg/folders/{name}/"
 
 
 def log_prefix(name: str) -> str:

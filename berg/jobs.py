@@ -293,36 +293,41 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
 
 def save_console(config: Config, name: str, machine: Machine) -> None:
     """Keep what a machine wrote to its serial console, which goes with it, if its worker wrote no log."""
-    path = f"{job.log_prefix(name)}{machine.name}.log"
     bucket = Bucket(config)
-    if not bucket.exists(path) and (output := places.of(machine.place).console(config, machine)):
+    if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
         with contextlib.suppress(Changed):
-            bucket.write(path, output, generation=0)
+            bucket.write(f"{job.log_prefix(name)}{machine.name}.log", output, generation=0)
 
 
 def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
-    """Objects of a job's logs, one a machine; of one machine if it is given."""
+    """Objects of a job's logs, in the order in which they began; of one machine if it is given."""
     logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name")]
-    return [log for log in logs if machine in (None, machine_of(log))]
+    return sorted((log for log in logs if machine in (None, machine_of(log))), key=lambda log: log.partition(".")[2])
+
+
+def is_cluster(found: Entry) -> bool:
+    return bool(found.state and found.state.job.get("machines", 1) > 1)
 
 
 def machine_of(log: str) -> str:
-    return log.rpartition("/")[2].removesuffix(".log")
+    return log.rpartition("/")[2].partition(".")[0]
 
 
 def log_chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tuple[str, bytes]]:
-    """The log of a job from the bucket, with the machine's name where there are several.
+    """The log of a job from the bucket, all its attempts as one, with the machine's name where there are several.
 
     Before it exists, the serial console of its machine.
     """
     found = find(config, name)
     bucket = Bucket(config)
-    logs = logs_of(bucket, found.name, machine)
+    logs, several, last = logs_of(bucket, found.name, machine), is_cluster(found), b"\n"
     for log in logs:
         start = 0
+        if not several and not last.endswith(b"\n"):  # an attempt that was cut off
+            yield "", b"\n"
         while chunk := bucket.read_from(log, start, start + BLOCK):
-            yield machine_of(log) if len(logs) > 1 else "", chunk
-            start += len(chunk)
+            yield machine_of(log) if several and not machine else "", chunk
+            start, last = start + len(chunk), chunk
     if not logs:
         consoles = [each for each in found.machines if machine in (None, each.name)]
         if not consoles:
@@ -343,12 +348,15 @@ def follow(
     offsets: dict[str, int] = {}
     console = ""
     shown: list[bytes] = []  # lines of the console, which the log begins with
+    last = b"\n"
     while True:
         found = find(config, name)  # before reading: a log is complete once the state is final
-        several = bool(found.state and found.state.job.get("machines", 1) > 1 and not machine)
+        several = is_cluster(found) and not machine
         for log in logs_of(bucket, found.name, machine):
-            while chunk := bucket.read_from(log, offsets.get(log, 0), offsets.get(log, 0) + BLOCK):
-                offsets[log] = offsets.get(log, 0) + len(chunk)
+            if not several and log not in offsets and not last.endswith(b"\n"):
+                write("", b"\n")
+            while chunk := bucket.read_from(log, offsets.setdefault(log, 0), offsets[log] + BLOCK):
+                offsets[log], last = offsets[log] + len(chunk), chunk
                 while (line := chunk[: chunk.find(b"\n") + 1]) in shown:
                     del shown[: shown.index(line) + 1]
                     chunk = chunk[len(line) :]

@@ -71,6 +71,7 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -
         kind="devbox" if cmd is None else "job",
         num_machines=wishes.num_machines,
         run_on="each" if wishes.each else "first",
+        keep_going=wishes.keep_going,
         idle_seconds=math.ceil(wishes.idle_hours * 3600),
         gpus_per_machine=shape.num_gpus,
         gpu_type=shape.gpu_type,

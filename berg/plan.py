@@ -37,6 +37,7 @@ class Wishes:
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
     each: bool = False
+    keep_going: bool = False
     no_kill: bool = False
     wait_for_capacity: bool = False
     max_restarts: int = 0
@@ -61,6 +62,8 @@ class Wishes:
             raise BergError(f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB")
         if self.max_restarts < 0 or self.restart_on_failure < 0:
             raise BergError("--max-restarts and --restart-on-failure count times: give 0 or more")
+        if self.keep_going and not self.each:
+            raise BergError("--keep-going is for a command that runs on every machine: give --each as well")
         if self.num_machines > 1 and (self.wait_for_capacity or self.restart_on_failure):
             option = "--wait-for-capacity" if self.wait_for_capacity else "--restart-on-failure"
             raise BergError(f"{option} is for jobs on one machine, not on {self.num_machines}")

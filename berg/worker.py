@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,23 +19,19 @@ import click
 
 from berg import BergError, job
 from berg.code import snapshot
-from berg.google import secret
+from berg.google import mirror, secret
 from berg.machine import boot, cluster, crew, idle
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
     PREEMPTED,
-    RESULTS,
     SHUT_DOWN,
     Attempt,
     Ended,
     NoJob,
     Stopped,
-    end_group,
-    full_disk,
-    is_alone,
-    judge,
 )
+from berg.machine.process import RESULTS, end_group, full_disk, is_alone, judge
 from berg.machine.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
@@ -74,6 +71,7 @@ def run(attempt: Attempt) -> None:
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
     if attempt.outcome == SHUT_DOWN and was_preempted():
         attempt.outcome = PREEMPTED
+    exit_code = exit_code if attempt.exit_code is None else attempt.exit_code
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
 
 
@@ -84,10 +82,9 @@ def was_preempted() -> bool:
 
 
 def begin(attempt: Attempt) -> None:
-    """Say that this machine has the job, and read it; a job that began before goes on with its log and results."""
+    """Say that this machine has the job, and read it; a job that began before goes on with its results."""
     if not attempt.sweep:  # else it was taken already
         attempt.claim()
-    attempt.continue_log()
     attempt.mirror_log()
     data = attempt.bucket.read(job.metadata_path(attempt.name))
     if data is None:
@@ -111,9 +108,8 @@ def restore(attempt: Attempt) -> None:
     this = attempt.job
     packs = boot.BERG / "packs"
     copy = RESULTS / this.results_dir / "berg_job_metadata.json"
-    if attempt.is_elsewhere:
-        attempt.say(f"Brought back {attempt.results.restore(this.results_dir + '/')} files of the results")
-    if copy.exists() and not this.cmd:
+    attempt.restore_results()
+    if not attempt.begins_here and copy.exists() and not this.cmd:
         attempt.say("Left the code as it was before the reboot: people change it here")
         return
 
@@ -142,6 +138,7 @@ def meet(attempt: Attempt) -> None:
     if attempt.job.num_machines > 1:
         attempt.reachable.join()
         attempt.member.nodes = cluster.gather(attempt.member)
+        attempt.start_thread(cluster.beat, attempt.member)
         attempt.start_thread(attempt.watch_others)
     ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
@@ -162,9 +159,9 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
     attempt.say(f"Running: {this.cmd}")
     code = attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
     if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
+        cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
         if attempt.leads:
-            return cluster.wait_for_commands(attempt.member, code)
-        cluster.announce(attempt.member, phase="ENDED", exit_code=str(code))
+            return cluster.wait_for_commands(attempt.member)
         attempt.pause()
     return code, ""
 
@@ -207,20 +204,28 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
     attempt.write_state(state="UPLOADING", ending=state, exit_code=code, reason=reason)
     if not attempt.leads and state != "ENDED":
         cluster.announce(attempt.member, phase="FAILED", reason=reason)
-    attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble))
-    for path, why in attempt.results.refused.items():
+    seconds = attempt.gone_at - time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(attempt.log.finish, print, seconds)
+        left = attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble), seconds)
+    for path, why in left.items():
         attempt.say(f"Not in the bucket: {path}: {why}")
+    reason = "; ".join(filter(None, [reason, mirror.tell(left)]))
     again = attempt.begins_anew()
     if attempt.leads:
         how = "begins anew on another machine" if again else state
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
-    attempt.log.finish(print)
+    attempt.log.finish(print, attempt.gone_at - time.monotonic())
     if in_cluster:
-        cluster.announce(attempt.member, uploaded="yes")
+        cluster.announce(attempt.member, uploaded="yes", lost=mirror.tell(left))
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
-            state, reason = "FAILED", "the machine that led the job is gone"
+            absence = cluster.absence(attempt.member, cluster.first_machine(attempt.member))
+            state, reason = "FAILED", "; ".join(filter(None, [absence, mirror.tell(left)]))
         if attempt.leads:
-            cluster.wait_for_uploads(attempt.member)
+            missing = [text for text in cluster.wait_for_uploads(attempt.member) if text not in reason]
+            if missing:
+                state = "FAILED" if state == "SUCCEEDED" else state
+                reason = "; ".join(filter(None, [reason, *missing]))
     until = attempt.results.synced_until
     if again:
         reason += "; the job begins anew where there is capacity"
@@ -237,8 +242,8 @@ def leave(attempt: Attempt, why: str) -> None:
     attempt.end_process()
     attempt.stop_mirrors()
     if attempt.read_state().final:  # else another worker has the job, and its results
-        attempt.results.finish(attempt.say)
-        attempt.log.finish(print)
+        attempt.results.finish(attempt.say, attempt.gone_at - time.monotonic())
+        attempt.log.finish(print, attempt.gone_at - time.monotonic())
     if not attempt.sweep:
         attempt.insist(attempt.machine.delete)
 

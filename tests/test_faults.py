@@ -224,6 +224,21 @@ def test_preempted(trial):
         assert done == count, "what was written before was not written again"
 
 
+@fault("the second machine's worker is killed as it begins", "3 6")
+def test_log_of_the_first_attempt_stays(trial):
+    trial.run(trial.command(60, 0.1), "--spot")
+    trial.until(f"wrote {trial.dice.randint(3, 20)} ")
+    before = trial.log()
+    trial.fault("storage.objects.get", match=f"{trial.name}_metadata.json", delay=4, times=None)
+    trial.power("preempt", grace=20)
+    wait_for(lambda: trial.berg.state(trial.name)["attempt"] == 2, 60, "the second attempt")
+    os.kill(wait_for(lambda: worker_of(trial.name)), signal.SIGKILL)
+    trial.check("FAILED")
+    log = trial.berg("log", trial.name).stdout
+    assert log.startswith(before) and "attempt 1 finds 0" in log, "the log of the first attempt"
+    assert "berg's worker was killed by signal 9" in log.partition("preempted")[2]
+
+
 @fault("machine loses its power", "1 2 4 6")
 def test_power_cut_of_a_spot_machine(trial):
     trial.run(trial.command(30, 0.2), "--spot")

@@ -78,7 +78,7 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg import job, jobs
-    from berg.google import mirror
+    from berg.google.fetch import fetch
     from berg.google.storage import Bucket
 
     if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
@@ -87,24 +87,39 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     prefix, job_name = jobs.results_prefix(settings, name)
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     while True:
-        over = not job_name or (found := jobs.find(settings, job_name)).state is None or found.state.final
-        fetched, files = mirror.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
+        state = jobs.find(settings, job_name).state if job_name else None
+        over = state is None or state.final
+        fetched, files, left = fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
         if not keep or over:
             break
         time.sleep(10)
-    if not files:
+    if not files and not left:
         raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
     if as_json:
         click.echo(json.dumps({"folder": str(target), "files": files, "fetched": fetched}))
     else:
         say(f"{fetched} of {files} files were new or changed")
         click.echo(target)
+    tell_missing({name: state} if state else {}, left)
+
+
+def tell_missing(states, left: dict[str, Exception]) -> None:
+    """Say what the jobs could not save; raises BergError if something of what they saved could not be brought."""
+    from berg.google.storage import explain
+
+    for name, state in states.items():
+        if state.reason:
+            say(f"{name} {state.state}: {state.reason}")
+    for path, why in left.items():
+        say(f"{path} was not fetched: {explain(why) or why}")
+    if left:
+        raise BergError(f"{len(left)} files were not fetched. Once it is mended, fetch again: berg fetch")
 
 
 def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
     from berg import sweep
-    from berg.google import mirror
+    from berg.google.fetch import fetch
     from berg.google.storage import Bucket
 
     bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
@@ -112,10 +127,11 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
     while True:
         entries = [entry for entry in sweep.states(settings, name) if entry.state]
         fetched = total = 0
+        left: dict[str, Exception] = {}
         for entry in entries:
             results = entry.to_dict()["results_dir"]
-            new, files = mirror.fetch(bucket, f"berg_results/{results}/", target / results)
-            fetched, total = fetched + new, total + files
+            new, files, missing = fetch(bucket, f"berg_results/{results}/", target / results)
+            fetched, total, left = fetched + new, total + files, left | missing
             if new:
                 say(f"{new:>6} files  {results}")
         sweep.write_results(entries, target, table)
@@ -127,3 +143,4 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
     else:
         say(f"{fetched} of {total} files of {len(entries)} jobs were new or changed")
         click.echo(table)
+    tell_missing({}, left)

@@ -5,17 +5,14 @@ preempts the machine, the time is up.
 """
 
 import contextlib
-import fcntl
 import json
 import math
-import os
+import secrets
 import shutil
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from berg import BergError, config, job
 from berg.google import instances
@@ -23,19 +20,17 @@ from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
 from berg.machine import boot, cluster
+from berg.machine.process import RESULTS, end_group
 
-RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
-PREEMPTION_GRACE = 15  # of the 30 seconds that Google gives; the rest is for the last results
+NOTICE = 28  # of the 30 seconds that Google gives
+PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last results
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
-
-
-held: list = []  # the file whose lock says that this process is the machine's worker
 
 
 class Stopped(Exception):
@@ -65,8 +60,9 @@ class Attempt:
         if sweep:
             self.machine.log_for(name)
         self.bucket = Bucket(settings_of(self.machine))
-        self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name))
-        self.results = Mirror(RESULTS, self.bucket, "berg_results/")
+        writer = f"{name}/{disk()}"
+        self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name), writer)
+        self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, records=job.folders_prefix(name))
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
         node = cluster.Node(self.machine.name, 0)
@@ -75,16 +71,20 @@ class Attempt:
         unread = Job(name, "", "", "", "", "", "")
         self.member = cluster.Member(self.machine, self.bucket, unread, leads, self.pause, node, [node])
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
+        self.exit_code: int | None = None  # of the command for whose failure it is to stop
         self.lock = threading.Lock()
         self.stopped = threading.Event()  # the outcome is known
         self.done = threading.Event()  # the mirrors are to end
         self.mirrors: list[threading.Thread] = []
         self.reachable = threading.Thread()
         self.is_elsewhere = False  # the job began on another machine
+        self.begins_here = True  # this disk has no files of the job's yet
+        self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
         self.state = self.read_state()
         self.ran_before = self.state.ran_seconds
+        self.results.own = self.state.job.get("results_dir", "")
 
     @property
     def job(self) -> Job:
@@ -124,14 +124,16 @@ class Attempt:
     def claim(self) -> None:
         """Say that this machine has the job; raises Ended if another one has it and lives."""
         machine, state = self.machine, self.state
+        marker = boot.BERG / f"begun-{self.name}"  # on this disk
+        self.begins_here = not marker.exists()
         if not self.leads:
+            marker.touch()
             return
         again = bool(state.started_at)
         ours = (state.machine, state.zone) == (machine.name, machine.zone)
         if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        marker = boot.BERG / f"begun-{self.name}"  # on this disk
-        self.is_elsewhere = again and not marker.exists()
+        self.is_elsewhere = again and self.begins_here
         self.write_state(
             state="STARTING",
             machine=machine.name,
@@ -142,17 +144,6 @@ class Attempt:
             **{"ending": "", "reason": "", "exit_code": None},
         )
         marker.touch()
-
-    def continue_log(self) -> None:
-        """Put what another machine logged for this job before what this one did."""
-        log = self.machine.log
-        if not self.is_elsewhere or not self.bucket.exists(name := f"{self.log.prefix}{log.name}"):
-            return
-        earlier = log.with_name("earlier")
-        self.bucket.download(name, earlier)
-        with earlier.open("ab") as file:
-            file.write(b"\n" + (log.read_bytes() if log.exists() else b""))
-        earlier.replace(log)
 
     def clear(self) -> None:
         """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
@@ -226,17 +217,27 @@ class Attempt:
     def mirror_results(self) -> None:
         self.mirrors.append(self.start_thread(self.keep_results))
 
+    def restore_results(self) -> None:
+        """Bring what the job's folders have in the bucket, from this job or one before it; it may be replaced here."""
+        brought, left = self.results.restore(bring=self.begins_here)
+        if brought:
+            self.say(f"Brought back {brought} files of the results")
+        for path, why in left.items():
+            self.say(f"Not brought back: {path}: {why}")
+
     def stop_mirrors(self) -> None:
         self.done.set()
         for thread in self.mirrors:
             thread.join()
 
-    def stop(self, state: str, reason: str) -> None:
+    def stop(self, state: str, reason: str, exit_code: int | None = None) -> None:
         """End the job soon: SIGTERM to what runs, SIGKILL after the grace; the first reason stays."""
         if self.outcome is None:
-            self.outcome = state, reason
+            self.outcome, self.exit_code = (state, reason), exit_code
             self.say(f"Stopping: {reason}")
             self.stopped.set()
+            if self.machine_goes:
+                self.gone_at = time.monotonic() + NOTICE
             self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
 
     def pause(self, seconds: float | None = None) -> None:
@@ -321,7 +322,7 @@ class Attempt:
     def keep_results(self) -> None:
         last = -math.inf
         while not self.done.wait(RESULTS_INTERVAL):
-            self.results.sync()
+            self.results.sync(STATE_INTERVAL, self.done.is_set)
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()
                 try:
@@ -332,46 +333,9 @@ class Attempt:
                     self.say(f"The state could not be written: {error}")
 
 
-def is_alone() -> bool:
-    """Whether no other worker runs on this machine; from now on this one does, until its process ends."""
-    held.append((boot.BERG / "worker.lock").open("w"))
-    try:
-        fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def end_group(group: int, grace: float) -> None:
-    """SIGTERM to a process group, SIGKILL to what is left of it after `grace` seconds."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGTERM)
-        end = time.monotonic() + grace
-        while time.monotonic() < end:
-            os.killpg(group, 0)
-            time.sleep(0.05)
-        os.killpg(group, signal.SIGKILL)
-
-
-def judge(exit_code: int, where: str = "") -> tuple[str, str]:
-    """Final state and reason for the exit code of a command that nobody stopped."""
-    if exit_code == 0:
-        return "SUCCEEDED", ""
-    number = -exit_code if exit_code < 0 else exit_code - 128
-    if number in signal.valid_signals():
-        reason = f"the command was killed by {signal.Signals(number).name}"
-        if number == signal.SIGKILL:
-            reason += ", which is often the kernel when memory runs out"
-    else:
-        reason = f"the command failed with exit code {exit_code}"
-    if where:
-        reason += f" on {where}"
-    return "FAILED", reason
-
-
-def full_disk() -> str:
-    """What the reason of a failure should add, if a disk of this machine is full."""
-    for folder in (RESULTS, boot.ROOT, Path("/tmp")):
-        if folder.exists() and shutil.disk_usage(folder).free < 1 << 20:
-            return f"; the machine's disk is full ({folder}): ask for more with --disk-gb"
-    return ""
+def disk() -> str:
+    """What tells this machine's disk from others: objects say on which one their files lie."""
+    file = boot.BERG / "disk"
+    if not file.exists():
+        file.write_text(secrets.token_hex(8))
+    return file.read_text()

@@ -81,15 +81,20 @@ class Machine:
         self.name, self.zone, self.project = facts["name"], facts["zone"], facts["project"]
         self.bucket, self.dist, self.endpoint = facts["bucket"], facts["dist"], facts["endpoint"]
         self.job, self.sweep = facts["job"], facts["sweep"]
-        self.log = BERG / "logs" / (self.name + ".log")
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = self.log_in(BERG / "logs")
 
     def log_for(self, job):
         """Let a log begin that is a job's own, with what was logged since the job before it."""
-        early, self.log = self.log, BERG / "logs" / job / (self.name + ".log")
-        self.log.parent.mkdir(exist_ok=True)
+        early, self.log = self.log, self.log_in(BERG / "logs" / job)
         if early.exists() and not self.log.exists():
             early.rename(self.log)
+
+    def log_in(self, folder):
+        """The log that this disk has in a folder, or a new one, named so that logs sort by the time of their begin."""
+        folder.mkdir(parents=True, exist_ok=True)
+        now = time.time()
+        name = self.name + time.strftime(".%Y%m%dT%H%M%S", time.gmtime(now)) + f"{now % 1 * 999:03.0f}.log"
+        return max(folder.glob(self.name + ".*.log"), default=folder / name)
 
     def instance(self):
         """All that the metadata server knows of this machine."""
@@ -164,15 +169,6 @@ def run_worker(python, *arguments):
     return worker.wait()
 
 
-def earlier_log(machine, name):
-    """What an earlier machine of this name logged, unless this machine's log has it as well."""
-    try:
-        content = machine.read(name)[0]
-    except urllib.error.HTTPError:
-        return b""
-    return b"" if machine.log.read_bytes().startswith(content) else content + b"\n"
-
-
 def give_up(machine, reason):
     """Record without berg's help that the job failed, upload the log, and delete the machine."""
     machine.say(reason)
@@ -181,9 +177,9 @@ def give_up(machine, reason):
         content, generation = machine.read(name)
         state = json.loads(content)
         if state["state"] not in ("SUCCEEDED", "FAILED", "KILLED", "LOST"):
-            log = f".berg/logs/{machine.job}/{machine.name}.log"
+            log = f".berg/logs/{machine.job}/{machine.log.name}"
             upload = machine.object_url(log, upload=True) + "?uploadType=media&name=" + quote(log, safe="")
-            machine.call(upload, "POST", earlier_log(machine, log) + machine.log.read_bytes(), "text/plain")
+            machine.call(upload, "POST", machine.log.read_bytes(), "text/plain")
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             state.update(state="FAILED", reason=reason, finished_at=now, machine=machine.name, zone=machine.zone)
             text = json.dumps(state)

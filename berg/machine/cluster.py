@@ -4,19 +4,23 @@ Every machine writes one object to the bucket and reads those of the others:
 
     .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one also the
                                           public key with which it logs in to the others
-    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, reason, uploaded, used_at
+    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, ended_at, reason, uploaded,
+                                          lost (what it could not upload), used_at
 
-Private keys never leave their machine. The machine with the lowest rank that lives leads: it writes the
-job's state. Whether a machine lives is asked of Compute Engine, not of the machine.
+Private keys never leave their machine. The machine with the lowest rank that is there leads: it writes the
+job's state. A machine is there if Compute Engine says that it lives and if it writes its object, as each does
+many times in the seconds after which a silent one is given up.
 """
 
 import contextlib
+import functools
 import json
 import os
 import shlex
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -29,6 +33,7 @@ from berg import BergError, job
 from berg.google import api, instances
 from berg.google.storage import Bucket
 from berg.machine import boot, idle
+from berg.machine.process import judge
 
 SSH = boot.ROOT / ".ssh"
 NODE_KEY = SSH / "berg_node_key"
@@ -37,6 +42,8 @@ HOST_FILE = boot.BERG / "hostfile"
 PROFILE = Path("/etc/profile.d/berg.sh")
 COMING = 600  # seconds for all machines to come up
 WATCH_INTERVAL = 3  # seconds between two looks at the others
+BEATS = 9  # times that a machine writes its object within the seconds of silence that it may be given up for
+FAILURE_GRACE = 10  # seconds that the others have to end by themselves after a command has failed
 ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 
 
@@ -66,6 +73,11 @@ class Member:
     nodes: list[Node]  # all machines by rank, this one among them
     summary: dict[str, str] = field(default_factory=lambda: {"phase": "UP"})  # what the others see of this one
     next_look: float = 0.0  # time.monotonic() from which a machine that does not lead looks who does
+    lock: threading.Lock = field(default_factory=threading.Lock)  # its object is written by one thread at a time
+    heard: dict[str, tuple[int, float]] = field(default_factory=dict)  # machine -> its object's generation, since when
+    listened: float = 0.0  # time.monotonic() of the last look at the others' objects
+    silent: list[str] = field(default_factory=list)  # machines that were not heard of for too long
+    failure_seen: float = 0.0  # time.monotonic() at which a command was seen to have failed
 
     @property
     def is_alone(self) -> bool:
@@ -89,9 +101,18 @@ def describe(machine: boot.Machine, this: job.Job) -> Node:
 
 def announce(member: Member, **changes: str) -> None:
     """Write this machine's object: who it is, and how far it is (see above)."""
-    member.summary |= changes
-    name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
-    member.bucket.write(name, json.dumps(asdict(member.node)), metadata=member.summary)
+    with member.lock:
+        member.summary |= changes
+        name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
+        member.bucket.write(name, json.dumps(asdict(member.node)), metadata=member.summary)
+
+
+def beat(member: Member) -> None:
+    """Write this machine's object again and again, so that the others hear that it is there."""
+    while True:
+        time.sleep(member.job.silence_seconds / BEATS)
+        with contextlib.suppress(Exception):  # the network may fail for a while
+            announce(member)
 
 
 def become_reachable(member: Member) -> None:
@@ -175,10 +196,20 @@ def gather(member: Member) -> list[Node]:
 
 
 def phases(member: Member) -> dict[str, Any]:
-    """The objects of the machines that are up, by machine; `metadata` holds the phase."""
+    """The objects of the machines that are up, by machine; `metadata` holds the phase. Notes who is silent."""
     prefix = job.machines_prefix(member.job.job_name)
-    blobs = member.bucket.list(prefix, "name,metadata")
-    return {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in blobs}
+    listed = member.bucket.list(prefix, "name,metadata,generation")
+    blobs = {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in listed}
+    now, patience = time.monotonic(), member.job.silence_seconds
+    if now - member.listened > patience / 3 + WATCH_INTERVAL * member.node.rank:
+        member.heard.clear()  # it could not listen itself
+    member.listened = now
+    for name, blob in blobs.items():
+        if member.heard.get(name, (0, 0.0))[0] != blob.generation:
+            member.heard[name] = blob.generation, now
+    quiet = [name for name, (_, since) in member.heard.items() if now - since > patience]
+    member.silent = sorted(name for name in quiet if name != member.machine.name)
+    return blobs
 
 
 def make_node_key(node: Node) -> None:
@@ -269,23 +300,44 @@ def living(member: Member) -> list[str]:
     return sorted(machine.name for machine in machines if machine.status in ALIVE)
 
 
-def look(member: Member, is_over: Callable[[], bool]) -> tuple[str, str] | None:
-    """How this machine's part ends now, and why: another machine died or failed, or the job is over."""
+def look(member: Member, is_over: Callable[[], bool]) -> tuple[str, str, int | None] | None:
+    """How this machine's part ends now, why, and with which exit code: another one went or failed, or all is over."""
     if member.leads:
         return look_at_others(member)
     if is_over():
-        return "ENDED", "the job ended"
-    return ("FAILED", f"machine {first_machine(member)} is gone") if takes_over(member) else None
+        return "ENDED", "the job ended", None
+    return ("FAILED", absence(member, first_machine(member)), None) if takes_over(member) else None
 
 
-def look_at_others(member: Member) -> tuple[str, str] | None:
-    alive = living(member)
-    for name, blob in phases(member).items():
+def look_at_others(member: Member) -> tuple[str, str, int | None] | None:
+    alive, blobs = living(member), phases(member)
+    for name, blob in blobs.items():
         if blob.metadata["phase"] == "FAILED":
-            return "FAILED", f"{name}: {blob.metadata['reason']}"
-        if name not in alive:
-            return "FAILED", f"machine {name} is gone"
+            return "FAILED", f"{name}: {blob.metadata['reason']}", None
+        if name not in alive or name in member.silent:
+            return "FAILED", absence(member, name), None
+    failed = first_failure(blobs)
+    if failed and not member.job.keep_going:
+        member.failure_seen = member.failure_seen or time.monotonic()
+        if time.monotonic() - member.failure_seen > FAILURE_GRACE:
+            return *judge(*failed), failed[0]
     return None
+
+
+def absence(member: Member, name: str) -> str:
+    """What is to be said of a machine that is not there any more."""
+    if name in member.silent:
+        return f"machine {name} was silent for {member.job.silence_seconds} s and was given up"
+    return f"machine {name} is gone"
+
+
+def first_failure(blobs: dict[str, Any]) -> tuple[int, str] | None:
+    """Exit code and machine of the command that failed first, if one has failed."""
+    ended = [(name, blob.metadata) for name, blob in blobs.items() if blob.metadata["phase"] == "ENDED"]
+    failed = [
+        (float(told["ended_at"]), int(told["exit_code"]), name) for name, told in ended if told["exit_code"] != "0"
+    ]
+    return min(failed)[1:] if failed else None
 
 
 def first_machine(member: Member) -> str:
@@ -300,36 +352,32 @@ def takes_over(member: Member) -> bool:
     if time.monotonic() < member.next_look:
         return False
     member.next_look = time.monotonic() + WATCH_INTERVAL * (member.node.rank - 0.5)
-    alive = living(member)
-    member.leads = first_machine(member) not in alive and alive[:1] == [member.machine.name]
+    phases(member)
+    there = [name for name in living(member) if name not in member.silent]
+    member.leads = first_machine(member) not in there and there[:1] == [member.machine.name]
     return member.leads
 
 
-def wait_for_commands(member: Member, exit_code: int) -> tuple[int, str]:
-    """Wait until the command has ended on every machine; the first exit code that is not 0, and where."""
+def wait_for_commands(member: Member) -> tuple[int, str]:
+    """Wait until the command has ended on every machine; the first exit code that was not 0, and where."""
     while True:
-        ended = {
-            name: int(blob.metadata["exit_code"])
-            for name, blob in phases(member).items()
-            if blob.metadata["phase"] == "ENDED"
-        }
-        if len(ended) == member.job.num_machines - 1:
-            codes = {member.machine.name: exit_code, **ended}
-            return next(((code, name) for name, code in codes.items() if code), (0, ""))
+        blobs = phases(member)
+        if sum(blob.metadata["phase"] == "ENDED" for blob in blobs.values()) == member.job.num_machines:
+            return first_failure(blobs) or (0, "")
         member.pause(1)
 
 
-def wait_for_uploads(member: Member) -> None:
-    """Wait until every other machine that lives has its results in the bucket."""
+def wait_for_uploads(member: Member) -> list[str]:
+    """Wait for the last results of all other machines that are there; what of whom is not in the bucket."""
     while True:
-        alive = living(member)
-        missing = [
-            name
-            for name, blob in phases(member).items()
-            if name in alive and name != member.machine.name and not blob.metadata.get("uploaded")
-        ]
-        if not missing:
-            return
+        alive, blobs = living(member), phases(member)
+        missing = [n for n, blob in blobs.items() if n != member.machine.name and not blob.metadata.get("uploaded")]
+        if not any(name in alive and name not in member.silent for name in missing):
+            told = {name: blob.metadata.get("lost", "") for name, blob in blobs.items() if name != member.machine.name}
+            return [
+                *map(functools.partial(absence, member), missing),
+                *(f"{n}: {lost}" for n, lost in told.items() if lost),
+            ]
         time.sleep(1)
 
 

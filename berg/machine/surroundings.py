@@ -9,7 +9,8 @@ from pathlib import Path
 
 from berg import BergError, job
 from berg.machine import boot, cluster
-from berg.machine.attempt import RESULTS, Attempt, Stopped
+from berg.machine.attempt import Attempt, Stopped
+from berg.machine.process import RESULTS
 
 BIN = boot.BERG / "bin"
 PYTHONS = (boot.ROOT / "anaconda3/bin", Path("/opt/conda/bin"))

@@ -201,7 +201,7 @@ def test_a_first_machine_that_is_deleted_ends_the_job(berg):
     begun(berg, "led")
     delete(berg, "led-0")
     wait_for(lambda: berg.state("led")["finished_at"])
-    told = {("KILLED", "the machine was shut down from outside"), ("FAILED", "the machine that led the job is gone")}
+    told = {("KILLED", "the machine was shut down from outside"), ("FAILED", "machine led-0 is gone")}
     assert (berg.state("led")["state"], berg.state("led")["reason"]) in told
     check_ended(berg, "led", berg.state("led")["state"], berg.state("led")["reason"])
     assert names(berg, "led") == {"led-0"}
@@ -213,6 +213,46 @@ def test_a_command_that_fails_on_one_machine(berg):
     assert ran.returncode == 5
     assert names(berg, "odd") == {"0", "1"}
     check_ended(berg, "odd", "FAILED", "the command failed with exit code 5 on odd-1")
+
+
+WAIT_FOR_OTHERS = 'trap "touch $BERG_RESULTS_DIR/$(hostname); exit 1" TERM; sleep 600 & wait'
+
+
+def test_the_first_failure_ends_the_job(berg):
+    """The others wait for the one that failed, as programs do in their collectives."""
+    command = f'if [ "$BERG_NODE_RANK" = 1 ]; then sleep 1; exit 3; fi; {WAIT_FOR_OTHERS}'
+    began = time.monotonic()
+    ran = berg("run", "-m", "3", "-g", "0", "-n", "one", "--each", "--wait", command)
+    assert ran.returncode == 3 and time.monotonic() - began < 60
+    assert names(berg, "one") == {"one-0", "one-2"}
+    check_ended(berg, "one", "FAILED", "the command failed with exit code 3 on one-1")
+
+
+def test_keep_going_lets_the_others_end(berg):
+    command = 'if [ "$BERG_NODE_RANK" = 0 ]; then exit 3; fi; sleep 20; touch $BERG_RESULTS_DIR/all'
+    ran = berg("run", "-m", "2", "-g", "0", "-n", "on", "--each", "--keep-going", "--wait", command)
+    assert ran.returncode == 3 and names(berg, "on") == {"all"}
+    check_ended(berg, "on", "FAILED", "the command failed with exit code 3 on on-0")
+    refused = berg("run", "-g", "0", "--keep-going", "true")
+    assert refused.returncode == 1 and "give --each as well" in refused.stderr
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_silent_machine_is_given_up(berg, cloud, silent):
+    cloud.call("POST", "/_berg/settings", {"delay": 2})
+    name = f"mute{silent}"
+    command = f'touch $BERG_RESULTS_DIR/$(hostname); echo; echo ready; [ "$BERG_NODE_RANK" = {silent} ] || sleep 12'
+    start = berg.start("run", "-m", "3", "-g", "0", "-n", name, "--each", command)
+    wait_for(lambda: len(berg.machines()) == 3, 60, "the machines")
+    path = f".berg/jobs/{name}_metadata.json"
+    berg.bucket.write(path, json.dumps({**json.loads(berg.bucket.read(path)), "silence_seconds": 15}))
+    assert start.wait(60) == 0, start.stderr.read()
+    begun(berg, name, times=3)
+    wait_for(lambda: len(names(berg, name)) == 3, 30, "the results")
+    cloud.call("POST", f"/_berg/instances/{name}-{silent}/cut")
+    wait_for(lambda: berg.state(name)["finished_at"], 90, f"the end of {name}")
+    wait_for(lambda: not berg.machines(), 60, "the end of the machines, of which one does not listen")
+    check_ended(berg, name, "FAILED", f"machine {name}-{silent} was silent for 15 s and was given up")
 
 
 def test_an_installation_that_fails_on_one_machine(berg):
