@@ -101,6 +101,8 @@ def begin(attempt: Attempt) -> None:
     install_commands()
     attempt.member.node = cluster.describe(attempt.machine, attempt.job)
     attempt.member.nodes = [attempt.member.node]
+    if attempt.member.is_alone:
+        introduce(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
@@ -139,10 +141,16 @@ def restore(attempt: Attempt) -> None:
 
 def meet(attempt: Attempt) -> None:
     """In a cluster, wait for the other machines and get to know them."""
-    if attempt.job.num_machines > 1:
+    if not attempt.member.is_alone:
         attempt.reachable.join()
         attempt.member.nodes = cluster.gather(attempt.member)
         attempt.start_thread(attempt.watch_others)
+        introduce(attempt)
+        cluster.announce(attempt.member)
+
+
+def introduce(attempt: Attempt) -> None:
+    """Tell this machine, and who logs in to it, of the job and its machines."""
     ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
     cluster.introduce(attempt.member, ours)
