@@ -154,7 +154,9 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) 
 def devbox(as_json, dry_run, **options) -> None:
     """Start machines to live on: the repo around you in /root/code, results mirrored, no command.
 
-    A devbox on which nobody is logged in and nothing runs uploads its results and deletes itself.
+    A devbox on which nobody types and nothing runs that people started (a shell at its prompt or top is nothing) or
+    that keeps a CPU or GPU busy uploads its results and deletes itself with its disk, 10 minutes after a warning on
+    its terminals.
 
     \b
     berg devbox

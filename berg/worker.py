@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -181,9 +182,12 @@ def rest(attempt: Attempt) -> None:
     """Wait until the devbox has been idle for too long, and end it."""
 
     def warn(left: float) -> None:
-        text = f"berg: this devbox is idle and deletes itself in {max(left / 60, 1):.0f} minutes, unless it is used"
+        text = f"berg: this devbox is idle and deletes itself in {max(left / 60, 1):.0f} minutes, unless it is used."
+        text += f" Only {RESULTS} is kept"
         attempt.say(text)
         idle.tell_terminals(text)
+        if not attempt.member.is_alone:
+            cluster.announce(attempt.member, warning=f"{time.time()} {text}")
 
     if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn, lambda: cluster.others_are_used(attempt.member)):
         attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:.2g} h")

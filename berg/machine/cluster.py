@@ -4,7 +4,8 @@ Every machine writes one object to the bucket and reads those of the others:
 
     .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one also the
                                           public key with which it logs in to the others
-    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, reason, uploaded, used_at
+    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, reason, uploaded, used_at,
+                                          warning
 
 Private keys never leave their machine. The machine with the lowest rank that lives leads: it writes the
 job's state. Whether a machine lives is asked of Compute Engine, not of the machine.
@@ -366,11 +367,16 @@ def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
 
 
 def tell_use(member: Member, stopped: Callable[[float], bool]) -> None:
-    """Tell the machine that leads a devbox when this one is used, until the devbox ends."""
+    """Tell the machine that leads a devbox when this one is used, and people here what it warns of, until it ends."""
+    heard = ""
     for used in idle.samples(member.job.idle_seconds, stopped):
-        if used:
-            with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
+        with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
+            if used:
                 announce(member, used_at=str(time.time()))
+            warnings = [blob.metadata["warning"] for blob in phases(member).values() if "warning" in blob.metadata]
+            if warnings and max(warnings) > heard:
+                heard = max(warnings)
+                idle.tell_terminals(heard.partition(" ")[2])
 
 
 def others_are_used(member: Member) -> bool:
