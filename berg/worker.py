@@ -7,6 +7,7 @@ from berg.machine import libraries  # noqa: F401 - first: it makes what comes ne
 
 # isort: split
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -24,7 +25,6 @@ from berg.machine import boot, cluster, crew, idle
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
-    PREEMPTED,
     RESULTS,
     SHUT_DOWN,
     Attempt,
@@ -73,15 +73,11 @@ def run(attempt: Attempt) -> None:
     except Exception as error:
         traceback.print_exc()  # to the serial console
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
-    if attempt.outcome == SHUT_DOWN and was_preempted():
-        attempt.outcome = PREEMPTED
+    if attempt.outcome == SHUT_DOWN:
+        with contextlib.suppress(OSError, ValueError):  # its metadata may tell whose doing it is
+            found = boot.request(f"{boot.METADATA}instance/?recursive=true", headers=boot.FLAVOR, attempts=1)[0]
+            attempt.outcome = attempt.ending_in(json.loads(found)) or SHUT_DOWN
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
-
-
-def was_preempted() -> bool:
-    with contextlib.suppress(OSError):
-        return boot.request(f"{boot.METADATA}instance/preempted", headers=boot.FLAVOR, attempts=1)[0] == b"TRUE"
-    return False
 
 
 def begin(attempt: Attempt) -> None:

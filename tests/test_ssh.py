@@ -239,6 +239,9 @@ def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(on_her_la
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": [other]}))
         assert call(box, "--", "echo in").stdout == b"in\n"
         assert known.read_text() == pinned
+        box.bucket.write(name, json.dumps({**json.loads(published), "introduced": False}))
+        with pytest.raises(BergError, match="cannot be logged in to after 1 s: the machine box boots"):
+            ssh.find_target(box.cloud.settings(box.bucket_name), "box", lambda text: None, patience=1)
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": []}))
         with pytest.raises(BergError, match="box runs no ssh server"):
             target_of(box)
@@ -358,8 +361,9 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     run = berg.start("run", "-g", "0", "-m", "2", "-n", "duo", "sleep 1000")
     berg.cloud.call("POST", "/_berg/settings", {"delay": 3})  # so that there is something to wait for
     wait_for(lambda: berg.bucket.exists(".berg/jobs/duo_state.json"), what="the job")
-    first = berg("ssh", "duo", "--", "hostname")
-    assert (first.returncode, first.stdout) == (0, "duo-0\n"), first.stderr
+    first = berg("ssh", "duo", "--", "hostname; echo $BERG_HOSTS; ssh duo-1 hostname; bash -lc 'echo $MASTER_ADDR'")
+    address = berg.machines()["duo-0"]["networkInterfaces"][0]["networkIP"]
+    assert (first.returncode, first.stdout) == (0, f"duo-0\nduo-0,duo-1\nduo-1\n{address}\n"), first.stderr
     assert re.search(r"Waiting for duo: (its machine is being created|the machine duo-0 \w+)", first.stderr)
     assert first.stderr.count("Waiting") <= 5
     second = berg("ssh", "duo-1", "--", "hostname")
