@@ -256,13 +256,17 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     """
     found = find(config, name)
     name = found.name
-    waiting = found.state and not found.state.final and not now and found.state.state != "SUBMITTED"
-    if waiting and any(machine.status not in OFF for machine in found.machines):
+    begun = found.state and not found.state.final and found.state.state != "SUBMITTED"
+    if begun and any(machine.status not in OFF for machine in found.machines):
         first = min(found.machines, key=lambda machine: machine.name)  # the one that leads
-        found.place.tell(config, first, f"berg-kill-{name}", config.user)
+        try:
+            found.place.tell(config, first, f"berg-kill-{name}", config.user)
+        except Exception:
+            if not now:  # else its worker merely does not know whose doing it is
+                raise
         asked = time.monotonic()
         patience, said = asked + KILL_PATIENCE, False
-        while found.machine and found.state and not found.state.final:
+        while not now and found.machine and found.state and not found.state.final:
             if found.state.state == "UPLOADING":
                 # It stopped the command and saves the results; that takes as long as it takes.
                 patience = time.monotonic() + KILL_PATIENCE

@@ -7,6 +7,7 @@ from berg.machine import libraries  # noqa: F401 - first: it makes what comes ne
 
 # isort: split
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -24,7 +25,6 @@ from berg.machine import boot, cluster, crew, idle
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
-    PREEMPTED,
     SHUT_DOWN,
     Attempt,
     Ended,
@@ -69,16 +69,12 @@ def run(attempt: Attempt) -> None:
     except Exception as error:
         traceback.print_exc()  # to the serial console
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
-    if attempt.outcome == SHUT_DOWN and was_preempted():
-        attempt.outcome = PREEMPTED
+    if attempt.outcome == SHUT_DOWN:
+        with contextlib.suppress(OSError, ValueError):  # its metadata may tell whose doing it is
+            found = boot.request(f"{boot.METADATA}instance/?recursive=true", headers=boot.FLAVOR, attempts=1)[0]
+            attempt.outcome = attempt.ending_in(json.loads(found)) or SHUT_DOWN
     exit_code = exit_code if attempt.exit_code is None else attempt.exit_code
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
-
-
-def was_preempted() -> bool:
-    with contextlib.suppress(OSError):
-        return boot.request(f"{boot.METADATA}instance/preempted", headers=boot.FLAVOR, attempts=1)[0] == b"TRUE"
-    return False
 
 
 def begin(attempt: Attempt) -> None:
@@ -98,6 +94,8 @@ def begin(attempt: Attempt) -> None:
     install_commands()
     attempt.member.node = cluster.describe(attempt.machine, attempt.job)
     attempt.member.nodes = [attempt.member.node]
+    if attempt.member.is_alone:
+        introduce(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
@@ -135,11 +133,17 @@ def restore(attempt: Attempt) -> None:
 
 def meet(attempt: Attempt) -> None:
     """In a cluster, wait for the other machines and get to know them."""
-    if attempt.job.num_machines > 1:
+    if not attempt.member.is_alone:
         attempt.reachable.join()
         attempt.member.nodes = cluster.gather(attempt.member)
         attempt.start_thread(cluster.beat, attempt.member)
         attempt.start_thread(attempt.watch_others)
+        introduce(attempt)
+        cluster.announce(attempt.member)
+
+
+def introduce(attempt: Attempt) -> None:
+    """Tell this machine, and who logs in to it, of the job and its machines."""
     ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
     cluster.introduce(attempt.member, ours)
@@ -170,9 +174,12 @@ def rest(attempt: Attempt) -> None:
     """Wait until the devbox has been idle for too long, and end it."""
 
     def warn(left: float) -> None:
-        text = f"berg: this devbox is idle and deletes itself in {max(left / 60, 1):.0f} minutes, unless it is used"
+        text = f"berg: this devbox is idle and deletes itself in {max(left / 60, 1):.0f} minutes, unless it is used."
+        text += f" Only {RESULTS} is kept"
         attempt.say(text)
         idle.tell_terminals(text)
+        if not attempt.member.is_alone:
+            cluster.announce(attempt.member, warning=f"{time.time()} {text}")
 
     if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn, lambda: cluster.others_are_used(attempt.member)):
         attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:.2g} h")

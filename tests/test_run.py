@@ -286,7 +286,7 @@ def test_kill_now_and_preemption(berg, cloud):
     cloud.call("POST", "/_berg/instances/spot/preempt", {})
     killed = berg("kill", "now", "--now")
     assert killed.returncode == 0 and "now: KILLED" in killed.stderr and "now" not in berg.machines()
-    assert berg.state("now")["state"] == "KILLED"
+    assert (berg.state("now")["state"], berg.state("now")["reason"]) == ("KILLED", "killed by tester")
     wait_for(lambda: berg.state("spot")["state"] in ("FAILED", "KILLED"))
     assert "preempted" in check_ended(berg, "spot", "FAILED", 3)["reason"]
     assert results(berg, "spot")["last.txt"] == b"saved\n"

@@ -321,6 +321,7 @@ def restore(description: dict[str, Any], folder: Path, open_pack: Callable[[str]
             with open_pack(name) as stream:
                 git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
         git(folder, "update-ref", f"refs/heads/{branch}", commit)
+        git(folder, "update-ref", "refs/berg/start", commit)  # what is not in it was made here, or pushed later
         git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
         for setting in NO_LFS[1::2]:
             git(folder, "config", *setting.split("=", 1))

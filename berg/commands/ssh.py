@@ -38,10 +38,13 @@ def ssh(name, command, forwards, no_command, terminal, agent, dry_run) -> None:
     target = ssh.find_target(settings, name, say)
     flags = [flag for flag, given in (("-N", no_command), ("-t", terminal), ("-A", agent)) if given]
     flags += [word for forward in forwards for word in ("-L", forward)]
+    flags += ["-o", "ExitOnForwardFailure=yes"] if forwards else []
     words = ssh.command(settings, target, flags, list(command))
     if dry_run:
         click.echo(shlex.join(words))
         return
+    for forward in forwards:
+        ssh.check_port(forward)
     os.execv(ssh.require("ssh"), words)
 
 

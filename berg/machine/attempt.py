@@ -283,12 +283,16 @@ class Attempt:
             except (OSError, ValueError):
                 self.done.wait(1)
                 continue
-            if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
-                self.stop("KILLED", f"killed by {killer}")
-            elif values.get("preempted") == "TRUE":
-                self.stop(*PREEMPTED)
+            if ending := self.ending_in(values):
+                self.stop(*ending)
             with contextlib.suppress(OSError):  # a full disk
                 cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
+
+    def ending_in(self, values: dict) -> tuple[str, str] | None:
+        """How the job is to end, and why, if the metadata of this machine says so."""
+        if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
+            return "KILLED", f"killed by {killer}"
+        return PREEMPTED if values.get("preempted") == "TRUE" else None
 
     def become_reachable(self) -> None:
         try:

@@ -298,36 +298,47 @@ def read_terminal(terminal: int, text: bytes) -> None:
         shown += os.read(terminal, 65536)
 
 
+def logged_in(berg: Berg, *arguments: str) -> tuple[subprocess.Popen, int]:
+    """`berg ssh` with a terminal, and that terminal."""
+    terminal, other_end = pty.openpty()
+    command = [sys.executable, "-m", "berg", "ssh", *arguments]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), other_end)
+    environment = berg.environment(TERM="xterm-256color")
+    login = subprocess.Popen(command, cwd=berg.repo, env=environment, **streams)
+    os.close(other_end)
+    return login, terminal
+
+
 @needs_ssh
 def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
-    """Two machines: first somebody looks at the first one's panes, then the second one computes."""
+    """Two machines: somebody types on the first one, then something waits on the second; shells stay open on both."""
     launched(berg, "ssh-config")  # makes the key, so that the devbox knows it before it can be idle
-    launched(berg, "devbox", "-m", "2", "-g", "0", "-n", "den", "--idle-hours", "0.00138")
-    patience = 5.0
-    terminal, other_end = pty.openpty()
-    command = [sys.executable, "-m", "berg", "ssh", "den", "-t", "--", "tt"]
-    environment = berg.environment(TERM="xterm-256color")
-    login = subprocess.Popen(
-        command, cwd=berg.repo, env=environment, stdin=other_end, stdout=other_end, stderr=other_end
-    )
+    launched(berg, "devbox", "-m", "2", "-g", "0", "-n", "den", "--idle-hours", "0.0033")
+    patience = 13.0
+    login, terminal = logged_in(berg, "den", "-t", "--", "tt")
     read_terminal(terminal, b"[berg] Checked out")
     look = 'tmux list-panes -t berg -F "#{pane_current_command}"; tmux capture-pane -p -t berg:0.0; pwd'
     panes = launched(berg, "ssh", "den", "--", look).stdout
     assert {"bash", "tail"} < set(panes.split()), panes
     os.write(terminal, b"echo mine > /root/berg_results/by_hand\n")
-    busy = "until [ -e /tmp/enough ]; do :; done"
-    launched(berg, "ssh", "den-1", "--", f"nohup sh -c '{busy}' >/dev/null 2>&1 </dev/null &")
-    quiet = time.monotonic()
-    wait_for(lambda: time.monotonic() > quiet + patience, what="a time in which an idle devbox would have gone")
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        os.write(terminal, b" ")
+        time.sleep(1)
     assert berg.state("den")["state"] == "RUNNING"
-    login.terminate()
-    login.wait()
-    quiet = time.monotonic()
-    wait_for(lambda: time.monotonic() > quiet + patience, what="a time in which an idle devbox would have gone")
+    waits = "until [ -e /tmp/enough ]; do sleep 0.2; done"
+    launched(berg, "ssh", "den-1", "--", f"nohup sh -c '{waits}' >/dev/null 2>&1 </dev/null &")
+    other, other_terminal = logged_in(berg, "den-1")
+    time.sleep(patience)
     assert berg.state("den")["state"] == "RUNNING"
     launched(berg, "ssh", "den-1", "--", "touch /tmp/enough")
-    check_ended(berg, "den", "SUCCEEDED", "idle for 0.0014 h")
+    for each in (terminal, other_terminal):
+        read_terminal(each, b"berg: this devbox is idle and deletes itself in 1 minutes, unless it is used.")
+    check_ended(berg, "den", "SUCCEEDED", "idle for 0.0033 h")
     assert result(berg, "by_hand") == b"mine\n"
+    for each in (login, other):
+        each.terminate()
+        each.wait()
 
 
 def test_what_cannot_be_had_leaves_nothing(berg, cloud):
