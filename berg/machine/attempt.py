@@ -161,8 +161,8 @@ class Attempt:
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
-        listed = instances.find(self.bucket.config, names=[machine])
-        return any(each.zone == zone and each.status in cluster.ALIVE for each in listed)
+        listed = instances.find(self.bucket.config, names=[machine], zone=zone)
+        return any(each.status in cluster.ALIVE for each in listed)
 
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call, Cloud
-from berg.local.compute import bulk, catalog, checks, groups_api, images
+from berg.local.compute import bulk, catalog, checks, groups_api, images, rates
 from berg.local.compute import power as compute_power
 from berg.local.compute.checks import LINK, not_found
 from berg.local.compute.firewalls import delete_firewall, insert_firewall
@@ -24,6 +25,7 @@ from berg.local.compute.state import Compute, Instance
 from berg.local.errors import ApiError
 
 CONSOLE = 1 << 20  # bytes of serial output that Google keeps
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 WAIT = 120  # seconds that operations/wait waits at most
 
 
@@ -67,10 +69,13 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
     for method in schema.load("compute").methods.values():
         if method.id.endswith(("list", "List")):
             method.params["returnPartialSuccess"] = {"location": "query", "type": "boolean"}
-    return {f"compute.{method}": functools.partial(_checked, cloud, handler) for method, handler in own.items()}
+    counted = rates.Rates()
+    return {
+        f"compute.{method}": functools.partial(_checked, cloud, counted, handler) for method, handler in own.items()
+    }
 
 
-async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
+async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: Call) -> Any:
     """Refuse unknown and forbidden projects and places, and know a repeated request, before any handler runs."""
     project = call.params["project"]
     known = cloud.projects.get(project)
@@ -82,9 +87,11 @@ async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
     for place in ("zone", "region"):
         if place in call.params and call.method != f"compute.{place}s.get":
             checks.check_place(place, call.params[place])
+    if known:
+        rates.check(cloud.compute, counted, call)
     request_id = call.params.get("requestId")
-    if request_id == "00000000-0000-0000-0000-000000000000":
-        raise checks.invalid("requestId", request_id, "A zero UUID is not supported.")
+    if request_id is not None and (not UUID.fullmatch(request_id) or not request_id.strip("0-")):
+        raise checks.invalid("requestId", request_id, "Must be a valid non-zero UUID.")
     return cloud.compute.repeated(request_id) or await handler(cloud.compute, call)
 
 

@@ -46,7 +46,7 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     if error is None and len(plan) < least:
         error = compute.stockout_error(project, sample.zone, sample.resource)
     if error is not None:
-        return compute.finish(operation, error)
+        return compute.finish(operation, too_few(least), error)
     children = []
     for name, zone in zip(names, plan, strict=False):
         instance, disk = make_instance(compute, project, zone, {**properties, "name": name})
@@ -55,6 +55,12 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
         children.append((instance, child))
     compute.in_background(finish(compute, operation, children, least))
     return operation
+
+
+def too_few(least: int) -> dict:
+    """The first error of a bulk insert that came to nothing; why stands in those after it."""
+    message = f"Requested minimum count of {least} VMs could not be created."
+    return {"code": "VM_MIN_COUNT_NOT_REACHED", "message": message}
 
 
 def choose_names(compute: Compute, project: str, region: str, body: dict) -> list[str]:
@@ -154,4 +160,4 @@ async def finish(compute: Compute, operation: dict, children: list[tuple[Instanc
     deletions = [(instance, compute.operation_on(instance, "delete", operation["user"])) for instance in good]
     await asyncio.gather(*(power.delete(compute, *deletion) for deletion in deletions))
     failed = next(child for _, child in children if "error" in child)
-    compute.finish(operation, failed["error"]["errors"][0])
+    compute.finish(operation, too_few(least), *failed["error"]["errors"])

@@ -40,6 +40,7 @@ HTTP_OF_ERROR = {
     "IAM_PERMISSION_DENIED": (403, "FORBIDDEN"),
     "PERMISSIONS_ERROR": (403, "FORBIDDEN"),
     "INTERNAL_ERROR": (500, "INTERNAL SERVER ERROR"),
+    "VM_MIN_COUNT_NOT_REACHED": (503, "SERVICE UNAVAILABLE"),
 }
 
 
@@ -105,6 +106,8 @@ class Settings:
     boot: float = 1.0  # 0: machines are RUNNING without a process, to try many
     metadata_delay: float = 0.0  # seconds before the metadata server answers
     refill: float = 1.0  # seconds between two attempts of a group to make a member
+    heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
+    minute: float = 60.0  # seconds
 
 
 async def _nothing(address: str) -> None: ...
@@ -235,12 +238,13 @@ class Compute:
         scope, path = f"zones/{instance.zone}", instance.path
         return self.operation(instance.project, kind, path, scope, user, targetId=instance.id, **more)
 
-    def finish(self, operation: dict, error: dict | None = None) -> dict:
+    def finish(self, operation: dict, *errors: dict | None) -> dict:
         operation.update(status="DONE", progress=100, endTime=self.timestamp())
-        if error:
-            shown = {key: error[key] for key in ("code", "message", "errorDetails", "location") if key in error}
-            status, message = HTTP_OF_ERROR.get(error["code"], (400, "BAD REQUEST"))
-            operation.update(error={"errors": [shown]}, httpErrorStatusCode=status, httpErrorMessage=message)
+        kept = ("code", "message", "errorDetails", "location")
+        shown = [{key: error[key] for key in kept if key in error} for error in errors if error]
+        if shown:
+            status, message = HTTP_OF_ERROR.get(shown[0]["code"], (400, "BAD REQUEST"))
+            operation.update(error={"errors": shown}, httpErrorStatusCode=status, httpErrorMessage=message)
         self.write("operations", operation["name"], operation)
         return operation
 

@@ -100,6 +100,12 @@ def test_the_same_request_id_is_the_same_operation(client):
     assert again.json()["operationType"] == "delete" and again.json()["status"] == "DONE"
 
 
+def test_a_request_id_is_a_uuid(client):
+    for wrong in ("mine", "00000000-0000-0000-0000-000000000000", str(uuid.uuid4()).replace("-", "")):
+        found = error(client.call("POST", f"/zones/{ZONE}/instances", body("once"), requestId=wrong))
+        assert found[:2] == (400, "invalid") and "requestId" in found[2]
+
+
 def test_stop_and_start_keep_the_disk(client):
     client.insert("sleeper", '#!/bin/bash\ncd "${BERG_ROOT:-/root}"; cat kept; echo data > kept; echo end\n')
     client.console_with("sleeper", "startup-script: end")
@@ -462,7 +468,10 @@ def test_bulk_insert_is_all_or_nothing_unless_min_count_says_otherwise(client):
         client.control("stockout", {"zone": f"{REGION}-{letter}", "left": 1})
     path = f"/regions/{REGION}/instances/bulkInsert"
     done = client.wait(client.call("POST", path, bulk(count=3, namePattern="part-#")))
-    assert failure(done)["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" and names(client) == {}
+    summary, cause = done["error"]["errors"]
+    assert summary["code"] == "VM_MIN_COUNT_NOT_REACHED" and done["httpErrorStatusCode"] == 503
+    assert summary["message"] == "Requested minimum count of 3 VMs could not be created."
+    assert cause["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" and names(client) == {}
     anywhere = bulk(count=5, minCount=2, namePattern="part-#")
     anywhere["locationPolicy"] = {"targetShape": "ANY"}
     done = client.wait(client.call("POST", path, anywhere))
@@ -475,7 +484,8 @@ def test_bulk_insert_takes_back_what_falls_short(client):
     assert client.session.post(f"{client.url}/_berg/faults", json=fault).ok
     path = f"/zones/{ZONE}/instances/bulkInsert"
     done = client.wait(client.call("POST", path, bulk(count=2, namePattern="back-#")))
-    assert failure(done)["code"] == "INTERNAL_ERROR" and names(client) == {}
+    assert [each["code"] for each in done["error"]["errors"]] == ["VM_MIN_COUNT_NOT_REACHED", "INTERNAL_ERROR"]
+    assert names(client) == {}
 
 
 # --- reading
