@@ -84,6 +84,7 @@ class Attempt:
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
         self.state = self.read_state()
+        self.member.leads = leads or bool(self.state.job.get("group"))  # whose machine has any name
         self.ran_before = self.state.ran_seconds
 
     @property

@@ -192,6 +192,15 @@ class Compute:
     def save_group(self, group: Group) -> None:
         self.write("groups", group.resource["id"], asdict(group))
 
+    def release(self, group: Group, name: str) -> None:
+        """Let a member of a group go for good."""
+        if group.members[name]["action"] != "DELETING":
+            group.members[name].update(action="DELETING", errors=[])
+            group.resource["targetSize"] -= 1
+
+    def group_of(self, instance: Instance) -> Group | None:
+        return next((group for group in self.groups.values() if group.path == instance.group), None)
+
     def project_row(self, project: str) -> dict:
         metadata = {"kind": "compute#metadata", "fingerprint": fingerprint([])}
         empty = {"project": project, "commonInstanceMetadata": metadata, "images": [], "quotas": {}}
@@ -344,9 +353,9 @@ class Compute:
             raise not_found(f"projects/{project}/zones/{zone}/instances/{name}") from None
 
     def find(self, name: str) -> Instance:
-        """The instance of that name, whatever its zone: for the control routes."""
+        """The instance of that name, whatever its zone, or that of a group of that name: for the control routes."""
         for instance in self.instances.values():
-            if name in (instance.name, instance.id):
+            if name in (instance.name, instance.id, last(instance.group)):
                 return instance
         raise not_found(f"instances/{name}")
 
