@@ -186,9 +186,12 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
 @pytest.mark.parametrize(
     ("wishes", "machine_type", "gpus"),
     [
-        ([], "n1-standard-32", "nvidia-tesla-p100:4"),
+        ([], "g2-standard-12", ""),
+        (["-t", "t4", "-g", "4"], "n1-standard-32", "nvidia-tesla-t4:4"),
+        (["-t", "p100", "--image", "common-cu129-ubuntu-2404-nvidia-580"], "n1-standard-8", "nvidia-tesla-p100:1"),
         (["-t", "a100", "-g", "8"], "a2-highgpu-8g", ""),
-        (["-t", "h100"], "a3-highgpu-4g", ""),
+        (["-t", "h100", "-g", "8"], "a3-highgpu-8g", ""),
+        (["-t", "rtx-pro-6000", "-c", "12"], "g4-standard-12", ""),
         (["--machine-type", "n2-standard-2", "--image", "debian-12", "--image-project", "debian-cloud"], "", ""),
     ],
 )

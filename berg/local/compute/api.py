@@ -14,7 +14,7 @@ from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call, Cloud
-from berg.local.compute import bulk, catalog, checks, groups_api, images, rates
+from berg.local.compute import bulk, catalog, checks, groups_api, images, rates, templates
 from berg.local.compute import power as compute_power
 from berg.local.compute.checks import LINK, not_found
 from berg.local.compute.firewalls import delete_firewall, insert_firewall
@@ -43,6 +43,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.getSerialPortOutput": serial_port_output,
         "instances.setMetadata": set_metadata,
         "instances.setLabels": set_labels,
+        "instances.setDeletionProtection": set_deletion_protection,
         "instances.list": list_instances,
         "instances.aggregatedList": list_instances,
         "disks.get": images.get_disk,
@@ -100,6 +101,11 @@ async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: 
 
 async def insert(compute: Compute, call: Call) -> dict:
     project, zone, body = call.params["project"], call.params["zone"], call.body or {}
+    if call.params.get("sourceMachineImage"):
+        raise checks.missing("sourceMachineImage")
+    if link := call.params.get("sourceInstanceTemplate"):
+        # The names of types in it are bare, which is as good as a path here.
+        body = {**templates.find(compute, project, checks.last(link))["properties"], **body}
     instance, disk = make_instance(compute, project, zone, body)
     operation = new_operation(compute, call, "insert", instance)
     compute_power.insert(compute, instance, disk, operation)
@@ -122,6 +128,9 @@ async def get_instance(compute: Compute, call: Call) -> dict:
 async def change_power(compute: Compute, call: Call) -> dict:
     instance = instance_of(compute, call)
     verb = call.method.rpartition(".")[2]
+    if verb == "delete" and instance.resource["deletionProtection"]:
+        why = "Resource cannot be deleted if it's protected against deletion."
+        raise ApiError(400, "invalidResourceUsage", f"Invalid resource usage: '{why}'.")
     operation = new_operation(compute, call, verb, instance)
     error = compute.faults.take_operation_error(call.method, instance.zone)
     if error:
@@ -159,6 +168,13 @@ async def set_metadata(compute: Compute, call: Call) -> dict:
     instance.resource["metadata"] = checks.check_metadata(body)
     compute.save(instance)
     return compute.finish(new_operation(compute, call, "setMetadata", instance))
+
+
+async def set_deletion_protection(compute: Compute, call: Call) -> dict:
+    instance = compute.get(call.params["project"], call.params["zone"], call.params["resource"])
+    instance.resource["deletionProtection"] = call.params.get("deletionProtection", True)
+    compute.save(instance)
+    return compute.finish(new_operation(compute, call, "setDeletionProtection", instance))
 
 
 async def set_labels(compute: Compute, call: Call) -> dict:

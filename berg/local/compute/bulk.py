@@ -23,6 +23,10 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
     region = call.params.get("region") or catalog.ZONES[call.params["zone"]]
     scope = f"regions/{region}" if "region" in call.params else f"zones/{call.params['zone']}"
+    if body.get("sourceInstanceTemplate"):
+        raise checks.missing("resource.sourceInstanceTemplate")
+    if any(each.get("hostname") for each in body.get("perInstanceProperties", {}).values()):
+        raise checks.missing("resource.perInstanceProperties[].hostname")
     properties = body.get("instanceProperties", {})
     names = choose_names(compute, project, region, body)
     least = int(body.get("minCount", len(names)))
@@ -106,17 +110,17 @@ def allowed_zones(region: str, body: dict) -> list[str]:
 
 
 def samples_by_zone(compute: Compute, project: str, zones: list[str], body: dict) -> dict[str, Instance]:
-    """What the first machine would be in each zone where Google would make it; its refusal if that is none."""
-    samples, refused = {}, checks.invalid("resource.locationPolicy", "", "No zone is allowed.")
+    """What the first machine would be in each zone where Google would make it; the first refusal if that is none."""
+    samples, refusals = {}, []
     for zone in zones:
         try:
             samples[zone] = make_instance(compute, project, zone, body)[0]
         except ApiError as error:
             if error.reason == "alreadyExists":
                 raise
-            refused = error
+            refusals.append(error)
     if not samples:
-        raise refused
+        raise refusals[0] if refusals else checks.invalid("resource.locationPolicy", "", "No zone is allowed.")
     return samples
 
 

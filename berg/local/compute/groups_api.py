@@ -71,7 +71,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
 
 
 def missing(field: str) -> ApiError:
-    return ApiError(501, "notImplemented", f"resource.{field} is not part of the embedded cloud")
+    return checks.missing(f"resource.{field}")
 
 
 def template_of(compute: Compute, project: str, body: dict) -> tuple[str, dict]:

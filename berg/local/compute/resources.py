@@ -49,8 +49,8 @@ def regions(compute: Compute, project: str) -> Rows:
     metrics = [metric for metric in catalog.REGION_QUOTAS if metric in known]
     base = f"projects/{project}"
     rows = []
-    for region, letters in catalog.REGIONS.items():
-        zones = [f"{LINK}{base}/zones/{region}-{letter}" for letter in letters]
+    for region in catalog.REGIONS:
+        zones = [f"{LINK}{base}/zones/{zone}" for zone in catalog.ZONES if catalog.ZONES[zone] == region]
         fields = {"description": region, "status": "UP", "quotas": compute.quotas(project, region, metrics)}
         rows.append((region, resource("region", f"{base}/regions/{region}", zones=zones, **fields)))
     return rows

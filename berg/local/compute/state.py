@@ -307,15 +307,18 @@ class Compute:
             if self.usage(project, where, metric) + amount <= limit:
                 continue
             scope = f"in region {region}" if where else "globally"
+            name, _, gpu_family = metric.partition(":")
             info = {
-                "metricName": f"compute.googleapis.com/{metric.lower()}",
-                "limitName": f"{metric.replace('_', '-')}-per-project{'-region' if where else ''}",
+                "metricName": f"compute.googleapis.com/{name.lower()}",
+                "limitName": f"{name.replace('_', '-')}-per-project{'-region' if where else ''}",
                 "dimensions": {"region": region} if where else {"global": "global"},
                 "limit": float(limit),
             }
+            if gpu_family:
+                info["dimensions"] = {"region": region, "gpu_family": gpu_family}
             return {
                 "code": "QUOTA_EXCEEDED",
-                "message": f"Quota '{metric}' exceeded.  Limit: {float(limit)} {scope}.",
+                "message": f"Quota '{name}' exceeded.  Limit: {float(limit)} {scope}.",
                 "errorDetails": [{"quotaInfo": info}],
             }
         return None
@@ -397,7 +400,7 @@ class Compute:
         del self.instances[instance.project, instance.zone, instance.name]
         self.drop("instances", instance.id)
         for disk in instance.resource["disks"]:
-            key = (instance.project, instance.zone, last(disk["source"]))
+            key = (instance.project, instance.zone, last(disk.get("source", "")))
             row = self.disks.get(key)
             if row and disk.get("autoDelete"):
                 del self.disks[key]

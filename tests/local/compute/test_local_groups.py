@@ -121,7 +121,10 @@ def named(client, group: str, *names: str) -> dict[str, dict]:
 
 def test_a_template_is_kept_as_it_was_checked(client):
     request_id = str(uuid.uuid4())
-    body = {"name": "gpu", "properties": {"machineType": "n1-standard-8", "disks": [], "scheduling": SPOT}}
+    body = {
+        "name": "gpu",
+        "properties": {"machineType": "n1-standard-8", "scheduling": SPOT, "networkInterfaces": [{}]},
+    }
     body["properties"]["disks"] = [{"initializeParams": {"sourceImage": IMAGE, "diskSizeGb": 200}, "boot": True}]
     body["properties"]["guestAccelerators"] = [{"acceleratorType": "nvidia-tesla-p100", "acceleratorCount": 1}]
     first = client.wait(client.call("POST", TEMPLATES, body, requestId=request_id))
@@ -148,7 +151,8 @@ def test_a_template_is_kept_as_it_was_checked(client):
 )
 def test_a_template_that_no_zone_takes_is_refused(client, properties, message):
     disks = [{"boot": True, "initializeParams": {"sourceImage": IMAGE}}]
-    body = {"name": "bad", "properties": {"machineType": "n1-standard-1", "disks": disks, **properties}}
+    usual = {"machineType": "n1-standard-1", "disks": disks, "networkInterfaces": [{}]}
+    body = {"name": "bad", "properties": {**usual, **properties}}
     status, _, text = error(client.call("POST", TEMPLATES, body))
     assert status == 400 and message in text
 
