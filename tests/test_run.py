@@ -211,6 +211,15 @@ def test_requests_for_gpus_are_ones_that_google_takes(berg, cloud, wishes, machi
     assert [f"{kind}:{count}" for kind, count in asked] == ([gpus] if gpus else [])
 
 
+def test_a_zone_whose_name_ends_otherwise(berg):
+    wishes = ["-t", "h200", "--spot", "--zone", "us-central1-ai1a"]
+    ran = berg("run", "--dry-run", *wishes, "true")
+    assert ran.returncode == 0, ran.stderr
+    group = json.loads(ran.stdout)["group"]
+    zones = [each["zone"].rpartition("/")[2] for each in group["distributionPolicy"]["zones"]]
+    assert zones == ["us-central1-ai1a", "us-central1-b"], "both are of us-central1"
+
+
 LIVE = """
 trap 'echo "told to stop"; sleep 1; echo late >$BERG_RESULTS_DIR/last.txt; exit 0' TERM
 echo early >$BERG_RESULTS_DIR/first.txt
