@@ -21,8 +21,11 @@ from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
 
-def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -> Plan:
-    """Check every wish and take the snapshot; raises BergError and leaves nothing behind."""
+def prepare(config: Config, wishes: Wishes, folder: Path, sweep: int = 0) -> Plan:
+    """Check every wish and take the snapshot; raises BergError and leaves nothing behind.
+
+    `sweep` is the number of a sweep's machines, 0 for a job on its own.
+    """
     wishes.check()
     cmd = wishes.cmd
     shape = accelerators.choose(wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type)
@@ -51,7 +54,7 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -
             check.result()
         planned_zones = zones.result()
         quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-        needs = accelerators.quota_needs(shape, wishes.num_machines, wishes.disk_gb, wishes.spot)
+        needs = accelerators.quota_needs(shape, sweep or wishes.num_machines, wishes.disk_gb, wishes.spot)
         shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
     alone = cmd is not None and wishes.num_machines == 1 and not sweep

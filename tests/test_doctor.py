@@ -90,6 +90,7 @@ def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_n
         findings = look()
         one = berg("run", "--dry-run", "true")
         three = berg("run", "-m", "3", "-g", "1", "--dry-run", "true")
+        sweep = berg("run", "--grid", "n=1,2,3", "--dry-run", "echo {n}")
     finally:
         for metric, (where, _, limit) in quotas.items():
             cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
@@ -101,6 +102,7 @@ def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_n
         "GPUS_ALL_REGIONS: 0 of 1 in use; this needs 3",
     ):
         assert words in three.stderr, three.stderr
+    assert "GPUS_ALL_REGIONS: 0 of 1 in use; this needs 3" in sweep.stderr, sweep.stderr
     assert "NVIDIA_L4_GPUS" not in three.stderr, "there is room among the preemptible ones"
 
 

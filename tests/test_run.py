@@ -175,6 +175,7 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     assert body["machineType"] == "custom-12-46080"
     assert body["guestAccelerators"][0]["acceleratorCount"] == 2
     assert body["scheduling"]["provisioningModel"] == "SPOT"
+    assert body["scheduling"]["preemptionNoticeDuration"] == {"seconds": "120"}
     assert body["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
     assert body["disks"][0]["initializeParams"]["diskSizeGb"] == "50"
     assert "custom-12-46080 with 2 x t4, spot, 50 GB disk" in ran.stderr
@@ -274,6 +275,7 @@ def test_kill_lets_the_command_save_its_work(berg):
     ran = berg("run", "-g", "2", "-t", "t4", "--spot", "--zone", "us-central1-f", "-n", "gentle", "bash stoppable.sh")
     assert ran.returncode == 0, ran.stderr
     machine = berg.machines()["gentle"]
+    assert machine["name"].startswith("gentle-"), "a group names its machine"
     assert machine["zone"].endswith("/us-central1-f") and machine["scheduling"]["provisioningModel"] == "SPOT"
     assert machine["guestAccelerators"][0]["acceleratorCount"] == 2
     begun(berg, "gentle")

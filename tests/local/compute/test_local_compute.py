@@ -835,3 +835,29 @@ def test_gcloud(client, gcloud, tmp_path):
     assert gcloud(*words, "--format", "value(name)").strip() == "debian-12-bookworm-v20251014"
     gcloud("instances", "delete", "g1", "g2", "g3", "--zone", ZONE)
     assert names(client) == {}
+
+
+def test_gcloud_makes_machines_of_other_kinds(client, gcloud):
+    create, where = (
+        ("instances", "create"),
+        ("--zone", ZONE, "--image-family", "debian-12", "--image-project", "debian-cloud"),
+    )
+    gcloud(
+        *create, "k1", *where, "--custom-cpu", "2", "--custom-memory", "4GB", "--tags", "web", "--deletion-protection"
+    )
+    assert client.get("k1")["machineType"].endswith("/custom-2-4096")
+    gcloud("instances", "update", "k1", "--zone", ZONE, "--no-deletion-protection")
+    spot = ("--provisioning-model", "SPOT", "--instance-termination-action", "DELETE", "--max-run-duration", "2h")
+    ssd = ("--local-ssd", "interface=NVME", "--boot-disk-type", "pd-ssd", "--boot-disk-size", "20GB")
+    gcloud(*create, "k2", *where, "--machine-type", "n1-standard-2", *spot, *ssd, "--min-cpu-platform", "Intel Skylake")
+    shown = client.get("k2")
+    assert [disk["type"] for disk in shown["disks"]] == ["PERSISTENT", "SCRATCH"]
+    assert shown["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
+    template = ("--image-family", "debian-12", "--image-project", "debian-cloud", "--machine-type", "n1-standard-1")
+    gcloud("instance-templates", "create", "made", *template)
+    gcloud(*create, "k3", "--zone", ZONE, "--source-instance-template", "made")
+    bulk = ("instances", "bulk", "create", "--name-pattern", "b#", "--count", "2", "--zone", ZONE)
+    gcloud(*bulk, *template)
+    assert {"k1", "k2", "k3", "b1", "b2"} <= names(client).keys()
+    gcloud("instances", "delete", "k1", "k2", "k3", "b1", "b2", "--zone", ZONE)
+    gcloud("instance-templates", "delete", "made")
