@@ -188,6 +188,17 @@ def entry(
     return Entry(name, conclude(state, seconds, machines, waits), machines, blob.generation, state, crew)
 
 
+def look_again(config: Config, found: Entry) -> Entry:
+    """A job that has a machine as it is now, for who asks often."""
+    assert found.machine
+    blob, sweeps = Bucket(config).get(job.state_path(found.name)), [found.sweep] if found.sweep else []
+    machines = found.place.machines(config, [found.name], sweeps, zone=found.machine.zone)
+    owned: dict[str, list[Machine]] = {}
+    for machine in machines:
+        owned.setdefault(owner(machine), []).append(machine)
+    return entry(config, found.name, blob, owned) if blob else replace(found, state=None, machines=machines)
+
+
 def find(config: Config, name: str) -> Entry:
     """The job of that name, or of the machine of that name; raises BergError if there is neither."""
     unknown = BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
@@ -277,7 +288,7 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                 say(f"{name} did not answer; deleting its machine")
                 break
             time.sleep(0.5)
-            found = find(config, name)
+            found = look_again(config, found)
     for machine in found.machines:
         save_console(config, name, machine)
     if not found.sweep or now:  # else its machine takes the next job
@@ -353,8 +364,9 @@ def follow(
     console = ""
     shown: list[bytes] = []  # lines of the console, which the log begins with
     last = b"\n"
-    while True:
-        found = find(config, name)  # before reading: a log is complete once the state is final
+    found = None
+    while True:  # the state before the log, which is complete once that is final
+        found = look_again(config, found) if found and found.machine else find(config, name)
         several = is_cluster(found) and not machine
         for log in logs_of(bucket, found.name, machine):
             if not several and log not in offsets and not last.endswith(b"\n"):

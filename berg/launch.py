@@ -21,11 +21,15 @@ from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
 
-def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -> Plan:
-    """Check every wish and take the snapshot; raises BergError and leaves nothing behind."""
+def prepare(config: Config, wishes: Wishes, folder: Path, sweep: int = 0) -> Plan:
+    """Check every wish and take the snapshot; raises BergError and leaves nothing behind.
+
+    `sweep` is the number of a sweep's machines, 0 for a job on its own.
+    """
     wishes.check()
     cmd = wishes.cmd
     shape = accelerators.choose(wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type)
+    accelerators.check(shape, config.default_image, wishes.spot)
     variables = wishes.variables()
     secret_values = dict(secret.read(text) for text in wishes.secrets)
     for key in secret_values:
@@ -49,6 +53,9 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -
         for check in checks:
             check.result()
         planned_zones = zones.result()
+        quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
+        needs = accelerators.quota_needs(shape, sweep or wishes.num_machines, wishes.disk_gb, wishes.spot)
+        shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
     alone = cmd is not None and wishes.num_machines == 1 and not sweep
     grouped = alone and (wishes.spot or wishes.wait_for_capacity)
@@ -89,9 +96,8 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -
     )
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    return Plan(
-        config, this, shape, planned_zones, taken, wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values
-    )
+    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)
+    return Plan(config, this, shape, planned_zones, taken, *about)
 
 
 def repo_name(folder_name: str) -> str:

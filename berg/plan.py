@@ -101,6 +101,7 @@ class Plan:
     wheel: tuple[str, bytes]
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
+    shortages: list[str] = field(default_factory=list)  # quotas that have no room for the machines now
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

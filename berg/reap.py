@@ -64,7 +64,8 @@ def find(config: Config, user: str | None) -> list[Leftover]:
         and settled(config, thing)
     ]
     groups = {each.name for each in things if each.kind == "group"}
-    machines = [machine for machine in machines if machine.name not in groups]  # they go with their group
+    # Machines of a group go with it.
+    machines = [each for each in machines if not (isinstance(each.what, Machine) and jobs.owner(each.what) in groups)]
     return machines + sorted(things, key=is_last)
 
 

@@ -86,7 +86,8 @@ def begin(attempt: Attempt) -> None:
     if data is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
     attempt.member.job = job.from_json(data, attempt.name)
-    if not attempt.sweep and attempt.machine.name not in job.machine_names(attempt.name, attempt.job.num_machines):
+    names = job.machine_names(attempt.name, attempt.job.num_machines)
+    if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
     if attempt.job.secrets:

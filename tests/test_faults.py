@@ -289,7 +289,7 @@ SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of i
     "create, answer": {"method": "compute.instances.insert", "after_handler": True},
     "operation": {"method": "compute.zoneOperations.wait"},
     "group": {"method": "compute.regionInstanceGroupManagers.insert", "after_handler": True},
-    "group's machine": {"method": "compute.regionInstanceGroupManagers.createInstances", "after_handler": True},
+    "group's template": {"method": "compute.instanceTemplates.insert", "after_handler": True},
 }
 
 

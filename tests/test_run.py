@@ -175,6 +175,7 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     assert body["machineType"] == "custom-12-46080"
     assert body["guestAccelerators"][0]["acceleratorCount"] == 2
     assert body["scheduling"]["provisioningModel"] == "SPOT"
+    assert body["scheduling"]["preemptionNoticeDuration"] == {"seconds": "120"}
     assert body["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
     assert body["disks"][0]["initializeParams"]["diskSizeGb"] == "50"
     assert "custom-12-46080 with 2 x t4, spot, 50 GB disk" in ran.stderr
@@ -186,9 +187,12 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
 @pytest.mark.parametrize(
     ("wishes", "machine_type", "gpus"),
     [
-        ([], "n1-standard-32", "nvidia-tesla-p100:4"),
+        ([], "g2-standard-12", ""),
+        (["-t", "t4", "-g", "4"], "n1-standard-32", "nvidia-tesla-t4:4"),
+        (["-t", "p100", "--image", "common-cu129-ubuntu-2404-nvidia-580"], "n1-standard-8", "nvidia-tesla-p100:1"),
         (["-t", "a100", "-g", "8"], "a2-highgpu-8g", ""),
-        (["-t", "h100"], "a3-highgpu-4g", ""),
+        (["-t", "h100", "-g", "8"], "a3-highgpu-8g", ""),
+        (["-t", "rtx-pro-6000", "-c", "12"], "g4-standard-12", ""),
         (["--machine-type", "n2-standard-2", "--image", "debian-12", "--image-project", "debian-cloud"], "", ""),
     ],
 )
@@ -206,6 +210,15 @@ def test_requests_for_gpus_are_ones_that_google_takes(berg, cloud, wishes, machi
         (g["acceleratorType"].rpartition("/")[2], g["acceleratorCount"]) for g in body.get("guestAccelerators", [])
     ]
     assert [f"{kind}:{count}" for kind, count in asked] == ([gpus] if gpus else [])
+
+
+def test_a_zone_whose_name_ends_otherwise(berg):
+    wishes = ["-t", "h200", "--spot", "--zone", "us-central1-ai1a"]
+    ran = berg("run", "--dry-run", *wishes, "true")
+    assert ran.returncode == 0, ran.stderr
+    group = json.loads(ran.stdout)["group"]
+    zones = [each["zone"].rpartition("/")[2] for each in group["distributionPolicy"]["zones"]]
+    assert zones == ["us-central1-ai1a", "us-central1-b"], "both are of us-central1"
 
 
 LIVE = """
@@ -262,6 +275,7 @@ def test_kill_lets_the_command_save_its_work(berg):
     ran = berg("run", "-g", "2", "-t", "t4", "--spot", "--zone", "us-central1-f", "-n", "gentle", "bash stoppable.sh")
     assert ran.returncode == 0, ran.stderr
     machine = berg.machines()["gentle"]
+    assert machine["name"].startswith("gentle-"), "a group names its machine"
     assert machine["zone"].endswith("/us-central1-f") and machine["scheduling"]["provisioningModel"] == "SPOT"
     assert machine["guestAccelerators"][0]["acceleratorCount"] == 2
     begun(berg, "gentle")

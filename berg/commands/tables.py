@@ -33,6 +33,7 @@ def plan(plan) -> str:
         ("Machine", f"{several}{plan.shape}{', spot' if plan.spot else ''}, {plan.disk_gb} GB disk"),
         ("Image", this.image.rpartition("/")[2]),
         ("Zones", ", ".join(plan.zones)),
+        *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),

@@ -51,9 +51,9 @@ def machine_options(command):
     """What `run` and `devbox` let one say of the machines."""
     options = [
         click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"),
-        click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 4]"),
-        click.option("-t", "--gpu-type", help="GPU type: p100, v100, t4, a100, h100, l4, …  [default: p100]"),
-        click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: 8 per GPU]"),
+        click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 1]"),
+        click.option("-t", "--gpu-type", help="GPU type: l4, t4, v100, a100, h100, b200, …  [default: l4]"),
+        click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"),
         click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
         click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
         click.option("--image", help="Image or image family.  [default: default_image of the config]"),

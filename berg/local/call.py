@@ -107,5 +107,7 @@ def parse_json(data: bytes) -> Any:
         return {}
     try:
         return json.loads(data)
+    except RecursionError:
+        raise ApiError(400, "parseError", "Invalid JSON payload received. It is nested too deeply.") from None
     except ValueError as error:
         raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None

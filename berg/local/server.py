@@ -121,6 +121,10 @@ async def api(request: web.Request) -> web.StreamResponse:
     return response
 
 
+def too_large() -> ApiError:
+    return ApiError(413, "uploadTooLarge", f"Request is too large: a body may have {MAX_JSON_BODY} bytes.")
+
+
 def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[str, str]] | None:
     """Return the method and path parameters of a raw path under any prefix; None if there is none."""
     for prefix in STORAGE_PREFIXES:
@@ -154,6 +158,8 @@ async def respond(
         return await call_method(request, found, path, query, headers, read)
     except ApiError as error:
         return error_response(error, path.startswith(WITH_REASONS))
+    except web.HTTPRequestEntityTooLarge:
+        return error_response(too_large(), path.startswith(WITH_REASONS))
     except ConnectionError:
         return web.Response(status=499)  # the client has gone: this is for the log only
     except Exception:
@@ -258,7 +264,11 @@ async def batch(request: web.Request) -> web.StreamResponse:
     import email.parser
 
     head = f"Content-Type: {request.headers.get('Content-Type', '')}\r\n\r\n".encode()
-    outer = email.parser.BytesParser().parsebytes(head + await request.read())
+    try:
+        data = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        return error_response(too_large())
+    outer = email.parser.BytesParser().parsebytes(head + data)
     if not outer.is_multipart():
         return error_response(ApiError(400, "badRequest", "Failed to parse batch request: no parts"))
     limit = BATCH_LIMITS.get(request.match_info.get("service", ""), 100)

@@ -83,6 +83,7 @@ class Attempt:
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
         self.state = self.read_state()
+        self.member.leads = leads or bool(self.state.job.get("group"))  # whose machine has any name
         self.ran_before = self.state.ran_seconds
         self.results.own = self.state.job.get("results_dir", "")
 
@@ -152,8 +153,8 @@ class Attempt:
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
-        listed = instances.find(self.bucket.config, names=[machine])
-        return any(each.zone == zone and each.status in cluster.ALIVE for each in listed)
+        listed = instances.find(self.bucket.config, names=[machine], zone=zone)
+        return any(each.status in cluster.ALIVE for each in listed)
 
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:

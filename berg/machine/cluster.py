@@ -319,7 +319,7 @@ def interface(address: str) -> str:
 
 def living(member: Member) -> list[str]:
     """Names of the job's machines that Compute Engine has, by rank."""
-    machines = instances.find(member.bucket.config, jobs=[member.job.job_name])
+    machines = instances.find(member.bucket.config, jobs=[member.job.job_name], zone=member.machine.zone)
     return sorted(machine.name for machine in machines if machine.status in ALIVE)
 
 

@@ -83,6 +83,14 @@ def test_unknown_routes_parameters_and_fields(raw, http_session):
     assert http_session.patch(raw.url("x"), json={"storageClass": "COLDISH"}).status_code == 400
 
 
+def test_bodies_beyond_every_limit_are_refused_not_stumbled_over(raw, http_session):
+    big = http_session.patch(raw.base, data=b" " * (65 * MB))
+    assert big.status_code == 413 and "too large" in big.json()["error"]["message"]
+    for body in (b"[" * 100_000, b'{"labels": ' * 100_000):
+        deep = http_session.patch(raw.base, data=body)
+        assert (deep.status_code, reason(deep)) == (400, "parseError") and "nested too deeply" in deep.text
+
+
 def test_batch(raw, http_session):
     for name in ("a/1", "b"):
         raw.put(name)

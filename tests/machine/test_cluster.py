@@ -350,22 +350,31 @@ def test_what_cannot_be_had_leaves_nothing(berg, cloud):
     request = json.loads(planned.stdout)
     assert list(request["perInstanceProperties"]) == [f"many-{rank:02}" for rank in range(11)]
     assert request["count"] == request["minCount"] == "11"
+    assert set(map(str, request["perInstanceProperties"].values())) == {"{}"}, "their names are output only"
 
     # One machine of several cannot be created.
     error = {"code": "INTERNAL_ERROR", "message": "the third machine broke"}
     cloud.fault("compute.instances.insert", skip=2, operation_error=error)
     broken = berg("run", "-m", "3", "-g", "0", "-n", "broken", "true")
     assert broken.returncode == 1 and "the third machine broke" in broken.stderr
+    # A zone without room for all is not the last one that is tried.
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "left": 1})
+    try:
+        moved = berg("run", "-m", "2", "-g", "0", "-n", "moved", "true")
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "on": False})
+    assert moved.returncode == 0 and "us-central1-a: out of stock" in moved.stderr, moved.stderr
+    assert berg("kill", "moved", "--now").returncode == 0
     # The region has room for three of the four machines.
     region = cloud.call("GET", "/compute/v1/projects/berg-local/regions/us-central1")
-    before = {quota["metric"]: quota["limit"] for quota in region["quotas"]}["NVIDIA_P100_GPUS"]
-    quota = {"region": "us-central1", "metric": "NVIDIA_P100_GPUS"}
+    before = {quota["metric"]: quota["limit"] for quota in region["quotas"]}["NVIDIA_L4_GPUS"]
+    quota = {"region": "us-central1", "metric": "NVIDIA_L4_GPUS"}
     cloud.call("POST", "/_berg/quotas", {**quota, "limit": 3})
     try:
         over = berg("run", "-m", "4", "-g", "1", "-n", "over", "true")
     finally:
         cloud.call("POST", "/_berg/quotas", {**quota, "limit": before})
     assert over.returncode == 1
-    assert "NVIDIA_P100_GPUS" in over.stderr and "Limit: 3.0" in over.stderr
+    assert "NVIDIA_L4_GPUS" in over.stderr and "Limit: 3.0" in over.stderr
     assert not berg.machines()
-    assert not berg.objects(".berg/jobs/")
+    assert not [name for name in berg.objects(".berg/jobs/") if "/moved_" not in name]

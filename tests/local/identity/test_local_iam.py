@@ -374,6 +374,10 @@ def test_services_are_listed_and_turned_on(api):
     for id in ids:
         api.ok("POST", f"{SERVICES}/{id}:disable", {})
         assert refusal(api("POST", f"{SERVICES}/{id}:disable", {}))[:2] == (400, "FAILED_PRECONDITION")
+    # An API that is not served here can be turned on all the same, as scripts of projects do.
+    assert "done" not in api.ok("POST", f"{SERVICES}/bigquery.googleapis.com:enable", {})
+    assert api.ok("GET", f"{SERVICES}/bigquery.googleapis.com")["state"] == "ENABLED"
+    api.ok("POST", f"{SERVICES}/bigquery.googleapis.com:disable", {})
     unknown = refusal(api("POST", f"{SERVICES}/teapot.googleapis.com:enable", {}))
     assert unknown == (
         403,

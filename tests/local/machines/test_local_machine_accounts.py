@@ -162,6 +162,32 @@ def test_firewalls(client):
     assert client.call("GET", "/global/firewalls/iap").status_code == 404
 
 
+TCP = {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sourceRanges": ["10.0.0.0/33"]}, "'resource.sourceRanges[0]': '10.0.0.0/33'. Must be a CIDR address range."),
+        ({"sourceRanges": ["10.0.0.1/8"]}, "Must be a CIDR address range."),
+        ({"sourceRanges": ["anywhere"]}, "Must be a CIDR address range."),
+        ({"allowed": [{"IPProtocol": "quic"}]}, "'resource.allowed[0].IPProtocol': 'quic'"),
+        ({"allowed": [{"IPProtocol": "300"}]}, "'resource.allowed[0].IPProtocol': '300'"),
+        ({"allowed": [{"IPProtocol": "icmp", "ports": ["22"]}]}, "Ports may only be specified for"),
+        ({"denied": [{"IPProtocol": "tcp", "ports": ["22"]}]}, "Exactly one of the fields"),
+        ({"targetTags": ["Web"]}, "'resource.targetTags[0]': 'Web'. Must be a match of regex"),
+        ({"sourceTags": ["a"], "targetServiceAccounts": ["a@b.iam.gserviceaccount.com"]}, "may not be used together"),
+        ({"direction": "EGRESS", "sourceTags": ["a"]}, "'resource.sourceTags'"),
+        ({"priority": 65536}, "Priority must be between"),
+        ({"name": "Bad"}, "Must be a match of regex"),
+    ],
+)
+def test_firewall_rules_that_make_no_sense(client, fields, words):
+    status, _, text = message(client.call("POST", "/global/firewalls", {"name": "odd", **TCP, **fields}))
+    assert status == 400 and words in text, text
+    assert client.call("GET", "/global/firewalls/odd").status_code == 404
+
+
 # --- gcloud
 
 
