@@ -19,6 +19,7 @@ from berg import BergError
 
 VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
+MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -127,7 +128,22 @@ class State:
         return self.state in FINAL
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        """As JSON that fits into an object's custom metadata: what is only shown, and long, is cut."""
+        values = asdict(self)
+        summary, params = values["job"], self.job.get("params", {})
+        text = json.dumps(values)
+        for room in (1000, 300, 100, 30):
+            if len(text) <= MAX_STATE:
+                break
+            values["reason"], summary["cmd"] = cut(self.reason, room), cut(self.job.get("cmd", ""), room)
+            if params:
+                summary["params"] = {cut(key, room): cut(params[key], room) for key in list(params)[: room // 10]}
+            text = json.dumps(values)
+        return text
+
+
+def cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def state_from_json(data: str | bytes) -> State:

@@ -30,6 +30,7 @@ PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
+WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
@@ -73,6 +74,8 @@ class Attempt:
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
         self.exit_code: int | None = None  # of the command for whose failure it is to stop
         self.lock = threading.Lock()
+        self.next_write = -math.inf  # when the state may be written again
+        self.later: threading.Timer | None = None  # writes it then
         self.stopped = threading.Event()  # the outcome is known
         self.done = threading.Event()  # the mirrors are to end
         self.mirrors: list[threading.Thread] = []
@@ -108,19 +111,46 @@ class Attempt:
         return self.state
 
     def write_state(self, **changes) -> None:
-        """Record how the job goes; raises Ended if somebody else wrote that it is over."""
+        """Record how the job goes; raises Ended if somebody else wrote that it is over.
+
+        Cloud Storage takes one write of an object a second. What comes sooner is written when the second is over, with
+        what came meanwhile; this machine's last word waits for it.
+        """
         if not self.leads:
             return
         with self.lock:
+            if not changes and not self.later:
+                return  # written meanwhile
             self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
             for key, value in changes.items():
                 setattr(self.state, key, value)
+            early = self.next_write - time.monotonic()
+            if early > 0 and self.state.state in job.ACTIVE[1:]:
+                if not self.later:
+                    self.later = threading.Timer(early + 0.05, self.write_state_by_the_way)
+                    self.later.daemon = True
+                    self.later.start()
+                return
+            if self.later:
+                self.later.cancel()
+                self.later = None
+            time.sleep(max(early, 0))
             text = self.state.to_json()
             try:
                 path = job.state_path(self.name)
                 self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
             except Changed:
                 raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them") from None
+            self.next_write = time.monotonic() + WRITE_INTERVAL
+
+    def write_state_by_the_way(self, **changes) -> None:
+        """The same outside of the job's course: trouble waits for the next time."""
+        try:
+            self.write_state(**changes)
+        except Ended as error:
+            self.stop("KILLED", str(error))
+        except Exception as error:
+            self.say(f"The state could not be written: {error}")
 
     def claim(self) -> None:
         """Say that this machine has the job; raises Ended if another one has it and lives."""
@@ -330,12 +360,7 @@ class Attempt:
             self.results.sync(STATE_INTERVAL, self.done.is_set)
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()
-                try:
-                    self.write_state(synced_until=self.results.synced_until)
-                except Ended as error:
-                    self.stop("KILLED", str(error))
-                except Exception as error:  # the next pass tries again
-                    self.say(f"The state could not be written: {error}")
+                self.write_state_by_the_way(synced_until=self.results.synced_until)
 
 
 def disk() -> str:

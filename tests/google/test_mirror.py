@@ -218,7 +218,7 @@ def test_a_writer_that_never_rests(mirror):
 
     thread = threading.Thread(target=write)
     thread.start()
-    for _ in range(15):
+    for _ in range(5):
         mirror.sync()
     stop.set()
     thread.join()
