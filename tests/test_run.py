@@ -318,7 +318,7 @@ def test_no_kill_keeps_the_machine_of_a_command_that_a_signal_killed(berg):
     check_ended(berg, "kept", "FAILED", 137)
 
 
-def bare_machine(berg: Berg, name: str, user: str = "tester") -> None:
+def bare_machine(berg: Berg, name: str, user: str = "tester", labels: dict[str, str] | None = None) -> None:
     """A machine of berg's without a job, such as a laptop leaves that died at the wrong moment."""
     disk = {"boot": True, "autoDelete": True}
     disk["initializeParams"] = {"sourceImage": "projects/debian-cloud/global/images/family/debian-12"}
@@ -326,7 +326,7 @@ def bare_machine(berg: Berg, name: str, user: str = "tester") -> None:
     body = {
         "name": name,
         "machineType": "zones/us-central1-a/machineTypes/n1-standard-1",
-        "labels": {"berg": "1", "berg-user": user, "berg-bucket": berg.bucket_name},
+        "labels": {"berg": "1", "berg-user": user, "berg-bucket": berg.bucket_name, **(labels or {})},
         "networkInterfaces": [{}],
         "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         "disks": [disk],

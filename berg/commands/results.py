@@ -10,6 +10,8 @@ import click
 from berg import BergError, config
 from berg.commands.terminal import json_option, name_argument, say
 
+LAST_LINES = 20  # of the log of a job that failed
+
 
 def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
     """Follow a job to its end; returns the exit code that tells how it went."""
@@ -17,9 +19,23 @@ def watch(settings, name: str, quiet: bool = False, machine: str | None = None) 
     from berg.commands import tables
 
     output = tables.Interleaved(sys.stdout.buffer)
-    state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine)
+    shown = [""]
+
+    def tell(found) -> None:
+        line = tables.progress(found)
+        if line and line != shown[-1] and (quiet or found.state.state == "SUBMITTED"):
+            say(line)
+        shown.append(line)
+
+    try:
+        state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine, tell=tell)
+    except KeyboardInterrupt:
+        say(tables.left(name, f"berg tail {name}"))
+        raise
     if state is None:
         return 0
+    if quiet and state.state != "SUCCEEDED" and (lines := jobs.last_lines(settings, name, state.reason, LAST_LINES)):
+        say(f"The end of the log (all of it: berg log {name}):\n{lines.decode(errors='replace').rstrip()}\n")
     say(tables.outcome(name, state))
     return 0 if state.state == "SUCCEEDED" else state.exit_code or 1
 

@@ -35,7 +35,11 @@ def run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run) -> 
         settings, name, count = started
     if as_json:
         click.echo(json.dumps({"sweep": name, "jobs": count}))
-    return follow(settings, name) if wait else 0
+    try:
+        return follow(settings, name) if wait else 0
+    except KeyboardInterrupt:
+        say(tables.left(name, "berg list -v"))
+        raise
 
 
 def start(wishes, grid, tasks, parallel, as_json, dry_run):

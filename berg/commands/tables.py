@@ -144,6 +144,28 @@ def age(timestamp: str) -> str:
     return f"{seconds:.0f}s"
 
 
+def progress(found) -> str:
+    """How a job goes that is not over, in a line; "" for what is no job or over."""
+    state, machine = found.state, found.machine
+    if state is None or state.final:
+        return ""
+    if state.state != "SUBMITTED":
+        where = f" on {state.machine} in {state.zone}" if state.machine else ""
+        return f"{found.name} {state.state}{where}"
+    if machine is None:
+        what = "a machine of its sweep" if found.sweep else "room for its machine" if found.group else "its machine"
+    else:
+        what = f"{machine.name} in {machine.zone}, which boots" if machine.status == "RUNNING" else machine.name
+        what += f" ({machine.status})"
+    return f"{found.name} SUBMITTED: waiting for {what}"
+
+
+def left(name: str, see: str) -> str:
+    """What becomes of what somebody followed and follows no more."""
+    costs = f"\n{name} goes on without you, and its machines cost money until it ends, at most until --max-hours."
+    return f"{costs}\nSee it:  {see}\nEnd it:  berg kill {name}"
+
+
 def outcome(name: str, state: job.State) -> str:
     """How a job ended, in a line."""
     code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""

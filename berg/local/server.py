@@ -124,10 +124,6 @@ async def api(request: web.Request) -> web.StreamResponse:
     return response
 
 
-def too_large() -> ApiError:
-    return ApiError(413, "uploadTooLarge", f"Request is too large: a body may have {MAX_JSON_BODY} bytes.")
-
-
 def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[str, str]] | None:
     """Return the method and path parameters of a raw path under any prefix; None if there is none."""
     for prefix in STORAGE_PREFIXES:
