@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import results, setup
+from berg.commands import records, results, setup
 from berg.commands import ssh as cli_ssh
 from berg.commands.results import watch
 from berg.commands.terminal import (
@@ -94,6 +94,8 @@ for command in (
     results.log,
     results.tail,
     results.fetch,
+    records.show,
+    records.rm,
     cli_ssh.ip,
     cli_ssh.ssh,
     cli_ssh.ssh_config,
@@ -254,8 +256,9 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     from concurrent.futures import ThreadPoolExecutor
 
     from berg import jobs
+    from berg.records import resolve
 
-    found = jobs.match(settings, names, everything)
+    found = jobs.match(settings, tuple(resolve(settings, name) for name in names), everything)
     if not found:
         say("There is nothing to kill.")
         return

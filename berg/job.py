@@ -20,6 +20,7 @@ from berg import BergError
 VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
+HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -120,6 +121,7 @@ class State:
     started_at: str = ""  # of the first attempt
     finished_at: str = ""
     synced_until: str = ""
+    history: list[list[str]] = field(default_factory=list)  # [state, when it began]; the newest HISTORY of them
     job: dict[str, Any] = field(default_factory=dict)  # Job.summary()
 
     @property
@@ -127,6 +129,9 @@ class State:
         return self.state in FINAL
 
     def to_json(self) -> str:
+        """The state as it is to be written. One that is new begins now: that goes into the history."""
+        if not self.history or self.history[-1][0] != self.state:
+            self.history = [*self.history, [self.state, now()]][-HISTORY:]
         return json.dumps(asdict(self))
 
 

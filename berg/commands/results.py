@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, config
-from berg.commands.terminal import json_option, name_argument, say
+from berg import BergError
+from berg.commands.terminal import json_option, name_argument, ready, say
 
 
 def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
@@ -36,7 +36,7 @@ def log(name: str, machine: str | None) -> None:
     \b
     berg log digits-1121-0930-x7k | grep loss
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import jobs
     from berg.commands import tables
 
@@ -57,7 +57,8 @@ def tail(name: str, machine: str | None) -> None:
     \b
     berg tail digits-1121-0930-x7k
     """
-    sys.exit(watch(config.load_ready(), name, machine=machine))
+    settings, name = ready(name)
+    sys.exit(watch(settings, name, machine=machine))
 
 
 @click.command()
@@ -76,7 +77,7 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     berg fetch digits-1121-0930-x7k
     berg fetch sweep1 ./sweep1 --watch
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import job, jobs
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket

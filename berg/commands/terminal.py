@@ -6,7 +6,7 @@ from berg import config
 
 # Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
 SECTIONS = {
-    "Jobs": ("run", "list", "kill"),
+    "Jobs": ("run", "list", "show", "kill", "rm"),
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch",),
     "Watching": ("log", "tail"),
@@ -37,6 +37,14 @@ def complete_names(ctx, param, incomplete: str) -> list[str]:
     except OSError:
         return []
     return [name for name in names if name.startswith(incomplete)]
+
+
+def ready(name: str):
+    """Settings that are complete, and a name for which `@` or `-` may have stood: my latest job's."""
+    settings = config.load_ready()
+    from berg import records
+
+    return settings, records.resolve(settings, name)
 
 
 def name_argument(**options):
