@@ -60,6 +60,7 @@ class Job:
     group: str = ""  # region of the instance group that Google refills with machines for it; "": none
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
+    wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again
     created_at: str = ""
     created_by: str = ""
     berg_version: str = ""

@@ -7,10 +7,11 @@ import fnmatch
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from berg import BergError, job, jobs
+from berg.code import snapshot
 from berg.config import Config
 from berg.google import secret
 from berg.google.mirror import side_by_side
@@ -69,6 +70,20 @@ def read(config: Config, name: str, lines: int) -> Record:
         log = pool.submit(last_lines, bucket, entry.name, lines)
         results = list(bucket.list(f"berg_results/{results_dir}/")) if results_dir else []
         return Record(entry, described.result(), results, log.result())
+
+
+def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
+    """The code that a job ran, as it lies in the bucket; raises BergError if it does no more."""
+    bucket = Bucket(config)
+    for pack in snapshot.all_packs(this.snapshot):
+        if not bucket.exists(pack):
+            raise BergError(
+                f"the code of {this.job_name} is not in the bucket any more (gs://{bucket.name}/{pack}). "
+                f"Run it with the code around you: berg rerun {this.job_name} --new-code"
+            )
+    branch, root = this.snapshot.get("branch", ""), Path(this.repo_name)
+    commits, changed = (this.git_commit, this.git_snapshot), this.git_changed_files
+    return snapshot.Snapshot(root, this.repo_name, branch, *commits, Path(), changed, sent=this.snapshot)
 
 
 def described_job(bucket: Bucket, name: str) -> job.Job | None:

@@ -1,11 +1,23 @@
-"""The commands about what the bucket keeps of jobs: show, rm."""
+"""The commands about what the bucket keeps of jobs: show, rerun, rm."""
 
 import json
+import sys
+from dataclasses import replace
 
 import click
 
-from berg import config
-from berg.commands.terminal import complete_names, json_option, name_argument, ready, say, yes_option
+from berg import BergError, config
+from berg.commands import start
+from berg.commands.terminal import (
+    complete_names,
+    given,
+    json_option,
+    machine_options,
+    name_argument,
+    ready,
+    say,
+    yes_option,
+)
 
 SHOWN = 20  # files that are named; the rest is summed up
 
@@ -86,8 +98,45 @@ def next_commands(entry) -> str:
     lines += [] if over else [f"Log in:     berg ssh {name}"]
     lines.append(f"Results:    berg fetch {name}")
     lines += [] if over else [f"End it:     berg kill {name}"]
+    lines += [f"Again:      berg rerun {name}"] if over else []
     lines += [f"Delete it:  berg rm {entry.sweep or name}"] if over else []
     return "\n".join(lines)
+
+
+@click.command()
+@click.argument("old", metavar="NAME", shell_complete=complete_names)
+@click.option("--new-code", is_flag=True, help="Take the repo around you, not the code that NAME ran.")
+@machine_options
+@click.option("-r", "--results-dir", help="Folder under berg_results.  [default: as for berg run]")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
+@click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
+@click.pass_context
+def rerun(ctx, old, new_code, wait, tail, as_json, dry_run, **options) -> None:
+    """Run a job again, as a new one with a name of its own.
+
+    The command, the code and the options are those of the job NAME; options that are given here replace them. Secrets
+    are read anew. A job of a sweep runs on its own. Defaults of a repo are not looked at again.
+
+    \b
+    berg rerun @
+    berg rerun digits-1121-0930-x7k --new-code
+    berg rerun @ -t v100 --spot --max-hours 4 --tail
+    """
+    settings, old = ready(old)
+    from berg import jobs, records
+    from berg.plan import wishes_of
+
+    before = records.described_job(records.Bucket(settings), jobs.find(settings, old).name)
+    if before is None or not before.wishes:
+        raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
+    code_of = None if new_code else lambda settings: records.code_of(settings, before)
+    wishes = replace(wishes_of(before), **given(ctx, options))
+    launched = start.start_machines(wishes, dry_run, quiet=as_json or tail, code_of=code_of)
+    if launched is None:
+        return
+    if launched[1].results_dir == before.results_dir:
+        say(f"It writes to the results of {old}, too: files of the same name are replaced\n")
+    sys.exit(start.follow(launched, wait, tail, as_json))
 
 
 @click.command()

@@ -9,19 +9,24 @@ import click
 
 from berg import BergError
 from berg.commands.terminal import json_option, name_argument, ready, say
+from berg.job import State
 
 
-def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
-    """Follow a job to its end; returns the exit code that tells how it went."""
+def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> State | None:
+    """Follow a job to its end; returns its final state, None for a machine without a job."""
     from berg import jobs
     from berg.commands import tables
 
     output = tables.Interleaved(sys.stdout.buffer)
     state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine)
-    if state is None:
-        return 0
-    say(tables.outcome(name, state))
-    return 0 if state.state == "SUCCEEDED" else state.exit_code or 1
+    if state:
+        say(tables.outcome(name, state))
+    return state
+
+
+def exit_code(state: State | None) -> int:
+    """The exit code that tells how a job went."""
+    return 0 if state is None or state.state == "SUCCEEDED" else state.exit_code or 1
 
 
 machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
@@ -58,7 +63,7 @@ def tail(name: str, machine: str | None) -> None:
     berg tail digits-1121-0930-x7k
     """
     settings, name = ready(name)
-    sys.exit(watch(settings, name, machine=machine))
+    sys.exit(exit_code(watch(settings, name, machine=machine)))
 
 
 @click.command()

@@ -6,7 +6,7 @@ from berg import config
 
 # Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
 SECTIONS = {
-    "Jobs": ("run", "list", "show", "kill", "rm"),
+    "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch",),
     "Watching": ("log", "tail"),
@@ -49,6 +49,12 @@ def ready(name: str):
 
 def name_argument(**options):
     return click.argument("name", metavar="NAME", shell_complete=complete_names, **options)
+
+
+def given(ctx, options: dict) -> dict:
+    """Those options that stand on the command line."""
+    there = click.core.ParameterSource.COMMANDLINE
+    return {key: value for key, value in options.items() if ctx.get_parameter_source(key) is there}
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

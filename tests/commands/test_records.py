@@ -144,3 +144,53 @@ def test_history_fits_the_custom_metadata_of_an_object(times):
     words = [word for word, _ in job.state_from_json(state.to_json()).history]
     assert len(words) == min(5 * times, job.HISTORY)
     assert words[-2:] == ["UPLOADING", "SUBMITTED"] and len(state.to_json()) < 2500
+
+
+def test_rerun_takes_the_same_code_and_options(berg):
+    (berg.repo / "train.py").write_text("print('first code')\n")
+    options = ("--disk-gb", "60", "--zone", "us-central1-b", "--env", "WISH=granted", "-c", "2", "-r", "shared")
+    run(berg, "first", 'python train.py; echo "wish $WISH"; echo x > $BERG_RESULTS_DIR/$BERG_JOB', *options)
+    (berg.repo / "train.py").write_text("print('second code')\n")
+    again = berg("rerun", "@", "-n", "again", "--wait", "--json", "--spot", cwd=berg.home)  # no repo around
+    assert again.returncode == 0, again.stderr
+    assert "60 GB disk" in again.stderr and "spot" in again.stderr and "M train.py" in again.stderr
+    assert "It writes to the results of first, too" in again.stderr
+    ended = json.loads(again.stdout)
+    assert (ended["job"], ended["state"], ended["exit_code"]) == ("again", "SUCCEEDED", 0)
+    assert "\nfirst code\nwish granted\n" in berg.log("again")
+    described = {name: json.loads(berg.bucket.read(f".berg/jobs/{name}_metadata.json")) for name in ("first", "again")}
+    assert described["again"]["machine_type"] == "n1-standard-2"
+    for key in ("cmd", "git_commit", "git_snapshot", "snapshot", "git_changed_files", "env", "results_dir"):
+        assert described["again"][key] == described["first"][key], key
+    new = berg("rerun", "first", "-n", "new", "--new-code", "--wait", "-r", "mine")
+    assert new.returncode == 0 and "It writes to" not in new.stderr
+    assert "\nsecond code\nwish granted\n" in berg.log("new")
+    assert sorted(berg.objects("berg_results/shared/")) == [
+        f"berg_results/shared/{name}" for name in ("again", "berg_job_metadata.json", "first")
+    ]
+
+
+def test_rerun_of_what_cannot_run_again(berg):
+    assert "no job or machine 'nobody'" in berg("rerun", "nobody").stderr
+    over(berg, "old", "old")
+    refused = berg("rerun", "old")
+    assert refused.returncode == 1 and "what old was asked for with is not known" in refused.stderr
+    run(berg, "first", "true", "--secret", f"TOKEN={berg.repo / 'train.py'}")
+    (berg.repo / "train.py").unlink()
+    gone = berg("rerun", "first")
+    assert gone.returncode == 1 and "--secret TOKEN: cannot read" in gone.stderr
+    run(berg, "second", "true")
+    for name in berg.objects(".berg/repos/"):
+        berg.bucket.delete(name)
+    lost = berg("rerun", "second")
+    assert lost.returncode == 1 and "is not in the bucket any more" in lost.stderr
+    assert "berg rerun second --new-code" in lost.stderr
+    assert berg.machines() == {} and berg("rerun", "second", "--new-code", "--wait").returncode == 0
+
+
+def test_a_job_of_a_sweep_runs_again_on_its_own(berg):
+    ran = berg("run", "-g", "0", "-n", "grid", "--grid", "lr=1,2", "--parallel", "2", "--wait", "echo lr={lr}")
+    assert ran.returncode == 0, ran.stderr
+    again = berg("rerun", "grid/1", "--wait", "-n", "alone")
+    assert again.returncode == 0, again.stderr
+    assert "\nlr=2\n" in berg.log("alone") and berg.state("alone")["job"].get("sweep") is None
