@@ -4,15 +4,12 @@ import gc
 import json
 import os
 import sys
-import time
-from pathlib import Path
 
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import results, setup
+from berg.commands import records, results, setup, start
 from berg.commands import ssh as cli_ssh
-from berg.commands.results import watch
 from berg.commands.terminal import (
     Sections,
     complete_names,
@@ -94,6 +91,9 @@ for command in (
     results.log,
     results.tail,
     results.fetch,
+    records.show,
+    records.rm,
+    records.rerun,
     cli_ssh.ip,
     cli_ssh.ssh,
     cli_ssh.ssh_config,
@@ -142,17 +142,10 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) 
         sys.exit(cli_sweep.run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run))
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
-    launched = start_machines(wishes, dry_run, quiet=as_json or tail)
+    launched = start.start_machines(wishes, dry_run, quiet=as_json or tail)
     if launched is None:
         return
-    settings, this, zone = launched
-    if not (tail or wait):
-        name = this.job_name
-        say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n")
-    if as_json:
-        click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
-    if tail or wait:
-        sys.exit(watch(settings, this.job_name, quiet=not tail))
+    sys.exit(start.follow(launched, wait, tail, as_json))
 
 
 @cli.command()
@@ -177,33 +170,13 @@ def devbox(as_json, dry_run, **options) -> None:
     wishes = Wishes(**options)
     if wishes.idle_hours == 0:
         say("With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it.")
-    launched = start_machines(wishes, dry_run, quiet=as_json)
+    launched = start.start_machines(wishes, dry_run, quiet=as_json)
     if launched is None:
         return
     _, this, zone = launched
     say(f"Log in:  berg ssh {this.job_name}\nEnd it:  berg kill {this.job_name}\n")
     if as_json:
         click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
-
-
-def start_machines(wishes, dry_run, quiet):
-    """Show the plan and launch it; returns settings, job and zone, or None after a dry run."""
-    settings = config.load_ready(**wishes.settings)
-    from berg import launch
-    from berg.commands import tables
-
-    plan = launch.prepare(settings, wishes, Path.cwd())
-    say(tables.plan(plan))
-    if dry_run:
-        click.echo(json.dumps(launch.preview(plan), indent=2))
-        return None
-    began = time.monotonic()
-    zone = launch.submit(plan, say, tables.sending)
-    if zone:
-        say(f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n")
-    if not quiet:
-        click.echo(plan.job.job_name)
-    return settings, plan.job, zone
 
 
 @cli.command(name="list")
@@ -254,8 +227,9 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     from concurrent.futures import ThreadPoolExecutor
 
     from berg import jobs
+    from berg.records import resolve
 
-    found = jobs.match(settings, names, everything)
+    found = jobs.match(settings, tuple(resolve(settings, name) for name in names), everything)
     if not found:
         say("There is nothing to kill.")
         return

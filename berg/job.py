@@ -21,6 +21,7 @@ VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
+HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -60,6 +61,7 @@ class Job:
     group: str = ""  # region of the instance group that Google refills with machines for it; "": none
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
+    wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again
     created_at: str = ""
     created_by: str = ""
     berg_version: str = ""
@@ -121,6 +123,7 @@ class State:
     started_at: str = ""  # of the first attempt
     finished_at: str = ""
     synced_until: str = ""
+    history: list[list[str]] = field(default_factory=list)  # [state, when it began]; the newest HISTORY of them
     job: dict[str, Any] = field(default_factory=dict)  # Job.summary()
 
     @property
@@ -128,7 +131,12 @@ class State:
         return self.state in FINAL
 
     def to_json(self) -> str:
-        """As JSON that fits into an object's custom metadata: what is only shown, and long, is cut."""
+        """As JSON that fits into an object's custom metadata: what is only shown, and long, is cut.
+
+        A state that is new begins now: that goes into the history.
+        """
+        if not self.history or self.history[-1][0] != self.state:
+            self.history = [*self.history, [self.state, now()]][-HISTORY:]
         values = asdict(self)
         summary, params = values["job"], self.job.get("params", {})
         text = json.dumps(values)

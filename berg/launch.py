@@ -21,8 +21,10 @@ from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
 
-def prepare(config: Config, wishes: Wishes, folder: Path, sweep: int = 0) -> Plan:
-    """Check every wish and take the snapshot; raises BergError and leaves nothing behind.
+def prepare(
+    config: Config, wishes: Wishes, folder: Path, sweep: int = 0, code: snapshot.Snapshot | None = None
+) -> Plan:
+    """Check every wish and take the snapshot, unless there is one; raises BergError and leaves nothing behind.
 
     `sweep` is the number of a sweep's machines, 0 for a job on its own.
     """
@@ -36,9 +38,9 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: int = 0) -> Pla
         check_variable("--secret", key)
         if key in variables:
             raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
-    root = snapshot.find_root(folder)
+    root = code.root if code else snapshot.find_root(folder)
     script = wishes.install_script
-    if script and not (root / script).is_file():
+    if script and not code and not (root / script).is_file():
         raise BergError(f"--install-script {script} is not a file in {root}: give its path from there")
     name = job.check_name(wishes.name or job.new_name(root.name))
     job.check_name(job.machine_names(name, wishes.num_machines)[-1])
@@ -49,7 +51,7 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: int = 0) -> Pla
         image = pool.submit(offers.find_image, config, config.default_image, config.default_image_project)
         zones = pool.submit(offers.zones_with, config, shape, config.zones)
         checks = [pool.submit(check_bucket, config), pool.submit(check_free, config, name)]
-        taken = snapshot.take(root)
+        taken = code or snapshot.take(root)
         for check in checks:
             check.result()
         planned_zones = zones.result()
@@ -90,6 +92,7 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: int = 0) -> Pla
         group=region if grouped else "",
         max_restarts=wishes.max_restarts,
         restart_on_failure=wishes.restart_on_failure,
+        wishes=wishes.to_dict(),
         created_at=job.now(),
         created_by=config.user,
         berg_version=__version__,

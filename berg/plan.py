@@ -2,7 +2,8 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from berg import BergError
 from berg.code.snapshot import Snapshot
@@ -42,6 +43,10 @@ class Wishes:
     wait_for_capacity: bool = False
     max_restarts: int = 0
     restart_on_failure: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was given, for the job's metadata; values of secrets are not among it."""
+        return {key: value for key, value in asdict(self).items() if key not in ("cmd", "name")}
 
     @property
     def settings(self) -> dict[str, object]:
@@ -85,6 +90,14 @@ def check_variable(option: str, key: str) -> None:
         raise BergError(f"{option} {key!r} is not the name of a variable")
     if key.startswith(RESERVED):
         raise BergError(f"{option} {key}: names that begin with {', '.join(RESERVED)} are set by berg")
+
+
+def wishes_of(job: Job) -> Wishes:
+    """What a job was asked for with, without its name."""
+    known = {each.name for each in fields(Wishes)}
+    values = {key: value for key, value in job.wishes.items() if key in known}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Wishes(**values, cmd=job.cmd if job.kind == "job" else None)
 
 
 @dataclass

@@ -63,8 +63,9 @@ def test_a_job_of_another_name_or_of_a_newer_berg_is_refused():
 
 
 def test_unknown_fields_of_a_state_are_passed_over():
-    text = json.dumps({**json.loads(job.State(state="RUNNING").to_json()), "later": 1})
-    assert job.state_from_json(text) == job.State(state="RUNNING")
+    state = job.State(state="RUNNING")
+    text = json.dumps({**json.loads(state.to_json()), "later": 1})
+    assert job.state_from_json(text) == state
     assert [s for s in (*job.ACTIVE, *job.FINAL) if job.State(state=s).final] == list(job.FINAL)
 
 

@@ -42,6 +42,7 @@ class Snapshot:
     changed: list[str] = field(default_factory=list)  # "M path": modified, A new, D deleted
     left_out: list[str] = field(default_factory=list)  # "path (why)"
     submodules: dict[str, "Snapshot"] = field(default_factory=dict)
+    sent: dict[str, Any] | None = None  # what `send` returned when it was sent, of one that lies only in the bucket
 
     @property
     def dirty(self) -> bool:
@@ -221,6 +222,8 @@ def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n
     the objects. That is a hint: the bucket is asked whether it is still there, and so is the repo, whose history may
     have been rewritten since.
     """
+    if snapshot.sent:
+        return snapshot.sent
     prefix = f".berg/repos/{snapshot.repo_name}/"
     memory = snapshot.objects.parent / "sent.json"
     try:

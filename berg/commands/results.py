@@ -7,14 +7,15 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, config
-from berg.commands.terminal import json_option, name_argument, say
+from berg import BergError
+from berg.commands.terminal import json_option, name_argument, ready, say
+from berg.job import State
 
 LAST_LINES = 20  # of the log of a job that failed
 
 
-def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
-    """Follow a job to its end; returns the exit code that tells how it went."""
+def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> State | None:
+    """Follow a job to its end; returns its final state, None for a machine without a job."""
     from berg import jobs
     from berg.commands import tables
 
@@ -33,11 +34,16 @@ def watch(settings, name: str, quiet: bool = False, machine: str | None = None) 
         say(tables.left(name, f"berg tail {name}"))
         raise
     if state is None:
-        return 0
+        return None
     if quiet and state.state != "SUCCEEDED" and (lines := jobs.last_lines(settings, name, state.reason, LAST_LINES)):
         say(f"The end of the log (all of it: berg log {name}):\n{lines.decode(errors='replace').rstrip()}\n")
     say(tables.outcome(name, state))
-    return 0 if state.state == "SUCCEEDED" else state.exit_code or 1
+    return state
+
+
+def exit_code(state: State | None) -> int:
+    """The exit code that tells how a job went."""
+    return 0 if state is None or state.state == "SUCCEEDED" else state.exit_code or 1
 
 
 machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
@@ -52,7 +58,7 @@ def log(name: str, machine: str | None) -> None:
     \b
     berg log digits-1121-0930-x7k | grep loss
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import jobs
     from berg.commands import tables
 
@@ -73,7 +79,8 @@ def tail(name: str, machine: str | None) -> None:
     \b
     berg tail digits-1121-0930-x7k
     """
-    sys.exit(watch(config.load_ready(), name, machine=machine))
+    settings, name = ready(name)
+    sys.exit(exit_code(watch(settings, name, machine=machine)))
 
 
 @click.command()
@@ -92,7 +99,7 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     berg fetch digits-1121-0930-x7k
     berg fetch sweep1 ./sweep1 --watch
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import job, jobs
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket

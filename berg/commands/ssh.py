@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from berg import BergError, config
-from berg.commands.terminal import name_argument, say
+from berg.commands.terminal import name_argument, ready, say
 
 
 @click.command()
@@ -32,7 +32,7 @@ def ssh(name, command, forwards, no_command, terminal, agent, dry_run) -> None:
     berg ssh my-devbox -- nvidia-smi
     tar c data | berg ssh my-devbox -- tar x -C /root
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import ssh
 
     target = ssh.find_target(settings, name, say)
@@ -91,7 +91,7 @@ def sync(name: str, once: bool) -> None:
     berg sync my-devbox
     berg sync my-devbox --once && berg ssh my-devbox -- "cd code/digits && python train.py"
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import sync as pushing
 
     try:
@@ -111,7 +111,7 @@ def ip(name: str, internal: bool) -> None:
     \b
     ping $(berg ip digits-1121-0930-x7k)
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import jobs
 
     found = jobs.find(settings, name)

@@ -174,6 +174,29 @@ def outcome(name: str, state: job.State) -> str:
     return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True) + kept
 
 
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that people would say."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def counter(what: str, total: int):
+    """A function that shows on a terminal how many of `total` are done, where that are many."""
+
+    def tell(done: int) -> None:
+        if total > 100 and sys.stderr.isatty() and (done == total or done % 50 == 0):
+            click.echo(f"\r{what}: {done:,} of {total:,} ", nl=done == total, err=True)
+
+    return tell
+
+
 def sending(done: int, size: int) -> None:
     """One line on a terminal that grows with what was sent; what is sent at once needs none."""
     if size > 4 << 20 and sys.stderr.isatty():

@@ -6,7 +6,7 @@ from berg import config
 
 # Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
 SECTIONS = {
-    "Jobs": ("run", "list", "kill"),
+    "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch",),
     "Watching": ("log", "tail"),
@@ -39,8 +39,22 @@ def complete_names(ctx, param, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def ready(name: str):
+    """Settings that are complete, and a name for which `@` or `-` may have stood: my latest job's."""
+    settings = config.load_ready()
+    from berg import records
+
+    return settings, records.resolve(settings, name)
+
+
 def name_argument(**options):
     return click.argument("name", metavar="NAME", shell_complete=complete_names, **options)
+
+
+def given(ctx, options: dict) -> dict:
+    """Those options that stand on the command line."""
+    there = click.core.ParameterSource.COMMANDLINE
+    return {key: value for key, value in options.items() if ctx.get_parameter_source(key) is there}
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
