@@ -14,7 +14,7 @@ from berg import BergError, job, jobs
 from berg.code import snapshot
 from berg.config import Config
 from berg.google import secret
-from berg.google.mirror import side_by_side
+from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Listed
 from berg.jobs import Entry
 
