@@ -14,7 +14,7 @@ def bypass_proxies() -> None:
     """Let all that asks over HTTP from here, children included, reach what is near without the proxy that is set."""
     old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     hosts = [host for host in old.split(",") if host]
-    if old.strip() != "*":
+    if old.strip() != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*hosts, *NEAR]))
 
 

@@ -36,7 +36,7 @@ def bypass_proxies():
     old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     near = ["localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata", "169.254.169.254"]
     near.append(METADATA.split("/")[2].partition(":")[0])
-    if old.strip() != "*":
+    if old.strip() != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
         hosts = [host for host in old.split(",") if host] + near
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
 
