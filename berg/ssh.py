@@ -38,6 +38,10 @@ COMING = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 Say = Callable[[str], None]
 
 
+class NoServer(BergError):
+    """The machine will never be reached by ssh."""
+
+
 @dataclass
 class Target:
     """A machine that can be logged in to."""
@@ -193,7 +197,7 @@ def reach(config: Config, job_name: str, machine: Machine, key: str) -> Target |
         ) from None
     if not keys:
         why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
-        raise BergError(f"the machine {name} runs no ssh server; {why}")
+        raise NoServer(f"the machine {name} runs no ssh server; {why}")
     is_new = places.of(machine.place).let_in(config, machine, metadata_line(config, key))
     if is_new is None:
         return None

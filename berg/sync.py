@@ -47,7 +47,7 @@ def checkout_on(config: Config, machine: str, repo_name: str, sockets: Path, say
         try:
             target = ssh.find_target(config, machine, say)
         except BergError as error:
-            if is_gone(config, machine):
+            if isinstance(error, ssh.NoServer) or is_gone(config, machine):
                 raise Gone(error.message) from None
             raise
         return multiplex(ssh.options(config, target), sockets), ssh.destination(config, target)

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from berg.local.machines import sshd
 needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
 SOMEBODY = "anna:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkyVZ1H5v2hUq0b2cXj0cN2mE9mJc2aZ1oUe6yM2cXk anna@laptop"
 KEY = "google_compute_engine"
+PORT = sshd.PORT if os.geteuid() == 0 else sshd.USER_PORT
 WISH, SECRET = 'it\'s "a b"\n$HOME `id` \\ ü', "nobody reads this"
 OWN = {
     "HOSTNAME",
@@ -186,7 +188,7 @@ def test_a_terminal(box, command):
         while text not in shown:
             shown += os.read(leader, 4096)
 
-    answered(b"# ")
+    answered(b"# " if os.geteuid() == 0 else b"$ ")
     os.write(leader, b"tty; echo $((6 * 7)); who | wc -l; exit 3\n")
     answered(b"\r\n42\r\n")
     assert b"/dev/pts/" in shown
@@ -200,7 +202,7 @@ def test_a_port_is_forwarded(box):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # Only the machine itself knows the name `box`.
-    process = box.start("ssh", "box", "-N", "-L", f"{port}:box:22")
+    process = box.start("ssh", "box", "-N", "-L", f"{port}:box:{PORT}")
 
     def banner() -> bytes:
         with socket.socket() as client:
@@ -245,6 +247,10 @@ def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(on_her_la
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": []}))
         with pytest.raises(BergError, match="box runs no ssh server"):
             target_of(box)
+        began = time.monotonic()
+        synced = box("sync", "box", "--once")
+        assert synced.returncode == 1 and "berg: the machine box runs no ssh server" in synced.stderr
+        assert time.monotonic() - began < 30
         box.bucket.write(name, b"{]")
         with pytest.raises(BergError, match="is damaged"):
             target_of(box)
@@ -349,7 +355,7 @@ def test_through_iap_where_a_machine_has_no_external_address(on_her_laptop, tmp_
     assert target.address not in " ".join(words)
     assert subprocess.run(words, capture_output=True, text=True).stdout == "box\n"
     assert (tmp_path / "said").read_text() == (
-        "compute start-iap-tunnel box 22 --listen-on-stdin --project berg-local "
+        f"compute start-iap-tunnel box {PORT} --listen-on-stdin --project berg-local "
         f"--zone {target.zone} --verbosity=warning"
     )
 
@@ -451,11 +457,12 @@ def test_the_include_goes_before_everything_and_a_linked_file_stays_linked(at_ho
 
 def test_where_nobody_can_ssh_the_status_says_why():
     """`berg local status` shows the limits that are found when the cloud starts."""
-    for sandbox in (machines.Sandbox(machines.PLAIN), machines.Sandbox(machines.OVERLAY, user=True)):
-        assert "Nobody can ssh into machines here: " in " ".join(machines.describe(sandbox, "")["limits"])
-    here = " ".join(machines.describe(machines.Sandbox(machines.OVERLAY), "")["limits"])
-    assert ("Nobody can ssh" in here) == bool(sshd.obstacle())
-    assert sshd.obstacle() in here
+    plain = " ".join(machines.describe(machines.Sandbox(machines.PLAIN), "")["limits"])
+    assert "Nobody can ssh into machines here: that takes namespaces" in plain
+    for user in (False, True):
+        here = " ".join(machines.describe(machines.Sandbox(machines.OVERLAY, user), "")["limits"])
+        assert ("Nobody can ssh" in here) == bool(sshd.obstacle(user))
+        assert sshd.obstacle(user) in here
 
 
 def test_host_keys_are_always_checked():

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -131,6 +132,8 @@ def open_to_ssh(member: Member) -> None:
     install_keys(member.machine.instance().get("attributes", {}).get("ssh-keys", ""))
     if not Path("/etc/ssh/sshd_config").exists():  # no server, or none that may run here
         return
+    if found := re.search(r"^Port\s+(\d+)", Path("/etc/ssh/sshd_config").read_text(), re.M):
+        node.ssh_port = int(found[1])
     drop_in = Path("/etc/ssh/sshd_config.d")
     if shutil.which("systemctl") and drop_in.is_dir():  # Google's images forbid root
         (drop_in / "00-berg.conf").write_text("PermitRootLogin prohibit-password\n")
@@ -239,9 +242,12 @@ def introduce(member: Member, variables: dict[str, str]) -> None:
     if len(nodes) == 1:
         return
     add_lines(SSH / "authorized_keys", [nodes[0].node_key])
-    add_lines(SSH / "known_hosts", [f"{n.name},{n.internal_ip} {key}" for n in nodes for key in n.host_keys])
-    settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  IdentityFile {NODE_KEY}"]
-    add_lines(SSH / "config", [*settings, "  StrictHostKeyChecking yes"])
+    port = nodes[0].ssh_port  # they are of one image
+    form = "{}" if port == 22 else f"[{{}}]:{port}"
+    hosts = [(f"{form.format(n.name)},{form.format(n.internal_ip)}", n.host_keys) for n in nodes]
+    add_lines(SSH / "known_hosts", [f"{host} {key}" for host, keys in hosts for key in keys])
+    settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  Port {port}"]
+    add_lines(SSH / "config", [*settings, f"  IdentityFile {NODE_KEY}", "  StrictHostKeyChecking yes"])
     with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
         file.writelines(f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name)
 

@@ -77,7 +77,11 @@ start_sshd() {
         rm -f $key
         ssh-keygen -q -t ed25519 -N '' -C "root@$machine_name" -f $key
     fi
-    exec /usr/sbin/sshd -D -E /run/sshd.log
+    [[ -e /etc/ssh/passwd ]] || exec /usr/sbin/sshd -D -E /run/sshd.log
+    # In a user namespace the server must not be root; see sshd.py.
+    exec unshare --mount bash -c '
+        for name in passwd group shadow; do mount --bind /etc/ssh/$name /etc/$name || exit; done
+        exec unshare --user --map-user=1000 --map-group=1000 /usr/sbin/sshd -D -E /run/sshd.log'
 }
 
 say() { # MESSAGE: one line on the console, as the guest environment of Google's images writes it

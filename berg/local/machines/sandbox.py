@@ -127,7 +127,7 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
     if sandbox.files != PLAIN:
         runs_sshd = not ssh_obstacle(sandbox) and machine.address != LOCALHOST
         variables = {name: value for name, value in environment(machine).items() if name not in ("HOME", "TERM")}
-        sshd.prepare(folder, machine.address, variables, runs_sshd)
+        sshd.prepare(folder, machine.address, variables, runs_sshd, sandbox.user)
     if sandbox.files == BIND:
         own_root(machine, root / "root")
     elif sandbox.files == PLAIN:
@@ -169,9 +169,7 @@ def write_system_files(machine: Machine) -> None:
 
 def ssh_obstacle(sandbox: Sandbox) -> str:
     """Why machines run no ssh server here; "" if they do."""
-    missing = "that takes namespaces" if sandbox.files == PLAIN else ""
-    missing = missing or ("that takes a root outside of user namespaces" if sandbox.user else "")
-    return sshd.obstacle() or missing
+    return "that takes namespaces" if sandbox.files == PLAIN else sshd.obstacle(sandbox.user)
 
 
 def own_root(machine: Machine, root: Path) -> None:
@@ -369,7 +367,8 @@ def describe(sandbox: Sandbox, reason: str) -> dict:
     if sandbox.user:
         limits.append(
             "Without root, apt-get does not work in machines (the system's files belong to nobody there), and "
-            "metadata servers do not answer on port 80 (GCE_METADATA_HOST tells the port that does)."
+            "metadata servers do not answer on port 80 (GCE_METADATA_HOST tells the port that does). Who logs in by "
+            "ssh, on port 2222, has the number 1000 instead of 0."
         )
     if obstacle := ssh_obstacle(sandbox):
         limits.append(f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work.")
