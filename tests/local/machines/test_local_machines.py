@@ -14,6 +14,7 @@ from local_machines import LEARNING, Client, until
 
 from berg.local import control
 from berg.local.machines import sandbox as machines
+from berg.local.machines import sshd
 
 ABLE = [
     pytest.param(machines.Sandbox(machines.OVERLAY, os.geteuid() != 0), id="overlay"),
@@ -360,3 +361,27 @@ def test_control_is_light():
     code = "import sys; import berg.local.control; print('aiohttp' in sys.modules, 'asyncio' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_who_has_the_key_logs_in_with_and_without_root(tmp_path, sandbox):
+    """Without root the server is another user's in a user namespace, and listens on a port above 1023."""
+    if obstacle := machines.ssh_obstacle(sandbox):
+        pytest.skip(f"no ssh into such machines here: {obstacle}")
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    public = key.with_suffix(".pub").read_text().strip()
+    script = f"#!/bin/bash\nmkdir -pm 700 /root/.ssh\necho '{public}' >/root/.ssh/authorized_keys\n"
+    address = "127.73.0.9"
+    machine = machines.Machine(tmp_path / "box", "box", address, 9, None, script)
+    process = machines.boot(machine, sandbox)
+    port = sshd.USER_PORT if sandbox.user else sshd.PORT
+    options = ["StrictHostKeyChecking=no", f"UserKnownHostsFile={tmp_path}/known", "BatchMode=yes", f"Port={port}"]
+    ssh = ["ssh", "-q", "-F", "/dev/null", "-i", key, *(word for each in options for word in ("-o", each))]
+    try:
+        look = [*ssh, "-tt", f"root@{address}", "hostname; id -un; touch /root/mine; tty; exit 4"]
+        done = until(lambda: (done := subprocess.run(look, capture_output=True)).returncode != 255 and done, "a login")
+        assert done.returncode == 4 and done.stdout.startswith(b"box\r\nroot\r\n/dev/pts/"), done.stdout
+        assert machines.own_root_of(machine.folder, sandbox).joinpath("mine").stat().st_uid == os.geteuid()
+    finally:
+        asyncio.run(machines.shut_down(machine.folder, sandbox, 0))
+        process.wait()
