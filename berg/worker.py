@@ -145,7 +145,9 @@ def meet(attempt: Attempt) -> None:
 
 def introduce(attempt: Attempt) -> None:
     """Tell this machine, and who logs in to it, of the job and its machines."""
-    ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
+    values = environment(attempt).items()
+    # Boot named what is near to this process alone.
+    ours = {key: value for key, value in values if os.environ.get(key) != value or key.lower() == "no_proxy"}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
     cluster.introduce(attempt.member, ours)
 
