@@ -21,14 +21,14 @@ setup(
         "click>=8.1",
         "GitPython>=3.1.40",
         "google-auth>=2.30",
-        "google-cloud-compute>=1.19",
+        "google-cloud-compute>=1.57",
         "google-cloud-storage>=2.18",
         "requests>=2.31",
         "watchfiles>=0.21",  # inotify, FSEvents and their like, for berg sync
     ],
     extras_require={
         # The embedded cloud: a web server, and Google's discovery documents to check requests against.
-        "local": ["aiohttp>=3.9", "google-api-python-client>=2.150"],
+        "local": ["aiohttp>=3.9", "google-api-python-client>=2.202"],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.5",

@@ -270,6 +270,12 @@ def test_stockout_and_quota_name_every_zone(berg, cloud):
     refused(berg, *p100, says=("NVIDIA_P100_GPUS", "Limit: 1.0", "us-central1", "quotas"))
     counts = cloud.call("GET", "/_berg/requests")["counts"]
     assert counts["compute.instances.insert"] == 3, "a quota of the region holds in all of its zones"
+    quota["message"] = "Quota 'CPUS_ALL_REGIONS' exceeded.  Limit: 32.0 globally."
+    cloud.fault("compute.instances.insert", operation_error=quota)
+    elsewhere = ("--zone", "us-central1-c", "--zone", "us-west1-b")
+    refused(berg, *p100[:-1], *elsewhere, "true", says=("quota of the whole project", "Limit: 32.0 globally"))
+    counts = cloud.call("GET", "/_berg/requests")["counts"]
+    assert counts["compute.instances.insert"] == 4, "a quota of the project holds in all regions"
 
 
 def test_a_machine_that_lives_although_its_creation_failed(berg, cloud):

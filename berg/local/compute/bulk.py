@@ -11,11 +11,13 @@ import uuid
 
 from berg.local.call import Call
 from berg.local.compute import catalog, checks, power
+from berg.local.compute.fields import honoured
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Instance
 from berg.local.errors import ApiError
 
 MOST = 5000
+HONOURED = ("count", "minCount", "namePattern", "perInstanceProperties", "instanceProperties", "locationPolicy")
 
 
 async def bulk_insert(compute: Compute, call: Call) -> dict:
@@ -23,8 +25,7 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
     region = call.params.get("region") or catalog.ZONES[call.params["zone"]]
     scope = f"regions/{region}" if "region" in call.params else f"zones/{call.params['zone']}"
-    if body.get("sourceInstanceTemplate"):
-        raise checks.missing("resource.sourceInstanceTemplate")
+    honoured("resource", body, HONOURED)
     if any(each.get("hostname") for each in body.get("perInstanceProperties", {}).values()):
         raise checks.missing("resource.perInstanceProperties[].hostname")
     properties = body.get("instanceProperties", {})

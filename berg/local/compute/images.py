@@ -27,10 +27,7 @@ from berg.local.compute.state import Compute
 from berg.local.errors import ApiError
 
 MOST_GB = 65536
-DISK = (
-    *("kind", "type", "mode", "source", "deviceName", "boot", "autoDelete", "initializeParams", "interface"),
-    "diskSizeGb",
-)
+DISK = ("kind", "type", "mode", "source", "deviceName", "boot", "autoDelete", "initializeParams", "interface")
 NEW_DISK = ("sourceImage", "diskSizeGb", "diskType", "diskName", "labels", "description")
 IMAGE = ("name", "family", "description", "labels", "sourceImage", "sourceDisk", "diskSizeGb", "kind", "sourceType")
 
@@ -98,6 +95,8 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
             raise invalid(f"{field}[{index}].boot", str(bool(disk.get("boot"))).lower(), why)
         if index and disk.get("type") != "SCRATCH":
             raise missing(f"{field}[{index}], a second persistent disk,")
+    if disks[0].get("mode") == "READ_ONLY":
+        raise invalid(f"{field}[0].mode", "READ_ONLY", "A boot disk must be attached in READ_WRITE mode.")
     if disks[0].get("type") == "SCRATCH":
         raise invalid(f"{field}[0].type", "SCRATCH", "A boot disk must be a persistent disk.")
     return disks[0]

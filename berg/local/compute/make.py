@@ -68,7 +68,7 @@ def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tupl
                 "index": 0,
                 "boot": True,
                 "autoDelete": given.get("autoDelete", False),
-                "interface": "SCSI",
+                "interface": given.get("interface", "SCSI"),
                 "diskSizeGb": str(size),
                 "architecture": "X86_64",
             },

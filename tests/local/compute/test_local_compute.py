@@ -336,6 +336,8 @@ REFUSED = {
         400,
         "[hyperdisk-balanced] features are not compatible",
     ),
+    "read-only boot disk": ({"disks": [{**BOOT, "mode": "READ_ONLY"}]}, 400, "READ_WRITE mode"),
+    "a size beside the parameters": ({"disks": [{**BOOT, "diskSizeGb": "20"}]}, 501, "disks[0].diskSizeGb"),
     "encrypted disk": ({"disks": [{**BOOT, "diskEncryptionKey": {"rawKey": "x"}}]}, 501, "diskEncryptionKey"),
     "two accounts": ({"serviceAccounts": [{"email": "default"}] * 2}, 400, "At most one service account"),
     "bare scope": ({"serviceAccounts": [{"email": "default", "scopes": ["cloud-platform"]}]}, 400, "scopes[0]"),
