@@ -23,7 +23,9 @@ KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of 
 BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 GOING = ("STOPPING", *OFF)
-STARTUP_LINE = re.compile(r"startup-script: (.*)")  # on the serial console, among the kernel's lines
+# What boot.py says on the serial console, among the kernel's lines: as startup script of the old guest agent, of the
+# new one, and as a unit.
+STARTUP_LINE = re.compile(r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )([^\r\n]*)', re.M)
 BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup scripts."  # there, too
 HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only the log has every line
 

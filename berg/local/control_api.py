@@ -30,6 +30,7 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/stockout", set_stockout),
         ("POST", "/_berg/settings", change_settings),
         ("POST", "/_berg/instances/{name}/preempt", preempt),
+        ("POST", "/_berg/instances/{name}/maintain", maintain),
         ("POST", "/_berg/instances/{name}/crash", crash),
         ("POST", "/_berg/instances/{name}/cut", cut),
     ]
@@ -115,7 +116,11 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
-    return power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"))
+    return power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"), body.get("notice"))
+
+
+async def maintain(cloud: Cloud, name: str, body: dict) -> dict:
+    return power.maintain(cloud.compute, cloud.compute.find(name), body.get("notice", 3600))
 
 
 async def crash(cloud: Cloud, name: str, body: dict) -> dict:
