@@ -25,6 +25,8 @@ from berg.machine import boot, cluster, crew, idle
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
+    MAINTAINED,
+    PREEMPTED,
     SHUT_DOWN,
     Attempt,
     Ended,
@@ -239,7 +241,13 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
                 reason = "; ".join(filter(None, [reason, *missing]))
     until = attempt.results.synced_until
     if again:
-        reason += "; the job begins anew where there is capacity"
+        maintained = attempt.outcome == MAINTAINED  # this machine comes back, and that is none of the restarts it has
+        reason += (
+            "; it comes back, and the job begins anew"
+            if maintained
+            else "; the job begins anew where there is capacity"
+        )
+        attempt.state.restarts -= maintained
         attempt.write_state(state="SUBMITTED", ending="", exit_code=None, reason=reason, synced_until=until)
     else:
         if attempt.leads and attempt.job.secrets and not attempt.sweep:

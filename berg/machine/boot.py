@@ -33,6 +33,7 @@ METADATA = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.intern
 FLAVOR = {"Metadata-Flavor": "Google"}
 CONSOLE_LINE = 8000  # bytes; the reader of a startup script's output gives up at a line of 64 KB
 FORBIDDEN_SECONDS = 900  # for which 403 may pass: what was granted a moment ago counts after minutes
+LOCKED_SECONDS = 600  # for which other packages may be installed while a machine boots for the first time
 SYSTEMD = Path("/run/systemd/system")
 UNIT = """\
 [Unit]
@@ -223,8 +224,13 @@ def install_packages(machine, python, wheel):
     if not shutil.which("git") or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode:
         packages = ["git", "python3-venv", "python3-pip"]
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-        subprocess.run(["apt-get", "update", "-q"], env=environment)
-        subprocess.run(["apt-get", "install", "-q", "-y", *packages], env=environment, check=True)
+        # The image's own first boot may install packages, too, and hold the locks: of lists, which nobody waits for, and
+        # of dpkg.
+        until = time.monotonic() + LOCKED_SECONDS
+        while subprocess.run(["apt-get", "update", "-q"], env=environment).returncode and time.monotonic() < until:
+            time.sleep(5)
+        wait = f"DPkg::Lock::Timeout={LOCKED_SECONDS}"
+        subprocess.run(["apt-get", "-o", wait, "install", "-q", "-y", *packages], env=environment, check=True)
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(BERG / "venv")], check=True)
     subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
@@ -297,6 +303,7 @@ def hand_over():
     except (OSError, subprocess.CalledProcessError) as error:
         console(f"systemd does not take berg's unit ({error}); going on without it")
         return False
+    console("Going on as a unit of systemd's: systemctl status berg")
     return True
 
 
@@ -313,7 +320,10 @@ def keep_packages():
 def main():
     bypass_proxies()
     if sys.argv[1:] == ["work"] or not hand_over():
-        work()
+        try:
+            work()
+        finally:
+            console("berg's startup script has ended")
 
 
 def work():

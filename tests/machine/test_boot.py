@@ -109,3 +109,30 @@ def test_systemd_takes_the_unit(tmp_path):
     ran = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
     about_it = [line for line in (ran.stdout + ran.stderr).splitlines() if str(unit) in line or "berg.service" in line]
     assert about_it == [], about_it
+
+
+def test_a_job_of_one_machine_goes_on_after_maintenance(berg):
+    run(berg, "kept-on", f"[ $BERG_ATTEMPT = 1 ] || {{ ls $BERG_RESULTS_DIR; exit 0; }}; {ENDLESS}")
+    wait_for(lambda: "\nup\n" in berg.log("kept-on"))
+    berg.cloud.call("POST", "/_berg/instances/kept-on/maintain", {"notice": 3})
+    wait_for(lambda: berg.state("kept-on")["state"] == "SUCCEEDED", 90)
+    state = berg.state("kept-on")
+    assert state["attempt"] == 2 and state["restarts"] == 0
+    assert "within the hour, to maintain its host" in berg.log("kept-on") and "\nlate\n" in berg.log("kept-on")
+
+
+def test_a_cluster_ends_with_the_maintenance_as_its_reason(berg):
+    run(berg, "pair", ENDLESS, "-m", "2")
+    wait_for(lambda: "\nup\n" in berg.log("pair"))
+    berg.cloud.call("POST", "/_berg/instances/pair-0/maintain", {"notice": 1})
+    wait_for(lambda: berg.state("pair")["state"] == "FAILED", 60)
+    assert "to maintain its host" in berg.state("pair")["reason"]
+
+
+def test_rights_that_come_late_are_waited_for(berg):
+    """What `berg init` granted a moment ago counts after minutes; until then everything is forbidden."""
+    berg.cloud.fault("storage.objects.get", match=".whl?alt=media", status=403, times=4)
+    berg.cloud.fault("compute.instances.delete", status=403, times=3)
+    run(berg, "early", "echo ran")
+    wait_for(lambda: berg.state("early")["state"] == "SUCCEEDED", 60)
+    wait_for(lambda: "early" not in berg.machines(), 60)
