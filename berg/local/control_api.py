@@ -108,11 +108,15 @@ async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
 async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
     settings = cloud.compute.settings if cloud.compute else None
     for key, value in body.items():
-        holder = cloud.storage if key == "write_interval" else settings
+        holder = {"write_interval": cloud.storage, "grant_delay": cloud.iam}.get(key, settings)
         if not hasattr(holder, key):
             raise ApiError(400, "invalid", f"Unknown setting: {key}")
         setattr(holder, key, float(value))
-    return {**(vars(settings) if settings else {}), "write_interval": cloud.storage.write_interval}
+    return {
+        **(vars(settings) if settings else {}),
+        "write_interval": cloud.storage.write_interval,
+        "grant_delay": cloud.iam.grant_delay,
+    }
 
 
 async def preempt(cloud: Cloud, name: str, body: dict) -> dict:

@@ -224,8 +224,8 @@ def install_packages(machine, python, wheel):
     if not shutil.which("git") or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode:
         packages = ["git", "python3-venv", "python3-pip"]
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-        # The image's own first boot may install packages, too, and hold the locks: of lists, which nobody waits for, and
-        # of dpkg.
+        # The first boot of an image may install packages, too, and hold the locks: that of the lists, for which apt-get
+        # does not wait, and that of dpkg.
         until = time.monotonic() + LOCKED_SECONDS
         while subprocess.run(["apt-get", "update", "-q"], env=environment).returncode and time.monotonic() < until:
             time.sleep(5)
