@@ -49,6 +49,7 @@ def measure(repeats: int) -> list[Result]:
         f"of class B. Measured once, the hour from {SECONDS} seconds of it."
     )
     log, results, state, laptop = 1800, 360 * FILES, 120, 3600
+    most = log + results + state + laptop + 300
     targets = [
         Target("operations of class A of a job that does nothing", quiet[0], 30, "requests"),
         Target(

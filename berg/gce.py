@@ -34,7 +34,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     scheduling: dict[str, Any] = {
         "maxRunDuration": {"seconds": str(plan.machine_seconds)},
         "instanceTerminationAction": "DELETE",
-        "automaticRestart": False,
+        "automaticRestart": plan.job.is_restarted and not plan.spot,
     }
     if plan.spot:
         scheduling["provisioningModel"] = "SPOT"

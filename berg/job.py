@@ -70,6 +70,11 @@ class Job:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
+    @property
+    def is_restarted(self) -> bool:
+        """Whether Google starts its machine again, with its disk, after maintaining the host: a job of one machine."""
+        return self.num_machines == 1 and not self.sweep and not self.group
+
     def summary(self) -> dict[str, Any]:
         """What a list shows of the job; it travels with every state."""
         return {

@@ -23,8 +23,11 @@ KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of 
 BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 GOING = ("STOPPING", *OFF)
-STARTUP_LINE = re.compile(r"startup-script: (.*)")  # on the serial console, among the kernel's lines
+# What boot.py says on the serial console, among the kernel's lines: as startup script of the old guest agent, of the
+# new one, and as a unit.
+STARTUP_LINE = re.compile(r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )([^\r\n]*)', re.M)
 BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup scripts."  # there, too
+HANDED_OVER, UNIT_ENDED = "Going on as a unit of systemd's", "berg's startup script has ended"  # boot.py's words
 HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only the log has every line
 
 
@@ -134,7 +137,9 @@ def conclude(
 def last_words(config: Config, machine: Machine) -> str:
     """The last lines of a machine's startup script if that has ended, "" if it runs or has yet to begin."""
     output = places.of(machine.place).console(config, machine)
-    return " | ".join(STARTUP_LINE.findall(output)[-4:]) or "…" if output.rfind(ENDED) > output.rfind(BEGAN) else ""
+    began = output.rfind(BEGAN)
+    ended = UNIT_ENDED if output.rfind(HANDED_OVER) > began else ENDED
+    return " | ".join(STARTUP_LINE.findall(output)[-4:]) or "…" if output.rfind(ended) > began else ""
 
 
 def overview(config: Config, user: str | None, prefix: str = "") -> list[Entry]:

@@ -25,6 +25,8 @@ from berg.machine import boot, cluster, crew, idle
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
+    MAINTAINED,
+    PREEMPTED,
     SHUT_DOWN,
     Attempt,
     Ended,
@@ -41,7 +43,7 @@ def run(attempt: Attempt) -> None:
     """See a job through, from its metadata to the deletion of this machine (if it is not to take another job)."""
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
-        attempt.insist(attempt.machine.delete)
+        attempt.machine.insist_on_deletion()
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
     exit_code = None
@@ -67,7 +69,7 @@ def run(attempt: Attempt) -> None:
     except BergError as error:
         state, reason = "FAILED", error.message
     except Exception as error:
-        traceback.print_exc()  # to the serial console
+        boot.console(traceback.format_exc())
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
     if attempt.outcome == SHUT_DOWN:
         with contextlib.suppress(OSError, ValueError):  # its metadata may tell whose doing it is
@@ -205,7 +207,10 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
         if in_cluster and attempt.leads:
             attempt.insist(lambda: cluster.delete_others(attempt.member))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
-        attempt.insist(attempt.machine.delete)
+        attempt.machine.insist_on_deletion()
+    elif attempt.state.state == "SUBMITTED" and attempt.outcome == PREEMPTED:
+        with contextlib.suppress(Exception):  # Google does it soon; this saves what is left of its notice
+            attempt.machine.delete(alone=True)
 
 
 def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> None:
@@ -216,7 +221,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
         cluster.announce(attempt.member, phase="FAILED", reason=reason)
     seconds = attempt.gone_at - time.monotonic()
     with ThreadPoolExecutor() as pool:
-        pool.submit(attempt.log.finish, print, seconds)
+        pool.submit(attempt.log.finish, boot.console, seconds)
         left = attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble), seconds)
     for path, why in left.items():
         attempt.say(f"Not in the bucket: {path}: {why}")
@@ -225,7 +230,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
     if attempt.leads:
         how = "begins anew on another machine" if again else state
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
-    attempt.log.finish(print, attempt.gone_at - time.monotonic())
+    attempt.log.finish(boot.console, attempt.gone_at - time.monotonic())
     if in_cluster:
         cluster.announce(attempt.member, uploaded="yes", lost=mirror.tell(left))
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
@@ -238,7 +243,13 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> Non
                 reason = "; ".join(filter(None, [reason, *missing]))
     until = attempt.results.synced_until
     if again:
-        reason += "; the job begins anew where there is capacity"
+        maintained = attempt.outcome == MAINTAINED  # this machine comes back, and that is none of the restarts it has
+        reason += (
+            "; it comes back, and the job begins anew"
+            if maintained
+            else "; the job begins anew where there is capacity"
+        )
+        attempt.state.restarts -= maintained
         attempt.write_state(state="SUBMITTED", ending="", exit_code=None, reason=reason, synced_until=until)
     else:
         if attempt.leads and attempt.job.secrets and not attempt.sweep:
@@ -253,9 +264,9 @@ def leave(attempt: Attempt, why: str) -> None:
     attempt.stop_mirrors()
     if attempt.read_state().final:  # else another worker has the job, and its results
         attempt.results.finish(attempt.say, attempt.gone_at - time.monotonic())
-        attempt.log.finish(print, attempt.gone_at - time.monotonic())
+        attempt.log.finish(boot.console, attempt.gone_at - time.monotonic())
     if not attempt.sweep:
-        attempt.insist(attempt.machine.delete)
+        attempt.machine.insist_on_deletion()
 
 
 @click.group()
@@ -286,7 +297,7 @@ def attempt_at(name: str, sweep: str = "") -> Attempt:
     except NoJob as error:
         machine = boot.Machine()
         machine.say(error.message)
-        machine.delete()
+        machine.insist_on_deletion()
         sys.exit()
 
 
@@ -322,4 +333,4 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         ending = attempt.state.ending  # it had seen the command end
         finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
     elif not sweep:
-        attempt.insist(attempt.machine.delete)
+        attempt.machine.insist_on_deletion()

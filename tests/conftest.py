@@ -245,7 +245,7 @@ def berg(cloud, bucket, repo, tmp_path):
     cloud.call("DELETE", "/_berg/requests")
     yield instance
     cloud.call("DELETE", "/_berg/faults")
-    cloud.call("POST", "/_berg/settings", {"delay": 0, "metadata_delay": 0})
+    cloud.call("POST", "/_berg/settings", {"delay": 0, "metadata_delay": 0, "grant_delay": 0})
     for machine in instance.machines().values():
         zone = machine["zone"].rpartition("/")[2]
         cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/{machine['name']}")

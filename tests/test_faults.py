@@ -564,3 +564,33 @@ def test_wishes_that_cannot_be(berg, options, says):
     ran = berg("run", "-g", "0", *options, "true")
     assert ran.returncode == 1 and says in ran.stderr, ran.stderr
     assert berg.objects() == {}
+
+
+# --- how machines go down
+
+
+@pytest.mark.parametrize("end", ["stop", "delete", "preempt", "maintain"])
+@fault("machine goes down as Google's do, its network after 2 s, with 6 s of last words", "1 2 4 6")
+def test_machine_goes_down(trial, end):
+    last = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; "
+    again = f"[ $BERG_ATTEMPT = 1 ] || {{ {trial.command(8)}; exit; }}; "
+    spot = ["--spot"] if end == "preempt" else []
+    trial.run(
+        f"{again if end in ('preempt', 'maintain') else ''}{last}{trial.command(8)}; while :; do sleep 0.1; done", *spot
+    )
+    trial.until("all written")
+    if end in ("preempt", "maintain"):
+        trial.power(end, notice=1)
+    else:
+        zone = trial.berg.state(trial.name)["zone"]
+        path = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
+        trial.berg.cloud.call(*(("DELETE", path) if end == "delete" else ("POST", f"{path}/stop")))
+    trial.check("SUCCEEDED" if end in ("preempt", "maintain") else "KILLED", 8)
+    assert trial.berg.objects(f"berg_results/{trial.name}/")[f"berg_results/{trial.name}/late"] == b"late\n"
+
+
+@fault("startup script started a second time", "1 2 4")
+def test_second_start(trial):
+    trial.run(trial.command(8, 0.2, then="python3 /root/berg/boot.py; python3 /root/berg/boot.py work"))
+    assert trial.check("SUCCEEDED", 8)["attempt"] == 1
+    assert trial.log().count("nothing to do") == 2

@@ -37,7 +37,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m berg.local", description="The embedded cloud.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--grace", type=float, default=30.0, help="seconds from SIGTERM to SIGKILL")
+    parser.add_argument(
+        "--grace", type=float, help="seconds from the power button to no power, instead of 30 (Spot) or 120"
+    )
     parser.add_argument("--delay", type=float, default=0.0, help="seconds that a machine takes to boot longer")
     parser.add_argument("--image", type=Path, help="keep the machines' image here, to share it")
     parser.add_argument("--end-machines", action="store_true", help="end what a killed server left, and exit")

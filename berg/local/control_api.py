@@ -30,6 +30,7 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/stockout", set_stockout),
         ("POST", "/_berg/settings", change_settings),
         ("POST", "/_berg/instances/{name}/preempt", preempt),
+        ("POST", "/_berg/instances/{name}/maintain", maintain),
         ("POST", "/_berg/instances/{name}/crash", crash),
         ("POST", "/_berg/instances/{name}/cut", cut),
     ]
@@ -107,15 +108,23 @@ async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
 async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
     settings = cloud.compute.settings if cloud.compute else None
     for key, value in body.items():
-        holder = cloud.storage if key == "write_interval" else settings
+        holder = {"write_interval": cloud.storage, "grant_delay": cloud.iam}.get(key, settings)
         if not hasattr(holder, key):
             raise ApiError(400, "invalid", f"Unknown setting: {key}")
         setattr(holder, key, float(value))
-    return {**(vars(settings) if settings else {}), "write_interval": cloud.storage.write_interval}
+    return {
+        **(vars(settings) if settings else {}),
+        "write_interval": cloud.storage.write_interval,
+        "grant_delay": cloud.iam.grant_delay,
+    }
 
 
 async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
-    return power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"))
+    return power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"), body.get("notice"))
+
+
+async def maintain(cloud: Cloud, name: str, body: dict) -> dict:
+    return power.maintain(cloud.compute, cloud.compute.find(name), body.get("notice", 3600))
 
 
 async def crash(cloud: Cloud, name: str, body: dict) -> dict:

@@ -100,13 +100,20 @@ def _guarded(cloud: Cloud, route: web.RouteDef) -> web.RouteDef:
 
 @web.middleware
 async def network(request: web.Request, handler: Callable) -> web.StreamResponse:
-    """Reset the connection of a machine that was taken off the network; its token tells which it is."""
+    """Reset the connection of a machine that is off the network; its token tells which it is."""
     token = request.headers.get("Authorization", "").rpartition(" ")[2]
-    instances = request.app[CLOUD].compute.instances.values()
-    if token and any(instance.cut and instance.token == token for instance in instances):
+    compute = request.app[CLOUD].compute
+    if not token or not (mine := [each for each in compute.instances.values() if each.token == token]):
+        return await handler(request)
+    if mine[0].cut or mine[0].network_down:
         cut(request)
         raise ConnectionResetError("this machine is off the network")
-    return await handler(request)
+    under_way = compute.connections.setdefault(token, set())
+    under_way.add(request.transport)
+    try:
+        return await handler(request)
+    finally:
+        under_way.discard(request.transport)
 
 
 # --- requests to the APIs

@@ -29,6 +29,8 @@ PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last resul
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
+MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most machines with GPUs, else a minute
+MAINTAINED = ("FAILED", "Google stopped the machine to maintain its host")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
@@ -192,12 +194,14 @@ class Attempt:
 
     def begins_anew(self) -> bool:
         """Whether another machine goes on with the job, after this one was taken away."""
+        if self.outcome == MAINTAINED and self.job.is_restarted:
+            return True
         others = self.job.group or self.sweep
         return self.machine_goes and bool(others) and self.state.restarts < self.job.max_restarts
 
     @property
     def machine_goes(self) -> bool:
-        return self.outcome in (PREEMPTED, SHUT_DOWN)
+        return self.outcome in (PREEMPTED, SHUT_DOWN, MAINTAINED)
 
     def runs_again(self, exit_code: int) -> bool:
         """Whether a command that ended is to run once more; counts its failures."""
@@ -306,7 +310,7 @@ class Attempt:
     def watch(self) -> None:
         """Wait for word from outside: it arrives through the machine's own metadata."""
         query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
-        etag = "0"
+        etag, warned = "0", False
         while not self.done.is_set():
             try:
                 content, headers = boot.request(boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1)
@@ -316,6 +320,9 @@ class Attempt:
                 continue
             if ending := self.ending_in(values):
                 self.stop(*ending)
+            if values.get("maintenanceEvent") == MAINTENANCE and not warned:
+                warned = True
+                self.say("Google is going to stop this machine, within the hour, to maintain its host")
             with contextlib.suppress(OSError):  # a full disk
                 cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
 
@@ -323,7 +330,9 @@ class Attempt:
         """How the job is to end, and why, if the metadata of this machine says so."""
         if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
             return "KILLED", f"killed by {killer}"
-        return PREEMPTED if values.get("preempted") == "TRUE" else None
+        if values.get("preempted") == "TRUE":
+            return PREEMPTED
+        return MAINTAINED if self.outcome == SHUT_DOWN and values.get("maintenanceEvent") == MAINTENANCE else None
 
     def become_reachable(self) -> None:
         try:

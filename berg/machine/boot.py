@@ -5,8 +5,14 @@ This file is the machine's startup script, as it is. It needs nothing but python
 library, takes everything from the machine's metadata, and ends in one of three ways: the worker saw the
 job through; the worker died, and a second one saved what was left; or neither was possible, and this
 script records that the job failed and deletes the machine itself.
+
+A startup script hears nothing when its machine goes down (its service has KillMode=process: systemd tells the
+script's runner only), and soon there is no network. So where there is systemd, the script makes a unit that runs
+this file a second time, with `work`, and ends. The unit hears SIGTERM at once, and the network stays until it has
+stopped.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -25,6 +31,31 @@ ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 BERG = ROOT / "berg"
 METADATA = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}/computeMetadata/v1/"
 FLAVOR = {"Metadata-Flavor": "Google"}
+CONSOLE_LINE = 8000  # bytes; the reader of a startup script's output gives up at a line of 64 KB
+FORBIDDEN_SECONDS = 900  # for which 403 may pass: what was granted a moment ago counts after minutes
+LOCKED_SECONDS = 600  # for which other packages may be installed while a machine boots for the first time
+SYSTEMD = Path("/run/systemd/system")
+UNIT = """\
+[Unit]
+Description=Runs a job, made by its startup script
+# The last results are uploaded when the machine goes down.
+Wants=network-online.target
+After=network-online.target nss-lookup.target
+# Nothing that upgrades packages is to restart it.
+RefuseManualStop=yes
+
+[Service]
+Type=simple
+ExecStart={python} {script} work
+# The first process is told, and tells its worker, which ends the command; whoever is left at the end is killed.
+KillMode=mixed
+TimeoutStopSec=600
+# A command that runs out of memory is not to take the worker with it.
+OOMPolicy=continue
+TasksMax=infinity
+LimitMEMLOCK=infinity
+StandardOutput=tty
+"""
 GOING = 60  # seconds in which a machine that was told to stop is gone
 TOLD: list = []  # when this script was told to stop, as it is when the machine stops
 CRASHES = 3  # of its worker, that a machine of a sweep survives
@@ -41,21 +72,37 @@ def bypass_proxies():
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
 
 
-def request(url, method="GET", data=None, headers=None, attempts=8):
-    """Content and headers of an answer; trouble that may pass is retried for about a minute."""
-    for attempt in range(1, attempts + 1):
+def console(text):
+    """Print for the serial console, in lines that its reader takes; a console that is gone takes nothing any more."""
+    mark = "berg: " if sys.argv[1:] == ["work"] else ""  # else the runner of startup scripts has its own
+    try:
+        for line in text.splitlines():
+            short = line.encode(errors="replace")[:CONSOLE_LINE].decode(errors="ignore")
+            print(mark + short, flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+
+
+def request(url, method="GET", data=None, headers=None, attempts=8, patience=0):
+    """Content and headers of an answer; trouble that may pass is retried for about a minute, 403 for `patience` s."""
+    attempt, until = 0, time.monotonic() + patience
+    while True:
+        attempt += 1
         try:
             call = urllib.request.Request(url, data=data, method=method, headers=headers or {})
             with urllib.request.urlopen(call, timeout=60) as answer:
                 return answer.read(), answer.headers
         except urllib.error.HTTPError as error:
-            if error.code not in (408, 429, 500, 502, 503, 504) or attempt == attempts:
+            if error.code == 403 and time.monotonic() < until:
+                console("403 Forbidden; rights that were granted just now take minutes. Trying again")
+            elif error.code not in (408, 429, 500, 502, 503, 504) or attempt >= attempts:
                 raise
         except OSError:
-            if attempt == attempts:
+            if attempt >= attempts:
                 raise
-        time.sleep(min(2**attempt * 0.25, 15))
-    raise ValueError("at least one attempt")
+        time.sleep(min(2 ** min(attempt, 8) * 0.25, 15))
 
 
 def metadata(path, default=None):
@@ -112,7 +159,7 @@ class Machine:
 
     def say(self, text):
         """One line for the serial console and for the job's log."""
-        print(text, flush=True)
+        console(text)
         try:
             with self.log.open("a", errors="replace") as file:
                 file.write("[berg] " + text + "\n")
@@ -121,7 +168,8 @@ class Machine:
 
     def call(self, url, method="GET", data=None, kind="application/json"):
         token = json.loads(metadata("instance/service-accounts/default/token"))["access_token"]
-        return request(url, method, data, {"Authorization": "Bearer " + token, "Content-Type": kind})
+        headers = {"Authorization": "Bearer " + token, "Content-Type": kind}
+        return request(url, method, data, headers, patience=FORBIDDEN_SECONDS)
 
     def object_url(self, name, upload=False):
         base = (self.endpoint or "https://storage.googleapis.com") + ("/upload" if upload else "")
@@ -131,14 +179,31 @@ class Machine:
         content, headers = self.call(self.object_url(name) + "?alt=media")
         return content, headers.get("x-goog-generation", "0")
 
-    def delete(self):
-        """Delete this machine, with the group that would replace it if it belongs to one."""
+    def delete(self, alone=False):
+        """Delete this machine, with the group that would replace it if it belongs to one and this is not `alone`."""
         base = self.endpoint or "https://compute.googleapis.com"
         path = f"/compute/v1/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
         owner = metadata("instance/attributes/created-by", default="")
-        if "/instanceGroupManagers/" in owner:
-            path = f"/compute/v1/projects/{self.project}/regions/{self.zone[:-2]}/instanceGroupManagers/{self.job}"
+        if "/instanceGroupManagers/" in owner and not alone:
+            region = self.zone.rpartition("-")[0]
+            path = f"/compute/v1/projects/{self.project}/regions/{region}/instanceGroupManagers/{self.job}"
         self.call(base + path + "?requestId=" + str(uuid.uuid4()), "DELETE")
+
+    def insist_on_deletion(self):
+        """Delete this machine whatever it takes. One that may not is turned off: then it costs its disk alone."""
+        pause = 1.0
+        while True:
+            try:
+                return self.delete()
+            except urllib.error.HTTPError as error:
+                self.say(f"The machine could not be deleted: {error}")
+                if error.code == 403:  # and was for a quarter of an hour
+                    self.say("It is turned off instead. Delete it: berg reap")
+                    subprocess.run(["poweroff"], check=False)
+            except Exception as error:
+                self.say(f"The machine could not be deleted: {error}")
+            time.sleep(pause)
+            pause = min(pause * 2, 60)
 
 
 def install(machine):
@@ -159,8 +224,13 @@ def install_packages(machine, python, wheel):
     if not shutil.which("git") or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode:
         packages = ["git", "python3-venv", "python3-pip"]
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-        subprocess.run(["apt-get", "update", "-q"], env=environment)
-        subprocess.run(["apt-get", "install", "-q", "-y", *packages], env=environment, check=True)
+        # The first boot of an image may install packages, too, and hold the locks: that of the lists, for which apt-get
+        # does not wait, and that of dpkg.
+        until = time.monotonic() + LOCKED_SECONDS
+        while subprocess.run(["apt-get", "update", "-q"], env=environment).returncode and time.monotonic() < until:
+            time.sleep(5)
+        wait = f"DPkg::Lock::Timeout={LOCKED_SECONDS}"
+        subprocess.run(["apt-get", "-o", wait, "install", "-q", "-y", *packages], env=environment, check=True)
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(BERG / "venv")], check=True)
     subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
@@ -202,7 +272,7 @@ def give_up(machine, reason):
             return
     except Exception as error:
         machine.say(f"The state could not be written: {error}")
-    machine.delete()
+    machine.insist_on_deletion()
 
 
 def save(machine, python, died):
@@ -215,8 +285,56 @@ def save(machine, python, died):
     return False
 
 
+def hand_over():
+    """Let systemd run this file as a unit of its own; whether it does."""
+    script, unit = BERG / "boot.py", SYSTEMD / "berg.service"
+    if not SYSTEMD.is_dir() or "BERG_ROOT" in os.environ:  # where a folder stands for /root, systemd is the host's
+        return False
+    try:
+        if not subprocess.run(["systemctl", "is-active", "--quiet", "berg"]).returncode:
+            console("Berg works on this machine already: nothing to do")
+            return True
+        BERG.mkdir(parents=True, exist_ok=True)
+        script.with_suffix(".new").write_bytes(Path(__file__).read_bytes())
+        script.with_suffix(".new").replace(script)
+        unit.write_text(UNIT.format(python=sys.executable, script=script))
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+        subprocess.run(["systemctl", "start", "--no-block", "berg"], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        console(f"systemd does not take berg's unit ({error}); going on without it")
+        return False
+    console("Going on as a unit of systemd's: systemctl status berg")
+    return True
+
+
+def keep_packages():
+    """Let no timer upgrade packages, or restart what uses them, under a job."""
+    folder = Path("/etc/apt/apt.conf.d")
+    try:
+        if folder.is_dir():
+            (folder / "99berg").write_text('APT::Periodic::Enable "0";\n')
+    except OSError:
+        pass  # not ours to write
+
+
 def main():
     bypass_proxies()
+    if sys.argv[1:] == ["work"] or not hand_over():
+        try:
+            work()
+        finally:
+            console("berg's startup script has ended")
+
+
+def work():
+    BERG.mkdir(parents=True, exist_ok=True)
+    lock = (BERG / "boot.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        console("Berg works on this machine already: nothing to do")
+        return
+    keep_packages()
     machine = Machine()
     machine.say(f"Starting on {machine.name} in {machine.zone}")
     arguments = ("sweep", machine.sweep) if machine.sweep else ("run", machine.job)

@@ -20,7 +20,7 @@ def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
     states = stored_states(machine, name).values()
     if all(state.final for state in states) and any(state.job.get("secrets") for state in states):
         secret.delete(settings_of(machine), name)
-    machine.delete()
+    machine.insist_on_deletion()
 
 
 def stored_states(machine: boot.Machine, sweep: str) -> dict[str, job.State]:

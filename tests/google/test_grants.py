@@ -124,6 +124,20 @@ def test_grants_survive_others_who_change_the_same_and_lost_answers(berg, cloud,
     assert all(fault["hits"] for fault in cloud.call("GET", "/_berg/faults")["faults"])
 
 
+def test_a_job_right_after_init_waits_for_its_rights(berg, cloud, init):
+    """Grants take minutes: until then all that the machine asks for is forbidden."""
+    cloud.call("POST", "/_berg/settings", {"grant_delay": 12})
+    assert init("-y").returncode == 0
+    ran = berg("run", "-g", "0", "-n", "early", "echo ran > $BERG_RESULTS_DIR/out")
+    assert ran.returncode == 0, ran.stderr
+    wait_for(lambda: berg.state("early")["state"] == "SUCCEEDED", 60)
+    wait_for(lambda: not berg.machines(), what="the end of the machine")
+    assert berg.objects("berg_results/early/")["berg_results/early/out"] == b"ran\n"
+    assert "403 Forbidden" in berg.log("early") or any(
+        each["status"] == 403 for each in cloud.call("GET", "/_berg/requests")["requests"]
+    )
+
+
 def test_all_kinds_of_jobs_end_well_as_that_account_and_it_may_do_no_more(berg, cloud, init):
     assert init("-y").returncode == 0
     wishes = ("run", "-g", "0", "-n")

@@ -3,8 +3,11 @@
 Transitions hold the lock of their instance: a deletion waits for a boot that has begun. sandbox.py does the work
 on the host; the server that is killed leaves its machines running, and `adopt` takes them over or calls them off.
 
+A machine that is to go down hears it as on Google: the power button (ACPI), and 30 s (Spot) or 120 s later no power. In
+a preemption `preempted` turns TRUE first, as long before the power button as `preemptionNoticeDuration` says.
+
 Not covered: suspend and resume, live migration, automatic restart after a crash. Spot machines are preempted only on
-demand.
+demand, and hosts maintained likewise.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from berg.local.compute.state import Compute, Instance
 from berg.local.machines import sandbox
 
 log = logging.getLogger("berg.local")
+
+GRACE_SPOT, GRACE = 30.0, 120.0  # seconds between the power button and the end of power
 
 
 def insert(compute: Compute, instance: Instance, disk: dict | None, operation: dict) -> None:
@@ -40,7 +45,7 @@ async def start(compute: Compute, instance: Instance, operation: dict) -> None:
     elif error := compute.shortage(instance):
         compute.finish(operation, error)
     else:
-        instance.preempted = False
+        instance.preempted, instance.maintenance = False, "NONE"
         compute.set_status(instance, "PROVISIONING")
         await boot(compute, instance, operation)
 
@@ -64,11 +69,13 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     image = None
     if not instance.plain_image and compute.image is not None:
         image = await asyncio.shield(compute.image)
+    instance.network_down = False
     compute.set_status(instance, "STAGING")
     await compute.open_address(instance.address)
     folder = compute.machine_folder(instance)
     script = instance.metadata(compute.common_metadata(instance.project)).get("startup-script")
-    machine = sandbox.Machine(folder, instance.name, instance.address, compute.metadata_port, image, script)
+    agent = "old" if instance.plain_image else "new"
+    machine = sandbox.Machine(folder, instance.name, instance.address, compute.metadata_port, image, script, agent)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
     while not sandbox.is_up(folder):
@@ -112,13 +119,15 @@ async def end_in_time(compute: Compute, instance: Instance, ends_at: float) -> N
 
 
 async def take_down(compute: Compute, instance: Instance, grace: float | None) -> None:
-    """SIGTERM, `grace` seconds, SIGKILL. Leaves the instance STOPPING: what it is next, the caller knows."""
+    """The power button, `grace` seconds, no power. Leaves the instance STOPPING: what it is next, the caller knows."""
     current = asyncio.current_task()
     for task in compute.watches.pop(instance.id, []):
         if task is not current:
             task.cancel()
     compute.set_status(instance, "STOPPING")
-    grace = compute.settings.grace if grace is None else grace
+    spot = instance.resource["scheduling"]["provisioningModel"] == "SPOT"
+    usual = compute.settings.grace if compute.settings.grace is not None else GRACE_SPOT if spot else GRACE
+    grace = usual if grace is None else grace
     await sandbox.shut_down(compute.machine_folder(instance), compute.sandbox, grace)
     process = compute.booted.pop(instance.id, None)
     if process is not None:
@@ -160,19 +169,51 @@ async def reset(compute: Compute, instance: Instance, operation: dict) -> None:
     compute.finish(operation)
 
 
-def terminate(compute: Compute, instance: Instance, kind: str, grace: float | None = None) -> dict:
-    """End an instance the way its termination action says, on Google's behalf."""
+def terminate(
+    compute: Compute, instance: Instance, kind: str, grace: float | None = None, notice: float = 0, end=None
+) -> dict:
+    """End an instance on Google's behalf in `notice` seconds: by `end`, or the way its termination action says."""
     operation = compute.operation_on(instance, kind)
-    end = delete if instance.resource["scheduling"].get("instanceTerminationAction") == "DELETE" else stop
-    compute.in_background(end(compute, instance, operation, grace))
+    if end is None:
+        end = delete if instance.resource["scheduling"].get("instanceTerminationAction") == "DELETE" else stop
+
+    async def in_time() -> None:
+        waited = 0.0
+        while waited < notice and compute.is_there(instance) and not compute.closing:
+            await asyncio.sleep(0.1)
+            waited += 0.1
+        await end(compute, instance, operation, grace)
+
+    compute.in_background(in_time())
     return operation
 
 
-def preempt(compute: Compute, instance: Instance, grace: float | None = None) -> dict:
-    """What Google does to a Spot machine: the metadata flag, the power button, 30 s, off."""
+def preempt(compute: Compute, instance: Instance, grace: float | None = None, notice: float | None = None) -> dict:
+    """What Google does to a Spot machine: the metadata flag, the notice it asked for, the power button, 30 s, off."""
     instance.preempted = True
     compute.save(instance)
-    return terminate(compute, instance, "compute.instances.preempted", grace)
+    asked = float(instance.resource["scheduling"].get("preemptionNoticeDuration", {}).get("seconds", 0))
+    notice = asked if notice is None else min(notice, asked)
+    return terminate(compute, instance, "compute.instances.preempted", grace, notice)
+
+
+def maintain(compute: Compute, instance: Instance, notice: float = 3600) -> dict:
+    """Maintain an instance's host: those that cannot move are told an hour before, stopped, and started elsewhere."""
+    if instance.resource["scheduling"]["onHostMaintenance"] == "MIGRATE":
+        return compute.finish(compute.operation_on(instance, "compute.instances.migrateOnHostMaintenance"))
+    instance.maintenance = "TERMINATE_ON_HOST_MAINTENANCE"
+    compute.save(instance)
+    return terminate(compute, instance, "compute.instances.terminateOnHostMaintenance", None, notice, move)
+
+
+async def move(compute: Compute, instance: Instance, operation: dict, grace: float | None) -> None:
+    async with compute.lock(instance):
+        if compute.is_there(instance) and instance.resource["status"] == "RUNNING":
+            await power_off(compute, instance, grace)
+            if instance.resource["scheduling"]["automaticRestart"]:
+                instance.maintenance = "NONE"
+                await power_on(compute, instance)
+    compute.finish(operation)
 
 
 def crash(compute: Compute, instance: Instance) -> None:
@@ -187,6 +228,14 @@ async def cut_off(compute: Compute, instance: Instance, cut: bool) -> None:
     await (compute.close_address if cut else compute.open_address)(instance.address)
 
 
+async def network_down(compute: Compute, instance: Instance) -> None:
+    """A machine that goes down has taken its network down: nothing of it comes or goes any more."""
+    instance.network_down = True
+    await compute.close_address(instance.address)
+    for transport in compute.connections.pop(instance.token, set()):
+        transport.abort()
+
+
 async def adopt(compute: Compute) -> None:
     """After a start of the server: take over machines that run, settle those that do not."""
     going_on = {group.deletion for group in compute.groups.values()}
@@ -196,7 +245,7 @@ async def adopt(compute: Compute) -> None:
     for instance in list(compute.instances.values()):
         folder = compute.machine_folder(instance)
         if instance.resource["status"] == "RUNNING" and sandbox.alive(folder, compute.sandbox):
-            if not instance.cut:
+            if not instance.cut and not instance.network_down:
                 await compute.open_address(instance.address)
             watch(compute, instance)
         elif instance.resource["status"] != "TERMINATED":
@@ -208,7 +257,8 @@ async def adopt(compute: Compute) -> None:
 
 
 async def close(compute: Compute) -> None:
-    """End every machine, before the server ends."""
+    """End every machine, before the server ends, in half a minute at most."""
     compute.closing = True
+    grace = min(GRACE_SPOT, GRACE if compute.settings.grace is None else compute.settings.grace)
     running = [i for i in compute.instances.values() if i.resource["status"] != "TERMINATED"]
-    await asyncio.gather(*(stop(compute, i, compute.operation_on(i, "stop")) for i in running))
+    await asyncio.gather(*(stop(compute, i, compute.operation_on(i, "stop"), grace) for i in running))

@@ -53,7 +53,9 @@ class Instance:
     needs: dict[str, int]  # quota metric -> amount
     plain_image: bool
     preempted: bool = False
+    maintenance: str = "NONE"  # what is to happen to its host
     cut: bool = False  # off the network
+    network_down: bool = False  # it took its network down itself, on its way out
     ends_at: float | None = None  # when maxRunDuration is over
     token: str = ""
     token_expires: float = 0
@@ -101,7 +103,7 @@ class Group:
 
 @dataclass
 class Settings:
-    grace: float = 30.0  # seconds between SIGTERM and SIGKILL
+    grace: float | None = None  # seconds between the power button and no power; None: as on Google
     delay: float = 0.0  # extra seconds in PROVISIONING
     boot: float = 1.0  # 0: machines are RUNNING without a process, to try many
     metadata_delay: float = 0.0  # seconds before the metadata server answers
@@ -140,6 +142,7 @@ class Compute:
         self.watches: dict[str, list[asyncio.Task]] = {}
         self.booted: dict[str, subprocess.Popen] = {}
         self.tasks: set[asyncio.Task] = set()
+        self.connections: dict[str, set[Any]] = {}  # token of a machine -> transports of its requests under way
         self.closing = False  # nothing is made any more
         self.load()
 

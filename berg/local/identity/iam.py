@@ -14,6 +14,7 @@ import base64
 import hashlib
 import json
 import random
+import time
 import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -48,6 +49,8 @@ def is_stale(sent: str | None, current: str) -> bool:
 class Iam:
     def __init__(self, folder: Path, projects: dict[str, dict], users: Callable[[], Collection[str]]):
         self.path, self.projects, self.users = folder / "iam.json", projects, users
+        self.grant_delay = 0.0  # seconds before a grant counts; what counts is not kept over a restart
+        self.granted: dict[tuple[str, str, str], float] = {}  # resource, role, member -> time.monotonic()
         empty: dict[str, dict[str, dict]] = {"accounts": {}, "roles": {}, "policies": {}}
         state = json.loads(self.path.read_text()) if self.path.exists() else empty
         self.accounts, self.roles, self.policies = state["accounts"], state["roles"], state["policies"]
@@ -107,9 +110,28 @@ class Iam:
     def set_policy(self, resource: str, policy: dict) -> dict:
         if is_stale(policy.get("etag"), self.policy(resource)["etag"]):
             raise aborted()
-        self.policies[resource] = {"bindings": self.checked(resource, policy)}
+        bindings = self.checked(resource, policy)
+        self.note(resource, self.bindings(resource), bindings)
+        self.policies[resource] = {"bindings": bindings}
         self.save()
         return self.policy(resource)
+
+    def note(self, resource: str, old: list[dict], new: list[dict]) -> None:
+        """Remember when a policy gave what it did not give before."""
+        had = {(each["role"], member) for each in old for member in each["members"]}
+        for each in new:
+            for member in each["members"]:
+                if (each["role"], member) not in had:
+                    self.granted[resource, each["role"], member] = time.monotonic()
+
+    def effective(self, resource: str, bindings: list[dict]) -> list[dict]:
+        """What counts of a policy by now: grants take minutes on Google, here `grant_delay` seconds."""
+        since = time.monotonic() - self.grant_delay
+
+        def counts(role: str, member: str) -> bool:
+            return self.granted.get((resource, role, member), since) <= since
+
+        return [{**each, "members": [m for m in each["members"] if counts(each["role"], m)]} for each in bindings]
 
     def forget(self, resource: str) -> None:
         """Drop the policy of something that is gone."""

@@ -70,11 +70,11 @@ def allowed(cloud: Cloud, principal: str, permission: str, resource: str) -> boo
     if resource.split("/")[1] not in cloud.projects:
         return False
     project = "/".join(resource.split("/")[:2])
-    found = cloud.iam.bindings(project)
+    found = cloud.iam.effective(project, cloud.iam.bindings(project))
     if "/buckets/" in resource:
-        found = [*found, *bucket_bindings(cloud, resource)]
+        found = [*found, *cloud.iam.effective(resource, bucket_bindings(cloud, resource))]
     elif resource != project:
-        found = [*found, *cloud.iam.bindings(resource)]
+        found = [*found, *cloud.iam.effective(resource, cloud.iam.bindings(resource))]
     for binding in found:
         if is_member(cloud, principal, binding["members"]) and grants(cloud, binding["role"], permission):
             return True

@@ -1,14 +1,20 @@
 #!/bin/bash
 # Boots one machine: builds its root file system, moves into it, and is its first process from then on.
 #
-#   unshare --mount --uts --ipc --pid --fork boot.sh overlay|bind FOLDER IMAGE NAME BIND...
-#   boot.sh plain FOLDER IMAGE NAME
+#   unshare --mount --uts --ipc --pid --fork boot.sh overlay|bind FOLDER IMAGE NAME new|old BIND...
+#   boot.sh plain FOLDER IMAGE NAME new|old
 #
-# FOLDER is prepared by machines.py: rootfs/ (the skeleton), upper/ and work/ (for overlays), serial.log
-# (standard output here: the serial console). IMAGE holds the image's /root. Each BIND is a host folder that
-# the machine sees read-only at the same path: the python that berg itself runs on.
+# FOLDER is prepared by sandbox.py: rootfs/ (the skeleton), upper/ and work/ (for overlays), serial.log
+# (standard output here: the serial console). IMAGE holds the image's /root. `new` and `old` are the guest agents
+# whose lines the console shows. Each BIND is a host folder that the machine sees read-only at the same path: the
+# python that berg itself runs on.
 #
-# SIGTERM is the power button. Nothing here interprets user input: every argument stays one word.
+# SIGTERM is the power button: what follows is what systemd does on Google's images. At once the reader of the
+# startup script's output is told, nobody else of google-startup-scripts.service (KillMode=process), and every unit
+# that `systemctl` began (systemctl.sh). What waits for the network at the start keeps it up until it has stopped. Then
+# the network goes, and then everything that is left gets SIGTERM.
+#
+# Nothing here interprets user input: every argument stays one word.
 
 set -u
 
@@ -43,6 +49,8 @@ build_root() { # BIND...
     if [[ $mode == overlay ]]; then
         mount_overlay root "$image"
     else
+        # Programs of the machine's own, which overlays show anyway.
+        [[ ! -d /usr/local/sbin ]] || mount --bind "$folder/upper/usr/local/sbin" "$new/usr/local/sbin"
         for name in hosts hostname resolv.conf; do
             [[ ! -e /etc/$name ]] || mount --bind "$folder/upper/etc/$name" "$new/etc/$name"
         done
@@ -88,27 +96,28 @@ say() { # MESSAGE: one line on the console, as the guest environment of Google's
     printf '%(%b %e %T)T %s google_metadata_script_runner[%d]: %s\n' -1 "$machine_name" $$ "$1"
 }
 
-# Copies a script's output to the console. Like Google's reader it gives up at a line over 64 KB, and the
-# script then writes into a closed pipe.
+# Copies a script's output to the console, as Google's runner does. Like that one it gives up at a line over 64 KB, and
+# the script then writes into a closed pipe.
 console() { # SCRIPT-NAME
-    local line
+    local line prefix="Metadata key(\"$1\"), command(\"/bin/bash\")"
     local LC_ALL=C
+    [[ $agent == new ]] || prefix=$1
+    trap - TERM
     while IFS= read -r -n 65536 line || [[ -n $line ]]; do
         if ((${#line} == 65536)); then
             say "$1: bufio.Scanner: token too long"
             return
         fi
-        say "$1: $line"
+        say "$prefix: $line"
     done
 }
 
 run_script() { # SCRIPT-NAME FILE
-    local magic reader status
+    local magic status
     [[ -e $2 ]] || { say "No startup scripts to run."; return; }
     say "Found $1 in metadata."
     read -r -n 2 magic <"$2"
-    # The reader outlives the power button: what a script says when it is told to stop is still heard.
-    exec {to_console}> >(trap '' TERM; console "$1")
+    exec {to_console}> >(console "$1")
     reader=$!
     if [[ $magic == '#!' ]]; then
         "$2" >&$to_console 2>&1 {to_console}>&- {idle}>&- </dev/null &
@@ -126,34 +135,89 @@ run_script() { # SCRIPT-NAME FILE
     say "Finished running startup scripts."
 }
 
-power_off() {
-    trap '' TERM
-    [[ $mode != plain ]] || exit 0 # machines.py finds and signals the processes of a plain machine itself
-    say "Powering off: SIGTERM to every process."
-    [[ -z $to_console ]] || exec {to_console}>&- # or the reader would never see the end
-    kill -TERM -1
-    local processes=(/proc/[0-9]*)
+# Whether nothing but this process is left; SECONDS to wait for that.
+is_alone() {
+    local processes=(/proc/[0-9]*) end=$((${EPOCHREALTIME/./} + $1 * 1000000))
     while ((${#processes[@]} > 1)); do
+        ((${EPOCHREALTIME/./} < end)) || return 1
         read -r -t 0.02 <&$idle # a wait that starts no process
         processes=(/proc/[0-9]*)
     done
+}
+
+# SIGTERM to the processes of units that their KillMode names, SIGKILL to what is left of them when the first process
+# of each has ended or its time is over.
+stop_units() {
+    local file unit pid id mode seconds after pids process end
+    local -a stopping=()
+    for file in /run/systemd/units/*; do
+        [[ -e $file ]] || return
+        read -r pid id mode seconds after <"$file"
+        [[ -d /proc/$pid ]] || continue
+        say "Stopping ${file##*/}"
+        pids=$pid
+        [[ $mode != control-group ]] || pids=$(processes_of "$id")
+        kill -TERM $pids 2>/dev/null
+        stopping+=("$file")
+    done
+    end=$EPOCHSECONDS
+    for file in "${stopping[@]}"; do
+        read -r pid id mode seconds after <"$file"
+        while [[ $after == network && -d /proc/$pid ]] && ((EPOCHSECONDS < end + seconds)); do
+            read -r -t 0.02 <&$idle
+        done
+        [[ $mode == process || $after != network ]] || kill -KILL $(processes_of "$id") 2>/dev/null
+    done
+}
+
+processes_of() { # INVOCATION-ID
+    local folder variables
+    for folder in /proc/[0-9]*; do
+        mapfile -d '' -t variables 2>/dev/null <"$folder/environ"
+        [[ " ${variables[*]} " != *" INVOCATION_ID=$1 "* ]] || echo "${folder#/proc/}"
+    done 2>/dev/null
+}
+
+network_down() {
+    local host=${GCE_METADATA_HOST%:*} port=${GCE_METADATA_HOST#*:}
+    (
+        exec 9<>"/dev/tcp/$host/$port" || exit
+        printf 'POST /_berg/network-down HTTP/1.1\r\nHost: metadata\r\nContent-Length: 0\r\n\r\n' >&9
+        read -r -t 5 <&9
+    ) 2>/dev/null
+}
+
+power_off() {
+    trap '' TERM
+    [[ $mode != plain ]] || exit 0 # sandbox.py finds and signals the processes of a plain machine itself
+    say "Powering off"
+    [[ -z $reader ]] || kill -TERM $reader 2>/dev/null
+    [[ -z $services ]] || kill -TERM $services 2>/dev/null
+    [[ -z $to_console ]] || exec {to_console}>&-
+    stop_units
+    is_alone 2 && exit 0
+    network_down
+    is_alone 1 && exit 0
+    say "Sending SIGTERM to remaining processes..."
+    kill -TERM -1
+    is_alone 90 # as long as systemd-shutdown waits before SIGKILL
     exit 0
 }
 
 main() {
-    mode=$1 folder=$2 image=$3 machine_name=$4
-    shift 4
+    mode=$1 folder=$2 image=$3 machine_name=$4 agent=$5
+    shift 5
     trap power_off TERM
     exec {idle}<> <(:)
-    to_console=
+    to_console='' reader='' services=''
     # The process id as the host counts it, and the start time that tells a reused id apart.
     local stat script=/tmp/metadata-scripts/startup-script
     read -r -a stat </proc/self/stat
     cd "$folder"
     if [[ $mode == plain ]]; then
-        export BERG_MACHINE=$folder BERG_ROOT=$folder/root HOME=$folder/root
+        export BERG_MACHINE=$folder BERG_ROOT=$folder/root PATH=$folder/upper/usr/local/sbin:$PATH
         script=$folder/rootfs$script
-        cd "$HOME"
+        cd "$BERG_ROOT"
         echo "${stat[0]} ${stat[21]}" >"$folder/init.pid"
     else
         set -e
@@ -161,12 +225,17 @@ main() {
         echo "${stat[0]} ${stat[21]}" >"$folder/init.pid"
         enter_root
         set +e
-        cd "${HOME:-/}"
+        cd /
+        mkdir -p /run/systemd/{system,units} # tells programs that systemd is there
     fi
-    [[ $mode == plain ]] || start_sshd {idle}>&- </dev/null &
+    if [[ $mode != plain ]]; then
+        start_sshd {idle}>&- </dev/null &
+        services=$!
+    fi
     run_script startup-script "$script"
     while :; do
         sleep infinity {idle}>&- &
+        services+=" $!"
         wait $!
     done
 }

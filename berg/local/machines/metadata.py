@@ -19,6 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
+from berg.local.compute import power
 from berg.local.compute.checks import LINK
 from berg.local.compute.state import Compute, Instance
 from berg.local.identity.tokens import Tokens
@@ -69,9 +70,12 @@ class MetadataServer:
         assert request.transport is not None
         address = request.transport.get_extra_info("sockname")[0]
         instance = self.compute.at_address(address)
-        if instance is None or instance.cut:
+        if instance is None or instance.cut or instance.network_down:
             request.transport.abort()
             raise ConnectionResetError("this machine is off the network")
+        if (request.method, request.path) == ("POST", "/_berg/network-down"):  # said by boot.sh
+            await power.network_down(self.compute, instance)
+            return text("")
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
             return page(403, "Missing required header: Metadata-Flavor: Google")
         if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
@@ -167,7 +171,7 @@ class MetadataServer:
                 "id": int(instance.id),
                 "image": (disk or {}).get("sourceImage", "").removeprefix(LINK),
                 "machine-type": f"projects/{number}/machineTypes/{kind}",
-                "maintenance-event": "NONE",
+                "maintenance-event": instance.maintenance,
                 "name": instance.name,
                 "network-interfaces": [interface],
                 "preempted": "TRUE" if instance.preempted else "FALSE",

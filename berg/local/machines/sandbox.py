@@ -41,6 +41,7 @@ from pathlib import Path
 from berg.local.machines import sshd
 
 BOOT = Path(__file__).with_name("boot.sh")
+SYSTEMCTL = BOOT.with_name("systemctl.sh")
 OVERLAID = ("usr", "etc", "var", "opt", "srv")
 SKELETON = (
     *OVERLAID,
@@ -81,6 +82,7 @@ class Machine:
     metadata_port: int
     image: Path | None  # the image's /root; None for an empty one
     startup_script: str | None
+    agent: str = "new"  # or "old": Google's guest agent, whose lines the console shows
 
 
 def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
@@ -88,6 +90,7 @@ def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
     prepare_folder(machine, sandbox)
     folder = str(machine.folder)
     command = [str(BOOT), sandbox.files, folder, str(machine.image or machine.folder / "empty"), machine.name]
+    command.append(machine.agent)
     if sandbox.files != PLAIN:
         user = ["--user", "--map-root-user"] if sandbox.user else []
         flags = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
@@ -126,7 +129,7 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
     write_system_files(machine)
     if sandbox.files != PLAIN:
         runs_sshd = not ssh_obstacle(sandbox) and machine.address != LOCALHOST
-        variables = {name: value for name, value in environment(machine).items() if name not in ("HOME", "TERM")}
+        variables = {name: value for name, value in environment(machine).items() if name != "TERM"}
         sshd.prepare(folder, machine.address, variables, runs_sshd, sandbox.user)
     if sandbox.files == BIND:
         own_root(machine, root / "root")
@@ -160,10 +163,14 @@ def write_system_files(machine: Machine) -> None:
     )
     for name in ("hostname", "resolv.conf", "hosts"):
         (etc / name).chmod(0o644)
-    make_public(machine.folder / "upper/usr/sbin")
-    for name in ("poweroff", "halt", "shutdown"):
-        program = machine.folder / "upper/usr/sbin" / name
-        program.write_text(POWER_OFF)
+    programs = dict.fromkeys(("poweroff", "halt", "shutdown"), POWER_OFF)
+    programs["systemctl"] = SYSTEMCTL.read_text()
+    folder = machine.folder / "upper/usr/local/sbin"  # first in PATH, and empty on most hosts
+    for path in (folder.parent, folder):
+        make_public(path)
+    for name, text in programs.items():
+        program = folder / name
+        program.write_text(text)
         program.chmod(0o755)
 
 
@@ -197,7 +204,6 @@ def environment(machine: Machine) -> dict[str, str]:
         passed_on |= {"no_proxy": no_proxy, "NO_PROXY": no_proxy}
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME": "/root",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "GCE_METADATA_HOST": metadata_server,

@@ -22,7 +22,9 @@ async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
     members = {member for binding in body.get("bindings") or [] for member in binding.get("members") or []}
     if is_private(bucket) and members & PUBLIC:
         raise ApiError(412, "conditionNotMet", f"The member bindings {NOT_PUBLIC}")
-    bindings = cloud.iam.checked(f"projects/{bucket['project']}/buckets/{bucket['name']}", body)
+    resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
+    bindings = cloud.iam.checked(resource, body)
+    cloud.iam.note(resource, policy_of(cloud, bucket)["bindings"], bindings)
     cloud.storage.set_policy(bucket["name"], {"bindings": bindings, "version": 1})
     return policy_of(cloud, bucket)
 

@@ -44,9 +44,9 @@ def boot(tmp_path, sandbox):
     """Boot a machine that runs a script; ended afterwards whatever the test did."""
     booted = []
 
-    def boot(script: str | None, name: str = "box") -> machines.Machine:
+    def boot(script: str | None, name: str = "box", agent: str = "old") -> machines.Machine:
         folder = tmp_path / name
-        machine = machines.Machine(folder, name, "127.0.0.1", 9, None, script)
+        machine = machines.Machine(folder, name, "127.0.0.1", 9, None, script, agent)
         process = machines.boot(machine, sandbox)
         booted.append((folder, process))
         assert machines.wait_for_boot(folder, process), console(machine)
@@ -179,16 +179,79 @@ def test_the_servers_python_runs_inside(boot, sandbox):
     console_with(boot(script), "startup-script: google.auth")
 
 
-def test_the_power_button_reaches_every_process(boot, sandbox):
-    trap = "trap 'echo bye from %s; sleep 0.1; echo done %s; exit' TERM; while :; do sleep 0.05; done"
-    daemon, child = trap.replace("%s", "daemon"), trap.replace("%s", "child")
-    script = f'#!/bin/bash\n(setsid bash -c "{daemon}" &)\nbash -c "{child}" &\nsleep 0.2; echo ready\nwait\n'
+def test_both_guest_agents_have_their_lines_on_the_console(boot):
+    console_with(boot("#!/bin/bash\necho hello\n"), "]: startup-script: hello\n")
+    line = ']: Metadata key("startup-script"), command("/bin/bash"): hello\n'
+    console_with(boot("#!/bin/bash\necho hello\n", "newer", "new"), line)
+
+
+# Notes when it hears SIGTERM, and whether its output was still read by then.
+LISTENER = """#!/bin/bash
+out=${BERG_ROOT:-/root}/$1
+trap 'echo "$EPOCHREALTIME term" >>$out; exit' TERM
+trap 'echo "$EPOCHREALTIME pipe" >>$out' PIPE
+echo "$EPOCHREALTIME up" >>$out
+while :; do echo tick; sleep 0.05; done
+"""
+UNIT = """[Unit]
+After=network-online.target
+[Service]
+ExecStart=/bin/bash /root/listen unit
+KillMode=mixed
+TimeoutStopSec=60
+StandardOutput=tty
+"""
+
+
+def heard(machine, sandbox, name: str) -> dict[str, float]:
+    file = machines.own_root_of(machine.folder, sandbox) / name
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {what: float(at) for at, what in reversed([line.split() for line in lines])}
+
+
+def test_the_power_button_is_heard_by_the_runner_alone(boot, sandbox):
+    """As KillMode=process has it: what the startup script began loses its output at once and is told 3 s later."""
+    script = f"#!/bin/bash\ncat >${{BERG_ROOT:-/root}}/listen <<'END'\n{LISTENER}END\n"
+    script += "cd ${BERG_ROOT:-/root}; (setsid bash listen daemon &)\nbash listen child &\nwait\n"
     machine = boot(script)
-    console_with(machine, "startup-script: ready")
-    assert shut_down(machine, sandbox, 10) < 5
-    shown = console(machine)
+    until(lambda: all("up" in heard(machine, sandbox, who) for who in ("daemon", "child")), "both")
+    began = time.time()
+    shut_down(machine, sandbox, 10)
     for who in ("daemon", "child"):
-        assert f"bye from {who}" in shown and f"done {who}" in shown
+        told = heard(machine, sandbox, who)
+        if sandbox.files == machines.PLAIN:
+            assert told["term"] - began < 1, "plain machines have no init: all hear it at once"
+        else:
+            assert told["pipe"] - began < 1 and 2.9 < told["term"] - began < 4.5
+
+
+def test_a_unit_is_told_at_once_and_has_its_time(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    slow = LISTENER.replace("; exit", '; sleep 4; echo "$EPOCHREALTIME done" >>$out; exit')
+    script = (
+        f"#!/bin/bash\ncat >/root/listen <<'END'\n{slow}END\n[ -d /run/systemd/system ] || exit 1\n"
+        f"cat >/run/systemd/system/x.service <<'END'\n{UNIT}END\n"
+        "systemctl daemon-reload && systemctl start --no-block x && systemctl start x && echo begun\n"
+    )
+    machine = boot(script)
+    console_with(machine, "Finished running startup scripts.")  # the boot waits for no unit
+    console_with(machine, "begun")
+    console_with(machine, "\ntick")
+    began = time.time()
+    assert shut_down(machine, sandbox, 20) < 6
+    told = heard(machine, sandbox, "unit")
+    assert told["term"] - began < 1 and told["done"] - told["term"] > 3.9 and "pipe" not in told
+
+
+def test_a_unit_of_words_that_do_nothing_is_refused(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    for old, new in (("KillMode", "KilMode"), ("mixed", "mixd"), ("=tty", "=journal")):
+        wrong = UNIT.replace(old, new)
+        script = f"#!/bin/bash\ncat >/run/systemd/system/x.service <<'END'\n{wrong}END\nsystemctl start x || echo no\n"
+        machine = boot(script, f"box-{old.strip('=')}")
+        console_with(machine, "startup-script: no")
 
 
 def test_nothing_survives_the_power_cut(boot, sandbox, tmp_path):
@@ -266,10 +329,10 @@ def test_the_image_has_a_python_of_its_own_and_bergs(own):
     )
     if not control.status(client.folder)["abilities"][0].startswith("Namespaces"):
         client.insert("image", script, image=LEARNING)
-        shown = client.console_with("image", "startup-script: end")
+        shown = client.console_with("image", ": end\n")
         assert "from /root/anaconda3/lib" in shown
         assert "No module named 'aiohttp'" in shown
-        assert "startup-script: google.cloud.storage" in shown
+        assert ": google.cloud.storage" in shown
 
 
 def test_a_killed_server_finds_its_machines_again(own):
@@ -305,12 +368,14 @@ def client_id(client: Client, name: str) -> str:
 
 def test_stop_ends_machines_after_their_last_words(own):
     client, options = own
-    client.insert("worker", "#!/bin/bash\ntrap 'sleep 0.2; echo uploaded; exit' TERM\necho up\nsleep 100 & wait\n")
+    words = "trap 'sleep 0.2; echo uploaded >/root/words; exit' TERM; echo up; sleep 100 & wait"
+    client.control("settings", {"grace": 10})
+    client.insert("worker", f"#!/bin/bash\n{words}\n")
     client.console_with("worker", "startup-script: up")
     folder = client.folder / "machines" / client.get("worker")["id"]
     assert control.stop(client.folder) is True
     assert machines.first_process(folder) is None
-    assert "startup-script: uploaded" in (folder / "serial.log").read_text()
+    assert any(file.read_text() == "uploaded\n" for file in folder.glob("*/root/words"))
     assert control.stop(client.folder) is False
     control.start(client.folder, options=options)
     assert client.status("worker") == "TERMINATED"

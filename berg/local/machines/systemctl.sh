@@ -1,0 +1,80 @@
+#!/bin/bash
+# What systemctl does on a machine of the embedded cloud: begin one kind of unit, a file of /run/systemd/system.
+#
+# A unit runs apart from whoever began it, in the environment of the machine's first process, its output on the
+# console. What `boot.sh` must know to stop it lies in /run/systemd/units/NAME.service: process id, INVOCATION_ID (which
+# stands for the unit's cgroup), KillMode, TimeoutStopSec, and whether it comes after the network.
+#
+# A setting that would do nothing here, or that systemd does not know in its section, is refused. Not covered: what a
+# unit wants, restarts, cgroups, other types than exec.
+
+set -eu
+folder=/run/systemd/system
+
+settings() { # SECTION: the settings that are honoured there, and those that have nothing to act on here
+    case $1 in
+        Unit) echo Description After Wants RefuseManualStop ;;
+        Service) echo Type ExecStart KillMode TimeoutStopSec StandardOutput OOMPolicy TasksMax LimitMEMLOCK ;;
+    esac
+}
+
+read_unit() { # FILE: into the array `setting`
+    local line section=
+    while IFS= read -r line; do
+        case $line in
+            '' | '#'*) ;;
+            '['*']') section=${line//[\[\]]/} ;;
+            *)
+                [[ " $(settings "$section") " == *" ${line%%=*} "* ]] || refuse "unknown in [$section]: $line"
+                setting[${line%%=*}]=${line#*=}
+                ;;
+        esac
+    done <"$1"
+}
+
+refuse() {
+    echo "systemctl of the embedded cloud: $1" >&2
+    exit 1
+}
+
+is_active() { # NAME
+    local pid rest
+    [[ -e $folder/../units/$1 ]] && read -r pid rest <"$folder/../units/$1" && [[ -d /proc/$pid ]]
+}
+
+start() { # NAME
+    local -A setting=([KillMode]=control-group [TimeoutStopSec]=90 [StandardOutput]=journal [After]= [Type]=simple)
+    local -a inherited words
+    local id after=none
+    is_active "$1" && return
+    [[ -e $folder/$1 ]] || refuse "Unit $1 not found."
+    read_unit "$folder/$1"
+    [[ ${setting[KillMode]} =~ ^(control-group|mixed|process)$ ]] || refuse "KillMode=${setting[KillMode]}"
+    [[ ${setting[TimeoutStopSec]} =~ ^[0-9]+$ ]] || refuse "TimeoutStopSec=${setting[TimeoutStopSec]}"
+    [[ ${setting[StandardOutput]} == tty ]] || refuse "there is no journal here: StandardOutput=tty"
+    [[ " ${setting[After]} " != *" network-online.target "* ]] || after=network
+    id=$(tr -d - </proc/sys/kernel/random/uuid)
+    mapfile -d '' -t inherited </proc/1/environ
+    read -r -a words <<<"${setting[ExecStart]}"
+    env -i "${inherited[@]}" "INVOCATION_ID=$id" setsid "${words[@]}" </dev/null >>/proc/1/fd/1 2>&1 &
+    echo "$! $id ${setting[KillMode]} ${setting[TimeoutStopSec]} $after" >"$folder/../units/$1"
+}
+
+main() {
+    local verb= word
+    local -a units=()
+    for word; do
+        case $word in
+            -*) ;;
+            *) if [[ -z $verb ]]; then verb=$word; else units+=("${word%.service}.service"); fi ;;
+        esac
+    done
+    case $verb in
+        daemon-reload) ;;
+        start) for word in "${units[@]}"; do start "$word"; done ;;
+        is-active) for word in "${units[@]}"; do is_active "$word" || exit 3; done ;;
+        *) refuse "$verb is not part of it" ;;
+    esac
+}
+
+main "$@"
