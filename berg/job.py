@@ -12,11 +12,12 @@ import re
 import secrets
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from berg import BergError
 
 VERSION = 1
+MOST_TOLD = 1000  # characters of a reason: a state is custom metadata as well, which Google limits to 8 KiB
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
@@ -51,6 +52,7 @@ class Job:
     run_on: str = "first"
     keep_going: bool = False  # a command that fails on one machine leaves the others alone
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
+    patience_seconds: int = 3600  # without progress, after which a machine gives up the upload of the last results
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
     sweep: str = ""  # whose job this is; "": a job on its own
@@ -86,20 +88,63 @@ class Job:
         }
 
 
+SUMMARY: dict[str, Any] = {"machines": int, "kept": bool, "params": dict[str, str], "secrets": int}  # else str
+
+
 def from_json(data: bytes, name: str) -> Job:
     """The job in `data`; raises BergError if it is damaged or written by a newer berg."""
     try:
         values = json.loads(data)
         known = {f.name for f in fields(Job)}
         job = Job(**{key: value for key, value in values.items() if key in known})
-        check_results_dir(job.results_dir)
-        if job.job_name != name or not isinstance(job.cmd, str) or "commit" not in job.snapshot:
+        check_types(job)
+        check_bounds(job)
+        if job.job_name != name or "commit" not in job.snapshot:
             raise ValueError("it does not describe this job")
-    except (ValueError, TypeError, AttributeError, BergError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, BergError) as error:
         raise BergError(f"{metadata_path(name)} is damaged ({error}). Submit the job again: berg run") from None
     if job.version > VERSION:
         raise BergError(f"job {name} was written by berg {job.berg_version}, newer than this one")
     return job
+
+
+def check_types(thing: Any) -> None:
+    """Raise ValueError with the first field of a dataclass whose value is not of its type."""
+    for f in fields(thing):
+        if not fits(value := getattr(thing, f.name), f.type):
+            raise ValueError(f"{f.name} is {str(value)[:40]!r}")
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is of a type such as int, dict[str, str] or int | None."""
+    parts = get_args(kind)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(fits(each, parts[1]) for each in value.values())
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(fits(each, parts[0]) for each in value)
+    if parts:
+        return any(fits(value, part) for part in parts)
+    return kind is Any or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool))
+
+
+def check_bounds(job: Job) -> None:
+    """Raise ValueError or BergError for values that no machine can do anything with."""
+    check_results_dir(job.results_dir)
+    counts = [(f.name, getattr(job, f.name)) for f in fields(Job) if f.type is int]
+    texts = [job.cmd, job.install_script, *job.env.values()]
+    wrong = {
+        **{f"{name} is {value}": value < 0 for name, value in counts},
+        "cmd is empty": job.kind == "job" and not job.cmd.strip(),
+        f"kind is {job.kind!r}": job.kind not in ("job", "devbox"),
+        f"run_on is {job.run_on!r}": job.run_on not in ("first", "each"),
+        f"num_machines is {job.num_machines}": not 1 <= job.num_machines <= 1000,
+        f"repo_name is {job.repo_name!r}": not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job.repo_name),
+        "a text has a NUL": any("\0" in text for text in texts),
+        "env has a name that is none": any(not re.fullmatch(r"[A-Za-z_]\w*", key) for key in job.env),
+    }
+    for what, is_wrong in wrong.items():
+        if is_wrong:
+            raise ValueError(what)
 
 
 @dataclass
@@ -114,6 +159,10 @@ class State:
     failures: int = 0  # attempts that began because the command failed
     ran_seconds: int = 0  # in all attempts together
     ending: str = ""  # while UPLOADING: the final state to come
+    uploading_since: str = ""
+    left_files: int = 0  # while UPLOADING: what is not in the bucket yet
+    left_bytes: int = 0
+    lost: str = ""  # what an attempt could not bring to the bucket, in words
     machine: str = ""
     zone: str = ""
     started_at: str = ""  # of the first attempt
@@ -126,16 +175,23 @@ class State:
         return self.state in FINAL
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self) | {"reason": self.reason[:MOST_TOLD]}, ensure_ascii=False)
 
 
 def state_from_json(data: str | bytes) -> State:
     """The state in `data`; raises ValueError if there is none."""
-    values = json.loads(data)
-    if not isinstance(values, dict) or values.get("state") not in (*ACTIVE, *FINAL):
-        raise ValueError("it describes no state of a job")
-    known = {f.name for f in fields(State)}
-    return State(**{key: value for key, value in values.items() if key in known})
+    try:
+        values = json.loads(data)
+        known = {f.name for f in fields(State)}
+        state = State(**{key: value for key, value in values.items() if key in known})
+        check_types(state)
+        if not all(fits(value, SUMMARY.get(key, str)) for key, value in state.job.items()):
+            raise ValueError("its job is odd")
+        if state.state not in (*ACTIVE, *FINAL):
+            raise ValueError(f"{state.state!r} is no state")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it describes no state of a job: {error}") from None
+    return state
 
 
 @dataclass

@@ -24,9 +24,11 @@ from berg.machine import boot, cluster, crew, idle
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
+    LAST_WORD,
     PREEMPTED,
     SHUT_DOWN,
     Attempt,
+    Damaged,
     Ended,
     NoJob,
     Stopped,
@@ -35,6 +37,8 @@ from berg.machine.process import RESULTS, end_group, full_disk, is_alone, judge
 from berg.machine.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
+UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
+MOST_LOST = 500  # characters of a state for what was not kept
 
 
 def run(attempt: Attempt) -> None:
@@ -86,10 +90,7 @@ def begin(attempt: Attempt) -> None:
     if not attempt.sweep:  # else it was taken already
         attempt.claim()
     attempt.mirror_log()
-    data = attempt.bucket.read(job.metadata_path(attempt.name))
-    if data is None:
-        raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
-    attempt.member.job = job.from_json(data, attempt.name)
+    read_job(attempt)
     if not attempt.sweep and attempt.machine.name not in job.machine_names(attempt.name, attempt.job.num_machines):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
@@ -101,6 +102,13 @@ def begin(attempt: Attempt) -> None:
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
+
+
+def read_job(attempt: Attempt) -> None:
+    data = attempt.bucket.read(job.metadata_path(attempt.name))
+    if data is None:
+        raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
+    attempt.member.job = job.from_json(data, attempt.name)
 
 
 def restore(attempt: Attempt) -> None:
@@ -185,8 +193,17 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     reason += full_disk() if state == "FAILED" else ""
     attempt.stop_mirrors()
     in_cluster = attempt.job.num_machines > 1
+    uploading = {"state": "UPLOADING", "ending": state, "exit_code": code, "reason": reason}
     try:
-        attempt.insist(lambda: conclude(attempt, state, reason, code))
+        if not attempt.machine_goes:  # else every second is for the results
+            attempt.insist(lambda: attempt.write_state(**uploading, uploading_since=job.now()), UNREACHABLE)
+        if not attempt.leads and state != "ENDED":
+            attempt.insist(lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1)
+        lost = attempt.save(reason)
+        for path, why in list(attempt.results.refused.items()):
+            attempt.say(f"Not in the bucket: {path}: {why}")
+        seconds = LAST_WORD if attempt.machine_goes else UNREACHABLE
+        attempt.insist(lambda: conclude(attempt, state, reason, code, lost), seconds)
     except Ended as error:
         leave(attempt, str(error))
         return
@@ -194,54 +211,76 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
         attempt.clear()
     elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
         if in_cluster and attempt.leads:
-            attempt.insist(lambda: cluster.delete_others(attempt.member))
+            attempt.insist(lambda: cluster.delete_others(attempt.member), UNREACHABLE)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
         attempt.insist(attempt.machine.delete)
 
 
-def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> None:
-    """Bring the last results and the log to the bucket, and only then write how the job ended."""
+def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: str) -> None:
+    """Write how the job ended, once its last results are in the bucket, or given up."""
     in_cluster = attempt.job.num_machines > 1
-    attempt.write_state(state="UPLOADING", ending=state, exit_code=code, reason=reason)
-    if not attempt.leads and state != "ENDED":
-        cluster.announce(attempt.member, phase="FAILED", reason=reason)
-    attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble))
-    for path, why in attempt.results.refused.items():
-        attempt.say(f"Not in the bucket: {path}: {why}")
     again = attempt.begins_anew()
-    if attempt.leads:
-        how = "begins anew on another machine" if again else state
-        attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
-    attempt.log.finish(print)
     if in_cluster:
-        cluster.announce(attempt.member, uploaded="yes")
+        cluster.announce(attempt.member, uploaded="yes", lost=lost)
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
             state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
         if attempt.leads:
-            missing = [text for text in cluster.wait_for_uploads(attempt.member) if text not in reason]
-            if missing:
-                state = "FAILED" if state == "SUCCEEDED" else state
-                reason = "; ".join(filter(None, [reason, *missing]))
+            missing = cluster.wait_for_uploads(attempt.member, attempt.tell_left)
+            lost = "; ".join(filter(None, [lost, *(text for text in missing if text not in reason)]))
+    if lost and not again:
+        state = "FAILED" if state == "SUCCEEDED" else state
+    lost = "; ".join(dict.fromkeys(filter(None, [attempt.state.lost, lost])))[:MOST_LOST]
+    reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
+    if attempt.leads:
+        how = "begins anew on another machine" if again else state
+        attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
+    if not attempt.send_log():
+        reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
     until = attempt.results.synced_until
+    about = {"exit_code": code, "synced_until": until, "lost": lost, "left_files": 0, "left_bytes": 0}
     if again:
         reason += "; the job begins anew where there is capacity"
-        attempt.write_state(state="SUBMITTED", ending="", exit_code=None, reason=reason, synced_until=until)
+        attempt.write_state(**{**about, "exit_code": None}, state="SUBMITTED", ending="", reason=reason)
     else:
         if attempt.leads and attempt.job.secrets and not attempt.sweep:
-            secret.delete(attempt.bucket.config, attempt.name)
-        attempt.write_state(state=state, ending="", reason=reason, finished_at=job.now(), synced_until=until)
+            attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
+        attempt.write_state(**about, state=state, ending="", reason=reason, finished_at=job.now())
 
 
 def leave(attempt: Attempt, why: str) -> None:
-    """Stop without a word in the state: it belongs to somebody else. What was written is saved all the same."""
+    """Stop without a word in the state: it is somebody else's, or none. What was written is saved all the same."""
     attempt.say(why)
     attempt.end_process()
     attempt.stop_mirrors()
-    if attempt.read_state().final:  # else another worker has the job, and its results
-        attempt.results.finish(attempt.say)
-        attempt.log.finish(print)
+    with contextlib.suppress(Exception):
+        save_alone(attempt, why)
     if not attempt.sweep:
         attempt.insist(attempt.machine.delete)
+
+
+def save_alone(attempt: Attempt, why: str) -> None:
+    """Save what a job left whose state is not to be written any more; one that nobody can read is written anew."""
+    damaged, this = False, attempt.machine
+    attempt.member.leads = False
+    try:
+        state = attempt.read_state()
+        if not state.final and (state.machine, state.zone) != (this.name, this.zone):
+            return  # another worker has the job, and its results
+    except NoJob:
+        pass
+    except Damaged as error:
+        damaged, why = True, error.message
+    attempt.given_up.clear()
+    lost = attempt.save("")
+    attempt.send_log()
+    if damaged:
+        attempt.member.leads = True
+        with contextlib.suppress(BergError):
+            read_job(attempt)
+        attempt.state.job = attempt.state.job or attempt.job.summary()
+        reason = "; ".join(filter(None, [f"the job was ended because {why}", lost]))
+        end = {"state": "FAILED", "ending": "", "finished_at": job.now(), "machine": this.name, "zone": this.zone}
+        attempt.insist(lambda: attempt.write_state(**end, reason=reason, lost=lost), UNREACHABLE)
 
 
 @click.group()
@@ -267,13 +306,17 @@ def run_(name: str) -> None:
 
 def attempt_at(name: str, sweep: str = "") -> Attempt:
     """The attempt that this machine makes; a machine without a job deletes itself and exits."""
+    attempt = Attempt(name, sweep)
     try:
-        return Attempt(name, sweep)
-    except NoJob as error:
-        machine = boot.Machine()
-        machine.say(error.message)
-        machine.delete()
+        attempt.read_state()
+    except (NoJob, Damaged) as error:
+        if isinstance(error, Damaged) or attempt.marker.exists():
+            leave(attempt, error.message)
+        else:
+            attempt.say(error.message)
+            attempt.insist(attempt.machine.delete)
         sys.exit()
+    return attempt
 
 
 def check_alone() -> None:
@@ -299,12 +342,13 @@ def sweep(name: str) -> None:
 @click.argument("sweep", default="")
 def salvage(name: str, reason: str, sweep: str) -> None:
     """Save the results of JOB after its worker died, and record why it failed."""
-    attempt = attempt_at(name, sweep)
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
+    attempt = attempt_at(name, sweep)
+    attempt.ran_before = attempt.state.ran_seconds
     if not attempt.state.final:
         with contextlib.suppress(BergError):
-            attempt.member.job = job.from_json(attempt.bucket.read(job.metadata_path(name)) or b"", name)
+            read_job(attempt)
         ending = attempt.state.ending  # it had seen the command end
         finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
     elif not sweep:

@@ -278,6 +278,93 @@ def test_disk_full(trial):
     assert "disk is full" in trial.check("FAILED")["reason"]
 
 
+@pytest.mark.parametrize("what", ["garbage", "an odd state", "nothing"])
+@fault("the state is overwritten or deleted while the job runs", "1 2 3")
+def test_state_is_damaged(trial, what):
+    path = f".berg/jobs/{trial.name}_state.json"
+    trial.run(trial.command(2000, 0.1))
+    trial.until("wrote 3 ")
+    if what == "nothing":
+        trial.berg.bucket.delete(path)
+    else:
+        odd = json.dumps({"state": "RUNNING", "job": [], "restarts": "many"})
+        trial.berg.bucket.write(path, "{", metadata={} if what == "garbage" else {"state": odd})
+    wait_for(lambda: not trial.leaked(), 100, "the end of the machine")
+    lost = trial.lost()
+    trial.record("lost", len(lost))
+    trial.record("leaked", 0)
+    assert lost == []
+    if what == "nothing":
+        assert not trial.berg.bucket.exists(path)
+    else:
+        state = trial.state()
+        assert state["state"] == "FAILED" and "was overwritten with what is no state" in state["reason"], state
+
+
+@fault("the state is overwritten before the machine is there", "1")
+def test_state_is_damaged_from_the_beginning(trial):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 2})
+    laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
+    wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
+    trial.berg.bucket.write(f".berg/jobs/{trial.name}_state.json", "null", metadata={"state": "null"})
+    laptop.communicate()
+    trial.record("lost", 0)
+    wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
+    trial.record("leaked", 0)
+    assert "was overwritten" in trial.state()["reason"]
+
+
+ODD_JOBS = {"no machines": {"num_machines": 0}, "a NUL": {"env": {"A": "x\0"}}, "no command": {"cmd": ""}}
+
+
+@pytest.mark.parametrize("odd", ODD_JOBS)
+@fault("odd metadata of a job", "1 4")
+def test_odd_metadata(trial, odd):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 2})
+    laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
+    wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
+    path = f".berg/jobs/{trial.name}_metadata.json"
+    values = json.loads(trial.berg.bucket.read(path))
+    trial.berg.bucket.write(path, json.dumps({**values, **ODD_JOBS[odd]}))
+    laptop.communicate()
+    assert "is damaged" in trial.check("FAILED", 0)["reason"]
+
+
+@fault("an upload stalls when Google takes the machine", "1 2 3 6")
+def test_stalled_upload_at_the_notice(trial):
+    """What else the command saves in those seconds arrives, and what did not is named."""
+    trap = 'trap "echo told; echo late >$BERG_RESULTS_DIR/late; exit 0" TERM; '
+    stall = "head -c 1000 /dev/zero >$BERG_RESULTS_DIR/stalls; echo; echo ready; sleep 100 & wait"
+    trial.run(f"if [ $BERG_ATTEMPT = 2 ]; then exit 0; fi; {trap}{stall}", "--spot")
+    trial.fault("storage.objects.insert", match=f"{trial.name}/stalls", delay=45, times=None)
+    trial.until("\nready\n")
+    time.sleep(trial.dice.uniform(0, 12))
+    trial.power("preempt", grace=30)
+    wait_for(lambda: trial.berg.state(trial.name)["attempt"] == 2, 90, "the second attempt")
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    state = trial.check("SUCCEEDED", 0)
+    assert "stalls" in state["lost"] and "stalls" in state["reason"], state
+    assert trial.berg.objects(f"berg_results/{trial.name}/late").popitem()[1] == b"late\n"
+    assert "\ntold\n" in trial.log()
+    listed = trial.berg("list").stdout
+    assert "not in the bucket: 1 files, 1,000 bytes (" in " ".join(listed.split()), listed
+
+
+@fault("the last upload is refused until the time is up", "1 2 4")
+def test_upload_is_refused_for_ever(trial):
+    trial.run(trial.command(8, then="sleep 1"), "--max-hours", "0.015")
+    trial.until("wrote 7 ")
+    trial.fault("storage.objects.insert", match=f"{trial.name}/late", status=403, times=None)
+    trial.fault("storage.objects.insert", match=f"{trial.name}/0007.bin", status=403, times=None)
+    state = trial.until_state("FAILED")
+    assert "not in the bucket: 1 files" in state["reason"] and "0007.bin" in state["reason"], state
+    wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert trial.lost() == [7], "named, so not lost without a word"
+    trial.record("lost", 0)
+    trial.record("leaked", 0)
+
+
 # --- the laptop
 
 SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of it

@@ -12,6 +12,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 from berg import BergError, config, job
 from berg.google import instances
@@ -23,11 +25,16 @@ from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
-PREEMPTION_GRACE = 15  # of the 30 seconds that Google gives; the rest is for the last results
+GOING = 30  # seconds that Google gives a machine that it takes away
+PREEMPTION_GRACE = 15  # of them, for the command; the rest is for the last results, and this for the last state:
+LAST_WORD = 6
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
+BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
+LOG_PATIENCE = 120  # seconds for the last lines of the log
+SHOWN = 3  # files named in a reason
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
@@ -37,6 +44,10 @@ class Stopped(Exception):
 
 class NoJob(BergError):
     """The job was taken back: its laptop gave up while Google was still making the machine."""
+
+
+class Damaged(BergError):
+    """Nobody can read the job's state any more."""
 
 
 class Ended(Exception):
@@ -72,13 +83,16 @@ class Attempt:
         self.lock = threading.Lock()
         self.stopped = threading.Event()  # the outcome is known
         self.done = threading.Event()  # the mirrors are to end
+        self.hurry = threading.Event()  # the next pass over the results is not to wait
+        self.given_up = threading.Event()  # the last passes are to end, done or not
+        self.stopped_at = math.inf  # time.monotonic()
+        self.trouble = ""  # why results are not in the bucket yet
         self.mirrors: list[threading.Thread] = []
         self.reachable = threading.Thread()
         self.is_elsewhere = False  # the job began on another machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
-        self.state = self.read_state()
-        self.ran_before = self.state.ran_seconds
+        self.state, self.generation, self.ran_before = State(), 0, 0
 
     @property
     def job(self) -> Job:
@@ -93,11 +107,15 @@ class Attempt:
         self.machine.say(text)
 
     def read_state(self) -> State:
+        """The state as it is in the bucket; raises NoJob or Damaged if there is none that can be read."""
         stored = self.bucket.get(job.state_path(self.name))
         if stored is None:
             raise NoJob(f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine")
         self.generation = stored.generation
-        self.state = job.state_from_json(stored.metadata["state"])
+        try:
+            self.state = job.state_from_json((stored.metadata or {})["state"])
+        except (KeyError, ValueError):
+            raise Damaged(f"{stored.name} was overwritten with what is no state") from None
         return self.state
 
     def write_state(self, **changes) -> None:
@@ -118,14 +136,14 @@ class Attempt:
     def claim(self) -> None:
         """Say that this machine has the job; raises Ended if another one has it and lives."""
         machine, state = self.machine, self.state
+        self.ran_before = state.ran_seconds
         if not self.leads:
             return
         again = bool(state.started_at)
         ours = (state.machine, state.zone) == (machine.name, machine.zone)
         if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        marker = boot.BERG / f"begun-{self.name}"  # on this disk
-        self.is_elsewhere = again and not marker.exists()
+        self.is_elsewhere = again and not self.marker.exists()
         self.write_state(
             state="STARTING",
             machine=machine.name,
@@ -133,14 +151,15 @@ class Attempt:
             started_at=state.started_at or job.now(),
             attempt=state.attempt + again,
             restarts=state.restarts + again,
-            **{"ending": "", "reason": "", "exit_code": None},
+            **{"ending": "", "reason": "", "exit_code": None, "left_files": 0, "left_bytes": 0},
         )
-        marker.touch()
+        self.marker.touch()
 
     def clear(self) -> None:
         """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
-        shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
-        for file in (self.machine.log, boot.BERG / f"begun-{self.name}"):
+        if self.job.results_dir and not self.state.lost:
+            shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
+        for file in (self.machine.log, self.marker):
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
@@ -150,6 +169,11 @@ class Attempt:
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
             raise BergError(f"its machine went away or crashed {self.state.restarts} times (--max-restarts)")
+
+    @property
+    def marker(self) -> Path:
+        """A file that says that the job began on this disk."""
+        return boot.BERG / f"begun-{self.name}"
 
     def begins_anew(self) -> bool:
         """Whether another machine goes on with the job, after this one was taken away."""
@@ -175,28 +199,115 @@ class Attempt:
         self.say(f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})")
         return True
 
-    def insist(self, step: Callable[[], None]) -> None:
-        """Do a step that must not fail: again and again, until it is done; only Ended leaves it undone."""
-        pause = 1.0
+    def insist(self, step: Callable[[], None], seconds: float = math.inf) -> None:
+        """Do a step that must not fail: again and again, until it is done, or fails for so many seconds.
+
+        Only a machine's deletion is tried for ever. What is Ended is left undone.
+        """
+        pause, end = 1.0, time.monotonic() + seconds
         while True:
             try:
                 return step()
             except Ended:
                 raise
             except Exception as error:
+                if time.monotonic() + pause > end:
+                    return self.say(f"Giving up: {error}")
                 self.say(f"Trying again in {pause:.0f} s: {error}")
                 time.sleep(pause)
                 pause = min(pause * 2, 30)
 
-    def tell_trouble(self, reason: str, trouble: str) -> None:
-        """Say, in the state as well, why results are not in the bucket yet."""
-        self.say(trouble)
+    @property
+    def last_moment(self) -> float:
+        """When the last passes have to end for the state to be written before the machine goes; time.monotonic()."""
+        if self.machine_goes:
+            return self.stopped_at + GOING - LAST_WORD
+        limit = self.job.max_run_seconds
+        return self.began + limit - self.ran_before - min(75, limit / 8) if limit else math.inf
+
+    def persist(self, mirror: Mirror, tell: Callable[[str], None]) -> None:
+        """Mirror a folder until all of it is in the bucket, or this attempt gives up."""
+        while not self.given_up.is_set():
+            try:
+                mirror.finish(tell, self.given_up.is_set)
+                return
+            except Exception as error:
+                tell(str(error))
+                self.given_up.wait(5)
+
+    def tell_trouble(self, text: str) -> None:
+        self.trouble = text
+        self.say(text)
+
+    def left(self) -> list[tuple[str, int]]:
+        """Files of the results that are not in the bucket as they are, with their sizes."""
+        files = [(path, seen, self.results.sent.get(path)) for path, seen in self.results.scan()]
+        return [(path, seen.st_size) for path, seen, sent in files if not (sent and sent.is_of(seen))]
+
+    def save(self, reason: str) -> str:
+        """Bring the last results and the end of the log to the bucket, side by side; what could not be brought.
+
+        It goes on while there is progress, to the last moment. Raises Ended if the state is not ours any more.
+        """
+        passes = [
+            self.start_thread(self.persist, self.results, self.tell_trouble),
+            self.start_thread(self.persist, self.log, print),
+        ]
+        passes[0].join(3)
+        left, moved, patience = self.left() if passes[0].is_alive() else [], time.monotonic(), self.job.patience_seconds
+        while any(each.is_alive() for each in passes):
+            now = time.monotonic()
+            if now > self.last_moment or now - moved > patience:
+                break
+            if (still := self.left()) != left:
+                left, moved = still, now
+            self.tell_progress(left, f"{reason}; {self.trouble}".strip("; ") if self.trouble else reason)
+            if self.trouble and patience > BUCKET_PATIENCE and self.bucket_is_gone():
+                patience = BUCKET_PATIENCE
+            for each in passes:
+                each.join(min(3, max(self.last_moment - now, 0.1)))
+        self.given_up.set()
+        return describe(self.left()) if passes[0].is_alive() or self.results.failed else ""
+
+    def tell_progress(self, left: list[tuple[str, int]], reason: str) -> None:
+        """Write into the state how much of the results is to come, and what keeps it."""
+        files, size = len(left), sum(size for _, size in left)
+        self.member.summary["left"] = f"{files} {size}"  # goes with the next beat
+        if (files, size, reason) == (self.state.left_files, self.state.left_bytes, self.state.reason):
+            return
         try:
-            self.write_state(reason=f"{reason}; {trouble}".lstrip("; "))
+            self.write_state(left_files=files, left_bytes=size, reason=reason)
         except Ended:
             raise
         except Exception:  # the state lies in the same bucket
             pass
+
+    def tell_left(self, told: list[str]) -> None:
+        """Write into the state what all other machines have still to send, each a count of files and of bytes."""
+        counts = [text.split() for text in told]
+        files, size = (sum(int(count[n]) for count in counts) for n in (0, 1))
+        if (files, size) != (self.state.left_files, self.state.left_bytes):
+            self.write_state(left_files=files, left_bytes=size)
+
+    def send_log(self) -> bool:
+        """Send the end of the log, with what was said since the last pass; whether that could be done quickly."""
+        self.given_up.clear()
+        self.log = replace(self.log)  # its last pass may hang
+        last = self.start_thread(self.persist, self.log, print)
+        last.join(LAST_WORD / 2 if self.machine_goes else LOG_PATIENCE)
+        self.given_up.set()
+        return not last.is_alive()
+
+    def bucket_is_gone(self) -> bool:
+        from google.api_core import exceptions
+
+        try:
+            next(iter(self.bucket.list(job.state_path(self.name), "name")), None)
+        except exceptions.NotFound:
+            return True
+        except Exception:
+            return False
+        return False
 
     def start_thread(self, target, *arguments) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -210,16 +321,23 @@ class Attempt:
         self.mirrors.append(self.start_thread(self.keep_results))
 
     def stop_mirrors(self) -> None:
+        """End the passes; one that hangs in a request is left behind, and the last pass does not wait for it."""
         self.done.set()
+        self.hurry.set()
+        end = time.monotonic() + (2 if self.machine_goes else 60)
         for thread in self.mirrors:
-            thread.join()
+            thread.join(max(end - time.monotonic(), 0))
+        if any(thread.is_alive() for thread in self.mirrors):
+            self.log, self.results = replace(self.log), replace(self.results)
 
     def stop(self, state: str, reason: str, exit_code: int | None = None) -> None:
         """End the job soon: SIGTERM to what runs, SIGKILL after the grace; the first reason stays."""
         if self.outcome is None:
             self.outcome, self.exit_code = (state, reason), exit_code
+            self.stopped_at = time.monotonic()
             self.say(f"Stopping: {reason}")
             self.stopped.set()
+            self.hurry.set()
             self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
 
     def pause(self, seconds: float | None = None) -> None:
@@ -292,8 +410,11 @@ class Attempt:
                     self.stop(*ending)
 
     def is_over(self, counts_too: tuple[str, ...] = ()) -> bool:
-        """Whether the job's state says that it is over, or what counts as that."""
-        return self.read_state().final or self.state.state in counts_too
+        """Whether the job's state says that it is over, or what counts as that, or nothing that can be read."""
+        try:
+            return self.read_state().final or self.state.state in counts_too
+        except (NoJob, Damaged):
+            return True
 
     def limit_time(self) -> None:
         """Stop the job before Google deletes the machine at its limit: the results come first."""
@@ -303,7 +424,9 @@ class Attempt:
 
     def keep_results(self) -> None:
         last = -math.inf
-        while not self.done.wait(RESULTS_INTERVAL):
+        while not self.done.is_set():
+            if self.hurry.wait(RESULTS_INTERVAL) and self.done.wait(1):
+                break
             self.results.sync()
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()
@@ -313,3 +436,10 @@ class Attempt:
                     self.stop("KILLED", str(error))
                 except Exception as error:  # the next pass tries again
                     self.say(f"The state could not be written: {error}")
+
+
+def describe(left: list[tuple[str, int]]) -> str:
+    """Files that are not in the bucket, in words; "" if there are none."""
+    names = ", ".join(path for path, _ in left[:SHOWN]) + (", …" if len(left) > SHOWN else "")
+    size = sum(size for _, size in left)
+    return f"not in the bucket: {len(left)} files, {size:,} bytes ({names})" if left else ""
