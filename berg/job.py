@@ -17,7 +17,9 @@ from typing import Any, get_args, get_origin
 from berg import BergError
 
 VERSION = 1
-MOST_TOLD = 1000  # characters of a reason: a state is custom metadata as well, which Google limits to 8 KiB
+# Bytes. Linux takes 128 KiB for one argument or variable.
+MOST_COMMAND, MOST_VARIABLES, MOST_SUMMARY = 64_000, 100_000, 4_000
+MOST_TOLD = 500  # characters of a reason: a state is custom metadata as well, which Google limits to 8 KiB
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
@@ -73,7 +75,7 @@ class Job:
         return {
             "user": self.created_by,
             "created_at": self.created_at,
-            "cmd": self.cmd[:500],
+            "cmd": self.cmd.encode()[:500].decode(errors="ignore"),
             "results_dir": self.results_dir,
             "repo": self.repo_name,
             "commit": self.git_snapshot[:12],
@@ -105,6 +107,25 @@ def from_json(data: bytes, name: str) -> Job:
         raise BergError(f"{metadata_path(name)} is damaged ({error}). Submit the job again: berg run") from None
     if job.version > VERSION:
         raise BergError(f"job {name} was written by berg {job.berg_version}, newer than this one")
+    return job
+
+
+def check_size(job: Job) -> Job:
+    """Raise BergError for a job that is too long for one of the places in which it is kept."""
+    if len(job.cmd.encode()) > MOST_COMMAND:
+        raise BergError(
+            f"the command has {len(job.cmd.encode()):,} bytes, more than {MOST_COMMAND:,}: put it into a script of the "
+            'repo, as in: berg run "bash job.sh"'
+        )
+    if (size := len(json.dumps(job.env).encode())) > MOST_VARIABLES:
+        raise BergError(
+            f"the variables have {size:,} bytes, more than {MOST_VARIABLES:,}: put them into a file of the repo"
+        )
+    if (size := len(json.dumps(job.summary(), ensure_ascii=False).encode())) > MOST_SUMMARY:
+        raise BergError(
+            f"{job.job_name}: the names of its results dir and its parameters have {size:,} bytes with all that a list "
+            f"shows, more than {MOST_SUMMARY:,}: put long values into files of the repo"
+        )
     return job
 
 

@@ -87,6 +87,7 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -
         created_by=config.user,
         berg_version=__version__,
     )
+    job.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
     return Plan(

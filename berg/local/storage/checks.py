@@ -20,6 +20,7 @@ STORAGE_CLASSES = {
     *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),  # of old buckets
 }
+MOST_METADATA = 8 << 10  # bytes of names and values
 REFUSED = {"kmsKeyName", "customerEncryption", "temporaryHold", "eventBasedHold", "retention"}
 
 
@@ -165,6 +166,9 @@ def written(body: dict) -> dict:
     fields = {key: body[key] for key in WRITABLE if body.get(key) is not None}
     if "metadata" in fields:
         fields["metadata"] = {key: value for key, value in fields["metadata"].items() if value is not None}
+        if (size := sum(len((key + value).encode()) for key, value in fields["metadata"].items())) > MOST_METADATA:
+            message = f"The custom metadata has {size} bytes; at most {MOST_METADATA} are allowed."
+            raise ApiError(400, "invalid", message)
     return fields
 
 
