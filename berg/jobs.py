@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, places
+from berg import BergError, checks, job, places
 from berg import config as settings
 from berg.config import Config
 from berg.google import api, secret
@@ -429,7 +429,7 @@ def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
             raise BergError(f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER")
         return f"berg_results/{state.job['results_dir']}/", name
     folder = name.removeprefix(f"gs://{config.bucket}/").removeprefix("/root/").removeprefix("berg_results/")
-    return f"berg_results/{job.check_results_dir(folder.strip('/'))}/", None
+    return f"berg_results/{checks.check_results_dir(folder.strip('/'))}/", None
 
 
 def names_file() -> Path:

@@ -7,6 +7,7 @@ from berg.machine import libraries  # noqa: F401 - first: it makes what comes ne
 
 # isort: split
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import secret
-from berg.machine import boot, cluster, crew, idle
+from berg.machine import boot, cluster, crew, idle, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -37,7 +38,6 @@ from berg.machine.process import RESULTS, end_group, full_disk, is_alone, judge
 from berg.machine.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
-UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
 MOST_LOST = 500  # characters of a state for what was not kept
 
 
@@ -90,7 +90,7 @@ def begin(attempt: Attempt) -> None:
     if not attempt.sweep:  # else it was taken already
         attempt.claim()
     attempt.mirror_log()
-    read_job(attempt)
+    saving.read_job(attempt)
     if not attempt.sweep and attempt.machine.name not in job.machine_names(attempt.name, attempt.job.num_machines):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
@@ -102,13 +102,6 @@ def begin(attempt: Attempt) -> None:
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
-
-
-def read_job(attempt: Attempt) -> None:
-    data = attempt.bucket.read(job.metadata_path(attempt.name))
-    if data is None:
-        raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
-    attempt.member.job = job.from_json(data, attempt.name)
 
 
 def restore(attempt: Attempt) -> None:
@@ -196,13 +189,13 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     uploading = {"state": "UPLOADING", "ending": state, "exit_code": code, "reason": reason}
     try:
         if not attempt.machine_goes:  # else every second is for the results
-            attempt.insist(lambda: attempt.write_state(**uploading, uploading_since=job.now()), UNREACHABLE)
+            attempt.insist(lambda: attempt.write_state(**uploading, uploading_since=job.now()), saving.UNREACHABLE)
         if not attempt.leads and state != "ENDED":
             attempt.insist(lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1)
-        lost = attempt.save(reason)
+        lost = saving.save(attempt, reason)
         for path, why in list(attempt.results.refused.items()):
             attempt.say(f"Not in the bucket: {path}: {why}")
-        seconds = LAST_WORD if attempt.machine_goes else UNREACHABLE
+        seconds = LAST_WORD if attempt.machine_goes else saving.UNREACHABLE
         attempt.insist(lambda: conclude(attempt, state, reason, code, lost), seconds)
     except Ended as error:
         leave(attempt, str(error))
@@ -211,7 +204,7 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
         attempt.clear()
     elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
         if in_cluster and attempt.leads:
-            attempt.insist(lambda: cluster.delete_others(attempt.member), UNREACHABLE)
+            attempt.insist(lambda: cluster.delete_others(attempt.member), saving.UNREACHABLE)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
         attempt.insist(attempt.machine.delete)
 
@@ -225,7 +218,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
             state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
         if attempt.leads:
-            missing = cluster.wait_for_uploads(attempt.member, attempt.tell_left)
+            missing = cluster.wait_for_uploads(attempt.member, functools.partial(saving.tell_left, attempt))
             lost = "; ".join(filter(None, [lost, *(text for text in missing if text not in reason)]))
     if lost and not again:
         state = "FAILED" if state == "SUCCEEDED" else state
@@ -234,7 +227,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
     if attempt.leads:
         how = "begins anew on another machine" if again else state
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
-    if not attempt.send_log():
+    if not saving.send_log(attempt):
         reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
     until = attempt.results.synced_until
     about = {"exit_code": code, "synced_until": until, "lost": lost, "left_files": 0, "left_bytes": 0}
@@ -253,34 +246,9 @@ def leave(attempt: Attempt, why: str) -> None:
     attempt.end_process()
     attempt.stop_mirrors()
     with contextlib.suppress(Exception):
-        save_alone(attempt, why)
+        saving.save_alone(attempt, why)
     if not attempt.sweep:
         attempt.insist(attempt.machine.delete)
-
-
-def save_alone(attempt: Attempt, why: str) -> None:
-    """Save what a job left whose state is not to be written any more; one that nobody can read is written anew."""
-    damaged, this = False, attempt.machine
-    attempt.member.leads = False
-    try:
-        state = attempt.read_state()
-        if not state.final and (state.machine, state.zone) != (this.name, this.zone):
-            return  # another worker has the job, and its results
-    except NoJob:
-        pass
-    except Damaged as error:
-        damaged, why = True, error.message
-    attempt.given_up.clear()
-    lost = attempt.save("")
-    attempt.send_log()
-    if damaged:
-        attempt.member.leads = True
-        with contextlib.suppress(BergError):
-            read_job(attempt)
-        attempt.state.job = attempt.state.job or attempt.job.summary()
-        reason = "; ".join(filter(None, [f"the job was ended because {why}", lost]))
-        end = {"state": "FAILED", "ending": "", "finished_at": job.now(), "machine": this.name, "zone": this.zone}
-        attempt.insist(lambda: attempt.write_state(**end, reason=reason, lost=lost), UNREACHABLE)
 
 
 @click.group()
@@ -348,7 +316,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     attempt.ran_before = attempt.state.ran_seconds
     if not attempt.state.final:
         with contextlib.suppress(BergError):
-            read_job(attempt)
+            saving.read_job(attempt)
         ending = attempt.state.ending  # it had seen the command end
         finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
     elif not sweep:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from berg import BergError, job
+from berg import BergError, checks, job
 
 
 def test_results_dir_is_read_off_the_command():
@@ -19,7 +19,7 @@ def test_results_dir_is_read_off_the_command():
 @pytest.mark.parametrize("bad", ["", "/abs", "a//b", "../x", "a/./b", "a\nb", "a*", "a#b"])
 def test_results_dirs_that_would_leave_their_folder_are_refused(bad):
     with pytest.raises(BergError, match="results dir"):
-        job.check_results_dir(bad)
+        checks.check_results_dir(bad)
 
 
 @pytest.mark.parametrize("bad", ["", "Upper", "1digit", "under_score", "dash-", "a" * 64, "ü", "a b", "a\n"])

@@ -32,9 +32,6 @@ PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
-BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
-LOG_PATIENCE = 120  # seconds for the last lines of the log
-SHOWN = 3  # files named in a reason
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
@@ -217,98 +214,6 @@ class Attempt:
                 time.sleep(pause)
                 pause = min(pause * 2, 30)
 
-    @property
-    def last_moment(self) -> float:
-        """When the last passes have to end for the state to be written before the machine goes; time.monotonic()."""
-        if self.machine_goes:
-            return self.stopped_at + GOING - LAST_WORD
-        limit = self.job.max_run_seconds
-        return self.began + limit - self.ran_before - min(75, limit / 8) if limit else math.inf
-
-    def persist(self, mirror: Mirror, tell: Callable[[str], None]) -> None:
-        """Mirror a folder until all of it is in the bucket, or this attempt gives up."""
-        while not self.given_up.is_set():
-            try:
-                mirror.finish(tell, self.given_up.is_set)
-                return
-            except Exception as error:
-                tell(str(error))
-                self.given_up.wait(5)
-
-    def tell_trouble(self, text: str) -> None:
-        self.trouble = text
-        self.say(text)
-
-    def left(self) -> list[tuple[str, int]]:
-        """Files of the results that are not in the bucket as they are, with their sizes."""
-        files = [(path, seen, self.results.sent.get(path)) for path, seen in self.results.scan()]
-        return [(path, seen.st_size) for path, seen, sent in files if not (sent and sent.is_of(seen))]
-
-    def save(self, reason: str) -> str:
-        """Bring the last results and the end of the log to the bucket, side by side; what could not be brought.
-
-        It goes on while there is progress, to the last moment. Raises Ended if the state is not ours any more.
-        """
-        passes = [
-            self.start_thread(self.persist, self.results, self.tell_trouble),
-            self.start_thread(self.persist, self.log, print),
-        ]
-        passes[0].join(3)
-        left, moved, patience = self.left() if passes[0].is_alive() else [], time.monotonic(), self.job.patience_seconds
-        while any(each.is_alive() for each in passes):
-            now = time.monotonic()
-            if now > self.last_moment or now - moved > patience:
-                break
-            if (still := self.left()) != left:
-                left, moved = still, now
-            self.tell_progress(left, f"{reason}; {self.trouble}".strip("; ") if self.trouble else reason)
-            if self.trouble and patience > BUCKET_PATIENCE and self.bucket_is_gone():
-                patience = BUCKET_PATIENCE
-            for each in passes:
-                each.join(min(3, max(self.last_moment - now, 0.1)))
-        self.given_up.set()
-        return describe(self.left()) if passes[0].is_alive() or self.results.failed else ""
-
-    def tell_progress(self, left: list[tuple[str, int]], reason: str) -> None:
-        """Write into the state how much of the results is to come, and what keeps it."""
-        files, size = len(left), sum(size for _, size in left)
-        self.member.summary["left"] = f"{files} {size}"  # goes with the next beat
-        if (files, size, reason) == (self.state.left_files, self.state.left_bytes, self.state.reason):
-            return
-        try:
-            self.write_state(left_files=files, left_bytes=size, reason=reason)
-        except Ended:
-            raise
-        except Exception:  # the state lies in the same bucket
-            pass
-
-    def tell_left(self, told: list[str]) -> None:
-        """Write into the state what all other machines have still to send, each a count of files and of bytes."""
-        counts = [text.split() for text in told]
-        files, size = (sum(int(count[n]) for count in counts) for n in (0, 1))
-        if (files, size) != (self.state.left_files, self.state.left_bytes):
-            self.write_state(left_files=files, left_bytes=size)
-
-    def send_log(self) -> bool:
-        """Send the end of the log, with what was said since the last pass; whether that could be done quickly."""
-        self.given_up.clear()
-        self.log = replace(self.log)  # its last pass may hang
-        last = self.start_thread(self.persist, self.log, print)
-        last.join(LAST_WORD / 2 if self.machine_goes else LOG_PATIENCE)
-        self.given_up.set()
-        return not last.is_alive()
-
-    def bucket_is_gone(self) -> bool:
-        from google.api_core import exceptions
-
-        try:
-            next(iter(self.bucket.list(job.state_path(self.name), "name")), None)
-        except exceptions.NotFound:
-            return True
-        except Exception:
-            return False
-        return False
-
     def start_thread(self, target, *arguments) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         thread.start()
@@ -436,10 +341,3 @@ class Attempt:
                     self.stop("KILLED", str(error))
                 except Exception as error:  # the next pass tries again
                     self.say(f"The state could not be written: {error}")
-
-
-def describe(left: list[tuple[str, int]]) -> str:
-    """Files that are not in the bucket, in words; "" if there are none."""
-    names = ", ".join(path for path, _ in left[:SHOWN]) + (", …" if len(left) > SHOWN else "")
-    size = sum(size for _, size in left)
-    return f"not in the bucket: {len(left)} files, {size:,} bytes ({names})" if left else ""
