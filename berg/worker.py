@@ -317,6 +317,9 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     if not attempt.state.final:
         with contextlib.suppress(BergError):
             saving.read_job(attempt)
+            attempt.member.node = cluster.describe(attempt.machine, attempt.job)
+        if attempt.job.num_machines > 1:
+            attempt.start_thread(cluster.beat, attempt.member)
         ending = attempt.state.ending  # it had seen the command end
         finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
     elif not sweep:
