@@ -32,9 +32,9 @@ lint: $(VENV)/lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Write what README.md says of the commands anew, from their --help.
+# Write docs/commands.md anew, from what the commands say of themselves.
 docs: $(VENV)/demo
-	$(BIN)/python tools/commands.py README.md
+	$(BIN)/python tools/commands.py docs/commands.md
 
 clean:
 	rm -rf $(VENV) .demo build *.egg-info

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from berg import BergError
 
 # Bytes. Linux takes 128 KiB for one argument or variable.
-MOST_COMMAND, MOST_VARIABLES, MOST_SUMMARY = 64_000, 100_000, 4_000
+MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
 
 
 def check_size(job: Any) -> Any:
@@ -21,11 +21,6 @@ def check_size(job: Any) -> Any:
     if (size := len(json.dumps(job.env).encode())) > MOST_VARIABLES:
         raise BergError(
             f"the variables have {size:,} bytes, more than {MOST_VARIABLES:,}: put them into a file of the repo"
-        )
-    if (size := len(json.dumps(job.summary(), ensure_ascii=False).encode())) > MOST_SUMMARY:
-        raise BergError(
-            f"{job.job_name}: the names of its results dir and its parameters have {size:,} bytes with all that a list "
-            f"shows, more than {MOST_SUMMARY:,}: put long values into files of the repo"
         )
     return job
 

@@ -4,16 +4,21 @@ import gc
 import json
 import os
 import sys
-import time
-from pathlib import Path
 
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import results, setup
+from berg.commands import records, results, setup, start
 from berg.commands import ssh as cli_ssh
-from berg.commands.results import watch
-from berg.commands.terminal import complete_names, json_option, machine_options, say, sweep_options, yes_option
+from berg.commands.terminal import (
+    Sections,
+    complete_names,
+    json_option,
+    machine_options,
+    say,
+    sweep_options,
+    yes_option,
+)
 
 
 def main() -> None:
@@ -63,7 +68,7 @@ def describe(error: Exception) -> str:
     return sentence or f"{type(error).__name__}: {error} (an error of berg's; BERG_DEBUG=1 shows where)"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="berg")
 def cli() -> None:
     """Run machine-learning experiments on Google Cloud accelerators; keep the results in a bucket.
@@ -86,6 +91,9 @@ for command in (
     results.log,
     results.tail,
     results.fetch,
+    records.show,
+    records.rm,
+    records.rerun,
     cli_ssh.ip,
     cli_ssh.ssh,
     cli_ssh.ssh_config,
@@ -110,11 +118,11 @@ for command in (
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
 def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) -> None:
-    """Run CMD on a machine of its own, from the root of the git repo around you.
+    """Run CMD on a machine of its own, with the repo around you.
 
-    The code is the working tree: the last commit and what you changed since, untracked files included,
-    ignored ones not. What CMD writes under /root/berg_results appears in the bucket. The machine is
-    deleted when CMD ends.
+    CMD runs in the root of the git repo. The code is the working tree: the last commit and what you
+    changed since, untracked files included, ignored ones not. What CMD writes under /root/berg_results
+    appears in the bucket. The machine is deleted when CMD ends.
 
     \b
     berg run "python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256"
@@ -134,17 +142,10 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) 
         sys.exit(cli_sweep.run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run))
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
-    launched = start_machines(wishes, dry_run, quiet=as_json or tail)
+    launched = start.start_machines(wishes, dry_run, quiet=as_json or tail)
     if launched is None:
         return
-    settings, this, zone = launched
-    if not (tail or wait):
-        name = this.job_name
-        say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n")
-    if as_json:
-        click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
-    if tail or wait:
-        sys.exit(watch(settings, this.job_name, quiet=not tail))
+    sys.exit(start.follow(launched, wait, tail, as_json))
 
 
 @cli.command()
@@ -153,9 +154,11 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) 
     "--idle-hours", type=float, default=4, show_default=True, help="Delete itself after so long idle; 0: never."
 )
 def devbox(as_json, dry_run, **options) -> None:
-    """Start machines to live on: the repo around you in /root/code, results mirrored, no command.
+    """Start machines to live on, with the repo around you.
 
-    A devbox on which nobody is logged in and nothing runs uploads its results and deletes itself.
+    The repo is in /root/code, results are mirrored, and no command runs. A devbox on which nobody types and nothing
+    runs that people started (a shell at its prompt or top is nothing) or that keeps a CPU or GPU busy uploads its
+    results and deletes itself with its disk, 10 minutes after a warning on its terminals.
 
     \b
     berg devbox
@@ -167,33 +170,13 @@ def devbox(as_json, dry_run, **options) -> None:
     wishes = Wishes(**options)
     if wishes.idle_hours == 0:
         say("With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it.")
-    launched = start_machines(wishes, dry_run, quiet=as_json)
+    launched = start.start_machines(wishes, dry_run, quiet=as_json)
     if launched is None:
         return
     _, this, zone = launched
     say(f"Log in:  berg ssh {this.job_name}\nEnd it:  berg kill {this.job_name}\n")
     if as_json:
         click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
-
-
-def start_machines(wishes, dry_run, quiet):
-    """Show the plan and launch it; returns settings, job and zone, or None after a dry run."""
-    settings = config.load_ready(**wishes.settings)
-    from berg import launch
-    from berg.commands import tables
-
-    plan = launch.prepare(settings, wishes, Path.cwd())
-    say(tables.plan(plan))
-    if dry_run:
-        click.echo(json.dumps(launch.preview(plan), indent=2))
-        return None
-    began = time.monotonic()
-    zone = launch.submit(plan, say, tables.sending)
-    if zone:
-        say(f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n")
-    if not quiet:
-        click.echo(plan.job.job_name)
-    return settings, plan.job, zone
 
 
 @cli.command(name="list")
@@ -244,8 +227,9 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     from concurrent.futures import ThreadPoolExecutor
 
     from berg import jobs
+    from berg.records import resolve
 
-    found = jobs.match(settings, names, everything)
+    found = jobs.match(settings, tuple(resolve(settings, name) for name in names), everything)
     if not found:
         say("There is nothing to kill.")
         return

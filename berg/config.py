@@ -88,6 +88,7 @@ class Config:
 
         from berg import credentials
 
+        credentials.bypass_proxies()
         self.start_embedded_cloud()
         found = credentials.find(self.credentials_file)
         # Without a network, or with credentials that were revoked, this fails at once; calls are retried for minutes.

@@ -20,6 +20,7 @@ from berg import BergError, config
 from berg.config import Config
 from berg.google import accelerators, api, grants, offers
 from berg.google.storage import Bucket, explain
+from berg.plan import Wishes
 
 PATIENCE = 15  # seconds for all answers
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -202,17 +203,20 @@ def check_person(settings: Config) -> list[Finding]:
 
 
 def check_quotas(settings: Config) -> list[Finding]:
-    shape = accelerators.choose(None, None, None, None)
-    region = api.call(settings, "GET", f"/regions/{settings.region}", fields="quotas").get("quotas", [])
-    project = api.call(settings, "GET", "", fields="quotas").get("quotas", [])
-    cpus, gpus = int(api.last_part(shape.machine_type.replace("-", "/"))), shape.num_gpus
-    wanted = {"CPUS": (region, cpus), f"NVIDIA_{shape.gpu_type.upper()}_GPUS": (region, gpus)}
-    wanted["GPUS_ALL_REGIONS"] = (project, gpus)
+    """Whether a machine as one gets it without options finds room in every quota it counts against, and a Spot one."""
+    shape, there = accelerators.choose(None, None, None, None), offers.quotas(settings, settings.region)
+    needs = accelerators.quota_needs(shape, 1, Wishes.disk_gb, spot=False)
+    on_spot = accelerators.quota_needs(shape, 1, Wishes.disk_gb, spot=True)
     findings = []
-    for metric, (quotas, need) in wanted.items():
-        limit, usage = next(((row["limit"], row["usage"]) for row in quotas if row["metric"] == metric), (0, 0))
-        where = settings.region if quotas is region else settings.project
-        found = f"{metric} in {where}: {usage:g} of {limit:g} in use; a default machine needs {need}"
+    for need, metrics in needs + [each for each in on_spot if each not in needs]:
+        best = max(metrics, key=lambda metric: there.get(metric, (0, 0))[0] - there.get(metric, (0, 0))[1])
+        limit, usage = there.get(best, (0, 0))
+        spot = (need, metrics) not in needs
+        where = settings.project if best.endswith("_ALL_REGIONS") else settings.region
+        what = "Spot machine" if spot else "machine"
+        found = (
+            f"{best if limit else metrics[0]} in {where}: {usage:g} of {limit:g} in use; a default {what} needs {need}"
+        )
         mend = f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project}"
         short = limit - usage < need
         findings.append(Finding("quota", WARNING if short else OK, found, mend if short else ""))

@@ -38,9 +38,12 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     }
     if plan.spot:
         scheduling["provisioningModel"] = "SPOT"
+        scheduling["preemptionNoticeDuration"] = {"seconds": "120"}  # else the machine hears of it with the power-off
     if plan.spot or shape.num_gpus:
         scheduling["onHostMaintenance"] = "TERMINATE"
     interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
+    if shape.nic_type:
+        interface["nicType"] = shape.nic_type
     interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
     if config.subnetwork:
         interface["subnetwork"] = f"regions/{region_of(zone)}/subnetworks/{config.subnetwork}"

@@ -3,6 +3,7 @@
 .berg/jobs/<job>_metadata.json   what to run; written once
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
 .berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
+.berg/folders/<job>/...          the folders beside <results_dir> that it wrote to (google/mirror.py)
 .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
 berg_results/<results_dir>/...   what it left
 """
@@ -18,9 +19,10 @@ from berg import BergError
 from berg.checks import check_bounds, check_types, fits
 
 VERSION = 1
-MOST_TOLD = 500  # characters of a reason: a state is custom metadata as well, which Google limits to 8 KiB
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
+MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
+HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -61,6 +63,7 @@ class Job:
     group: str = ""  # region of the instance group that Google refills with machines for it; "": none
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
+    wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again
     created_at: str = ""
     created_by: str = ""
     berg_version: str = ""
@@ -130,6 +133,7 @@ class State:
     started_at: str = ""  # of the first attempt
     finished_at: str = ""
     synced_until: str = ""
+    history: list[list[str]] = field(default_factory=list)  # [state, when it began]; the newest HISTORY of them
     job: dict[str, Any] = field(default_factory=dict)  # Job.summary()
 
     @property
@@ -137,7 +141,27 @@ class State:
         return self.state in FINAL
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"reason": self.reason[:MOST_TOLD]}, ensure_ascii=False)
+        """As JSON that fits into an object's custom metadata: what is only shown, and long, is cut.
+
+        A state that is new begins now: that goes into the history.
+        """
+        if not self.history or self.history[-1][0] != self.state:
+            self.history = [*self.history, [self.state, now()]][-HISTORY:]
+        values = asdict(self)
+        summary, params = values["job"], self.job.get("params", {})
+        text = json.dumps(values)
+        for room in (1000, 300, 100, 30):
+            if len(text) <= MAX_STATE:
+                break
+            values["reason"], summary["cmd"] = cut(self.reason, room), cut(self.job.get("cmd", ""), room)
+            if params:
+                summary["params"] = {cut(key, room): cut(params[key], room) for key in list(params)[: room // 10]}
+            text = json.dumps(values)
+        return text
+
+
+def cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def state_from_json(data: str | bytes) -> State:
@@ -211,6 +235,11 @@ def machine_names(name: str, num_machines: int) -> list[str]:
 def machines_prefix(name: str) -> str:
     """Where the machines of a job tell each other, and laptops, who they are: one JSON object each."""
     return f".berg/machines/{name}/"
+
+
+def folders_prefix(name: str) -> str:
+    """Where a job records the folders below berg_results/, beside its own, that it wrote to: an object each."""
+    return f".berg/folders/{name}/"
 
 
 def log_prefix(name: str) -> str:

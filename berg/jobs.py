@@ -26,6 +26,7 @@ BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 GOING = ("STOPPING", *OFF)
 STARTUP_LINE = re.compile(r"startup-script: (.*)")  # on the serial console, among the kernel's lines
+BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup scripts."  # there, too
 HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only the log has every line
 
 
@@ -104,12 +105,27 @@ def describe(machine: Machine) -> dict[str, Any]:
 
 
 def conclude(
-    state: job.State, seconds_since_written: float, machines: list[Machine], waits: Callable[[], bool]
+    state: job.State,
+    seconds_since_written: float,
+    machines: list[Machine],
+    waits: Callable[[], bool],
+    last_words: Callable[[Machine], str],
 ) -> job.State:
-    """The state as a reader must see it: a job that is not over, has no machine and waits for none is LOST."""
-    gone = all(machine.status in OFF for machine in machines)
-    if state.final or not gone or seconds_since_written < LOST_AFTER:
+    """The state as a reader must see it: a job that is not over, has no machine and waits for none is LOST.
+
+    So is one whose machine, or all that it waits for in its sweep, ended the startup script without a worker.
+    """
+    alive = [machine for machine in machines if machine.status not in OFF]
+    if state.final or seconds_since_written < LOST_AFTER or (alive and state.state != "SUBMITTED"):
         return state
+    if alive:
+        needed = alive if state.job.get("sweep") else alive[:1]  # of a cluster the first one, which leads
+        if not all(map(last_words, needed)):
+            return state
+        first = needed[0]
+        mend = "berg reap" if state.job.get("sweep") else f"berg kill {first.name}"
+        what = f"the startup script of {first.name} ended without a worker; delete the machine: {mend}"
+        return replace(state, state="LOST", reason=f"{what}. The end of its console: {last_words(first)}")
     if waits():
         return state
     what = f"was {state.state} on {state.machine or 'no machine'}"
@@ -119,6 +135,12 @@ def conclude(
 
 def silent(text: str) -> None:
     pass
+
+
+def last_words(config: Config, machine: Machine) -> str:
+    """The last lines of a machine's startup script if that has ended, "" if it runs or has yet to begin."""
+    output = places.of(machine.place).console(config, machine)
+    return " | ".join(STARTUP_LINE.findall(output)[-4:]) or "…" if output.rfind(ENDED) > output.rfind(BEGAN) else ""
 
 
 def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[str], None] = silent) -> list[Entry]:
@@ -141,7 +163,14 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
         for machine in listed.result():
             owned.setdefault(owner(machine), []).append(machine)
     waiting = functools.cache(lambda place: places.of(place).waiting(config))
-    entries = [entry(config, job.name_of(blob.name), blob, owned, waiting) for blob in blobs]
+    said: dict[str, str] = {}  # a console is read once for all jobs of a sweep
+
+    def words(machine: Machine) -> str:
+        if machine.name not in said:
+            said[machine.name] = last_words(config, machine)
+        return said[machine.name]
+
+    entries = [entry(config, job.name_of(blob.name), blob, owned, waiting, words) for blob in blobs]
     for each in entries:
         owned.pop(each.name, None)
         owned.pop(f"{each.sweep}/", None)
@@ -176,10 +205,11 @@ def entry(
     blob,
     owned: dict[str, list[Machine]],
     waiting: Callable[[str], set[str]] | None = None,
+    words: Callable[[Machine], str] | None = None,
 ) -> Entry:
     """A job from the object of its state, and the machines by their owners.
 
-    `waiting` tells the names of the jobs that a place keeps machines for.
+    `waiting` tells the names of the jobs that a place keeps machines for, `words` the `last_words` of a machine.
     """
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
@@ -192,15 +222,27 @@ def entry(
         machines = [machine for machine in crew if has_one and machine.name == state.machine]
 
     def waits() -> bool:
-        if sweep:
-            return state.state == "SUBMITTED" and any(machine.status not in OFF for machine in crew)
         if not state.job.get("group"):
             return False
         place = place_name(state)
         return name in (waiting(place) if waiting else places.of(place).waiting(config, name))
 
     seconds = api.now(config) - blob.updated.timestamp()
-    return Entry(name, conclude(state, seconds, machines, waits), machines, blob.generation, state, crew)
+    needed = crew if crew and state.state == "SUBMITTED" else machines
+    words = words or functools.partial(last_words, config)
+    seen = conclude(state, seconds, needed, waits, words)
+    return Entry(name, seen, machines, blob.generation, state, crew)
+
+
+def look_again(config: Config, found: Entry) -> Entry:
+    """A job that has a machine as it is now, for who asks often."""
+    assert found.machine
+    blob, sweeps = Bucket(config).get(job.state_path(found.name)), [found.sweep] if found.sweep else []
+    machines = found.place.machines(config, [found.name], sweeps, zone=found.machine.zone)
+    owned: dict[str, list[Machine]] = {}
+    for machine in machines:
+        owned.setdefault(owner(machine), []).append(machine)
+    return entry(config, found.name, blob, owned) if blob else replace(found, state=None, machines=machines)
 
 
 def find(config: Config, name: str) -> Entry:
@@ -271,13 +313,17 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     """
     found = find(config, name)
     name = found.name
-    waiting = found.state and not found.state.final and not now and found.state.state != "SUBMITTED"
-    if waiting and any(machine.status not in OFF for machine in found.machines):
+    begun = found.state and not found.state.final and found.state.state != "SUBMITTED"
+    if begun and any(machine.status not in OFF for machine in found.machines):
         first = min(found.machines, key=lambda machine: machine.name)  # the one that leads
-        found.place.tell(config, first, f"berg-kill-{name}", config.user)
+        try:
+            found.place.tell(config, first, f"berg-kill-{name}", config.user)
+        except Exception:
+            if not now:  # else its worker merely does not know whose doing it is
+                raise
         asked = moved = time.monotonic()
         left, told, spoke = "", "", -math.inf
-        while found.machine and found.state and not found.state.final:
+        while not now and found.machine and found.state and not found.state.final:
             if found.state.state == "UPLOADING":
                 moment, before = time.monotonic(), left
                 left = f"{found.state.left_files:,} files, {found.state.left_bytes:,} bytes are left"
@@ -295,7 +341,7 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                 say(f"{name} did not answer; deleting its machine")
                 break
             time.sleep(0.5)
-            found = find(config, name)
+            found = look_again(config, found)
     for machine in found.machines:
         save_console(config, name, machine)
     if not found.sweep or now:  # else its machine takes the next job
@@ -376,22 +422,38 @@ def log_chunks(config: Config, name: str, machine: str | None = None) -> Iterato
         yield "", found.place.console(config, consoles[0]).encode()
 
 
+def last_lines(config: Config, name: str, reason: str, count: int) -> bytes:
+    """The last lines of a job's log: of the machine that the reason of its end names, else of the first."""
+    bucket = Bucket(config)
+    logs = sorted(logs_of(bucket, name, None), key=lambda log: machine_of(log) not in reason.split())
+    blob = bucket.get(logs[0]) if logs else None
+    tail = blob and bucket.read_from(blob.name, max(0, blob.size - (64 << 10)))
+    return b"".join((tail or b"").splitlines(keepends=True)[-count:])
+
+
 def follow(
-    config: Config, name: str, write: Callable[[str, bytes], None], machine: str | None = None, interval: float = 1.0
+    config: Config,
+    name: str,
+    write: Callable[[str, bytes], None],
+    machine: str | None = None,
+    interval: float = 1.0,
+    tell: Callable[[Entry], None] = lambda found: None,
 ) -> job.State | None:
     """Write the logs of a job as they grow until the job is over; returns its final state.
 
     `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log it
     gets what the machine writes to its serial console. A machine without a job is followed until it is
-    gone, and the state is None.
+    gone, and the state is None. `tell` gets what is found with each look.
     """
     bucket = Bucket(config)
     offsets: dict[str, int] = {}
     console = ""
     shown: list[bytes] = []  # lines of the console, which the log begins with
     last = b"\n"
-    while True:
-        found = find(config, name)  # before reading: a log is complete once the state is final
+    found = None
+    while True:  # the state before the log, which is complete once that is final
+        found = look_again(config, found) if found and found.machine else find(config, name)
+        tell(found)
         several = is_cluster(found) and not machine
         for log in logs_of(bucket, found.name, machine):
             if not several and log not in offsets and not last.endswith(b"\n"):
@@ -415,9 +477,9 @@ def follow(
 
 
 def leaves(found: Entry) -> bool:
-    """Whether the machines of a job that is over are on their way out or off, or were to be kept."""
-    kept = found.state and found.state.job.get("kept")
-    return bool(kept or all(machine.status in GOING for machine in found.machines))
+    """Whether the machines of a job that is over are on their way out or off, or were to be kept, or nobody deletes."""
+    stays = found.state and (found.state.job.get("kept") or found.state.state == "LOST")
+    return bool(stays or all(machine.status in GOING for machine in found.machines))
 
 
 def results_prefix(config: Config, name: str) -> tuple[str, str | None]:

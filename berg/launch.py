@@ -21,20 +21,26 @@ from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
 
-def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -> Plan:
-    """Check every wish and take the snapshot; raises BergError and leaves nothing behind."""
+def prepare(
+    config: Config, wishes: Wishes, folder: Path, sweep: int = 0, code: snapshot.Snapshot | None = None
+) -> Plan:
+    """Check every wish and take the snapshot, unless there is one; raises BergError and leaves nothing behind.
+
+    `sweep` is the number of a sweep's machines, 0 for a job on its own.
+    """
     wishes.check()
     cmd = wishes.cmd
     shape = accelerators.choose(wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type)
+    accelerators.check(shape, config.default_image, wishes.spot)
     variables = wishes.variables()
     secret_values = dict(secret.read(text) for text in wishes.secrets)
     for key in secret_values:
         check_variable("--secret", key)
         if key in variables:
             raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
-    root = snapshot.find_root(folder)
+    root = code.root if code else snapshot.find_root(folder)
     script = wishes.install_script
-    if script and not (root / script).is_file():
+    if script and not code and not (root / script).is_file():
         raise BergError(f"--install-script {script} is not a file in {root}: give its path from there")
     name = job.check_name(wishes.name or job.new_name(root.name))
     job.check_name(job.machine_names(name, wishes.num_machines)[-1])
@@ -45,10 +51,13 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -
         image = pool.submit(offers.find_image, config, config.default_image, config.default_image_project)
         zones = pool.submit(offers.zones_with, config, shape, config.zones)
         free = [pool.submit(check_bucket, config), pool.submit(check_free, config, name)]
-        taken = snapshot.take(root)
+        taken = code or snapshot.take(root)
         for check in free:
             check.result()
         planned_zones = zones.result()
+        quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
+        needs = accelerators.quota_needs(shape, sweep or wishes.num_machines, wishes.disk_gb, wishes.spot)
+        shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
     alone = cmd is not None and wishes.num_machines == 1 and not sweep
     grouped = alone and (wishes.spot or wishes.wait_for_capacity)
@@ -83,6 +92,7 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -
         group=region if grouped else "",
         max_restarts=wishes.max_restarts,
         restart_on_failure=wishes.restart_on_failure,
+        wishes=wishes.to_dict(),
         created_at=job.now(),
         created_by=config.user,
         berg_version=__version__,
@@ -90,9 +100,8 @@ def prepare(config: Config, wishes: Wishes, folder: Path, sweep: bool = False) -
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    return Plan(
-        config, this, shape, planned_zones, taken, wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values
-    )
+    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)
+    return Plan(config, this, shape, planned_zones, taken, *about)
 
 
 def repo_name(folder_name: str) -> str:

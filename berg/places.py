@@ -33,8 +33,13 @@ class Place(Protocol):
         Returns where they are, "" if the place makes them when it has room. Raises BergError with what was tried.
         """
 
-    def machines(self, config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = ()) -> list[Machine]:
-        """The machines there are for the jobs of this bucket, by name; those of jobs and sweeps if any are given."""
+    def machines(
+        self, config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
+    ) -> list[Machine]:
+        """The machines there are for the jobs of this bucket, by name; those of jobs and sweeps if any are given.
+
+        In a zone that is known it may be asked often.
+        """
 
     def waiting(self, config: Config, job: str | None = None) -> set[str]:
         """Names of the jobs for which the place has a machine, or makes one when there is room."""

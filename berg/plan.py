@@ -2,7 +2,8 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from berg import BergError
 from berg.code.snapshot import Snapshot
@@ -42,6 +43,10 @@ class Wishes:
     wait_for_capacity: bool = False
     max_restarts: int = 0
     restart_on_failure: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was given, for the job's metadata; values of secrets are not among it."""
+        return {key: value for key, value in asdict(self).items() if key not in ("cmd", "name")}
 
     @property
     def settings(self) -> dict[str, object]:
@@ -87,6 +92,14 @@ def check_variable(option: str, key: str) -> None:
         raise BergError(f"{option} {key}: names that begin with {', '.join(RESERVED)} are set by berg")
 
 
+def wishes_of(job: Job) -> Wishes:
+    """What a job was asked for with, without its name."""
+    known = {each.name for each in fields(Wishes)}
+    values = {key: value for key, value in job.wishes.items() if key in known}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Wishes(**values, cmd=job.cmd if job.kind == "job" else None)
+
+
 @dataclass
 class Plan:
     """Everything that is known before the first byte is sent."""
@@ -101,6 +114,7 @@ class Plan:
     wheel: tuple[str, bytes]
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
+    shortages: list[str] = field(default_factory=list)  # quotas that have no room for the machines now
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

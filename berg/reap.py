@@ -71,7 +71,8 @@ def find(config: Config, user: str | None, say: Callable[[str], None] = jobs.sil
     machines = [each for each in machines if each not in young]
     things = [each for each in things if each not in young]
     groups = {each.name for each in things if each.kind == "group"}
-    machines = [machine for machine in machines if machine.name not in groups]  # they go with their group
+    # Machines of a group go with it.
+    machines = [each for each in machines if not (isinstance(each.what, Machine) and jobs.owner(each.what) in groups)]
     return machines + sorted(things, key=is_last)
 
 

@@ -146,7 +146,7 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
         if waited > told + TELL_INTERVAL:
             told = waited
             say(f"Waiting for {name}: {missing}" + (f" ({waited:.0f} s)" if waited >= 1 else ""))
-        time.sleep(INTERVAL)
+        time.sleep(min(INTERVAL + waited / 30, 5))  # a project has 750 such looks a minute for everybody together
     if target.key_is_new:
         wait_until_admitted(config, target, say)
     return target
@@ -182,7 +182,8 @@ def reach(config: Config, job_name: str, machine: Machine, key: str) -> Target |
     data = Bucket(config).read(object_name)
     try:
         node = json.loads(data) if data else {}
-        if node.get("instance_id") != machine.id:  # not written yet, or by an earlier machine of that name
+        # Not written yet, by an earlier machine of that name, or before it knew the others of its cluster.
+        if node.get("instance_id") != machine.id or not node.get("introduced", True):
             return None
         keys = [host_key for host_key in node["host_keys"] if HOST_KEY.fullmatch(host_key)]
         port = int(node["ssh_port"])
@@ -230,6 +231,21 @@ def wait_until_admitted(config: Config, target: Target, say: Say) -> None:
         if "Permission denied" not in done.stderr:
             return
         time.sleep(INTERVAL)
+
+
+def check_port(forward: str) -> None:
+    """Raise BergError if the port of PORT:HOST:PORT is taken here; ssh would be content with one of ::1 alone."""
+    port = forward.partition(":")[0]
+    if forward.count(":") != 2 or not port.isdigit() or int(port) > 65535:
+        return  # ssh knows more forms, and what is wrong with them
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(port)))
+        except OSError as error:
+            raise BergError(
+                f"port {port} of this computer cannot be had ({error.strerror}): choose another, as in -L 1{forward}"
+            ) from None
 
 
 def options(config: Config, target: Target) -> list[str]:

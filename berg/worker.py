@@ -8,6 +8,7 @@ from berg.machine import libraries  # noqa: F401 - first: it makes what comes ne
 # isort: split
 import contextlib
 import functools
+import json
 import os
 import shutil
 import signal
@@ -20,13 +21,12 @@ import click
 
 from berg import BergError, job
 from berg.code import snapshot
-from berg.google import secret
+from berg.google import mirror, secret
 from berg.machine import boot, cluster, crew, idle, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
     LAST_WORD,
-    PREEMPTED,
     SHUT_DOWN,
     Attempt,
     Damaged,
@@ -73,16 +73,12 @@ def run(attempt: Attempt) -> None:
     except Exception as error:
         traceback.print_exc()  # to the serial console
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
-    if attempt.outcome == SHUT_DOWN and was_preempted():
-        attempt.outcome = PREEMPTED
+    if attempt.outcome == SHUT_DOWN:
+        with contextlib.suppress(OSError, ValueError):  # its metadata may tell whose doing it is
+            found = boot.request(f"{boot.METADATA}instance/?recursive=true", headers=boot.FLAVOR, attempts=1)[0]
+            attempt.outcome = attempt.ending_in(json.loads(found)) or SHUT_DOWN
     exit_code = exit_code if attempt.exit_code is None else attempt.exit_code
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
-
-
-def was_preempted() -> bool:
-    with contextlib.suppress(OSError):
-        return boot.request(f"{boot.METADATA}instance/preempted", headers=boot.FLAVOR, attempts=1)[0] == b"TRUE"
-    return False
 
 
 def begin(attempt: Attempt) -> None:
@@ -91,7 +87,8 @@ def begin(attempt: Attempt) -> None:
         attempt.claim()
     attempt.mirror_log()
     saving.read_job(attempt)
-    if not attempt.sweep and attempt.machine.name not in job.machine_names(attempt.name, attempt.job.num_machines):
+    names = job.machine_names(attempt.name, attempt.job.num_machines)
+    if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
     if attempt.job.secrets:
@@ -99,6 +96,8 @@ def begin(attempt: Attempt) -> None:
     install_commands()
     attempt.member.node = cluster.describe(attempt.machine, attempt.job)
     attempt.member.nodes = [attempt.member.node]
+    if attempt.member.is_alone:
+        introduce(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
@@ -109,9 +108,8 @@ def restore(attempt: Attempt) -> None:
     this = attempt.job
     packs = boot.BERG / "packs"
     copy = RESULTS / this.results_dir / "berg_job_metadata.json"
-    if attempt.is_elsewhere:
-        attempt.say(f"Brought back {attempt.results.restore(this.results_dir + '/')} files of the results")
-    if copy.exists() and not this.cmd:
+    attempt.restore_results()
+    if not attempt.begins_here and copy.exists() and not this.cmd:
         attempt.say("Left the code as it was before the reboot: people change it here")
         return
 
@@ -137,11 +135,17 @@ def restore(attempt: Attempt) -> None:
 
 def meet(attempt: Attempt) -> None:
     """In a cluster, wait for the other machines and get to know them."""
-    if attempt.job.num_machines > 1:
+    if not attempt.member.is_alone:
         attempt.reachable.join()
         attempt.member.nodes = cluster.gather(attempt.member)
         attempt.start_thread(cluster.beat, attempt.member)
         attempt.start_thread(attempt.watch_others)
+        introduce(attempt)
+        cluster.announce(attempt.member)
+
+
+def introduce(attempt: Attempt) -> None:
+    """Tell this machine, and who logs in to it, of the job and its machines."""
     ours = {key: value for key, value in environment(attempt).items() if os.environ.get(key) != value}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
     cluster.introduce(attempt.member, ours)
@@ -172,9 +176,12 @@ def rest(attempt: Attempt) -> None:
     """Wait until the devbox has been idle for too long, and end it."""
 
     def warn(left: float) -> None:
-        text = f"berg: this devbox is idle and deletes itself in {max(left / 60, 1):.0f} minutes, unless it is used"
+        text = f"berg: this devbox is idle and deletes itself in {max(left / 60, 1):.0f} minutes, unless it is used."
+        text += f" Only {RESULTS} is kept"
         attempt.say(text)
         idle.tell_terminals(text)
+        if not attempt.member.is_alone:
+            cluster.announce(attempt.member, warning=f"{time.time()} {text}")
 
     if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn, lambda: cluster.others_are_used(attempt.member)):
         attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:.2g} h")
@@ -192,9 +199,12 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
             attempt.insist(lambda: attempt.write_state(**uploading, uploading_since=job.now()), saving.UNREACHABLE)
         if not attempt.leads and state != "ENDED":
             attempt.insist(lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1)
-        lost = saving.save(attempt, reason)
-        for path, why in list(attempt.results.refused.items()):
+        left, is_whole = saving.save(attempt, reason)
+        for path, why in left.items():
             attempt.say(f"Not in the bucket: {path}: {why}")
+        if not is_whole and state == "SUCCEEDED" and not attempt.begins_anew():
+            state = "FAILED"
+        lost = mirror.tell(left)
         seconds = LAST_WORD if attempt.machine_goes else saving.UNREACHABLE
         attempt.insist(lambda: conclude(attempt, state, reason, code, lost), seconds)
     except Ended as error:
@@ -219,9 +229,9 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
             state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
         if attempt.leads:
             missing = cluster.wait_for_uploads(attempt.member, functools.partial(saving.tell_left, attempt))
-            lost = "; ".join(filter(None, [lost, *(text for text in missing if text not in reason)]))
-    if lost and not again:
-        state = "FAILED" if state == "SUCCEEDED" else state
+            missing = [text for text in missing if text not in reason]
+            state = "FAILED" if missing and state == "SUCCEEDED" else state
+            lost = "; ".join(filter(None, [lost, *missing]))
     lost = "; ".join(dict.fromkeys(filter(None, [attempt.state.lost, lost])))[:MOST_LOST]
     reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
     if attempt.leads:
@@ -276,7 +286,7 @@ def attempt_at(name: str, sweep: str = "") -> Attempt:
     """The attempt that this machine makes; a machine without a job deletes itself and exits."""
     attempt = Attempt(name, sweep)
     try:
-        attempt.read_state()
+        attempt.learn()
     except (NoJob, Damaged) as error:
         if isinstance(error, Damaged) or attempt.marker.exists():
             leave(attempt, error.message)
@@ -313,7 +323,6 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
     attempt = attempt_at(name, sweep)
-    attempt.ran_before = attempt.state.ran_seconds
     if not attempt.state.final:
         with contextlib.suppress(BergError):
             saving.read_job(attempt)

@@ -9,8 +9,11 @@ export HOME=$PWD/.demo/home BERG_HOME=$PWD/.demo/berg PATH=$PWD/.venv/bin:$PATH 
 mkdir -p "$HOME"
 results=demo/digits
 
+bold='' plain=''
+if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+
 show() { # COMMAND…: say it as one would type it, then do it
-    printf '\n\033[1m$' && printf ' %q' "$@" && printf '\033[0m\n'
+    printf '\n%s$' "$bold" && printf ' %q' "$@" && printf '%s\n' "$plain"
     "$@"
 }
 
@@ -32,7 +35,8 @@ show berg fetch "$job" ../results
 printf '\nIn the bucket:\n'
 python - "$results" "$job" <<'PYTHON'
 import sys
-from berg import config, storage
+from berg import config
+from berg.google import storage
 
 bucket = storage.Bucket(config.load())
 results, job = sys.argv[1:]

@@ -181,9 +181,13 @@ class Berg:
         return b"".join(self.objects(f".berg/logs/{job}/").values()).decode()
 
     def machines(self) -> dict[str, dict]:
-        """Instances that were created for this test's bucket."""
-        mine = {"key": "berg-bucket", "value": self.bucket_name}
-        return {n: i for n, i in self.cloud.instances().items() if mine in i.get("metadata", {}).get("items", [])}
+        """Instances that were created for this test's bucket, by name; that of a group by the name of the group."""
+        found = {}
+        for name, machine in self.cloud.instances().items():
+            told = {item["key"]: item["value"] for item in machine.get("metadata", {}).get("items", [])}
+            if told.get("berg-bucket") == self.bucket_name:
+                found[told.get("created-by", name).rpartition("/")[2]] = machine
+        return found
 
     def state(self, job: str) -> dict:
         return json.loads(self.bucket.read(f".berg/jobs/{job}_state.json"))

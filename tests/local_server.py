@@ -11,6 +11,7 @@ from berg.local.server import make_app, open_cloud
 
 async def serve(folder: Path, port: int) -> None:
     cloud = open_cloud(folder, port, "test-project")
+    cloud.storage.write_interval = 0  # the test of it sets it
     runner = web.AppRunner(make_app(cloud))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()

@@ -3,6 +3,7 @@
 import ast
 import io
 import os
+import re
 import subprocess
 import sys
 import tokenize
@@ -13,6 +14,7 @@ import pytest
 
 from berg import __version__
 from berg.cli import cli
+from berg.commands.terminal import SECTIONS
 from berg.worker import main as worker
 
 PACKAGE = Path(__file__).parent.parent / "berg"
@@ -38,6 +40,22 @@ def test_every_help_has_an_example_and_explains_every_option(path, command):
         assert " ".join(path) in text.split("\n", 1)[1]
     for parameter in command.params:
         assert isinstance(parameter, click.Argument) or parameter.help, parameter.name
+
+
+def test_every_command_stands_in_one_section_of_the_help():
+    shown = [name for names in SECTIONS.values() for name in names]
+    assert sorted(shown) == sorted(cli.commands)
+
+
+@pytest.mark.parametrize("columns", ["80", "100"])
+@pytest.mark.parametrize("path", [("berg",), ("berg", "config"), ("berg", "local")], ids=" ".join)
+def test_no_summary_is_cut_off_or_wrapped(path, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    group = dict([(("berg",), cli), *ALL])[path]
+    assert isinstance(group, click.Group)
+    text = group.get_help(click.Context(group, info_name=path[-1], **cli.context_settings))
+    for name, command in group.commands.items():
+        assert re.search(rf"^  {name} +{re.escape(command.get_short_help_str(1000))}$", text, re.M), text
 
 
 def test_version():

@@ -43,12 +43,14 @@ def test_all_is_well_after_init(berg, cloud, look):
     shown = berg("doctor")
     assert shown.returncode == 0 and shown.stderr == ""
     lines = shown.stdout.splitlines()
-    assert len(lines) == 21 and all(line.startswith("ok ") for line in lines)
+    assert len(lines) == 27 and all(line.startswith("ok ") for line in lines)
 
 
 def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
     cloud.call("POST", f"{SERVICES}/secretmanager.googleapis.com:disable", {})
-    quotas = {"NVIDIA_P100_GPUS": ({"region": "us-central1"}, 16), "GPUS_ALL_REGIONS": ({}, 64)}
+    here = {"region": "us-central1"}
+    quotas = {"NVIDIA_L4_GPUS": (here, 16), "PREEMPTIBLE_NVIDIA_L4_GPUS": (here, 16), "GPUS_ALL_REGIONS": ({}, 64)}
+    quotas |= {"SSD_TOTAL_GB": (here, 20480), "IN_USE_ADDRESSES": (here, 2000), "CPUS_ALL_REGIONS": ({}, 2000)}
     for metric, (where, _) in quotas.items():
         cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": 0, **where})
     try:
@@ -64,8 +66,10 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
         "bucket's privacy": f"gcloud storage buckets update gs://{name} --public-access-prevention",
         "bucket's cost": f"gcloud storage buckets update gs://{name} --clear-soft-delete",
         "machines' account": f"berg init --service-account berg-worker@{PROJECT}.iam.gserviceaccount.com",
-        "quota NVIDIA_P100_GPUS": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}",
-        "quota GPUS_ALL_REGIONS": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}",
+        **{
+            f"quota {metric}": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}"
+            for metric in quotas
+        },
         "firewall": f"gcloud compute firewall-rules create berg-ssh --project {PROJECT} --network elsewhere "
         "--allow tcp:22 --source-ranges YOUR_ADDRESS/32",
     }
@@ -73,6 +77,33 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
     assert {check: findings[check]["mend"] for check in wrong if check != "image"} == mends
     assert wrong.pop("image") == "failed" and set(wrong.values()) == {"warning"}
     assert "secretmanager (for --secret)" in findings["apis"]["found"]
+
+
+def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_not(berg, cloud, look):
+    """The quotas of a project that was made in 2026."""
+    here = {"region": "us-central1"}
+    quotas = {"GPUS_ALL_REGIONS": ({}, 1, 64), "CPUS_ALL_REGIONS": ({}, 32, 2000), "SSD_TOTAL_GB": (here, 500, 20480)}
+    quotas |= {"IN_USE_ADDRESSES": (here, 8, 2000), "NVIDIA_L4_GPUS": (here, 1, 16), "INSTANCES": (here, 24, 2000)}
+    for metric, (where, limit, _) in quotas.items():
+        cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
+    try:
+        findings = look()
+        one = berg("run", "--dry-run", "true")
+        three = berg("run", "-m", "3", "-g", "1", "--dry-run", "true")
+        sweep = berg("run", "--grid", "n=1,2,3", "--dry-run", "echo {n}")
+    finally:
+        for metric, (where, _, limit) in quotas.items():
+            cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
+    assert not [check for check in status(findings) if check.startswith("quota")]
+    assert one.returncode == three.returncode == 0 and "Quota" not in one.stderr, one.stderr
+    for words in (
+        "Quota     SSD_TOTAL_GB: 0 of 500 in use; this needs 600",
+        "CPUS_ALL_REGIONS: 0 of 32 in use; this needs 36",
+        "GPUS_ALL_REGIONS: 0 of 1 in use; this needs 3",
+    ):
+        assert words in three.stderr, three.stderr
+    assert "GPUS_ALL_REGIONS: 0 of 1 in use; this needs 3" in sweep.stderr, sweep.stderr
+    assert "NVIDIA_L4_GPUS" not in three.stderr, "there is room among the preemptible ones"
 
 
 def test_apis_without_which_nothing_works(berg, cloud, look):

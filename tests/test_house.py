@@ -14,7 +14,7 @@ ROOMS = {
     "contract": {"config", "job", "checks", "credentials"},
     "plan": {"plan"},
     "places": {"gce"},
-    "verbs": {"launch", "jobs", "sweep", "reap", "ssh", "sync", "init", "doctor"},
+    "verbs": {"launch", "jobs", "sweep", "reap", "ssh", "sync", "init", "doctor", "records"},
     "worker": {"worker"},
     "cli": {"cli", "__main__"},
 }

@@ -107,6 +107,31 @@ def test_a_job_of_another_name_or_of_a_newer_berg_is_refused():
 
 
 def test_unknown_fields_of_a_state_are_passed_over():
-    text = json.dumps({**json.loads(job.State(state="RUNNING").to_json()), "later": 1})
-    assert job.state_from_json(text) == job.State(state="RUNNING")
+    state = job.State(state="RUNNING")
+    text = json.dumps({**json.loads(state.to_json()), "later": 1})
+    assert job.state_from_json(text) == state
     assert [s for s in (*job.ACTIVE, *job.FINAL) if job.State(state=s).final] == list(job.FINAL)
+
+
+@pytest.mark.parametrize(
+    ("cmd", "params", "reason"),
+    [
+        ("x" * 20_000, {}, ""),
+        ("🚀\n" * 20_000, {}, "🚀" * 5000),
+        ("x", {f"param{n}": str(n) for n in range(3000)}, "e" * 9000),
+        ("x", {"🚀" * 3000: "日" * 3000, "lr": "0.1"}, "\0" * 4000),
+    ],
+)
+def test_a_state_fits_into_custom_metadata(cmd, params, reason):
+    """Cloud Storage takes 8 KiB of it for an object, keys counted."""
+    folder = "日" * 330
+    this = make_job(cmd=cmd, params=params, sweep="s", results_dir=folder, created_by="ü" * 100)
+    state = job.State(job=this.summary(), reason=reason, machine="m" * 63, zone="us-central1-a")
+    text = state.to_json()
+    assert len("state") + len(text.encode()) <= 8192
+    again = job.state_from_json(text)
+    assert (again.job["results_dir"], again.job["repo"], again.machine) == (folder, "r", "m" * 63)
+    assert again.to_json() == text and state.reason == reason
+    assert again.reason[:29] == reason[:29] and again.job["cmd"][:29] == cmd[:29]
+    short = job.State(job=make_job(cmd="python train.py").summary(), reason="it failed")
+    assert job.state_from_json(short.to_json()) == short

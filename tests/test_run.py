@@ -77,7 +77,7 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     (berg.repo / "new folder/untracked.txt").write_text("never added\n")
     before = git(berg.repo, "status", "--porcelain"), git(berg.repo, "for-each-ref")
     host = {Path(home, "berg_results") for home in ("/root", Path.home(), berg.home)}
-    there = {folder for folder in host if folder.exists()}
+    there = [os.access(folder, os.F_OK) for folder in host]
 
     command = "bash job.sh --logdir=/root/berg_results/sweep1/one"
     ran = berg("run", "-g", "0", "-n", "one", "--env", "WISH=a b=c", "--tail", command)
@@ -86,7 +86,7 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
         assert shown in ran.stderr, shown
     assert "one SUCCEEDED with exit code 0" in ran.stderr
     assert (git(berg.repo, "status", "--porcelain"), git(berg.repo, "for-each-ref")) == before
-    assert {folder for folder in host if folder.exists()} == there, "a machine wrote to a home of this computer"
+    assert [os.access(folder, os.F_OK) for folder in host] == there, "a machine wrote to a home of this computer"
 
     job = job_of(berg, "one")
     log = berg.log("one")
@@ -175,6 +175,7 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     assert body["machineType"] == "custom-12-46080"
     assert body["guestAccelerators"][0]["acceleratorCount"] == 2
     assert body["scheduling"]["provisioningModel"] == "SPOT"
+    assert body["scheduling"]["preemptionNoticeDuration"] == {"seconds": "120"}
     assert body["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
     assert body["disks"][0]["initializeParams"]["diskSizeGb"] == "50"
     assert "custom-12-46080 with 2 x t4, spot, 50 GB disk" in ran.stderr
@@ -186,9 +187,12 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
 @pytest.mark.parametrize(
     ("wishes", "machine_type", "gpus"),
     [
-        ([], "n1-standard-32", "nvidia-tesla-p100:4"),
+        ([], "g2-standard-12", ""),
+        (["-t", "t4", "-g", "4"], "n1-standard-32", "nvidia-tesla-t4:4"),
+        (["-t", "p100", "--image", "common-cu129-ubuntu-2404-nvidia-580"], "n1-standard-8", "nvidia-tesla-p100:1"),
         (["-t", "a100", "-g", "8"], "a2-highgpu-8g", ""),
-        (["-t", "h100"], "a3-highgpu-4g", ""),
+        (["-t", "h100", "-g", "8"], "a3-highgpu-8g", ""),
+        (["-t", "rtx-pro-6000", "-c", "12"], "g4-standard-12", ""),
         (["--machine-type", "n2-standard-2", "--image", "debian-12", "--image-project", "debian-cloud"], "", ""),
     ],
 )
@@ -206,6 +210,15 @@ def test_requests_for_gpus_are_ones_that_google_takes(berg, cloud, wishes, machi
         (g["acceleratorType"].rpartition("/")[2], g["acceleratorCount"]) for g in body.get("guestAccelerators", [])
     ]
     assert [f"{kind}:{count}" for kind, count in asked] == ([gpus] if gpus else [])
+
+
+def test_a_zone_whose_name_ends_otherwise(berg):
+    wishes = ["-t", "h200", "--spot", "--zone", "us-central1-ai1a"]
+    ran = berg("run", "--dry-run", *wishes, "true")
+    assert ran.returncode == 0, ran.stderr
+    group = json.loads(ran.stdout)["group"]
+    zones = [each["zone"].rpartition("/")[2] for each in group["distributionPolicy"]["zones"]]
+    assert zones == ["us-central1-ai1a", "us-central1-b"], "both are of us-central1"
 
 
 LIVE = """
@@ -262,6 +275,7 @@ def test_kill_lets_the_command_save_its_work(berg):
     ran = berg("run", "-g", "2", "-t", "t4", "--spot", "--zone", "us-central1-f", "-n", "gentle", "bash stoppable.sh")
     assert ran.returncode == 0, ran.stderr
     machine = berg.machines()["gentle"]
+    assert machine["name"].startswith("gentle-"), "a group names its machine"
     assert machine["zone"].endswith("/us-central1-f") and machine["scheduling"]["provisioningModel"] == "SPOT"
     assert machine["guestAccelerators"][0]["acceleratorCount"] == 2
     begun(berg, "gentle")
@@ -286,7 +300,7 @@ def test_kill_now_and_preemption(berg, cloud):
     cloud.call("POST", "/_berg/instances/spot/preempt", {})
     killed = berg("kill", "now", "--now")
     assert killed.returncode == 0 and "now: KILLED" in killed.stderr and "now" not in berg.machines()
-    assert berg.state("now")["state"] == "KILLED"
+    assert (berg.state("now")["state"], berg.state("now")["reason"]) == ("KILLED", "killed by tester")
     wait_for(lambda: berg.state("spot")["state"] in ("FAILED", "KILLED"))
     assert "preempted" in check_ended(berg, "spot", "FAILED", 3)["reason"]
     assert results(berg, "spot")["last.txt"] == b"saved\n"
@@ -304,7 +318,7 @@ def test_no_kill_keeps_the_machine_of_a_command_that_a_signal_killed(berg):
     check_ended(berg, "kept", "FAILED", 137)
 
 
-def bare_machine(berg: Berg, name: str, user: str = "tester") -> None:
+def bare_machine(berg: Berg, name: str, user: str = "tester", labels: dict[str, str] | None = None) -> None:
     """A machine of berg's without a job, such as a laptop leaves that died at the wrong moment."""
     disk = {"boot": True, "autoDelete": True}
     disk["initializeParams"] = {"sourceImage": "projects/debian-cloud/global/images/family/debian-12"}
@@ -312,7 +326,7 @@ def bare_machine(berg: Berg, name: str, user: str = "tester") -> None:
     body = {
         "name": name,
         "machineType": "zones/us-central1-a/machineTypes/n1-standard-1",
-        "labels": {"berg": "1", "berg-user": user, "berg-bucket": berg.bucket_name},
+        "labels": {"berg": "1", "berg-user": user, "berg-bucket": berg.bucket_name, **(labels or {})},
         "networkInterfaces": [{}],
         "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         "disks": [disk],
@@ -383,7 +397,7 @@ PROJECT = '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "{name}"
             {
                 "setup.py": 'from setuptools import setup\nsetup(name="proj", install_requires=["tinyone"])\n',
                 "requirements.txt": "tinytwo\n",
-                "prepare.sh": "echo prepared in $PWD for $BERG_JOB\ntouch /usr/local/prepared\n",
+                "prepare.sh": "echo prepared in $PWD for $BERG_JOB\ntouch $PREPARED\n",
             },
             ["tinyone", "tinytwo"],
         ),
@@ -397,17 +411,19 @@ def test_what_the_repo_requires_is_installed(berg, files, imports):
     for name, content in files.items():
         (berg.repo / name).write_text(content)
     script = ["--install-script", "prepare.sh"] if "prepare.sh" in files else []
-    check = "ls /usr/local/prepared; " if script else ""
+    prepared = "/usr/local/prepared" if os.getuid() == 0 else "/root/prepared"  # only a real root may write there
+    check = f"ls {prepared}; " if script else ""
     command = check + f'python -c "import {", ".join(imports)}" && git status --porcelain'
+    more = ["--env", f"PREPARED={prepared}"]
     wheels = f"PIP_FIND_LINKS={WHEELHOUSE} /root/code/proj/wheels"
-    ran = berg("run", "-g", "0", "-n", "installs", *script, "--env", wheels, "--wait", command)
+    ran = berg("run", "-g", "0", "-n", "installs", *script, "--env", wheels, *more, "--wait", command)
     log = berg.log("installs")
     assert ran.returncode == 0, log
     for name in imports:
         assert f"\n{name} imported\n" in log
     if script:
-        assert "\nprepared in /root/code/proj for installs\n" in log and "\n/usr/local/prepared\n" in log
-        assert not Path("/usr/local/prepared").exists()
+        assert "\nprepared in /root/code/proj for installs\n" in log and f"\n{prepared}\n" in log
+        assert not os.access(prepared, os.F_OK)
     assert "??" not in log.rpartition("Running:")[2], "an installation left the checkout dirty"
 
 

@@ -25,6 +25,21 @@ from berg.local.machines import sshd
 needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
 SOMEBODY = "anna:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkyVZ1H5v2hUq0b2cXj0cN2mE9mJc2aZ1oUe6yM2cXk anna@laptop"
 KEY = "google_compute_engine"
+WISH, SECRET = 'it\'s "a b"\n$HOME `id` \\ ü', "nobody reads this"
+OWN = {
+    "HOSTNAME",
+    "LC_CTYPE",
+    "LOGNAME",
+    "MAIL",
+    "MOTD_SHOWN",
+    "OLDPWD",
+    "PWD",
+    "SHELL",
+    "SHLVL",
+    "TERM",
+    "USER",
+    "_",
+}  # of a shell
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +57,9 @@ def box(cloud, tmp_path_factory):
     berg = Berg(cloud, home, repo, settings.bucket)
     keys = ("project", "bucket", "endpoint", "credentials_file", "user")
     berg.write_config(**{key: getattr(settings, key) for key in keys})
-    started = berg("run", "-g", "0", "-n", "box", "sleep 1000")
+    (folder / "token").write_text(SECRET)
+    wishes = ["--env", f"WISH={WISH}", "--secret", f"TOKEN={folder}/token"]
+    started = berg("run", "-g", "0", "-n", "box", *wishes, "env -0 >/tmp/env; sleep 1000")
     assert started.returncode == 0, started.stderr
     # The first login: makes the key, and hands it to the machine, which was started without.
     first = berg("ssh", "box", "--", "hostname")
@@ -86,6 +103,63 @@ def test_exit_codes_and_streams_pass_through(box):
     data = os.urandom(1 << 20)
     done = call(box, "--", "cat", data=data)
     assert (done.returncode, done.stdout == data, done.stderr) == (0, True, b"")
+
+
+def variables(output: bytes) -> dict[str, str]:
+    """What `env -0` printed, but for what each shell has of its own."""
+    pairs = [entry.partition("=") for entry in output.decode().split("\0") if entry]
+    return {key: value for key, _, value in pairs if key not in OWN and not key.startswith("SSH_")}
+
+
+@needs_sshd
+def test_a_command_over_ssh_finds_what_the_job_finds(box):
+    wait_for(lambda: call(box, "--", "grep -c BERG_JOB /tmp/env").returncode == 0, what="the job's command")
+    job = variables(call(box, "--", "cat /tmp/env").stdout)
+    job.pop("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "")  # of the worker's
+    assert job.pop("TOKEN") == SECRET and job["WISH"] == WISH and job["BERG_JOB"] == "box"
+    box("ssh-config")
+    plain = ["ssh", "-F", str(box.home / "ssh_config"), "box"]
+    encoded = call(box, "-t", "--", "env -0 | base64 -w0").stdout
+    ways = {
+        "berg ssh": call(box, "--", "env -0").stdout,
+        "with a terminal": subprocess.run(["base64", "-d"], input=encoded, capture_output=True).stdout,
+        "ssh": subprocess.run([*plain, "env", "-0"], capture_output=True).stdout,
+        "a login": subprocess.run(plain, input=b"env -0", capture_output=True).stdout,
+        "a shell in a session": call(box, "--", "bash -ic 'env -0'").stdout,
+        "a login in a session": call(box, "--", "bash -lc 'env -0'").stdout,
+    }
+    for way, output in ways.items():
+        assert variables(output) == job, way
+    assert call(box, "--", "cd code/proj && python -c 'import sys; sys.exit(4)'").returncode == 4
+    kept = call(box, "--", "PATH=/mine:$PATH bash -ic 'echo $PATH'").stdout
+    assert kept.startswith(b"/mine:"), "a virtual environment stays active in a shell inside of it"
+    assert call(box, "--", f"grep -rl {shlex.quote(SECRET)} /root /etc /tmp --exclude=env").stdout == b""
+    assert call(box, "--", "stat -c %a /root/berg/environment.sh").stdout == b"600\n"
+
+
+@needs_sshd
+def test_what_a_command_finds_stands_before_what_a_distribution_wrote(box):
+    """Ubuntu's .bashrc returns where nobody is at a terminal; that of berg's machines says more after that."""
+    try:
+        call(box, "--", "cp /root/.bashrc /root/kept; echo '[ -z \"$PS1\" ] && return; echo noise' >>/root/.bashrc")
+        assert call(box, "--", "echo $BERG_JOB").stdout == b"box\n"
+        data = os.urandom(1 << 20)
+        assert call(box, "--", "cat", data=data).stdout == data
+    finally:
+        call(box, "--", "mv /root/kept /root/.bashrc")
+
+
+@needs_sshd
+@pytest.mark.parametrize("program", [["scp", "-q"], ["scp", "-q", "-O"], ["rsync", "-I", "-e"]], ids=" ".join)
+def test_files_arrive_as_they_are(box, tmp_path, program):
+    box("ssh-config")
+    config = str(box.home / "ssh_config")
+    options = [shlex.join(["ssh", "-F", config])] if program[0] == "rsync" else ["-F", config]
+    data = os.urandom(1 << 20)
+    (tmp_path / "data").write_bytes(data)
+    for words in ([str(tmp_path / "data"), "box:/root/data"], ["box:/root/data", str(tmp_path / "back")]):
+        subprocess.run([*program, *options, *words], check=True)
+    assert (tmp_path / "back").read_bytes() == data
 
 
 @needs_sshd
@@ -138,6 +212,16 @@ def test_a_port_is_forwarded(box):
 
 
 @needs_sshd
+def test_a_port_that_is_taken_ends_it(box):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = box("ssh", "box", "-N", "-L", f"{port}:box:22")
+        assert done.returncode == 1 and f"berg: port {port} of this computer cannot be had (Address" in done.stderr
+        done = call(box, "-N", "-L", f"127.0.0.1:{port}:box:22")
+    assert done.returncode == 255 and b"Address already in use" in done.stderr
+
+
+@needs_sshd
 def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(on_her_laptop, tmp_path):
     box = on_her_laptop
     known = box.home / "known_hosts"
@@ -155,6 +239,9 @@ def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(on_her_la
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": [other]}))
         assert call(box, "--", "echo in").stdout == b"in\n"
         assert known.read_text() == pinned
+        box.bucket.write(name, json.dumps({**json.loads(published), "introduced": False}))
+        with pytest.raises(BergError, match="cannot be logged in to after 1 s: the machine box boots"):
+            ssh.find_target(box.cloud.settings(box.bucket_name), "box", lambda text: None, patience=1)
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": []}))
         with pytest.raises(BergError, match="box runs no ssh server"):
             target_of(box)
@@ -274,8 +361,9 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     run = berg.start("run", "-g", "0", "-m", "2", "-n", "duo", "sleep 1000")
     berg.cloud.call("POST", "/_berg/settings", {"delay": 3})  # so that there is something to wait for
     wait_for(lambda: berg.bucket.exists(".berg/jobs/duo_state.json"), what="the job")
-    first = berg("ssh", "duo", "--", "hostname")
-    assert (first.returncode, first.stdout) == (0, "duo-0\n"), first.stderr
+    first = berg("ssh", "duo", "--", "hostname; echo $BERG_HOSTS; ssh duo-1 hostname; bash -lc 'echo $MASTER_ADDR'")
+    address = berg.machines()["duo-0"]["networkInterfaces"][0]["networkIP"]
+    assert (first.returncode, first.stdout) == (0, f"duo-0\nduo-0,duo-1\nduo-1\n{address}\n"), first.stderr
     assert re.search(r"Waiting for duo: (its machine is being created|the machine duo-0 \w+)", first.stderr)
     assert first.stderr.count("Waiting") <= 5
     second = berg("ssh", "duo-1", "--", "hostname")

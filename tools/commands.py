@@ -1,6 +1,6 @@
-"""Write the help of every command between the two markers of a Markdown file.
+"""Write the help of every command to a Markdown file.
 
-python tools/commands.py README.md
+python tools/commands.py docs/commands.md
 """
 
 import sys
@@ -10,15 +10,19 @@ from pathlib import Path
 import click
 
 from berg.cli import cli
+from berg.commands.terminal import SECTIONS
 
-BEGIN, END = "<!-- commands: begin, written by `make docs` -->\n", "<!-- commands: end -->\n"
+HEAD = """# Commands
+
+What `berg COMMAND --help` prints. `make docs` writes this page; change the docstrings in `berg/cli.py` and
+`berg/commands/`, not the page.
+"""
 WIDTH = 100
 
 
-def walk(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
-    """A context for every command that is not a mere group, in the order of `--help`."""
-    settings = {} if parent else {**cli.context_settings, "terminal_width": WIDTH}  # what is below inherits them
-    context = click.Context(command, info_name=name, parent=parent, **settings)
+def walk(command: click.Command, name: str, parent: click.Context) -> Iterator[click.Context]:
+    """A context for a command, or for each command of a group."""
+    context = click.Context(command, info_name=name, parent=parent)
     if not isinstance(command, click.Group):
         yield context
         return
@@ -26,20 +30,16 @@ def walk(command: click.Command, name: str, parent: click.Context | None = None)
         yield from walk(command.commands[child], child, context)
 
 
-def section() -> str:
-    parts = [f"### {each.command_path}\n\n```text\n{each.get_help()}\n```\n" for each in walk(cli, "berg")]
-    return "\n".join(["", *parts, ""])
-
-
-def with_section(text: str) -> str:
-    """The text with what stands between its markers written anew."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"the markers are missing:\n{BEGIN}{END}")
-    return head + begin + section() + end + tail
+def page() -> str:
+    root = click.Context(cli, info_name="berg", terminal_width=WIDTH, **cli.context_settings)
+    parts = [HEAD]
+    for heading, names in SECTIONS.items():
+        parts.append(f"## {heading}\n")
+        for name in names:
+            for each in walk(cli.commands[name], name, root):
+                parts.append(f"### {each.command_path}\n\n```text\n{each.get_help()}\n```\n")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(with_section(path.read_text()))
+    Path(sys.argv[1]).write_text(page())

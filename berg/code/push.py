@@ -4,8 +4,10 @@ Changes are noticed by inotify or its like, found by a scan of the working tree 
 sent by rsync through one ssh connection per machine, which stays open.
 
 What is here is made so there. Of what is only there, files that came from here are removed: those of the
-commit that the machine was started with, and those that were pushed later, which are listed in
-.git/berg-pushed of the checkout. What else a machine has stays: ignored files, and what was made there.
+commit that the machine was started with (refs/berg/start there), and those that were pushed later, which are
+listed in .git/berg-pushed of the checkout. What else a machine has stays: ignored files, what was made or
+committed there, and a link that took a folder's place, to a larger disk or to the results. Before 3.5 rsync writes
+through it; from then on it says that it does not.
 
 Not covered: empty folders, owners, hard links, and changes that are made on the machine.
 """
@@ -36,7 +38,7 @@ SHOWN = 3  # files named in a line
 LARGE = 8 << 20  # bytes worth a word before they are sent
 # A file that is being received lies in .git, where neither git nor a program that watches the code sees it.
 RSYNC = ["rsync", "--from0", "--files-from=-", "--ignore-missing-args", "--checksum", "--links", "--perms", "--times"]
-RSYNC += ["--omit-dir-times", "--compress", "--protect-args", "--8-bit-output", "--temp-dir=.git"]
+RSYNC += ["--omit-dir-times", "--keep-dirlinks", "--compress", "--protect-args", "--8-bit-output", "--temp-dir=.git"]
 RSYNC += ["--out-format=%i %b %n"]
 USAGE, PARTIAL, VANISHED = 1, 23, 24  # exit codes of rsync; after the last two everything else has been sent
 SENT = re.compile(r"(?:<f|cL)\S* (\d+) (.*)")  # not: a folder, or what is the same but for time and mode
@@ -65,8 +67,8 @@ class Checkout:
     destination: str = ""
     # What of the machine's files came from here, each as it was when it was sent (None: earlier); None: not known.
     has: dict[str, Stamp | None] | None = None
-    tracked: set[str] = field(default_factory=set)
-    pushed: set[str] = field(default_factory=set)  # not tracked there: what the list on the machine says
+    started: set[str] = field(default_factory=set)  # what came with the start
+    pushed: set[str] = field(default_factory=set)  # what came later: what the list on the machine says
     index: bytes = b""  # which one git has there; a checkout that is made anew has another
     ready: bool = False
     reached: float = 0  # when it answered, on the monotonic clock
@@ -126,10 +128,11 @@ def last_line(text: str) -> str:
 def look(checkout: Checkout) -> None:
     """Ask the machine what it has of ours."""
     checkout.index = index_of(checkout)
-    checkout.tracked, untracked = worktree.list_files(checkout.git)
+    tracked, untracked = worktree.list_files(checkout.git)
+    checkout.started = worktree.list_start(checkout.git)
     listed = checkout.remote(["cat", f"{checkout.folder}/.git/berg-pushed"])
     checkout.pushed = set(snapshot.names(listed.stdout))
-    checkout.has = dict.fromkeys(checkout.tracked | (checkout.pushed & untracked))
+    checkout.has = dict.fromkeys((tracked | untracked) & (checkout.started | checkout.pushed))
 
 
 def index_of(checkout: Checkout) -> bytes:
@@ -161,7 +164,7 @@ def push(root: Path, files: dict[str, Stamp | None], checkout: Checkout, say: Sa
     if first:
         look(checkout)
         changed, gone = compare(root, files, checkout)
-    ours = files.keys() - checkout.tracked
+    ours = files.keys() - checkout.started
     note(checkout, checkout.pushed | ours)  # before they are sent: what is lost from here on is still known to be ours
     complaint = remove(checkout, gone, files) if gone else ""
     size = sum(stamp[1] for path in changed if (stamp := files[path]))
@@ -208,7 +211,10 @@ def send(root: Path, paths: list[str], checkout: Checkout) -> tuple[list[str], s
         raise BergError(f"{explain(done.stderr, USAGE)}. Berg needs rsync 3.1, here and on the machine (macOS: brew)")
     if done.returncode not in (0, PARTIAL, VANISHED):
         raise Away(explain(done.stderr, done.returncode))
-    return done.stdout.decode(errors="replace").splitlines(), done.stderr if done.returncode == PARTIAL else ""
+    complaint = done.stderr if done.returncode == PARTIAL else ""
+    if "symbolic links (40)" in complaint:
+        complaint += "A folder that somebody made a link there stays one; rsync 3.5 sends nothing through it\n"
+    return done.stdout.decode(errors="replace").splitlines(), complaint
 
 
 def explain(stderr: str, code: int) -> str:
@@ -230,6 +236,7 @@ class Push:
     changed: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     lost: dict[str, str] = field(default_factory=dict)  # machines that will not come back, and why
+    failure: Exception | None = None  # of a thread; what it did nobody does any more
 
     def run(self, once: bool = False) -> None:
         """Push until it is interrupted, or once; raises BergError when no machine is left."""
@@ -261,6 +268,8 @@ class Push:
                 done = [(checkout, report) for checkout, report in zip(checkouts, reports, strict=True) if report]
                 for line in tell(done):
                     self.say(line)
+                if once and (names := [checkout.name for checkout, report in done if report.complaint]):
+                    raise BergError(f"not all of it could be put in place on {', '.join(names)}, as said above")
             living = [checkout for checkout in self.checkouts if checkout.name not in self.lost]
             if not living or (once and self.lost):
                 raise BergError("; ".join(self.lost.values()))
@@ -274,9 +283,18 @@ class Push:
                 names = ", ".join(checkout.name for checkout in self.checkouts if checkout.has is None)
                 raise BergError(f"{names} could not be reached within {patience:.0f} s. See: berg list")
         self.changed.clear()
+        if self.failure:
+            raise BergError(f"changes are no longer noticed: {type(self.failure).__name__}: {self.failure}")
 
     def start(self, function: Callable, *arguments) -> None:
-        threading.Thread(target=function, args=arguments, daemon=True).start()
+        def work() -> None:
+            try:
+                function(*arguments)
+            except Exception as error:
+                self.failure = error
+                self.changed.set()
+
+        threading.Thread(target=work, daemon=True).start()
 
     def attempt(self, files: dict[str, Stamp | None], checkout: Checkout) -> Report | None:
         try:
@@ -315,13 +333,21 @@ class Push:
         import watchfiles
 
         options = {"step": STEP, "debounce": LONGEST_BURST, "rust_timeout": RESCAN * 1000, "yield_on_timeout": True}
-        try:
-            for batch in watchfiles.watch(self.root, watch_filter=None, stop_event=self.over, **options):  # type: ignore[arg-type]
-                if not batch or worktree.matters(self.root, {path for _, path in batch}):
+        warned = False
+        while not self.over.is_set():
+            try:
+                for batch in watchfiles.watch(self.root, watch_filter=None, stop_event=self.over, **options):  # type: ignore[arg-type]
+                    if not batch or worktree.matters(self.root, {path for _, path in batch}):
+                        self.changed.set()
+            except OSError as error:
+                self.say(f"Looking for changes every 2 s, as this system cannot report them: {error}")
+                while not self.over.wait(2):
                     self.changed.set()
-        except OSError as error:
-            self.say(f"Looking for changes every 2 s, as this system cannot report them: {error}")
-            while not self.over.wait(2):
+            except RuntimeError as error:  # watchfiles ends at a name that is not UTF-8
+                if not warned:
+                    self.say(f"Changes may take {RESCAN} s to be noticed: {error}")
+                warned = True
+                self.over.wait(1)  # what is written all the time, as a log, is to cost little
                 self.changed.set()
 
 

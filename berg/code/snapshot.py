@@ -42,6 +42,7 @@ class Snapshot:
     changed: list[str] = field(default_factory=list)  # "M path": modified, A new, D deleted
     left_out: list[str] = field(default_factory=list)  # "path (why)"
     submodules: dict[str, "Snapshot"] = field(default_factory=dict)
+    sent: dict[str, Any] | None = None  # what `send` returned when it was sent, of one that lies only in the bucket
 
     @property
     def dirty(self) -> bool:
@@ -221,6 +222,8 @@ def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n
     the objects. That is a hint: the bucket is asked whether it is still there, and so is the repo, whose history may
     have been rewritten since.
     """
+    if snapshot.sent:
+        return snapshot.sent
     prefix = f".berg/repos/{snapshot.repo_name}/"
     memory = snapshot.objects.parent / "sent.json"
     try:
@@ -321,6 +324,7 @@ def restore(description: dict[str, Any], folder: Path, open_pack: Callable[[str]
             with open_pack(name) as stream:
                 git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
         git(folder, "update-ref", f"refs/heads/{branch}", commit)
+        git(folder, "update-ref", "refs/berg/start", commit)  # what is not in it was made here, or pushed later
         git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
         for setting in NO_LFS[1::2]:
             git(folder, "config", *setting.split("=", 1))

@@ -19,6 +19,7 @@ Stamp = tuple[int, int, int, int]
 Git = Callable[[str, list[str]], bytes]
 
 LIST = ["ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard"]
+START = ["ls-tree", "-r", "-z", "--full-tree", "refs/berg/start"]  # which snapshot.restore leaves on a machine
 # Unlike `ls-files --deleted`, it takes a file that is only to be seen through a symbolic link for deleted.
 DELETED = ["diff-files", "-z", "--name-only", "--diff-filter=D", "--ignore-submodules"]
 
@@ -48,6 +49,15 @@ def list_files(git: Git, folder: str = "", nested: bool = False) -> tuple[set[st
         tracked |= more[0]
         untracked |= more[1]
     return tracked, untracked
+
+
+def list_start(git: Git, folder: str = "") -> set[str]:
+    """Files of the snapshot that a machine was started with, submodules included."""
+    found: set[str] = set()
+    for entry in names(git(folder, START)):
+        details, _, path = entry.partition("\t")
+        found |= list_start(git, f"{folder}{path}/") if details.startswith("160000") else {folder + path}
+    return found
 
 
 def scan(root: Path) -> dict[str, Stamp | None]:
@@ -86,8 +96,10 @@ def parents(path: str) -> list[str]:
 
 
 def is_gone(root: Path, path: str, files: dict[str, Stamp | None]) -> bool:
-    """Whether a file that is not among `files` is deleted; else it is there, and ignored now."""
-    return any(parent in files for parent in parents(path)) or not os.path.lexists(root / path)
+    """Whether a file that is not among `files` is deleted, or a folder by now; else it is there, and ignored now."""
+    there = root / path
+    is_folder = there.is_dir() and not there.is_symlink()
+    return is_folder or any(parent in files for parent in parents(path)) or not os.path.lexists(there)
 
 
 def matters(root: Path, paths: set[str]) -> bool:

@@ -7,21 +7,43 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, config
-from berg.commands.terminal import json_option, name_argument, say
+from berg import BergError
+from berg.commands.terminal import json_option, name_argument, ready, say
+from berg.job import State
+
+LAST_LINES = 20  # of the log of a job that failed
 
 
-def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> int:
-    """Follow a job to its end; returns the exit code that tells how it went."""
+def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> State | None:
+    """Follow a job to its end; returns its final state, None for a machine without a job."""
     from berg import jobs
     from berg.commands import tables
 
     output = tables.Interleaved(sys.stdout.buffer)
-    state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine)
+    shown = [""]
+
+    def tell(found) -> None:
+        line = tables.progress(found)
+        if line and line != shown[-1] and (quiet or found.state.state == "SUBMITTED"):
+            say(line)
+        shown.append(line)
+
+    try:
+        state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine, tell=tell)
+    except KeyboardInterrupt:
+        say(tables.left(name, f"berg tail {name}"))
+        raise
     if state is None:
-        return 0
+        return None
+    if quiet and state.state != "SUCCEEDED" and (lines := jobs.last_lines(settings, name, state.reason, LAST_LINES)):
+        say(f"The end of the log (all of it: berg log {name}):\n{lines.decode(errors='replace').rstrip()}\n")
     say(tables.outcome(name, state))
-    return 0 if state.state == "SUCCEEDED" else state.exit_code or 1
+    return state
+
+
+def exit_code(state: State | None) -> int:
+    """The exit code that tells how a job went."""
+    return 0 if state is None or state.state == "SUCCEEDED" else state.exit_code or 1
 
 
 machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
@@ -36,7 +58,7 @@ def log(name: str, machine: str | None) -> None:
     \b
     berg log digits-1121-0930-x7k | grep loss
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import jobs
     from berg.commands import tables
 
@@ -50,14 +72,15 @@ def log(name: str, machine: str | None) -> None:
 @name_argument()
 @machine_option
 def tail(name: str, machine: str | None) -> None:
-    """Follow the log of a job until it ends; the exit code is the command's.
+    """Follow the log of a job until it ends.
 
-    The lines of a cluster's machines are mixed, each with the name of its machine.
+    The exit code is the command's. The lines of a cluster's machines are mixed, each with the name of its machine.
 
     \b
     berg tail digits-1121-0930-x7k
     """
-    sys.exit(watch(config.load_ready(), name, machine=machine))
+    settings, name = ready(name)
+    sys.exit(exit_code(watch(settings, name, machine=machine)))
 
 
 @click.command()
@@ -66,19 +89,19 @@ def tail(name: str, machine: str | None) -> None:
 @click.option("--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over.")
 @json_option
 def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
-    """Bring the results of a job, a sweep, or a folder of results to FOLDER; only what changed.
+    """Bring results to this computer; only what changed.
 
-    FOLDER is ~/berg_results/… by default, the same tree as on the machines. A sweep comes with results.csv, a row for
-    each job: parameters, state, exit code, and the last value of each metric in the job's metrics.jsonl, if it wrote
-    one ({"loss": 0.1} a line).
+    NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, the same tree as on the
+    machines. A sweep comes with results.csv, a row for each job: parameters, state, exit code, and the last value of
+    each metric in the job's metrics.jsonl, if it wrote one ({"loss": 0.1} a line).
 
     \b
     berg fetch digits-1121-0930-x7k
     berg fetch sweep1 ./sweep1 --watch
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import job, jobs
-    from berg.google import mirror
+    from berg.google.fetch import fetch
     from berg.google.storage import Bucket
 
     if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
@@ -87,24 +110,39 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     prefix, job_name = jobs.results_prefix(settings, name)
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     while True:
-        over = not job_name or (found := jobs.find(settings, job_name)).state is None or found.state.final
-        fetched, files = mirror.fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
+        state = jobs.find(settings, job_name).state if job_name else None
+        over = state is None or state.final
+        fetched, files, left = fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
         if not keep or over:
             break
         time.sleep(10)
-    if not files:
+    if not files and not left:
         raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
     if as_json:
         click.echo(json.dumps({"folder": str(target), "files": files, "fetched": fetched}))
     else:
         say(f"{fetched} of {files} files were new or changed")
         click.echo(target)
+    tell_missing({name: state} if state else {}, left)
+
+
+def tell_missing(states, left: dict[str, Exception]) -> None:
+    """Say what the jobs could not save; raises BergError if something of what they saved could not be brought."""
+    from berg.google.storage import explain
+
+    for name, state in states.items():
+        if state.reason:
+            say(f"{name} {state.state}: {state.reason}")
+    for path, why in left.items():
+        say(f"{path} was not fetched: {explain(why) or why}")
+    if left:
+        raise BergError(f"{len(left)} files were not fetched. Once it is mended, fetch again: berg fetch")
 
 
 def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
     from berg import sweep
-    from berg.google import mirror
+    from berg.google.fetch import fetch
     from berg.google.storage import Bucket
 
     bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
@@ -112,10 +150,11 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
     while True:
         entries = [entry for entry in sweep.states(settings, name) if entry.state]
         fetched = total = 0
+        left: dict[str, Exception] = {}
         for entry in entries:
             results = entry.to_dict()["results_dir"]
-            new, files = mirror.fetch(bucket, f"berg_results/{results}/", target / results)
-            fetched, total = fetched + new, total + files
+            new, files, missing = fetch(bucket, f"berg_results/{results}/", target / results)
+            fetched, total, left = fetched + new, total + files, left | missing
             if new:
                 say(f"{new:>6} files  {results}")
         sweep.write_results(entries, target, table)
@@ -127,3 +166,4 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
     else:
         say(f"{fetched} of {total} files of {len(entries)} jobs were new or changed")
         click.echo(table)
+    tell_missing({}, left)

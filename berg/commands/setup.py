@@ -25,9 +25,10 @@ def sentence(key: str) -> str:
 @click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
 @click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
 def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> None:
-    """Set berg up: find project, region, bucket, service account and image, and keep the answers.
+    """Set berg up: find what it needs, and keep the answers.
 
-    Running it again offers the earlier answers. Every answer is also a flag.
+    That is project, region, bucket, service account and image. Running it again offers the earlier answers. Every
+    answer is also a flag.
 
     \b
     berg init
@@ -68,9 +69,10 @@ def load_or_set_aside() -> config.Config:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check all that berg needs: settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall.
+    """Check all that berg needs, and say what mends it.
 
-    One line for each thing, and for trouble the command that mends it. The exit code is 1 if a check failed.
+    Settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall: one line for each thing, and for
+    trouble the command that mends it. The exit code is 1 if a check failed.
 
     \b
     berg doctor
@@ -112,7 +114,9 @@ def path() -> None:
 @config_group.command()
 @json_option
 def show(as_json: bool) -> None:
-    """Print the settings in force: BERG_* variables, then the file, then the defaults.
+    """Print the settings in force.
+
+    BERG_* variables come first, then the file, then the defaults.
 
     \b
     berg config show --json
@@ -129,7 +133,9 @@ def show(as_json: bool) -> None:
 
 @click.group()
 def local() -> None:
-    """The embedded cloud: Google's APIs and small machines on this computer, for trying and testing.
+    """Look after the embedded cloud on this computer.
+
+    It is Google's APIs and small machines, for trying and testing.
 
     \b
     berg init --local
@@ -145,7 +151,7 @@ def control():
 
 @local.command()
 def start() -> None:
-    """Start the embedded cloud (berg does so by itself when it is needed).
+    """Start the embedded cloud; berg does so when it needs it.
 
     \b
     berg local start
@@ -170,7 +176,7 @@ def stop(yes: bool) -> None:
 @local.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Show whether the embedded cloud runs, and what its machines can do on this computer.
+    """Show whether the embedded cloud runs, and what it can do.
 
     \b
     berg local status --json
@@ -187,7 +193,9 @@ def status(as_json: bool) -> None:
 @local.command()
 @yes_option
 def reset(yes: bool) -> None:
-    """Stop the embedded cloud and delete all that it holds: machines, buckets, results.
+    """Stop the embedded cloud and delete all that it holds.
+
+    That is machines, buckets, results.
 
     \b
     berg local reset -y
@@ -211,9 +219,9 @@ def confirm_machines(verb: str, yes: bool) -> None:
 @yes_option
 @json_option
 def reap(everybody: bool, yes: bool, as_json: bool) -> None:
-    """Find machines and groups that no live job owns, disks that no machine has, and unused templates of berg's;
-    delete them after asking.
+    """Find what was left behind, and delete it after asking.
 
+    That is machines and groups that no live job owns, disks that no machine has, and unused templates of berg's.
     Machines delete themselves, and Google deletes them at --max-hours: this finds what went wrong all the same.
 
     \b

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from berg import BergError, config
-from berg.commands.terminal import name_argument, say
+from berg.commands.terminal import name_argument, ready, say
 
 
 @click.command()
@@ -20,11 +20,11 @@ from berg.commands.terminal import name_argument, say
 @click.option("-A", "agent", is_flag=True, help="Let the machine use the keys of your ssh agent.")
 @click.option("--dry-run", is_flag=True, help="Print the ssh command, ready to be run, and stop.")
 def ssh(name, command, forwards, no_command, terminal, agent, dry_run) -> None:
-    """Log in to the machine NAME, or run CMD there; waits while it boots.
+    """Log in to the machine NAME, or run CMD there.
 
-    NAME is a machine, a job, or a cluster, whose first machine is meant. This is plain OpenSSH with the key
-    that gcloud uses, too; it exits with the exit code of CMD. Its words are joined by blanks and read by the shell
-    of the machine.
+    NAME is a machine, a job, or a cluster, whose first machine is meant; it is waited for while it boots. This is
+    plain OpenSSH with the key that gcloud uses, too; it exits with the exit code of CMD. Its words are joined by
+    blanks and read by the shell of the machine.
 
     \b
     berg ssh my-devbox
@@ -32,26 +32,29 @@ def ssh(name, command, forwards, no_command, terminal, agent, dry_run) -> None:
     berg ssh my-devbox -- nvidia-smi
     tar c data | berg ssh my-devbox -- tar x -C /root
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import ssh
 
     target = ssh.find_target(settings, name, say)
     flags = [flag for flag, given in (("-N", no_command), ("-t", terminal), ("-A", agent)) if given]
     flags += [word for forward in forwards for word in ("-L", forward)]
+    flags += ["-o", "ExitOnForwardFailure=yes"] if forwards else []
     words = ssh.command(settings, target, flags, list(command))
     if dry_run:
         click.echo(shlex.join(words))
         return
+    for forward in forwards:
+        ssh.check_port(forward)
     os.execv(ssh.require("ssh"), words)
 
 
 @click.command(name="ssh-config")
 @click.option("-y", "--install", is_flag=True, help="Add the Include to ~/.ssh/config without asking.")
 def ssh_config(install: bool) -> None:
-    """Make ssh, scp, rsync and editors know my running machines by their names.
+    """Make ssh, scp, rsync and editors know machines by name.
 
-    Writes an entry for each to a file of berg's own, which ~/.ssh/config then includes. Run it again when machines
-    came or went.
+    Writes an entry for each of my running machines to a file of berg's own, which ~/.ssh/config then includes. Run it
+    again when machines came or went.
 
     \b
     berg ssh-config
@@ -77,18 +80,18 @@ def ssh_config(install: bool) -> None:
 @name_argument()
 @click.option("--once", is_flag=True, help="Push once, and stop.")
 def sync(name: str, once: bool) -> None:
-    """Push the working tree to all machines of NAME, and again whenever a file changes, until Ctrl-C.
+    """Push the working tree to machines, again on every change.
 
-    It goes to /root/code/<repo>, where the command runs. What git would add travels: tracked files, and untracked
-    ones that are not ignored. What is deleted here is deleted there. Ignored files on the machines, and what was
-    made there, stay.
+    It goes to all machines of NAME, to /root/code/<repo>, where the command runs, until Ctrl-C. What git would add
+    travels: tracked files, and untracked ones that are not ignored. What is deleted here is deleted there. Ignored
+    files on the machines, and what was made there, stay.
 
     \b
     berg devbox -n my-devbox
     berg sync my-devbox
     berg sync my-devbox --once && berg ssh my-devbox -- "cd code/digits && python train.py"
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import sync as pushing
 
     try:
@@ -108,7 +111,7 @@ def ip(name: str, internal: bool) -> None:
     \b
     ping $(berg ip digits-1121-0930-x7k)
     """
-    settings = config.load_ready()
+    settings, name = ready(name)
     from berg import jobs
 
     found = jobs.find(settings, name)

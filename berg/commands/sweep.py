@@ -35,7 +35,11 @@ def run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run) -> 
         settings, name, count = started
     if as_json:
         click.echo(json.dumps({"sweep": name, "jobs": count}))
-    return follow(settings, name) if wait else 0
+    try:
+        return follow(settings, name) if wait else 0
+    except KeyboardInterrupt:
+        say(tables.left(name, "berg list -v"))
+        raise
 
 
 def start(wishes, grid, tasks, parallel, as_json, dry_run):
@@ -50,8 +54,8 @@ def start(wishes, grid, tasks, parallel, as_json, dry_run):
             )
     rows = sweep.grid(grid) if grid else sweep.tasks(Path(tasks))
     settings = config.load_ready(**wishes.settings)
-    plan = launch.prepare(settings, replace(wishes, results_dir=None), Path.cwd(), sweep=True)
     at_once = min(parallel or len(rows), len(rows))
+    plan = launch.prepare(settings, replace(wishes, results_dir=None), Path.cwd(), sweep=at_once)
     plan = replace(plan, rounds=-(-len(rows) // at_once))
     jobs = sweep.expand(plan, rows, wishes.results_dir)
     say(tables.plan(plan))

@@ -33,6 +33,7 @@ def plan(plan) -> str:
         ("Machine", f"{several}{plan.shape}{', spot' if plan.spot else ''}, {plan.disk_gb} GB disk"),
         ("Image", this.image.rpartition("/")[2]),
         ("Zones", ", ".join(plan.zones)),
+        *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
@@ -143,12 +144,57 @@ def age(timestamp: str) -> str:
     return f"{seconds:.0f}s"
 
 
+def progress(found) -> str:
+    """How a job goes that is not over, in a line; "" for what is no job or over."""
+    state, machine = found.state, found.machine
+    if state is None or state.final:
+        return ""
+    if state.state != "SUBMITTED":
+        where = f" on {state.machine} in {state.zone}" if state.machine else ""
+        return f"{found.name} {state.state}{where}"
+    if machine is None:
+        what = "a machine of its sweep" if found.sweep else "room for its machine" if found.group else "its machine"
+    else:
+        what = f"{machine.name} in {machine.zone}, which boots" if machine.status == "RUNNING" else machine.name
+        what += f" ({machine.status})"
+    return f"{found.name} SUBMITTED: waiting for {what}"
+
+
+def left(name: str, see: str) -> str:
+    """What becomes of what somebody followed and follows no more."""
+    costs = f"\n{name} goes on without you, and its machines cost money until it ends, at most until --max-hours."
+    return f"{costs}\nSee it:  {see}\nEnd it:  berg kill {name}"
+
+
 def outcome(name: str, state: job.State) -> str:
     """How a job ended, in a line."""
     code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
     reason = f": {state.reason}" if state.reason else ""
     kept = f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}" if state.job.get("kept") else ""
     return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True) + kept
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that people would say."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def counter(what: str, total: int):
+    """A function that shows on a terminal how many of `total` are done, where that are many."""
+
+    def tell(done: int) -> None:
+        if total > 100 and sys.stderr.isatty() and (done == total or done % 50 == 0):
+            click.echo(f"\r{what}: {done:,} of {total:,} ", nl=done == total, err=True)
+
+    return tell
 
 
 def sending(done: int, size: int) -> None:

@@ -1,8 +1,29 @@
-"""What the command modules share: where notes go, options, and the completion of names."""
+"""What the command modules share: the sections of `berg --help`, where notes go, options, completion of names."""
 
 import click
 
 from berg import config
+
+# Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
+SECTIONS = {
+    "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
+    "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
+    "Data": ("fetch",),
+    "Watching": ("log", "tail"),
+    "Setup": ("init", "doctor", "config", "local"),
+}
+
+
+class Sections(click.Group):
+    """A group whose help shows its commands in sections, with the first sentence of each."""
+
+    def format_commands(self, ctx, formatter) -> None:
+        width = max(map(len, self.commands))  # so that the sections line up
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name.ljust(width), self.commands[name].get_short_help_str(1000)) for name in names]
+                )
 
 
 def say(text: str) -> None:
@@ -18,8 +39,22 @@ def complete_names(ctx, param, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def ready(name: str):
+    """Settings that are complete, and a name for which `@` or `-` may have stood: my latest job's."""
+    settings = config.load_ready()
+    from berg import records
+
+    return settings, records.resolve(settings, name)
+
+
 def name_argument(**options):
     return click.argument("name", metavar="NAME", shell_complete=complete_names, **options)
+
+
+def given(ctx, options: dict) -> dict:
+    """Those options that stand on the command line."""
+    there = click.core.ParameterSource.COMMANDLINE
+    return {key: value for key, value in options.items() if ctx.get_parameter_source(key) is there}
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -30,9 +65,9 @@ def machine_options(command):
     """What `run` and `devbox` let one say of the machines."""
     options = [
         click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"),
-        click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 4]"),
-        click.option("-t", "--gpu-type", help="GPU type: p100, v100, t4, a100, h100, l4, …  [default: p100]"),
-        click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: 8 per GPU]"),
+        click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 1]"),
+        click.option("-t", "--gpu-type", help="GPU type: l4, t4, v100, a100, h100, b200, …  [default: l4]"),
+        click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"),
         click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
         click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
         click.option("--image", help="Image or image family.  [default: default_image of the config]"),

@@ -1,12 +1,19 @@
 """Which machine type carries which GPUs, so that impossible machines are refused before any request.
 
 Source: https://cloud.google.com/compute/docs/gpus (2026-11).
+
+Not covered: machines from reservations or with flex-start, and with several network interfaces, as GPUs of several
+machines use to talk to each other past the CPUs.
 """
 
+import re
 from dataclasses import dataclass
 
 from berg import BergError
 
+# What one gets without a wish. A new project may have one GPU in all (GPUS_ALL_REGIONS), and L4 is the one in the most
+# zones, with a bfloat16 that T4 lacks and memory for half as much again.
+DEFAULT = "l4"
 N1_SIZES = (1, 2, 4, 8, 16, 32, 64, 96)
 # GPUs that are attached to N1 machines: accelerator type, then the most vCPUs for each number of GPUs.
 ATTACHED = {
@@ -39,6 +46,7 @@ BUILT_IN = {
     "h100-mega": {8: {208: "a3-megagpu-8g"}},
     "h200": {8: {224: "a3-ultragpu-8g"}},
     "b200": {8: {224: "a4-highgpu-8g"}},
+    "gb200": {4: {140: "a4x-highgpu-4g"}},
     "l4": {
         1: {
             12: "g2-standard-12",
@@ -52,7 +60,7 @@ BUILT_IN = {
         8: {96: "g2-standard-96"},
     },
     "rtx-pro-6000": {
-        1: {48: "g4-standard-48"},
+        1: {48: "g4-standard-48", 6: "g4-standard-6", 12: "g4-standard-12", 24: "g4-standard-24"},
         2: {96: "g4-standard-96"},
         4: {192: "g4-standard-192"},
         8: {384: "g4-standard-384"},
@@ -67,11 +75,27 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
     "nvidia-h100-mega-80gb": "h100-mega",
     "nvidia-h200-141gb": "h200",
     "nvidia-b200": "b200",
+    "nvidia-gb200": "gb200",
     "nvidia-l4": "l4",
     "nvidia-rtx-pro-6000": "rtx-pro-6000",
 }
 TYPES = (*ATTACHED, *BUILT_IN)
+FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
 HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4")  # they take no persistent disk
+GVNIC_FAMILIES = ("a3", "a4", "g4")  # they have no other kind of network interface
+NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")
+# https://developer.nvidia.com/cuda-gpus
+CAPABILITY = {
+    **{"p4": 6.1, "p100": 6.0, "v100": 7.0, "t4": 7.5, "a100": 8.0, "a100-80gb": 8.0, "l4": 8.9, "h100": 9.0},
+    **{"h100-mega": 9.0, "h200": 9.0, "b200": 10.0, "gb200": 10.0, "rtx-pro-6000": 12.0},
+}
+# CUDA in the name of an image with torch -> the compute capabilities that this torch is made for.
+# https://github.com/pytorch/pytorch/blob/v2.9.0/.ci/manywheel/build_cuda.sh
+TORCH = {"cu126": (5.0, 9.0), "cu128": (7.0, 12.0), "cu129": (7.0, 12.0), "cu130": (7.5, 12.0)}
+WITH_TORCH = re.compile(r"pytorch-\d+-\d+-(cu\d+)-(.*)")
+OLD_TORCH = "https://download.pytorch.org/whl/cu126"
+CPU_QUOTAS = {"n2": "N2_CPUS", "c2": "C2_CPUS", "c3": "C3_CPUS", "a2": "A2_CPUS"}  # families beside those in CPUS
+GPU_QUOTAS = ("p4", "p100", "v100", "t4", "l4", "a100", "a100-80gb")  # newer ones have quotas that no region shows
 
 
 @dataclass(frozen=True)
@@ -87,27 +111,41 @@ class Shape:
     def disk_type(self) -> str:
         return "hyperdisk-balanced" if self.machine_type.startswith(HYPERDISK_FAMILIES) else "pd-balanced"
 
+    @property
+    def nic_type(self) -> str:
+        """The kind of network interface that must be asked for; "": Google's choice."""
+        return "GVNIC" if self.machine_type.startswith(GVNIC_FAMILIES) else ""
+
+    @property
+    def num_cpus(self) -> int:
+        """vCPUs; 0 if the name of the machine type does not tell."""
+        sizes = [by_cpus for counts in BUILT_IN.values() for by_cpus in counts.values()]
+        built_in = [cpus for by_cpus in sizes for cpus, name in by_cpus.items() if name == self.machine_type]
+        named = re.search(r"custom-(\d+)|-(\d+)$", self.machine_type)
+        return built_in[0] if built_in else int(named[1] or named[2]) if named else 0
+
     def __str__(self) -> str:
-        return f"{self.machine_type} with {self.num_gpus} x {self.gpu_type}" if self.num_gpus else self.machine_type
+        count = FRACTIONS.get(self.machine_type, f"{self.num_gpus} x")
+        return f"{self.machine_type} with {count} {self.gpu_type}" if self.num_gpus else self.machine_type
 
 
 def choose(num_gpus: int | None, gpu_type: str | None, num_cpus: int | None, machine_type: str | None) -> Shape:
     """The machine for what was asked (None: not given); raises BergError where Google offers no such one.
 
-    Without any wishes it is the seed's: 4 x p100 and 8 vCPUs per GPU.
+    Without any wishes it is one L4, and N1 machines have 8 vCPUs per GPU.
     """
     if machine_type and num_cpus:
         raise BergError("--machine-type fixes the number of CPUs: leave out --num-cpus")
     built_in = find_built_in(machine_type) if machine_type else None
     if built_in:
         return check_built_in(machine_type or "", built_in, num_gpus, gpu_type)
-    name = ALIASES.get((gpu_type or "p100").lower(), (gpu_type or "p100").lower())
+    wanted = (gpu_type or ("t4" if (machine_type or "").startswith(("n1-", "custom-")) else DEFAULT)).lower()
+    name = ALIASES.get(wanted, wanted)
     if name not in TYPES:
         raise BergError(f"unknown GPU type {gpu_type!r}. Berg knows: {', '.join(TYPES)}")
     if num_gpus is None:
-        num_gpus = 0 if machine_type and not gpu_type else 4
-        if gpu_type and num_gpus not in (ATTACHED[name][1] if name in ATTACHED else BUILT_IN[name]):
-            num_gpus = max(BUILT_IN[name])
+        smallest = min(ATTACHED[name][1] if name in ATTACHED else BUILT_IN[name])
+        num_gpus = 0 if machine_type and not gpu_type else smallest
     if num_gpus < 0:
         raise BergError(f"--num-gpus {num_gpus} makes no sense: give 0 for a machine without GPUs")
     if name in ATTACHED or num_gpus == 0:
@@ -158,3 +196,46 @@ def check_built_in(machine_type: str, built_in: tuple[str, int], num_gpus: int |
     if asked != name or num_gpus not in (None, count):
         raise BergError(f"{machine_type} has {count} x {name}: leave out --num-gpus and --gpu-type")
     return Shape(machine_type, count, name)
+
+
+def check(shape: Shape, image: str, spot: bool) -> None:
+    """Raise BergError for a machine that exists, but not to be had like this, or not to be used with an image."""
+    kind = shape.machine_type
+    if kind.startswith("a4x"):
+        raise BergError(
+            f"{kind} comes from reservations only, and has Arm CPUs; berg uses neither. Choose -t b200 --spot"
+        )
+    if not spot and kind.startswith(NOT_ON_DEMAND):
+        others = ", or take all 8 (-g 8)" if shape.gpu_type == "h100" else ""
+        raise BergError(
+            f"{kind} cannot be had on demand: Google offers it as a Spot machine, with flex-start or from a "
+            f"reservation. Add --spot{others}"
+        )
+    torch = WITH_TORCH.fullmatch(image)
+    low, high = TORCH.get(torch[1], (0.0, 99.0)) if torch else (0.0, 99.0)
+    if torch and shape.num_gpus and not low <= CAPABILITY[shape.gpu_type] <= high:
+        raise BergError(
+            f"the torch of image {image} runs on GPUs of compute capability {low} to {high}, and {shape.gpu_type} has "
+            f"{CAPABILITY[shape.gpu_type]}. Give --image common-{torch[1]}-{torch[2]} and let requirements.txt install "
+            f"torch from {OLD_TORCH}, or choose another GPU: -t {DEFAULT}"
+        )
+
+
+def quota_needs(shape: Shape, machines: int, disk_gb: int, spot: bool) -> list[tuple[int, list[str]]]:
+    """What machines count against: an amount, and the metrics of which one must have room for it.
+
+    A machine with a time limit of a week may draw on the quota of preemptible ones, too.
+    """
+    family, cpus = shape.machine_type.partition("-")[0], machines * shape.num_cpus
+    needs = []
+    if not family.startswith(("a3", "a4", "g4")):  # these need quota for their GPUs alone
+        metric = CPU_QUOTAS.get(family, "CPUS")
+        needs.append((cpus, [metric, "PREEMPTIBLE_CPUS"] if spot and metric == "CPUS" else [metric]))
+    gpus = machines * shape.num_gpus
+    if shape.gpu_type in GPU_QUOTAS:
+        metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
+        needs.append((gpus, [f"PREEMPTIBLE_{metric}"] if spot else [metric, f"PREEMPTIBLE_{metric}"]))
+    disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
+    needs += [(machines * disk_gb, [disk]), (machines, ["IN_USE_ADDRESSES"]), (machines, ["INSTANCES"])]
+    needs += [(cpus, ["CPUS_ALL_REGIONS"]), (gpus, ["GPUS_ALL_REGIONS"])]
+    return [(amount, metrics) for amount, metrics in needs if amount]

@@ -18,7 +18,8 @@ from berg.config import Config
 BLOCKS_ZONE = {"ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "insufficientCapacity"}
 BLOCKS_ZONE |= {"UNSUPPORTED_OPERATION", "RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND"}
 BLOCKS_REGION = ("QUOTA_EXCEEDED", "quotaExceeded")
-BLOCKS_ALL = "GPUS_ALL_REGIONS"
+BLOCKS_ALL = ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS")
+SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
 
 
 class OperationFailed(BergError):
@@ -30,8 +31,8 @@ class OperationFailed(BergError):
     def blocks(self) -> str:
         """What it makes no sense to try again: the zone, the region, or all; "" for what is no matter of room."""
         if self.code in BLOCKS_REGION:
-            return "all" if BLOCKS_ALL in self.message else "region"
-        return "zone" if self.code in BLOCKS_ZONE else ""
+            return "all" if any(metric in self.message for metric in BLOCKS_ALL) else "region"
+        return "zone" if self.code in BLOCKS_ZONE | {SUMMARY} else ""
 
     def explain(self, region: str) -> str:
         """What happened, and the next step."""
@@ -46,12 +47,25 @@ class OperationFailed(BergError):
 
 
 def retrying():
-    """The retry of every request here: 408, 429, 5xx and broken connections, with jitter, for 90 s."""
+    """The retry of every request here: 408, 429, 5xx and broken connections, with jitter, for 90 s.
+
+    Too many requests in a minute are a 403 at Compute Engine; with the next minute they are allowed again.
+    """
     import requests
     from google.api_core import exceptions, retry
 
     broken = (requests.ConnectionError, requests.Timeout, exceptions.TooManyRequests, exceptions.ServerError)
-    return retry.Retry(retry.if_exception_type(*broken), initial=0.5, maximum=15, timeout=90)
+
+    def passes(error: BaseException) -> bool:
+        too_fast = isinstance(error, exceptions.Forbidden) and reason(error) == "rateLimitExceeded"
+        return too_fast or isinstance(error, broken)
+
+    return retry.Retry(passes, initial=0.5, maximum=15, timeout=90)
+
+
+def reason(error: Any) -> str:
+    """Google's one word for what was wrong with a request."""
+    return error.errors[0].get("reason", "") if error.errors else ""
 
 
 def call(config: Config, method: str, path: str, body: dict | None = None, project="", **query) -> dict[str, Any]:
@@ -108,7 +122,8 @@ def wait(config: Config, operation: dict[str, Any]) -> None:
     path = f"/{scope}/operations/{operation['name']}"
     while operation["status"] != "DONE":
         operation = call(config, "POST", f"{path}/wait")
-    for error in operation.get("error", {}).get("errors", []):
+    errors = operation.get("error", {}).get("errors", [])
+    for error in [each for each in errors if each.get("code") != SUMMARY] or errors:
         raise OperationFailed(error.get("code", ""), error.get("message", ""))
 
 
@@ -120,7 +135,7 @@ def delete(config: Config, path: str, wait_for_it: bool = False) -> None:
         try:
             operation = call(config, "DELETE", path, requestId=str(uuid.uuid4()))
         except exceptions.BadRequest as error:  # somebody else is deleting it
-            if not error.errors or error.errors[0].get("reason") != "resourceNotReady":
+            if reason(error) != "resourceNotReady":
                 raise
             while wait_for_it and call(config, "GET", path, fields="name"):
                 time.sleep(0.5)

@@ -1,9 +1,10 @@
 """Instance groups: Google keeps a machine for a job, whenever and in whichever zone there is room for it.
 
-A job's group is a regional managed instance group of one machine; group and machine are named like the job. When
-the machine is preempted or crashes, Google makes it anew under its name; the machine's worker deletes the group
-when the job is over. What the machine is to be lies in an instance template that is named after its content, so
-that jobs of the same kind share it.
+A job's group is a regional managed instance group of one machine. The group is named like the job, the machine as
+Google likes; it knows its job from what the group sets for all its machines. When the machine is preempted or
+crashes, Google makes it anew; not when its time is over. The machine's worker deletes the group when the job is over.
+What the machine is to be lies in an instance template that is named after its content, so that jobs of the same kind
+share it.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from berg.google import api
 from berg.google.instances import without_zones
 
 PATIENCE = 60  # seconds to wait for the first word on whether there is room
+MOST = 58  # characters of the name that members' names begin with
 OF_THE_JOB = "berg-job"  # key of the label and of the metadata; all else is the same for jobs of the same kind
 
 
@@ -37,8 +39,8 @@ def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) 
     group = {
         "name": name,
         "description": description(config),
-        "baseInstanceName": name[:50].rstrip("-"),
-        "targetSize": 0,
+        "baseInstanceName": name[:MOST].rstrip("-"),
+        "targetSize": 1,
         "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{template['name']}",
         "distributionPolicy": {
             "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
@@ -47,7 +49,7 @@ def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) 
         "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
         # Else a machine waits for room in the zone where it was first.
         "instanceLifecyclePolicy": {"forceUpdateOnRepair": "YES", "onRepair": {"allowChangingZone": "YES"}},
-        "allInstancesConfig": {"properties": {"labels": {OF_THE_JOB: name}}},
+        "allInstancesConfig": {"properties": {"labels": {OF_THE_JOB: name}, "metadata": {OF_THE_JOB: name}}},
     }
     return {"template": template, "group": group}
 
@@ -72,7 +74,6 @@ def create(config: Config, zones: list[str], body: dict[str, Any], name: str, sa
         pass  # of an earlier job of this kind
     try:
         api.write(config, f"/regions/{region}/instanceGroupManagers", bodies["group"])
-        api.write(config, f"{path_of(region, name)}/createInstances", {"instances": [{"name": name}]})
     except (exceptions.GoogleAPICallError, api.OperationFailed) as error:
         raise BergError(f"no group of machines could be made in {region}: {error.message}") from None
     end = time.monotonic() + PATIENCE
@@ -112,7 +113,7 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
 
 
 def waiting(config: Config, name: str | None = None) -> set[str]:
-    """Names of the groups that have a machine, or wait for room for one; not those of an interrupted submit."""
+    """Names of the groups that have a machine, or wait for room for one; not those whose machine's time is over."""
     return {group["name"] for group in find(config, name) if group.get("targetSize")}
 
 

@@ -28,26 +28,31 @@ def bucket_label(config: Config) -> str:
 
 
 def find(
-    config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), names: Collection[str] = ()
+    config: Config,
+    jobs: Collection[str] = (),
+    sweeps: Collection[str] = (),
+    names: Collection[str] = (),
+    zone: str = "",
 ) -> list[Machine]:
-    """Machines of this bucket's jobs, by name: all, or those of these jobs and sweeps, and of these names."""
+    """Machines of this bucket's jobs, by name: all, or those of these jobs and sweeps, and of these names.
+
+    Who asks again and again names the zone: of lists of all zones a project has 750 a minute for everybody together.
+    """
     wanted = [f"labels.berg-job={name}" for name in jobs] + [f"labels.berg-sweep={name}" for name in sweeps]
     wanted += [f"name={name}" for name in names]
     fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
     listed = pages(
         config,
-        "/aggregated/instances",
+        f"/zones/{zone}/instances" if zone else "/aggregated/instances",
         filter=ours(config) + (f" AND ({' OR '.join(wanted)})" if wanted else ""),
         returnPartialSuccess="true",
         maxResults="500",
-        fields=f"items/*/instances({fields}),nextPageToken",
+        fields=f"items({fields}),nextPageToken" if zone else f"items/*/instances({fields}),nextPageToken",
     )
-    found = [
-        machine_of(instance)
-        for page in listed
-        for scope in page.get("items", {}).values()
-        for instance in scope.get("instances", [])
-    ]
+    found = []
+    for page in listed:
+        scopes = [{"instances": page.get("items", [])}] if zone else page.get("items", {}).values()
+        found += [machine_of(instance) for scope in scopes for instance in scope.get("instances", [])]
     return sorted(found, key=lambda machine: machine.name)
 
 
@@ -152,8 +157,7 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
     except exceptions.Conflict:
         raise OperationFailed("alreadyExists", f"a machine {names[0]!r} exists in {zone}") from None
     except exceptions.GoogleAPICallError as error:
-        reason = error.errors[0].get("reason", "") if error.errors else ""
-        raise OperationFailed(reason, error.message) from None
+        raise OperationFailed(api.reason(error), error.message) from None
     try:
         wait(config, {"name": operation.name, "zone": zone, "status": ""})
     except OperationFailed:
@@ -169,7 +173,7 @@ def request_body(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return {
         "count": str(len(names)),
         "minCount": str(len(names)),
-        "perInstanceProperties": {name: {"name": name} for name in names},
+        "perInstanceProperties": {name: {} for name in names},
         "instanceProperties": without_zones(body),
     }
 

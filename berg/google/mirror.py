@@ -1,73 +1,81 @@
-"""A folder mirrored to the bucket while programs write to it, and fetched from there to a laptop.
+"""A folder mirrored to the bucket while programs write to it.
+
+An object that this mirror neither restored nor wrote is never overwritten: every upload carries the generation of the
+object that it replaces, 0 for a new one, and every object says in its metadata who wrote it, so that a write whose
+answer was lost is known as ours. What is there from somebody else stays, and the file is refused by name.
 
 A pass compares names, sizes and times with what was sent. That is kept in a temporary database, so that memory does
 not grow with the tree, and a pass over files that did not change asks the bucket nothing. A file that grew is sent as
-its tail and composed on; the final pass compares the crc32c of every file with the one the bucket reported for its
-object. Deleting a file never deletes its object. Not covered: empty folders, permissions, and names that are not UTF-8.
+its tail and composed on. Bytes that may have changed without a sign are compared with their object's crc32c: once a
+file that grew is quiet, and all at the end. Deleting a file never deletes its object. Not covered: empty folders,
+permissions, and names that Cloud Storage cannot take, which are refused.
 """
 
-import base64
+import contextlib
 import hashlib
+import math
 import os
-import sqlite3
+import queue
+import secrets
 import stat
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any
 
 from berg import BergError, job
+from berg.google import fetch
+from berg.google.checksum import blocks, crc32c_of
+from berg.google.sent import Sent, Store, block_before
+from berg.google.storage import Changed, Unreadable
 
-Item = TypeVar("Item")
-Done = TypeVar("Done")
-THREADS = 8
+WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
+LISTED = "name,size,crc32c,generation,updated,metadata"
+TAILS = ".berg/tmp/"
+MAX_NAME = 1024  # bytes of an object's name
 GROWS_FROM = 1 << 20  # bytes from which a file that grew is sent as its tail: composing takes three requests
-BLOCK = 1 << 20
-LARGE_FROM = 2 << 20  # bytes from which files are sent by few threads: each needs memory for a chunk
-LARGE_THREADS = 2
+LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
+SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
+PATIENCE, LAST_PATIENCE, HURRY = 120.0, 20.0, 5.0  # seconds without a byte, after which a file is sent anew
+RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
+HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
+PASSING = (408, 412, 429)  # of the other 4xx, those that are no refusal
+REFUSED_FOR = 900  # seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
 
 
-@dataclass(slots=True)
-class Sent:
-    """A file as it was when it was sent, and the object that it became."""
-
-    inode: int
-    size: int
-    mtime_ns: int
-    generation: int
-    crc32c: str
-    last_block: str  # crc32c of the last BLOCK bytes that were sent
-
-    def is_of(self, seen: os.stat_result) -> bool:
-        return (self.inode, self.size, self.mtime_ns) == (seen.st_ino, seen.st_size, seen.st_mtime_ns)
+class Refused(Exception):
+    """A file that the bucket does not take."""
 
 
-class Store:
-    """What was sent, by path. It lies in a file that SQLite deletes, with a cache of two megabytes."""
+class Taken(Refused):
+    """The object of that name is somebody else's."""
 
-    def __init__(self) -> None:
-        self.database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self.database.execute("PRAGMA synchronous=OFF")
-        self.database.execute("PRAGMA journal_mode=OFF")
-        columns = "path PRIMARY KEY, inode, size, mtime_ns, generation, crc32c, last_block"
-        self.database.execute(f"CREATE TABLE sent ({columns}) WITHOUT ROWID")
 
-    def get(self, path: str) -> Sent | None:
-        row = self.database.execute("SELECT * FROM sent WHERE path = ?", (path,)).fetchone()
-        return Sent(*row[1:]) if row else None
+class GivenUp(Exception):
+    """Nobody waits for this upload any more."""
 
-    def put(self, path: str, sent: Sent) -> None:
-        self.database.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?)", (path, *astuple(sent)))
 
-    def forget(self, path: str) -> None:
-        self.database.execute("DELETE FROM sent WHERE path = ?", (path,))
+@dataclass
+class Sending:
+    """A file under way, in a thread of its own."""
 
-    def checksums(self) -> Iterator[tuple[str, str]]:
-        yield from self.database.execute("SELECT path, crc32c FROM sent")
+    path: str
+    last: Sent | None
+    large: bool
+    inode: int = 0
+    moved: float = field(default_factory=time.monotonic)  # when bytes moved last
+    given_up: bool = False
+    sent: Sent | None = None
+    wrote: bool = False
+    bytes: int = 0
+    error: Exception | None = None
+
+    def tell(self, *_) -> None:
+        if self.given_up:
+            raise GivenUp
+        self.moved = time.monotonic()
 
 
 @dataclass
@@ -77,42 +85,128 @@ class Mirror:
     folder: Path
     bucket: Any
     prefix: str
+    writer: str = field(default_factory=lambda: secrets.token_hex(8))  # JOB/DISK
+    own: str = ""  # folder that all of the job's files lie in, as far as one can tell
+    records: str = ""  # prefix of objects that say to which other folders it wrote; "": none
     sent: Store = field(default_factory=Store)
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not mirrored
     failed: dict[str, str] = field(default_factory=dict)  # path -> why the last pass could not send it
     synced_until: str = ""
     bytes_sent: int = 0
+    patience: float = PATIENCE
+    finishing: bool = False
+    underway: dict[str, Sending] = field(default_factory=dict)
+    ready: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
+    folders: set[str] = field(default_factory=set)  # that are recorded
+    taken: set[str] = field(default_factory=set)  # paths whose object is somebody else's
+    rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
+    failing_since: dict[str, float] = field(default_factory=dict)
 
-    def sync(self) -> int:
-        """Send what changed since the last pass; returns how many files that were."""
-        began = job.now()
-        self.refused, self.failed = {}, {}
-        changed = 0
-        large: list[tuple[str, Sent | None]] = []
+    def sync(self, seconds: float = math.inf, stop: Callable[[], bool] = lambda: False) -> int:
+        """Send what changed since the last pass, the newest first; returns how many files were sent.
 
-        def small() -> Iterator[tuple[str, Sent | None]]:
-            for path, seen in self.scan():
-                last = self.sent.get(path)
-                if last and last.is_of(seen):
-                    continue
-                if seen.st_size < LARGE_FROM:
-                    yield path, last
-                else:
-                    large.append((path, last))
-
-        for files, threads in ((small(), THREADS), (large, LARGE_THREADS)):
-            for path, sent in side_by_side(self.send, files, threads):
-                changed += 1
-                if sent:
-                    self.sent.put(path, sent)
-        if not self.failed:
+        What is under way after so many seconds, or when it is to stop, goes on, and the next pass passes over it.
+        """
+        began, end = job.now(), time.monotonic() + seconds
+        self.refused, self.failed = dict(self.rejected), {}
+        is_whole = not self.underway  # else files may have changed since they were read
+        self.queue_changes()
+        feeds = {large: self.sent.queued(large) for large in (False, True)}
+        sent = 0
+        while feeds or self.underway:
+            for large, feed in list(feeds.items()):
+                while sum(each.large == large for each in self.underway.values()) < at_once(large):
+                    if not (path := next(feed, None)):
+                        del feeds[large]
+                        break
+                    self.begin(path, large)
+            if stop() or time.monotonic() > end:
+                break
+            sent += self.note(0.2)
+            self.give_up(lambda each: time.monotonic() - each.moved > self.patience)
+        for feed in feeds.values():
+            self.failed.update((path, "there was no time for it") for path in feed)
+        if is_whole and not (self.failed or self.underway):
             self.synced_until = began
-        return changed
+        return sent
+
+    def queue_changes(self) -> None:
+        """Fill the queue with files that are to be sent, or only to be looked at again."""
+        self.sent.clear_queue()
+        for path, seen in self.scan():
+            last = self.sent.get(path)
+            is_same = bool(last and last.is_of(seen))
+            # Reading a file again and again would cost its writer time: the larger it is, the longer it must be quiet.
+            is_quiet = self.finishing or time.time_ns() - seen.st_mtime_ns > 50 * seen.st_size
+            if path in self.underway or (is_same and (last.sure or not is_quiet)):  # type: ignore[union-attr]
+                continue
+            self.sent.enqueue(path, seen.st_size >= LARGE_FROM, is_same, seen.st_mtime_ns)
+
+    def begin(self, path: str, large: bool) -> None:
+        sending = self.underway[path] = Sending(path, self.sent.get(path), large)
+        threading.Thread(target=self.work, args=(sending,), name="mirror", daemon=True).start()
+
+    def work(self, sending: Sending) -> None:
+        try:
+            sending.sent = self.send(sending)
+        except FileNotFoundError:
+            pass  # deleted meanwhile
+        except Exception as error:
+            sending.error = error
+        self.ready.put(sending)
+
+    def note(self, seconds: float) -> int:
+        """Wait for files to be through, and remember what became of them; returns how many were sent."""
+        sent = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                sending: Sending = self.ready.get(timeout=seconds)
+                seconds = 0
+                if self.underway.get(sending.path) is not sending:
+                    continue
+                del self.underway[sending.path]
+                self.bytes_sent += sending.bytes
+                sent += sending.wrote
+                if sending.error:
+                    self.note_error(sending.path, sending.error)
+                    continue
+                self.failing_since.pop(sending.path, None)
+                self.taken.discard(sending.path)
+                if sending.sent:
+                    self.sent.put(sending.path, sending.sent)
+        return sent
+
+    def note_error(self, path: str, error: Exception) -> None:
+        why = str(error)
+        if isinstance(error, PermissionError | Unreadable | Refused):
+            self.refused[path] = getattr(error, "strerror", None) or why
+            if isinstance(error, Taken):
+                self.taken.add(path)
+            return
+        now, code = time.monotonic(), getattr(error, "code", None) or 0
+        since = self.failing_since.setdefault(path, now)
+        is_refusal = 400 <= code < 500 and code not in PASSING
+        patience = 0 if code in HOPELESS else REFUSED_FOR if is_refusal and self.finishing else math.inf
+        if now - since > patience:
+            self.refused[path] = self.rejected[path] = f"the bucket refuses it: {why}"
+        else:
+            self.failed[path] = why
+
+    def give_up(self, which: Callable[[Sending], bool]) -> None:
+        """Wait for some no more. What they write all the same is known as ours, and replaced by the next pass."""
+        for path, sending in list(self.underway.items()):
+            if which(sending):
+                sending.given_up = True
+                del self.underway[path]
+                self.failed[path] = f"the bucket did not answer for {time.monotonic() - sending.moved:.0f} s"
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Regular files under the folder with their stat; links are followed where they stay inside."""
-        root = os.path.realpath(self.folder)
-        pending: list[tuple[str, tuple[str, ...]]] = [("", (root,))]
+        """Regular files under the folder with their stat.
+
+        Links are followed where they stay inside, and where they stand for the whole folder of the job.
+        """
+        inside = [os.path.realpath(self.folder)]
+        pending: list[tuple[str, tuple[str, ...]]] = [("", (inside[0],))]
         while pending:
             relative, above = pending.pop()
             try:
@@ -126,10 +220,14 @@ class Mirror:
                 path = f"{relative}/{entry.name}" if relative else entry.name
                 try:
                     real = os.path.realpath(entry.path) if entry.is_symlink() else ""
-                    if real and os.path.commonpath([root, real]) != root:
+                    if real and f"{self.own}/".startswith(f"{path}/") and is_harmless(real, inside[0]):
+                        inside.append(real)
+                    if path in self.rejected or fetch.PARTS.fullmatch(entry.name):
+                        continue
+                    if real and not any(is_below(real, folder) for folder in inside):
                         self.refused[path] = "a link to outside of the results"
-                    elif not path.isprintable() and (why := bad_name(path)):
-                        self.refused[path.encode(errors="replace").decode()] = why
+                    elif why := bad_name(self.prefix + path):
+                        self.refused[path] = why
                     elif entry.is_dir():
                         target = real or os.path.realpath(entry.path)
                         if target in above:
@@ -143,167 +241,233 @@ class Mirror:
                 except OSError as error:
                     self.refused[path] = error.strerror or str(error)
 
-    def send(self, change: tuple[str, Sent | None]) -> tuple[str, Sent | None]:
-        """Send one file; returns its path and what it is now in the bucket, None if it is not there."""
-        path, last = change
-        try:
-            with (self.folder / path).open("rb") as file:
-                now = os.fstat(file.fileno())
-                if stat.S_ISREG(now.st_mode):
-                    return path, self.send_file(path, file, now, last)
-        except FileNotFoundError:
-            pass  # deleted meanwhile
-        except PermissionError as error:
-            self.refused[path] = error.strerror or str(error)
-        except Exception as error:  # the next pass sends it again
-            self.failed[path] = str(error)
-        return path, None
+    def send(self, sending: Sending) -> Sent | None:
+        """Send one file; returns what it is now in the bucket, None if it is no file any more."""
+        last, name = sending.last, self.prefix + sending.path
+        with (self.folder / sending.path).open("rb") as file:
+            now = os.fstat(file.fileno())
+            if not stat.S_ISREG(now.st_mode):
+                return None
+            sending.inode = now.st_ino
+            # A change within one tick of the file system's clock after this would have the same time.
+            is_settled = time.time_ns() - now.st_ctime_ns > 50_000_000
+            if last and last.size == now.st_size and self.checksum(sending, file, now.st_size) == last.crc32c:
+                blob, is_whole = last, True
+            else:
+                self.record(sending.path)
+                blob, is_whole = self.put(sending, name, file, now.st_size)
+            is_settled &= last_change(os.fstat(file.fileno())) == last_change(now)
+            # The stat is the one from before reading: a file that changed meanwhile is sent again.
+            block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
+            return Sent(
+                now.st_ino,
+                now.st_size,
+                now.st_mtime_ns,
+                now.st_ctime_ns,
+                blob.generation,
+                blob.crc32c,
+                block,
+                is_settled and is_whole,
+            )
 
-    def send_file(self, path: str, file, now: os.stat_result, last: Sent | None) -> Sent:
-        name = self.prefix + path
-        start = 0
-        if last and last.inode == now.st_ino and GROWS_FROM <= last.size < now.st_size:
-            start = last.size if block_before(file, last.size) == last.last_block else 0
-        file.seek(start)
-        blob = None
-        if last and start:
-            tail = f".berg/tmp/{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+    def put(self, sending: Sending, name: str, file, size: int) -> tuple[Any, bool]:
+        """Write the object; returns its Blob, and whether all of its bytes were read just now."""
+        last, generation, metadata = sending.last, 0, {WRITER: self.writer}
+        if sending.path in self.taken and (there := self.bucket.get(name)) and not self.is_ours(there):
+            raise Taken("the bucket has a file of that name which this job did not write")
+        if last:
+            generation, start = last.generation, last.size
+            if GROWS_FROM <= start < size and block_before(file, start) == last.last_block:
+                with contextlib.suppress(
+                    Exception
+                ):  # not the object that this mirror wrote, or whatever else: all of it
+                    file.seek(start)
+                    whole = crc32c_of(blocks(file, size - start), last.crc32c)
+                    file.seek(start)
+                    blob = self.bucket.append(
+                        name, self.tail(name), file, size - start, generation, sending.tell, metadata
+                    )
+                    sending.wrote, sending.bytes = True, size - start
+                    generation = blob.generation
+                    if blob.crc32c == whole:
+                        return blob, False
+        for _ in range(5):
+            sending.tell()
+            file.seek(0)
             try:
-                blob = self.bucket.append(name, tail, file, now.st_size - start, last.generation)
-            except Exception:  # not the object that this mirror wrote, or whatever else: send all of it
-                file.seek(0)
-                start = 0
-        if blob is None:
-            blob = self.bucket.upload_stream(name, file, now.st_size)
-        self.bytes_sent += now.st_size - start
-        # The stat is the one from before reading: a file that changed meanwhile is sent again.
-        return sent_as(file, now, blob)
+                blob = self.bucket.upload_stream(name, file, size, generation, sending.tell, metadata)
+                sending.wrote, sending.bytes = True, sending.bytes + size
+                return blob, True
+            except Changed:
+                there = self.bucket.get(name)
+                sending.tell()
+                if there and there.size == size and there.crc32c == self.checksum(sending, file, size):
+                    return there, True  # such as a write whose answer was lost
+                if there and not self.is_ours(there):
+                    raise Taken("the bucket has a file of that name which this job did not write") from None
+                generation = there.generation if there else 0
+        raise BergError("its object changes all the time")
 
-    def restore(self, within: str) -> int:
-        """Bring what the bucket has below `within` to the folder, where it counts as sent; returns how many files."""
+    def is_ours(self, there) -> bool:
+        return (there.metadata or {}).get(WRITER) == self.writer
 
-        def note(blob) -> None:
-            path = blob.name[len(self.prefix) :]
-            with (self.folder / path).open("rb") as file:
-                self.sent.put(path, sent_as(file, os.fstat(file.fileno()), blob))
+    def checksum(self, sending: Sending, file, size: int) -> str:
+        def told() -> Iterator[bytes]:
+            for block in blocks(file, size):
+                sending.tell()
+                yield block
 
-        return fetch(self.bucket, self.prefix + within, self.folder / within, done=note)[1]
+        file.seek(0)
+        return crc32c_of(told())
 
-    def finish(self, progress: Callable[[str], None], give_up: Callable[[], bool] = lambda: False) -> None:
-        """Pass over the folder until every file is in the bucket byte for byte.
+    def tail(self, name: str) -> str:
+        return f"{self.tails}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
-        Failures are retried, with growing pauses, until `give_up()`; `progress` hears of each.
+    @property
+    def tails(self) -> str:
+        return f"{TAILS}{self.writer}/"
+
+    def record(self, path: str) -> None:
+        """Before the first file goes to a folder that nobody would guess: say that the job writes there."""
+        folder = path.rpartition("/")[0]
+        if not self.records or folder in self.folders or f"{folder}/".startswith(f"{self.own}/"):
+            return
+        digest = hashlib.sha256(folder.encode()).hexdigest()[:32]
+        with contextlib.suppress(Changed):  # an earlier attempt did
+            self.bucket.write(f"{self.records}{digest}", b"", 0, {"folder": folder})
+        self.folders.add(folder)
+
+    def restore(self, bring: bool = True) -> tuple[int, dict[str, Exception]]:
+        """Bring the job's files, where they count as sent; returns how many, and what can have no file here.
+
+        That is all there is in its own folder, and what it wrote to others. Without `bring` the files are here already,
+        and only what they are in the bucket is learnt. Raises BergError if it cannot be done.
         """
-        pause = 1.0
-        while not give_up():
-            changed = self.sync()
-            if self.failed:
-                path, error = next(iter(self.failed.items()))
-                progress(f"{len(self.failed)} files are not in the bucket yet, {path}: {error}")
-                time.sleep(pause)
-                pause = min(pause * 2, 30)
-            elif not changed and not self.forget_mismatches():
-                return
-
-    def forget_mismatches(self) -> list[str]:
-        """Files whose bytes are not those of their object, to be sent again by the next pass."""
-        wrong = []
-        for path, checksum in self.sent.checksums():
+        brought = 0
+        for pause in RESTORE_PAUSES:
             try:
-                if file_crc32c(self.folder / path) != checksum:
-                    wrong.append(path)
-            except FileNotFoundError:
-                continue
-        for path in wrong:
-            self.sent.forget(path)
-        return wrong
+                if not bring:
+                    self.learn()
+                    return 0, {}
+                new, _, left = fetch.fetch(
+                    self.bucket, self.prefix, self.folder, done=self.note_restored, listed=self.listed()
+                )
+                brought += new
+                trouble = next((error for error in left.values() if not isinstance(error, fetch.NoPlace)), None)
+                if not trouble:
+                    return brought, left
+            except Exception as error:
+                trouble = error
+            time.sleep(pause)
+        raise BergError(f"its results could not be brought back, and stay in the bucket as they are: {trouble}")
+
+    def note_restored(self, blob) -> None:
+        path = blob.name[len(self.prefix) :]
+        with (self.folder / path).open("rb") as file:
+            now = os.fstat(file.fileno())
+            block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
+        times = now.st_mtime_ns, now.st_ctime_ns
+        self.sent.put(path, Sent(now.st_ino, now.st_size, *times, blob.generation, blob.crc32c, block, True))
+
+    def learn(self) -> None:
+        """Know the job's objects by their generation; their files are compared with them before they are sent."""
+        for blob in self.listed():
+            if self.is_jobs(blob):
+                known = Sent(0, blob.size, 0, 0, blob.generation, blob.crc32c, "", False)
+                self.sent.put(blob.name[len(self.prefix) :], known)
+
+    def listed(self) -> Iterator[Any]:
+        """The job's objects."""
+        own = f"{self.prefix}{self.own}/"
+        yield from self.bucket.list(own, LISTED)
+        for record in self.bucket.list(self.records, "name,metadata") if self.records else ():
+            folder = record.metadata["folder"]
+            for blob in self.bucket.list(f"{self.prefix}{folder}/" if folder else self.prefix, LISTED, delimiter="/"):
+                if self.is_jobs(blob) and not blob.name.startswith(own):
+                    yield blob
+
+    def is_jobs(self, blob) -> bool:
+        return (blob.metadata or {}).get(WRITER, "").rpartition("/")[0] == self.writer.rpartition("/")[0]
+
+    def finish(self, progress: Callable[[str], None], seconds: float = math.inf) -> dict[str, str]:
+        """Pass over the folder until every file is in the bucket byte for byte; returns those that are not, with why.
+
+        Failures are retried, with growing pauses, for so many seconds; `progress` hears of each. A request that
+        stalls holds nothing else up.
+        """
+        end, pause = time.monotonic() + max(seconds, 2), 1.0
+        if not self.finishing:
+            self.finishing = True
+            self.sent.doubt_all()
+        self.patience = LAST_PATIENCE if seconds > 60 else HURRY
+        self.give_up(lambda each: time.monotonic() - each.moved > 2 or self.inode_of(each.path) != each.inode)
+        while True:
+            sent = self.sync(min(60, max(0, end - time.monotonic())))
+            late = dict.fromkeys(self.underway, "it is being sent")
+            left = {**late, **self.failed}
+            if time.monotonic() > end or not (sent or left):
+                break
+            if left and seconds > 60:  # else there is no time for words
+                progress(tell(left, " yet"))
+            if self.failed:
+                time.sleep(max(0, min(pause, end - time.monotonic())))
+                pause = min(pause * 2, 30)
+        with contextlib.suppress(Exception):
+            self.bucket.delete(*[blob.name for blob in self.bucket.list(self.tails, "name")])
+        return {**left, **self.refused}
+
+    def inode_of(self, path: str) -> int:
+        with contextlib.suppress(OSError):
+            return (self.folder / path).stat().st_ino
+        return 0
 
     def run(self, interval: float, stop: threading.Event) -> None:
         """Pass over the folder every `interval` seconds until `stop`; failures wait for the next pass."""
         while not stop.wait(interval):
-            self.sync()
+            self.sync(stop=stop.is_set)
 
 
-def side_by_side(work: Callable[[Item], Done], items: Iterable[Item], threads: int = THREADS) -> Iterator[Done]:
-    """What `work` makes of each item, in their order, with a bounded number of them under way."""
-    with ThreadPoolExecutor(threads) as pool:
-        pending: deque[Future[Done]] = deque()
-        for item in items:
-            pending.append(pool.submit(work, item))
-            if len(pending) >= 8 * threads:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+def at_once(large: bool) -> int:
+    return LARGE_AT_ONCE if large else SMALL_AT_ONCE
 
 
-def sent_as(file: IO[bytes], seen: os.stat_result, blob) -> Sent:
-    block = block_before(file, seen.st_size) if seen.st_size >= GROWS_FROM else ""
-    return Sent(seen.st_ino, seen.st_size, seen.st_mtime_ns, blob.generation, blob.crc32c, block)
+def last_change(seen: os.stat_result) -> tuple[int, int, int]:
+    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
-def bad_name(path: str) -> str:
+def is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath([folder, path]) == folder
+
+
+def is_harmless(target: str, root: str) -> bool:
+    """Whether what a job's folder is a link to can be mirrored: a folder of its own, and none of the system's."""
+    system = ("/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/root/berg")
+    return Path(target).is_dir() and not is_below(root, target) and not any(is_below(target, each) for each in system)
+
+
+def bad_name(name: str) -> str:
     """Why Cloud Storage cannot take a name; empty if it can."""
     try:
-        path.encode()
+        size = len(name.encode())
     except UnicodeEncodeError:
         return "its name is not UTF-8"
-    return "its name has a line break" if "\n" in path or "\r" in path else ""
+    if size > MAX_NAME:
+        return f"its name is longer than {MAX_NAME} bytes"
+    return "its name has a line break" if "\n" in name or "\r" in name else ""
 
 
-def block_before(file, end: int) -> str:
-    file.seek(max(0, end - BLOCK))
-    return crc32c_of([file.read(min(end, BLOCK))])
+def tell(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
+    """How many files are not in the bucket, and the first of them with why, in so few words that a state holds them."""
+    if not left:
+        return ""
+    count = "1 file is" if len(left) == 1 else f"{len(left)} files are"
+    names = [f"{shorten(path, 80)} ({shorten(why, 120)})" for path, why in list(left.items())[:shown]]
+    more = [f"{len(left) - shown} more"] if len(left) > shown else []
+    return f"{count} not in the bucket{yet}: " + ", ".join(names + more)
 
 
-def file_crc32c(path: Path) -> str:
-    with path.open("rb") as file:
-        return crc32c_of(iter(lambda: file.read(BLOCK), b""))
-
-
-def crc32c_of(blocks) -> str:
-    """The crc32c of bytes as Cloud Storage writes it: base64, big-endian."""
-    import google_crc32c
-
-    checksum = google_crc32c.Checksum()
-    for block in blocks:
-        checksum.update(block)
-    return base64.b64encode(checksum.digest()).decode()
-
-
-def fetch(
-    bucket,
-    prefix: str,
-    folder: Path,
-    progress: Callable[[str, int], None] = lambda name, n: None,
-    done: Callable[[Any], None] = lambda blob: None,
-) -> tuple[int, int]:
-    """Bring the objects under `prefix` to `folder`; returns how many were new or changed, and how many there are.
-
-    Files keep the object's time, so that a later fetch recognises them without reading them. `done` hears of the
-    Blob of each, one at a time.
-    """
-
-    def bring(blob) -> tuple[Any, bool]:
-        relative = blob.name[len(prefix) :]
-        if any(part in ("", ".", "..") for part in relative.split("/")):
-            raise BergError(f"gs://{bucket.name}/{blob.name} would land outside of {folder}; it was not fetched")
-        path = folder / relative
-        updated = blob.updated.timestamp()
-        try:
-            here = path.stat()
-            if here.st_size == blob.size and abs(here.st_mtime - updated) < 1e-3:
-                return blob, False
-            same = here.st_size == blob.size and file_crc32c(path) == blob.crc32c
-        except FileNotFoundError:
-            same = False
-        if not same:
-            bucket.download(blob.name, path, blob.generation)
-            progress(blob.name, blob.size)
-        os.utime(path, (updated, updated))
-        return blob, not same
-
-    new = total = 0
-    for blob, is_new in side_by_side(bring, (blob for blob in bucket.list(prefix) if not blob.name.endswith("/"))):
-        done(blob)
-        new, total = new + is_new, total + 1
-    return new, total
+def shorten(text: str, length: int) -> str:
+    """A text that may hold anything, printable and not longer than `length`."""
+    text = text.encode(errors="backslashreplace").decode()
+    text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    return text if len(text) <= length else f"{text[: length - 20]}…{text[-19:]}"

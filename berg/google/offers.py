@@ -43,3 +43,23 @@ def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
         others = ", ".join(sorted(offered)) or "no zone at all"
         raise BergError(f"there is no {what} in {where} (or no such place). It is offered in: {others}")
     return zones
+
+
+def quotas(config: Config, region: str) -> dict[str, tuple[float, float]]:
+    """Limit and usage of every quota that a region and the project show, by metric."""
+    rows = [
+        *api.call(config, "GET", f"/regions/{region}", fields="quotas").get("quotas", []),
+        *api.call(config, "GET", "", fields="quotas").get("quotas", []),
+    ]
+    return {row["metric"]: (row["limit"], row["usage"]) for row in rows}
+
+
+def shortages(there: dict[str, tuple[float, float]], needs: list[tuple[int, list[str]]]) -> list[str]:
+    """A sentence for each need that no quota has room for; a quota that is not shown is not counted."""
+    found = []
+    for amount, metrics in needs:
+        shown = {metric: there[metric] for metric in metrics if metric in there}
+        if shown and not any(limit - usage >= amount for limit, usage in shown.values()):
+            what = ", ".join(f"{metric}: {usage:g} of {limit:g} in use" for metric, (limit, usage) in shown.items())
+            found.append(f"{what}; this needs {amount:g}")
+    return found

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,6 +24,10 @@ TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 CHUNK = 8 << 20  # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more CPU
 
 
+class Unreadable(BergError):
+    """A file that is to be sent cannot be read."""
+
+
 class Part:
     """A file from where it stands on, as a stream of its own: it begins at 0, as resumable uploads demand."""
 
@@ -30,7 +35,10 @@ class Part:
         self.file, self.start, self.report = file, file.tell(), tell
 
     def read(self, size: int = -1) -> bytes:
-        data = self.file.read(size)
+        try:
+            data = self.file.read(size)
+        except OSError as error:  # the library would take it for trouble with the network
+            raise Unreadable(error.strerror or str(error)) from None
         self.report(self.tell())
         return data
 
@@ -158,9 +166,14 @@ class Bucket:
         size: int,
         generation: int | None = None,
         tell: Callable[[int], None] = lambda n: None,
+        metadata: dict[str, str] | None = None,
     ) -> Any:
-        """Upload `size` bytes of a file from where it stands; returns the Blob with its generation and crc32c."""
+        """Upload `size` bytes of a file from where it stands; returns the Blob with its generation and crc32c.
+
+        Raises Changed if the object is not at `generation`; a write whose answer was lost may be why.
+        """
         blob = self.bucket.blob(name, chunk_size=CHUNK)
+        blob.metadata = metadata
         part = Part(file, tell)
 
         def put(**options):
@@ -181,31 +194,46 @@ class Bucket:
             raise Changed(f"gs://{self.name}/{blob.name} was changed by somebody else") from None
         return blob.generation
 
-    def append(self, name: str, tail_name: str, file: IO[bytes], size: int, generation: int) -> Any:
-        """Append `size` bytes of a file to an object that is at `generation`; returns its Blob."""
+    def append(
+        self,
+        name: str,
+        tail_name: str,
+        file: IO[bytes],
+        size: int,
+        generation: int,
+        tell: Callable[[int], None] = lambda n: None,
+        metadata: dict[str, str] | None = None,
+    ) -> Any:
+        """Append `size` bytes of a file to an object that is at `generation`; returns its Blob.
+
+        The tail lies at `tail_name` meanwhile, where nobody else may write.
+        """
         from google.api_core import exceptions
 
-        tail = self.upload_stream(tail_name, file, size)
+        tail = self.upload_stream(tail_name, file, size, tell=tell)
         blob = self.bucket.blob(name)
+        blob.metadata = metadata
         try:
             # The tail is named twice in what a retry sees, never in what it writes: a second attempt
             # finds the object at another generation and changes nothing.
             blob.compose(
                 [self.bucket.blob(name), tail],
                 if_generation_match=generation,
+                if_source_generation_match=[generation, tail.generation],
                 timeout=TIMEOUT,
                 retry=self.retry,
             )
         except exceptions.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
         finally:
-            self.delete(tail_name)
+            with contextlib.suppress(Exception):  # what is left of it, the mirror's end deletes
+                self.delete(tail_name)
         return blob
 
-    def download(self, name: str, path: Path, generation: int | None = None) -> None:
-        """Download an object to a temporary name beside `path`, check its crc32c, then move it there."""
+    def download(self, name: str, path: Path, generation: int | None = None, parts: Path | None = None) -> None:
+        """Download an object to a name of its own in `parts` (beside `path`), check its crc32c, then move it there."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name[:100]}.berg-part")
+        temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
         try:
             blob = self.bucket.blob(name, generation=generation)
             blob.download_to_filename(str(temporary), timeout=TIMEOUT, retry=self.retry, checksum="crc32c")
@@ -224,11 +252,23 @@ class Bucket:
                 pass
 
     def list(
-        self, prefix: str, fields: str = "name,size,crc32c,generation,updated", glob: str | None = None
+        self,
+        prefix: str,
+        fields: str = "name,size,crc32c,generation,updated",
+        glob: str | None = None,
+        delimiter: str | None = None,
     ) -> Iterator["Listed"]:
-        """Objects under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches."""
+        """Objects under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches.
+
+        With a delimiter, only those without one behind the prefix.
+        """
         path = f"{self.config.endpoint or API}/storage/v1/b/{self.name}/o"
-        query = {"prefix": prefix, "matchGlob": glob, "fields": f"items({fields}),nextPageToken"}
+        query = {
+            "prefix": prefix,
+            "matchGlob": glob,
+            "delimiter": delimiter,
+            "fields": f"items({fields}),nextPageToken",
+        }
         kinds: dict[str, Callable] = {"size": int, "generation": int, "updated": api.time_of}
         for page in api.pages(self.config, path, **query):
             for item in page.get("items", []):

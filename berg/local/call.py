@@ -7,7 +7,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from berg.local.identity.tokens import Tokens, write_private
 from berg.local.secrets.store import Secrets
 from berg.local.storage.state import Storage
 
+MAX_DEPTH = 100  # of a body: what protocol buffers read
 CLOUD: web.AppKey["Cloud"] = web.AppKey("cloud")
 
 
@@ -34,6 +35,7 @@ class Call:
     body: dict | None  # JSON body; None for GET and for media uploads
     request: web.Request  # of a part of a batch: the request that carried the batch
     principal: str  # email of the owner of the bearer token
+    headers: Mapping[str, str]  # of the request; of a part of a batch: its own
     late_fault: Fault | None = None
 
     async def named(self, name: str) -> None:
@@ -102,10 +104,27 @@ def cut(request: web.Request) -> None:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse a request body; an empty one is an empty object."""
+    """Parse a request body; an empty one is an empty object, and so is `null`, which Google's clients in Go send."""
     if not data:
         return {}
     try:
-        return json.loads(data)
+        body = json.loads(data)
+    except RecursionError:
+        raise too_deep() from None
     except ValueError as error:
         raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
+    check_depth(body, MAX_DEPTH)
+    return {} if body is None else body
+
+
+def check_depth(value: Any, left: int) -> None:
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise too_deep()
+        for item in value.values() if isinstance(value, dict) else value:
+            check_depth(item, left - 1)
+
+
+def too_deep() -> ApiError:
+    message = f"Invalid JSON payload received. Message too deep. Max recursion depth ({MAX_DEPTH}) reached"
+    return ApiError(400, "parseError", message)

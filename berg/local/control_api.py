@@ -6,13 +6,12 @@ Bodies and answers are JSON objects; the server adds the token check.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
-from berg.local.call import Cloud
+from berg.local.call import Cloud, parse_json
 from berg.local.compute import catalog, power
 from berg.local.compute.checks import check_place
 from berg.local.errors import ApiError
@@ -44,10 +43,7 @@ async def answer(cloud: Cloud, handler: Callable, request: web.Request) -> web.R
 
 def parse(data: bytes) -> dict[str, Any]:
     """The JSON object that a control request carries; none is an empty one."""
-    try:
-        body = json.loads(data or b"{}")
-    except ValueError as error:
-        raise ApiError(400, "parseError", f"Not JSON: {error}") from None
+    body = parse_json(data)
     if not isinstance(body, dict):
         raise ApiError(400, "parseError", "Expected a JSON object")
     return body
@@ -109,12 +105,13 @@ async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
-    settings = cloud.compute.settings
+    settings = cloud.compute.settings if cloud.compute else None
     for key, value in body.items():
-        if not hasattr(settings, key):
+        holder = cloud.storage if key == "write_interval" else settings
+        if not hasattr(holder, key):
             raise ApiError(400, "invalid", f"Unknown setting: {key}")
-        setattr(settings, key, float(value))
-    return vars(settings)
+        setattr(holder, key, float(value))
+    return {**(vars(settings) if settings else {}), "write_interval": cloud.storage.write_interval}
 
 
 async def preempt(cloud: Cloud, name: str, body: dict) -> dict:

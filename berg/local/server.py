@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 from berg.local import control_api, schema
 from berg.local.call import CLOUD, Call, Cloud, cut, parse_json, suffer
@@ -25,7 +26,7 @@ from berg.local.faults import Faults
 from berg.local.identity import api as iam_api
 from berg.local.identity import oauth, permissions, services
 from berg.local.identity.iam import Iam
-from berg.local.identity.tokens import LAPTOP, Tokens
+from berg.local.identity.tokens import LAPTOP, Owner, Tokens
 from berg.local.secrets import api as secrets_api
 from berg.local.secrets.store import Secrets
 from berg.local.storage import api as storage_api
@@ -91,6 +92,8 @@ def _guarded(cloud: Cloud, route: web.RouteDef) -> web.RouteDef:
             return await route.handler(request)
         except ApiError as error:
             return error_response(error)
+        except web.HTTPRequestEntityTooLarge:
+            return error_response(too_large())
 
     return web.RouteDef(route.method, route.path, handler, route.kwargs)
 
@@ -154,6 +157,8 @@ async def respond(
         return await call_method(request, found, path, query, headers, read)
     except ApiError as error:
         return error_response(error, path.startswith(WITH_REASONS))
+    except web.HTTPRequestEntityTooLarge:
+        return error_response(too_large(), path.startswith(WITH_REASONS))
     except ConnectionError:
         return web.Response(status=499)  # the client has gone: this is for the log only
     except Exception:
@@ -176,7 +181,7 @@ async def call_method(
     upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
     # The URI of an upload session is a credential itself, as documented.
-    principal = authenticate(cloud, headers) if "Authorization" in headers or not upload_id else ""
+    owner = authenticate(cloud, headers) if "Authorization" in headers or not upload_id else Owner("")
     fault = cloud.faults.take(method.id, unquote(f"{path}?{query}"), path_values.get("zone"))
     if fault and not fault.after_handler:
         await suffer(fault, request)
@@ -192,7 +197,8 @@ async def call_method(
     if not upload and method.verb not in ("GET", "DELETE"):
         body = parse_json(await read())
         schema.check_body(service, method, body)
-    call = Call(method.id, params, body, request, principal)
+    call = Call(method.id, params, body, request, owner.email, headers)
+    check_scopes(method, owner)
     services.check(cloud, call)
     permissions.check(cloud, call)
     answer = await handlers[method.id](call)
@@ -217,18 +223,34 @@ def finish(
     return json_response(schema.select(answer, mask), indent=1 if params.get("prettyPrint") == "true" else None)
 
 
-def authenticate(cloud: Cloud, headers: Any) -> str:
-    """Return the principal of the bearer token, or raise Google's 401."""
+def authenticate(cloud: Cloud, headers: Any) -> Owner:
+    """Return whose the bearer token is, or raise Google's 401."""
     kind, _, token = headers.get("Authorization", "").partition(" ")
-    email = cloud.tokens.email(token.strip()) if kind.lower() == "bearer" else None
-    if email is None:
+    owner = cloud.tokens.owner(token.strip()) if kind.lower() == "bearer" else None
+    if owner is None:
         raise ApiError(
             401,
             "authError" if token else "required",
             "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or "
             "other valid authentication credential.",
         )
-    return email
+    return owner
+
+
+def check_scopes(method: schema.Method, owner: Owner) -> None:
+    """Raise Google's 403 unless the token has one of the scopes that the discovery document names."""
+    if owner.scopes is None or set(owner.scopes) & set(method.scopes) or not method.scopes:
+        return
+    service = f"{method.id.partition('.')[0]}.googleapis.com"
+    metadata = {"service": service, "method": method.id}
+    kind = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "googleapis.com"}
+    details = [{**kind, "reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT", "metadata": metadata}]
+    message = "Request had insufficient authentication scopes."
+    raise ApiError(403, "insufficientPermissions", message, details=details)
+
+
+def too_large() -> ApiError:
+    return ApiError(413, "requestTooLarge", f"Request payload size exceeds the limit: {MAX_JSON_BODY} bytes.")
 
 
 def json_response(body: dict, status: int = 200, indent: int | None = None) -> web.Response:
@@ -258,7 +280,10 @@ async def batch(request: web.Request) -> web.StreamResponse:
     import email.parser
 
     head = f"Content-Type: {request.headers.get('Content-Type', '')}\r\n\r\n".encode()
-    outer = email.parser.BytesParser().parsebytes(head + await request.read())
+    try:
+        outer = email.parser.BytesParser().parsebytes(head + await request.read())
+    except web.HTTPRequestEntityTooLarge:
+        return error_response(too_large())
     if not outer.is_multipart():
         return error_response(ApiError(400, "badRequest", "Failed to parse batch request: no parts"))
     limit = BATCH_LIMITS.get(request.match_info.get("service", ""), 100)
@@ -292,8 +317,8 @@ async def respond_to_part(request: web.Request, part: bytes) -> web.Response:
     if len(words) < 2:
         return error_response(ApiError(400, "badRequest", "Failed to parse batch request: bad request line"))
     message = email.parser.BytesParser().parsebytes(rest)
-    headers = {"Authorization": request.headers.get("Authorization", "")}
-    headers.update({name.title(): value for name, value in message.items()})
+    headers = CIMultiDict({"Authorization": request.headers.get("Authorization", "")})
+    headers.update(dict(message.items()))
     body = message.get_payload(decode=True)
 
     async def read() -> bytes:

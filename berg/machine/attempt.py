@@ -7,12 +7,12 @@ preempts the machine, the time is up.
 import contextlib
 import json
 import math
+import secrets
 import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from berg import BergError, config, job
@@ -25,13 +25,14 @@ from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
-GOING = 30  # seconds that Google gives a machine that it takes away
-PREEMPTION_GRACE = 15  # of them, for the command; the rest is for the last results, and this for the last state:
-LAST_WORD = 6
+NOTICE = 28  # of the 30 seconds that Google gives
+PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last results
+LAST_WORD = 4  # and these for the last state
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
+WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
@@ -66,8 +67,9 @@ class Attempt:
         if sweep:
             self.machine.log_for(name)
         self.bucket = Bucket(settings_of(self.machine))
-        self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name))
-        self.results = Mirror(RESULTS, self.bucket, "berg_results/")
+        writer = f"{name}/{disk()}"
+        self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name), writer)
+        self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, records=job.folders_prefix(name))
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
         node = cluster.Node(self.machine.name, 0)
@@ -78,15 +80,18 @@ class Attempt:
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
         self.exit_code: int | None = None  # of the command for whose failure it is to stop
         self.lock = threading.Lock()
+        self.next_write = -math.inf  # when the state may be written again
+        self.later: threading.Timer | None = None  # writes it then
         self.stopped = threading.Event()  # the outcome is known
         self.done = threading.Event()  # the mirrors are to end
         self.hurry = threading.Event()  # the next pass over the results is not to wait
-        self.given_up = threading.Event()  # the last passes are to end, done or not
-        self.stopped_at = math.inf  # time.monotonic()
+        self.log_pass = threading.Thread()  # the last one over the log
         self.trouble = ""  # why results are not in the bucket yet
         self.mirrors: list[threading.Thread] = []
         self.reachable = threading.Thread()
         self.is_elsewhere = False  # the job began on another machine
+        self.begins_here = True  # this disk has no files of the job's yet
+        self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
         self.state, self.generation, self.ran_before = State(), 0, 0
@@ -115,32 +120,68 @@ class Attempt:
             raise Damaged(f"{stored.name} was overwritten with what is no state") from None
         return self.state
 
+    def learn(self) -> State:
+        """Read the state for the first time, and what follows from it."""
+        state = self.read_state()
+        self.member.leads = self.member.leads or bool(state.job.get("group"))  # whose machine has any name
+        self.ran_before = state.ran_seconds
+        self.results.own = state.job.get("results_dir", "")
+        return state
+
     def write_state(self, **changes) -> None:
-        """Record how the job goes; raises Ended if somebody else wrote that it is over."""
+        """Record how the job goes; raises Ended if somebody else wrote that it is over.
+
+        Cloud Storage takes one write of an object a second. What comes sooner is written when the second is over, with
+        what came meanwhile; this machine's last word waits for it.
+        """
         if not self.leads:
             return
         with self.lock:
+            if not changes and not self.later:
+                return  # written meanwhile
             self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
             for key, value in changes.items():
                 setattr(self.state, key, value)
+            early = self.next_write - time.monotonic()
+            if early > 0 and self.state.state in job.ACTIVE[1:]:
+                if not self.later:
+                    self.later = threading.Timer(early + 0.05, self.write_state_by_the_way)
+                    self.later.daemon = True
+                    self.later.start()
+                return
+            if self.later:
+                self.later.cancel()
+                self.later = None
+            time.sleep(max(early, 0))
             text = self.state.to_json()
             try:
                 path = job.state_path(self.name)
                 self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
             except Changed:
                 raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them") from None
+            self.next_write = time.monotonic() + WRITE_INTERVAL
+
+    def write_state_by_the_way(self, **changes) -> None:
+        """The same outside of the job's course: trouble waits for the next time."""
+        try:
+            self.write_state(**changes)
+        except Ended as error:
+            self.stop("KILLED", str(error))
+        except Exception as error:
+            self.say(f"The state could not be written: {error}")
 
     def claim(self) -> None:
         """Say that this machine has the job; raises Ended if another one has it and lives."""
         machine, state = self.machine, self.state
-        self.ran_before = state.ran_seconds
+        self.begins_here = not self.marker.exists()
         if not self.leads:
+            self.marker.touch()
             return
         again = bool(state.started_at)
         ours = (state.machine, state.zone) == (machine.name, machine.zone)
         if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        self.is_elsewhere = again and not self.marker.exists()
+        self.is_elsewhere = again and self.begins_here
         self.write_state(
             state="STARTING",
             machine=machine.name,
@@ -160,8 +201,8 @@ class Attempt:
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
-        listed = instances.find(self.bucket.config, names=[machine])
-        return any(each.zone == zone and each.status in cluster.ALIVE for each in listed)
+        listed = instances.find(self.bucket.config, names=[machine], zone=zone)
+        return any(each.status in cluster.ALIVE for each in listed)
 
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
@@ -225,24 +266,29 @@ class Attempt:
     def mirror_results(self) -> None:
         self.mirrors.append(self.start_thread(self.keep_results))
 
+    def restore_results(self) -> None:
+        """Bring what the job's folders have in the bucket, from this job or one before it; it may be replaced here."""
+        brought, left = self.results.restore(bring=self.begins_here)
+        if brought:
+            self.say(f"Brought back {brought} files of the results")
+        for path, why in left.items():
+            self.say(f"Not brought back: {path}: {why}")
+
     def stop_mirrors(self) -> None:
-        """End the passes; one that hangs in a request is left behind, and the last pass does not wait for it."""
         self.done.set()
         self.hurry.set()
-        end = time.monotonic() + (2 if self.machine_goes else 60)
         for thread in self.mirrors:
-            thread.join(max(end - time.monotonic(), 0))
-        if any(thread.is_alive() for thread in self.mirrors):
-            self.log, self.results = replace(self.log), replace(self.results)
+            thread.join()
 
     def stop(self, state: str, reason: str, exit_code: int | None = None) -> None:
         """End the job soon: SIGTERM to what runs, SIGKILL after the grace; the first reason stays."""
         if self.outcome is None:
             self.outcome, self.exit_code = (state, reason), exit_code
-            self.stopped_at = time.monotonic()
             self.say(f"Stopping: {reason}")
             self.stopped.set()
             self.hurry.set()
+            if self.machine_goes:
+                self.gone_at = time.monotonic() + NOTICE
             self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
 
     def pause(self, seconds: float | None = None) -> None:
@@ -288,12 +334,16 @@ class Attempt:
             except (OSError, ValueError):
                 self.done.wait(1)
                 continue
-            if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
-                self.stop("KILLED", f"killed by {killer}")
-            elif values.get("preempted") == "TRUE":
-                self.stop(*PREEMPTED)
+            if ending := self.ending_in(values):
+                self.stop(*ending)
             with contextlib.suppress(OSError):  # a full disk
                 cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
+
+    def ending_in(self, values: dict) -> tuple[str, str] | None:
+        """How the job is to end, and why, if the metadata of this machine says so."""
+        if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
+            return "KILLED", f"killed by {killer}"
+        return PREEMPTED if values.get("preempted") == "TRUE" else None
 
     def become_reachable(self) -> None:
         try:
@@ -332,12 +382,15 @@ class Attempt:
         while not self.done.is_set():
             if self.hurry.wait(RESULTS_INTERVAL) and self.done.wait(1):
                 break
-            self.results.sync()
+            self.results.sync(STATE_INTERVAL, self.done.is_set)
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()
-                try:
-                    self.write_state(synced_until=self.results.synced_until)
-                except Ended as error:
-                    self.stop("KILLED", str(error))
-                except Exception as error:  # the next pass tries again
-                    self.say(f"The state could not be written: {error}")
+                self.write_state_by_the_way(synced_until=self.results.synced_until)
+
+
+def disk() -> str:
+    """What tells this machine's disk from others: objects say on which one their files lie."""
+    file = boot.BERG / "disk"
+    if not file.exists():
+        file.write_text(secrets.token_hex(8))
+    return file.read_text()

@@ -31,6 +31,16 @@ CRASHES = 3  # of its worker, that a machine of a sweep survives
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
 
+def bypass_proxies():
+    """Let everything on this machine reach what is near without the proxy that is set, as berg does elsewhere."""
+    old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    near = ["localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata", "169.254.169.254"]
+    near.append(METADATA.split("/")[2].partition(":")[0])
+    if old.strip() != "*":
+        hosts = [host for host in old.split(",") if host] + near
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
+
+
 def request(url, method="GET", data=None, headers=None, attempts=8):
     """Content and headers of an answer; trouble that may pass is retried for about a minute."""
     for attempt in range(1, attempts + 1):
@@ -206,6 +216,7 @@ def save(machine, python, died):
 
 
 def main():
+    bypass_proxies()
     machine = Machine()
     machine.say(f"Starting on {machine.name} in {machine.zone}")
     arguments = ("sweep", machine.sweep) if machine.sweep else ("run", machine.job)

@@ -5,7 +5,7 @@ Every machine writes one object to the bucket and reads those of the others:
     .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one also the
                                           public key with which it logs in to the others
     its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, ended_at, reason, uploaded,
-                                          lost (what it could not upload), used_at
+                                          lost (what it could not upload), used_at, warning
 
 Private keys never leave their machine. The machine with the lowest rank that is there leads: it writes the
 job's state. A machine is there if Compute Engine says that it lives and if it writes its object, as each does
@@ -39,6 +39,7 @@ SSH = boot.ROOT / ".ssh"
 NODE_KEY = SSH / "berg_node_key"
 CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and `tt`
 HOST_FILE = boot.BERG / "hostfile"
+ENVIRONMENT = boot.BERG / "environment.sh"
 PROFILE = Path("/etc/profile.d/berg.sh")
 COMING = 600  # seconds for all machines to come up
 WATCH_INTERVAL = 3  # seconds between two looks at the others
@@ -58,6 +59,7 @@ class Node:
     host_keys: list[str] = field(default_factory=list)  # "ssh-ed25519 AAAA…"
     node_key: str = ""  # public
     slots: int = 1  # processes that `mpi` starts here: one per GPU, else one per CPU
+    introduced: bool = False  # it knows the others, and who logs in finds what a command finds
 
 
 @dataclass
@@ -225,16 +227,15 @@ def make_node_key(node: Node) -> None:
 def introduce(member: Member, variables: dict[str, str]) -> None:
     """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi` reads.
 
-    `variables` are what a command of the job has in its environment; people who log in get them, too.
+    `variables` are what a command of the job has in its environment; who comes by ssh gets them, too.
     """
     node, nodes = member.node, member.nodes
     HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in nodes))
     known = {"rank": node.rank, "nodes": [asdict(n) for n in nodes], "environment": variables}
     CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
     CLUSTER_FILE.write_text(json.dumps(known))
-    with contextlib.suppress(OSError):  # not there, or not ours to write
-        PROFILE.touch(mode=0o600)
-        PROFILE.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()))
+    equip_shells(variables)
+    node.introduced = True
     if len(nodes) == 1:
         return
     add_lines(SSH / "authorized_keys", [nodes[0].node_key])
@@ -243,6 +244,28 @@ def introduce(member: Member, variables: dict[str, str]) -> None:
     add_lines(SSH / "config", [*settings, "  StrictHostKeyChecking yes"])
     with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
         file.writelines(f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name)
+
+
+def equip_shells(variables: dict[str, str]) -> None:
+    """Let logins and commands over ssh have variables in their environment."""
+    new = ENVIRONMENT.with_suffix(".new")
+    new.touch(mode=0o600)  # --env may hold what is nobody else's business
+    new.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()))
+    new.replace(ENVIRONMENT)
+    read = f"[ ! -r {shlex.quote(str(ENVIRONMENT))} ] || . {shlex.quote(str(ENVIRONMENT))}"
+    # A login reads the first, or the second where the first is not ours to write. A command over ssh is run by a bash
+    # that reads the third, as any bash inside of a session does, which then must keep what was changed there.
+    guarded = f'[ -n "${{BERG_JOB-}}" ] || {read}'
+    for file, line in ((PROFILE, read), (boot.ROOT / ".profile", read), (boot.ROOT / ".bashrc", guarded)):
+        with contextlib.suppress(OSError):
+            put_first(file, line)
+
+
+def put_first(file: Path, line: str) -> None:
+    """Let a file begin with a line: distributions end theirs early where nobody is at a terminal."""
+    there = file.read_text(errors="surrogateescape") if file.exists() else ""
+    if not there.startswith(f"{line}\n"):
+        file.write_text(f"{line}\n{there}", errors="surrogateescape")
 
 
 def get_ready(member: Member) -> None:
@@ -296,7 +319,7 @@ def interface(address: str) -> str:
 
 def living(member: Member) -> list[str]:
     """Names of the job's machines that Compute Engine has, by rank."""
-    machines = instances.find(member.bucket.config, jobs=[member.job.job_name])
+    machines = instances.find(member.bucket.config, jobs=[member.job.job_name], zone=member.machine.zone)
     return sorted(machine.name for machine in machines if machine.status in ALIVE)
 
 
@@ -392,11 +415,16 @@ def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
 
 
 def tell_use(member: Member, stopped: Callable[[float], bool]) -> None:
-    """Tell the machine that leads a devbox when this one is used, until the devbox ends."""
+    """Tell the machine that leads a devbox when this one is used, and people here what it warns of, until it ends."""
+    heard = ""
     for used in idle.samples(member.job.idle_seconds, stopped):
-        if used:
-            with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
+        with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
+            if used:
                 announce(member, used_at=str(time.time()))
+            warnings = [blob.metadata["warning"] for blob in phases(member).values() if "warning" in blob.metadata]
+            if warnings and max(warnings) > heard:
+                heard = max(warnings)
+                idle.tell_terminals(heard.partition(" ")[2])
 
 
 def others_are_used(member: Member) -> bool:

@@ -46,7 +46,7 @@ def take(machine: boot.Machine, sweep: str, before: Attempt | None) -> Attempt |
             continue
         attempt = Attempt(name, sweep)
         try:
-            if attempt.read_state().state == "SUBMITTED":
+            if attempt.learn().state == "SUBMITTED":
                 attempt.claim()
                 (boot.BERG / "job").write_text(name)  # for who comes after a worker that died
                 if before:

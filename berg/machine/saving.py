@@ -4,36 +4,22 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
 
 from berg import BergError, job
-from berg.google.mirror import Mirror
-from berg.machine.attempt import GOING, LAST_WORD, Attempt, Damaged, Ended, NoJob
+from berg.google.mirror import tell
+from berg.machine.attempt import LAST_WORD, Attempt, Damaged, Ended, NoJob
 
 UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
 BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
 LOG_PATIENCE = 120  # seconds for the last lines of the log
-SHOWN = 3  # files named in a reason
 
 
 def last_moment(attempt: Attempt) -> float:
     """When the last passes have to end for the state to be written before the machine goes; time.monotonic()."""
     if attempt.machine_goes:
-        return attempt.stopped_at + GOING - LAST_WORD
+        return attempt.gone_at - LAST_WORD
     limit = attempt.job.max_run_seconds
     return attempt.began + limit - attempt.ran_before - min(75, limit / 8) if limit else math.inf
-
-
-def persist(attempt: Attempt, mirror: Mirror, tell: Callable[[str], None]) -> None:
-    """Mirror a folder until all of it is in the bucket, or this attempt gives up."""
-    while not attempt.given_up.is_set():
-        try:
-            mirror.finish(tell, attempt.given_up.is_set)
-            return
-        except Exception as error:
-            tell(str(error))
-            attempt.given_up.wait(5)
 
 
 def tell_trouble(attempt: Attempt, text: str) -> None:
@@ -47,31 +33,36 @@ def left(attempt: Attempt) -> list[tuple[str, int]]:
     return [(path, seen.st_size) for path, seen, sent in files if not (sent and sent.is_of(seen))]
 
 
-def save(attempt: Attempt, reason: str) -> str:
-    """Bring the last results and the end of the log to the bucket, side by side; what could not be brought.
+def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
+    """Bring the last results and the end of the log to the bucket, side by side.
 
-    It goes on while there is progress, to the last moment. Raises Ended if the state is not ours any more.
+    Returns the files that could not be brought, with why, and whether all is there that can be there. It goes on while
+    there is progress, to the last moment. Raises Ended if the state is not ours any more.
     """
-    passes = [
-        attempt.start_thread(persist, attempt, attempt.results, functools.partial(tell_trouble, attempt)),
-        attempt.start_thread(persist, attempt, attempt.log, print),
-    ]
-    passes[0].join(3)
+    found: dict[str, str] = {}
+    seconds = last_moment(attempt) - time.monotonic()
+
+    def bring() -> None:
+        found.update(attempt.results.finish(functools.partial(tell_trouble, attempt), seconds))
+
+    results = attempt.start_thread(bring)
+    attempt.log_pass = attempt.start_thread(attempt.log.finish, print, seconds)
+    results.join(3)
     ahead: list[tuple[str, int]] = []
     moved, patience = time.monotonic(), attempt.job.patience_seconds
-    while any(each.is_alive() for each in passes):
+    while results.is_alive():
         now = time.monotonic()
-        if now > last_moment(attempt) or now - moved > patience:
+        if now > last_moment(attempt) + 1 or now - moved > patience:
             break
         if (still := left(attempt)) != ahead:
             ahead, moved = still, now
         tell_progress(attempt, ahead, f"{reason}; {attempt.trouble}".strip("; ") if attempt.trouble else reason)
         if attempt.trouble and patience > BUCKET_PATIENCE and bucket_is_gone(attempt):
             patience = BUCKET_PATIENCE
-        for each in passes:
-            each.join(min(3, max(last_moment(attempt) - now, 0.1)))
-    attempt.given_up.set()
-    return describe(left(attempt)) if passes[0].is_alive() or attempt.results.failed else ""
+        results.join(max(0.1, min(3, last_moment(attempt) - now)))
+    if results.is_alive():
+        return {path: attempt.trouble or "it was being sent" for path, _ in left(attempt)}, False
+    return found, not (found.keys() - attempt.results.refused.keys())
 
 
 def tell_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str) -> None:
@@ -98,12 +89,11 @@ def tell_left(attempt: Attempt, told: list[str]) -> None:
 
 def send_log(attempt: Attempt) -> bool:
     """Send the end of the log, with what was said since the last pass; whether that could be done quickly."""
-    attempt.given_up.clear()
-    attempt.log = replace(attempt.log)  # its last pass may hang
-    last = attempt.start_thread(persist, attempt, attempt.log, print)
-    last.join(LAST_WORD / 2 if attempt.machine_goes else LOG_PATIENCE)
-    attempt.given_up.set()
-    return not last.is_alive()
+    end = time.monotonic() + (LAST_WORD / 2 if attempt.machine_goes else LOG_PATIENCE)
+    attempt.log_pass.join(end - time.monotonic())
+    if attempt.log_pass.is_alive():
+        return False
+    return not attempt.log.finish(print, end - time.monotonic())
 
 
 def bucket_is_gone(attempt: Attempt) -> bool:
@@ -118,13 +108,6 @@ def bucket_is_gone(attempt: Attempt) -> bool:
     return False
 
 
-def describe(left: list[tuple[str, int]]) -> str:
-    """Files that are not in the bucket, in words; "" if there are none."""
-    names = ", ".join(path for path, _ in left[:SHOWN]) + (", …" if len(left) > SHOWN else "")
-    size = sum(size for _, size in left)
-    return f"not in the bucket: {len(left)} files, {size:,} bytes ({names})" if left else ""
-
-
 def save_alone(attempt: Attempt, why: str) -> None:
     """Save what a job left whose state is not to be written any more; one that nobody can read is written anew."""
     damaged, this = False, attempt.machine
@@ -137,8 +120,7 @@ def save_alone(attempt: Attempt, why: str) -> None:
         pass
     except Damaged as error:
         damaged, why = True, error.message
-    attempt.given_up.clear()
-    lost = save(attempt, "")
+    lost = tell(save(attempt, "")[0])
     send_log(attempt)
     if damaged:
         attempt.member.leads = True

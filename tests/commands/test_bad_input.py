@@ -104,6 +104,13 @@ def test_a_detached_head_and_a_conflict(berg):
         (["-g", "4", "-t", "rtx5090"], ("unknown GPU type 'rtx5090'", "p100", "h100")),
         (["-g", "3", "-t", "v100"], ("3 x v100", "choose -g 1, 2, 4, 8")),
         (["-g", "1", "-t", "p100", "-c", "64"], ("1 to 16 vCPUs", "choose -c")),
+        (
+            ["-g", "1", "-t", "p100"],
+            ("6.0", "7.0 to 12.0", "--image common-cu129-ubuntu-2404-nvidia-580", "cu126", "-t l4"),
+        ),
+        (["-g", "1", "-t", "h100"], ("a3-highgpu-1g cannot be had on demand", "--spot", "-g 8")),
+        (["-g", "8", "-t", "b200"], ("a4-highgpu-8g cannot be had on demand", "reservation", "--spot")),
+        (["-g", "4", "-t", "gb200", "--spot"], ("a4x-highgpu-4g", "reservations only", "Arm", "-t b200")),
         (["-n", "Bad_Name"], ("'Bad_Name'", "lower-case", "-n bs-256")),
         (["-n", "a" * 64], ("longer than 63 characters", "-n bs-256")),
         (["-r", "../outside"], ("'../outside'", "sweep1/bs_256")),
@@ -125,7 +132,7 @@ def test_wishes_that_cannot_be(berg, arguments, says):
     [
         (["--zone", "mars-east1-a"], ("mars-east1-a", "us-central1-a")),
         (
-            ["-g", "8", "-t", "h200", "--zone", "us-central1-a"],
+            ["-g", "8", "-t", "h200", "--spot", "--zone", "us-central1-a"],
             ("h200 (a3-ultragpu-8g) in zone us-central1-a", "us-central1-b"),
         ),
         (["--image", "no-such-image"], ("'no-such-image'", "deeplearning-platform-release", "gcloud compute images")),
@@ -253,13 +260,14 @@ def test_stockout_and_quota_name_every_zone(berg, cloud):
     stockout = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone does not have enough resources."}
     cloud.fault("compute.instances.insert", operation_error=stockout, times=2)
     says = (*(f"{zone}: out of stock" for zone in zones), "--zone")
-    refused(berg, "run", "-t", "p100", "true", says=says)
+    p100 = ("run", "-t", "p100", "--image", "common-cu129-ubuntu-2404-nvidia-580", "true")
+    refused(berg, *p100, says=says)
     quota = {
         "code": "QUOTA_EXCEEDED",
         "message": "Quota 'NVIDIA_P100_GPUS' exceeded.  Limit: 1.0 in region us-central1.",
     }
     cloud.fault("compute.instances.insert", operation_error=quota)
-    refused(berg, "run", "-t", "p100", "true", says=("NVIDIA_P100_GPUS", "Limit: 1.0", "us-central1", "quotas"))
+    refused(berg, *p100, says=("NVIDIA_P100_GPUS", "Limit: 1.0", "us-central1", "quotas"))
     counts = cloud.call("GET", "/_berg/requests")["counts"]
     assert counts["compute.instances.insert"] == 3, "a quota of the region holds in all of its zones"
 

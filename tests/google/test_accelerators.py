@@ -1,13 +1,19 @@
 import pytest
 
 from berg import BergError
-from berg.google.accelerators import Shape, choose
+from berg.config import Config
+from berg.google.accelerators import CAPABILITY, TYPES, Shape, check, choose, quota_needs
 
 
 @pytest.mark.parametrize(
     ("wishes", "shape"),
     [
-        ((None, None, None, None), Shape("n1-standard-32", 4, "p100", "nvidia-tesla-p100")),
+        ((None, None, None, None), Shape("g2-standard-12", 1, "l4")),
+        ((4, None, None, None), Shape("g2-standard-48", 4, "l4")),
+        ((4, "p100", None, None), Shape("n1-standard-32", 4, "p100", "nvidia-tesla-p100")),
+        ((None, "p100", None, None), Shape("n1-standard-8", 1, "p100", "nvidia-tesla-p100")),
+        ((2, None, None, "n1-standard-16"), Shape("n1-standard-16", 2, "t4", "nvidia-tesla-t4")),
+        ((1, "rtx-pro-6000", 6, None), Shape("g4-standard-6", 1, "rtx-pro-6000")),
         ((1, "v100", None, None), Shape("n1-standard-8", 1, "v100", "nvidia-tesla-v100")),
         ((2, "T4", 20, None), Shape("custom-20-76800", 2, "t4", "nvidia-tesla-t4")),
         ((1, "nvidia-tesla-t4", None, None), Shape("n1-standard-8", 1, "t4", "nvidia-tesla-t4")),
@@ -16,7 +22,7 @@ from berg.google.accelerators import Shape, choose
         ((0, None, 1, None), Shape("n1-standard-1", 0, "")),
         ((None, None, None, "e2-standard-4"), Shape("e2-standard-4", 0, "")),
         ((8, "a100", None, None), Shape("a2-highgpu-8g", 8, "a100")),
-        ((None, "a100", None, None), Shape("a2-highgpu-4g", 4, "a100")),
+        ((None, "a100", None, None), Shape("a2-highgpu-1g", 1, "a100")),
         ((None, "h200", None, None), Shape("a3-ultragpu-8g", 8, "h200")),
         ((1, "l4", None, None), Shape("g2-standard-12", 1, "l4")),
         ((1, "l4", 32, None), Shape("g2-standard-32", 1, "l4")),
@@ -55,4 +61,70 @@ def test_machines_that_do_not_exist_are_refused(wishes, words):
 
 def test_newer_families_get_the_disk_that_they_take():
     assert choose(8, "h200", None, None).disk_type == "hyperdisk-balanced"
-    assert choose(4, "p100", None, None).disk_type == "pd-balanced"
+    assert choose(4, "p100", None, None).disk_type == choose(8, "h100", None, None).disk_type == "pd-balanced"
+    assert choose(8, "h100", None, None).nic_type == choose(1, "rtx-pro-6000", None, None).nic_type == "GVNIC"
+    assert choose(1, "l4", None, None).nic_type == ""
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "cpus", "text"),
+    [
+        ("n1-standard-32", 32, "n1-standard-32"),
+        ("custom-20-76800", 20, "custom-20-76800"),
+        ("a3-highgpu-8g", 208, "a3-highgpu-8g with 8 x h100"),
+        ("g4-standard-12", 12, "g4-standard-12 with 1/4 rtx-pro-6000"),
+    ],
+)
+def test_a_machine_by_its_type(machine_type, cpus, text):
+    shape = choose(None, None, None, machine_type)
+    assert (shape.num_cpus, str(shape)) == (cpus, text)
+
+
+@pytest.mark.parametrize("gpu_type", TYPES)
+def test_every_gpu_has_its_compute_capability(gpu_type):
+    assert gpu_type in CAPABILITY
+
+
+IMAGE = Config.default_image
+
+
+@pytest.mark.parametrize(
+    ("wishes", "image", "spot", "words"),
+    [
+        ((1, "p4", None, None), IMAGE, False, "p4 has 6.1"),
+        ((1, "b200", None, "a4-highgpu-8g"), "pytorch-2-7-cu126-ubuntu-2204", True, "5.0 to 9.0"),
+        ((2, "h100", None, None), IMAGE, False, "a3-highgpu-2g cannot be had on demand"),
+        ((8, "h200", None, None), IMAGE, False, "Add --spot"),
+        ((4, "gb200", None, None), IMAGE, True, "reservations only"),
+    ],
+)
+def test_what_cannot_be_had_like_this_is_refused(wishes, image, spot, words):
+    with pytest.raises(BergError) as error:
+        check(choose(None, wishes[1], None, wishes[3]) if wishes[3] else choose(*wishes), image, spot)
+    assert words in error.value.message
+
+
+def test_what_can_be_had():
+    for gpu_type in ("v100", "t4", "l4", "a100"):
+        check(choose(None, gpu_type, None, None), IMAGE, False)
+    check(choose(8, "h100", None, None), IMAGE, False)
+    check(choose(1, "h100", None, None), IMAGE, True)
+    check(choose(8, "b200", None, None), IMAGE, True)
+    check(choose(4, "p100", None, None), "common-cu129-ubuntu-2404-nvidia-580", False)
+    check(choose(4, "p100", None, None), "an-image-of-mine", False)
+    check(choose(0, None, None, None), IMAGE, False)
+
+
+def test_what_machines_count_against():
+    assert quota_needs(choose(None, None, None, None), 2, 200, False) == [
+        (24, ["CPUS"]),
+        (2, ["NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS"]),
+        (400, ["SSD_TOTAL_GB"]),
+        (2, ["IN_USE_ADDRESSES"]),
+        (2, ["INSTANCES"]),
+        (24, ["CPUS_ALL_REGIONS"]),
+        (2, ["GPUS_ALL_REGIONS"]),
+    ]
+    needs = quota_needs(choose(8, "b200", None, None), 1, 200, True)
+    spot = {metrics[0]: amount for amount, metrics in needs}
+    assert spot["HDB_TOTAL_GB"] == 200 and spot["GPUS_ALL_REGIONS"] == 8 and "CPUS" not in spot

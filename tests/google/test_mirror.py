@@ -1,16 +1,16 @@
 """The mirror and the fetch against a real bucket: what lies in the folder is what lies there."""
 
+import json
+import mmap
 import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from berg import BergError
-from berg.google.mirror import Mirror, fetch
+from berg.google.mirror import WRITER, Mirror, tell
 
 
 @pytest.fixture
@@ -23,6 +23,13 @@ def mirror(bucket, tmp_path):
 def content(mirror) -> dict[str, bytes]:
     bucket = mirror.bucket
     return {blob.name.removeprefix(mirror.prefix): bucket.read(blob.name) for blob in bucket.list(mirror.prefix)}
+
+
+def rewrite(path, data: bytes) -> None:
+    """As programs that write in place: the same inode, at once."""
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate()
 
 
 def requests_made(cloud) -> int:
@@ -57,11 +64,11 @@ def test_memory_does_not_grow_with_the_tree(tmp_path):
 import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
-from berg.google.mirror import Mirror, crc32c_of
-import google_crc32c
+from berg.google.checksum import crc32c_of
+from berg.google.mirror import WRITER, Mirror, tell
 
 class Bucket:
-    def upload_stream(self, name, file, size):
+    def upload_stream(self, name, file, size, *_):
         return SimpleNamespace(generation=1, crc32c=crc32c_of([file.read()]))
 
 def peak():
@@ -130,16 +137,29 @@ def test_a_file_that_was_rewritten_longer_is_sent_whole(mirror):
     assert content(mirror) == {"log": b"b" * (3 << 20)}
 
 
-def test_bytes_changed_behind_the_mirrors_back_are_found_at_the_end(mirror):
+def test_a_file_whose_time_was_put_back_is_sent(mirror):
     path = mirror.folder / "checkpoint"
     path.write_bytes(b"old" * 1000)
     mirror.sync()
     times = path.stat()
     path.write_bytes(b"new" * 1000)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a write within one tick of the clock
-    assert mirror.sync() == 0
-    mirror.finish(print)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert mirror.sync() == 1
     assert content(mirror)["checkpoint"] == b"new" * 1000
+
+
+def test_bytes_changed_behind_the_mirrors_back_are_found_at_the_end(mirror):
+    """What is written through a map of memory leaves no new time, once the page is dirty."""
+    path = mirror.folder / "checkpoint"
+    path.write_bytes(bytes(5000))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 5000) as memory:
+        memory[0] = 1
+        time.sleep(0.1)
+        mirror.sync()
+        memory[0] = 2
+        mirror.sync()
+        mirror.finish(print)
+        assert content(mirror)["checkpoint"] == bytes([2]) + bytes(4999)
 
 
 def test_links_stay_inside_and_bad_names_are_told(mirror, tmp_path):
@@ -198,7 +218,7 @@ def test_a_writer_that_never_rests(mirror):
 
     thread = threading.Thread(target=write)
     thread.start()
-    for _ in range(15):
+    for _ in range(5):
         mirror.sync()
     stop.set()
     thread.join()
@@ -208,68 +228,200 @@ def test_a_writer_that_never_rests(mirror):
     assert found["checkpoint"] == (mirror.folder / "checkpoint").read_bytes()
 
 
-names = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a"])
-actions = st.one_of(
-    st.tuples(st.just("write"), names, st.binary(max_size=20)),
-    st.tuples(st.just("append"), names, st.binary(min_size=1, max_size=20)),
-    st.tuples(st.just("truncate"), names, st.integers(0, 10)),
-    st.tuples(st.just("rename"), names, names),
-    st.tuples(st.just("delete"), names, st.none()),
-    st.tuples(st.just("sync"), st.none(), st.none()),
-)
+MB8 = 8 << 20  # above it the library begins another kind of upload
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(actions, max_size=25))
-def test_any_writer_is_mirrored_exactly(bucket, tmp_path_factory, script):
-    folder = tmp_path_factory.mktemp("any")
-    mirror = Mirror(folder, bucket, f"{folder.name}/")
-    for action, name, argument in script:
-        if action == "sync":
-            mirror.sync()
-            continue
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if action == "write":
-            path.write_bytes(argument)
-        elif action == "append":
-            with path.open("ab") as file:
-                file.write(argument)
-        elif path.exists():
-            if action == "truncate":
-                os.truncate(path, argument)
-            elif action == "delete":
-                path.unlink()
-            else:
-                (folder / argument).parent.mkdir(parents=True, exist_ok=True)
-                path.rename(folder / argument)
+@pytest.mark.parametrize("size", [MB8 - 1, MB8, MB8 + 1])
+def test_sizes_around_those_of_the_library(mirror, size):
+    path = mirror.folder / "checkpoint"
+    path.write_bytes(os.urandom(size))
+    mirror.sync()
+    rewrite(path, os.urandom(size + 7))
+    mirror.sync()
+    assert content(mirror) == {"checkpoint": path.read_bytes()}
+    os.truncate(path, size - 7)
+    mirror.sync()
+    assert content(mirror) == {"checkpoint": path.read_bytes()}
+    (mirror.folder / "new").write_bytes(os.urandom(size))
+    (mirror.folder / "new").rename(path)
+    mirror.sync()
+    assert content(mirror) == {"checkpoint": path.read_bytes()}
+    assert mirror.bytes_sent == 4 * size, "each byte once"
+
+
+def test_a_sparse_file(mirror):
+    path = mirror.folder / "sparse"
+    with path.open("wb") as file:
+        file.truncate(20 << 20)
+        file.seek(9 << 20)
+        file.write(b"here")
     mirror.finish(print)
-    here = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    there = content(mirror)
-    assert {name: there.get(name) for name in here} == here
+    assert content(mirror) == {"sparse": path.read_bytes()}
 
 
-def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
-    for name in ("a", "b/c", "empty"):
-        (mirror.folder / name).parent.mkdir(exist_ok=True)
-        (mirror.folder / name).write_text(name * 10 if name != "empty" else "")
+def test_a_file_deleted_or_cut_while_it_is_sent(mirror, cloud):
+    """Its next state is what counts; nothing fails for good."""
+    for name in ("deleted", "cut"):
+        (mirror.folder / name).write_bytes(os.urandom(20 << 20))
+    cloud.fault("storage.objects.insert", delay=0.5, times=2)
+    mirror.sync(seconds=0.2)
+    (mirror.folder / "deleted").unlink()
+    os.truncate(mirror.folder / "cut", 1000)
+    assert mirror.finish(print) == {}
+    assert content(mirror)["cut"] == (mirror.folder / "cut").read_bytes()
+
+
+def test_a_growing_file_whose_head_is_written_last(mirror):
+    """As zip archives and HDF5 are: the tail is sent while it grows; once it is quiet, what was wrong is found."""
+    path = mirror.folder / "checkpoint.npz"
+    path.write_bytes(bytes(2 << 20))
     mirror.sync()
-    target = tmp_path / "here"
-    assert fetch(mirror.bucket, "berg_results/", target) == (3, 3)
-    assert (target / "b/c").read_text() == "b/c" * 10
-    assert fetch(mirror.bucket, "berg_results/", target) == (0, 3)
-    (target / "a").write_text("scribbled!")
-    (mirror.folder / "b/c").write_text("new")
+    with path.open("r+b") as file:
+        file.write(b"head")
+        file.seek(0, 2)
+        file.write(bytes(1 << 20))
     mirror.sync()
-    names = []
-    assert fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (2, 3)
-    assert sorted(names) == ["berg_results/a", "berg_results/b/c"]
-    assert (target / "a").read_text() == "a" * 10
-    assert [path.name for path in target.rglob("*.berg-part")] == []
+    time.sleep(50 * path.stat().st_size / 1e9 + 0.1)
+    mirror.sync()
+    assert content(mirror) == {"checkpoint.npz": path.read_bytes()}, "while the job runs, not only at its end"
 
 
-def test_fetch_stays_in_its_folder(bucket, tmp_path):
-    bucket.write("berg_results/../../evil", b"x")
-    with pytest.raises(BergError, match="outside"):
-        fetch(bucket, "berg_results/", tmp_path / "here")
-    assert not (tmp_path / "evil").exists()
+# --- whose objects these are
+
+
+def test_what_is_somebody_elses_is_never_overwritten(mirror):
+    mirror.bucket.write("berg_results/theirs", b"theirs")
+    (mirror.folder / "theirs").write_bytes(b"ours")
+    (mirror.folder / "ours").write_bytes(b"ours")
+    mirror.sync()
+    mirror.bucket.write("berg_results/ours", b"changed by another")
+    (mirror.folder / "ours").write_bytes(b"changed here")
+    left = mirror.finish(print)
+    assert content(mirror) == {"theirs": b"theirs", "ours": b"changed by another"}
+    assert sorted(left) == ["ours", "theirs"] and "did not write" in left["theirs"]
+    assert mirror.failed == {}, "it is not tried for ever"
+
+
+def test_the_same_bytes_are_nobodys_loss(mirror):
+    mirror.bucket.write("berg_results/same", b"same")
+    (mirror.folder / "same").write_bytes(b"same")
+    assert mirror.finish(print) == {}
+    (mirror.folder / "same").write_bytes(b"goes on here")
+    assert mirror.finish(print) == {} and content(mirror) == {"same": b"goes on here"}
+
+
+def test_an_object_that_was_deleted_is_sent_again(mirror):
+    path = mirror.folder / "x"
+    path.write_bytes(b"1")
+    mirror.sync()
+    mirror.bucket.delete("berg_results/x")
+    path.write_bytes(b"22")
+    assert mirror.finish(print) == {} and content(mirror) == {"x": b"22"}
+
+
+@pytest.mark.parametrize("size", [10, MB8 + 1])
+def test_a_write_whose_answer_was_lost_is_ours(mirror, cloud, size):
+    path = mirror.folder / "x"
+    path.write_bytes(os.urandom(size))
+    cloud.fault("storage.objects.insert", reset=True, after_handler=True, skip=int(size > MB8))
+    mirror.sync()
+    assert (mirror.failed, mirror.refused) == ({}, {}) and content(mirror) == {"x": path.read_bytes()}
+    with path.open("ab") as file:
+        file.write(os.urandom(1000))
+    cloud.fault("storage.objects.compose" if size > MB8 else "storage.objects.insert", reset=True, after_handler=True)
+    mirror.sync()
+    assert (mirror.failed, mirror.refused) == ({}, {}) and content(mirror) == {"x": path.read_bytes()}
+
+
+def test_a_worker_that_comes_after_one_that_died_replaces_what_that_wrote(mirror):
+    (mirror.folder / "x").write_bytes(b"1")
+    (mirror.folder / "same").write_bytes(b"same")
+    mirror.sync()
+    (mirror.folder / "x").write_bytes(b"22")
+    salvage = Mirror(mirror.folder, mirror.bucket, mirror.prefix, mirror.writer)
+    assert salvage.finish(print) == {} and content(mirror) == {"x": b"22", "same": b"same"}
+    (mirror.folder / "x").write_bytes(b"333")
+    stranger = Mirror(mirror.folder, mirror.bucket, mirror.prefix)
+    assert list(stranger.finish(print)) == ["x"] and content(mirror)["x"] == b"22"
+    assert mirror.bucket.get("berg_results/x").metadata == {WRITER: mirror.writer}
+
+
+# --- what stalls, and what is refused
+
+
+def test_a_stalled_request_holds_nothing_up(mirror, cloud, monkeypatch):
+    monkeypatch.setattr("berg.google.mirror.HURRY", 1)
+    cloud.fault("storage.objects.insert", match="berg_results/stalls", delay=30)
+    (mirror.folder / "stalls").write_bytes(b"before")
+    (mirror.folder / "late").write_bytes(b"before")
+    mirror.sync(seconds=0.5)
+    began = time.monotonic()
+    (mirror.folder / "late").write_bytes(b"at the notice")
+    (mirror.folder / "stalls").write_bytes(b"at the notice")
+    os.utime(mirror.folder / "late", (0, 0))
+    assert mirror.finish(print, seconds=13) == {}
+    assert time.monotonic() - began < 12 and content(mirror) == dict.fromkeys(["stalls", "late"], b"at the notice")
+
+
+def test_what_did_not_make_it_is_named(mirror, cloud):
+    cloud.fault("storage.objects.insert", match="berg_results/stalls", delay=20, times=None)
+    (mirror.folder / "stalls").write_bytes(b"x")
+    (mirror.folder / "y").write_bytes(b"y")
+    left = mirror.finish(print, seconds=2)
+    assert list(left) == ["stalls"] and content(mirror) == {"y": b"y"}
+    cloud.call("DELETE", "/_berg/faults")
+
+
+def test_what_changed_last_goes_first(mirror):
+    for number in range(60):
+        (mirror.folder / str(number)).write_bytes(b"x")
+        os.utime(mirror.folder / str(number), (number, number))
+    mirror.finish(print)
+    order = [blob.name for blob in sorted(mirror.bucket.list("berg_results/"), key=lambda blob: blob.generation)]
+    assert {f"berg_results/{number}" for number in range(52, 60)} <= set(order[:16])
+
+
+def test_one_file_that_the_bucket_refuses_for_good(mirror, cloud):
+    cloud.fault("storage.objects.insert", match="berg_results/bad", status=400, times=None)
+    (mirror.folder / "bad").write_bytes(b"x")
+    (mirror.folder / "good").write_bytes(b"y")
+    left = mirror.finish(print)
+    cloud.call("DELETE", "/_berg/faults")
+    assert list(left) == ["bad"] and "refuses" in left["bad"] and content(mirror) == {"good": b"y"}
+
+
+def test_names_that_are_too_long(mirror):
+    deep = mirror.folder / "/".join(["d" * 200] * 5)
+    deep.mkdir(parents=True)
+    (deep / "x").write_bytes(b"x" * 5)
+    fits = "y" * (1024 - len(f"berg_results/{deep.relative_to(mirror.folder)}/"))
+    for name in (fits, fits + "y"):
+        if len(name) <= 255:
+            (deep / name).write_bytes(b"y")
+    (mirror.folder / ("z" * 255)).write_bytes(b"z")
+    left = mirror.finish(print)
+    assert list(left.values()) == ["its name is longer than 1024 bytes"]
+    assert set(content(mirror).values()) == {b"x" * 5, b"y", b"z"}
+
+
+def test_a_link_for_the_whole_folder_of_the_job(mirror, tmp_path):
+    (tmp_path / "disk/sub").mkdir(parents=True)
+    (tmp_path / "disk/sub/x").write_bytes(b"x")
+    (tmp_path / "disk/loop").symlink_to(tmp_path / "disk")
+    (mirror.folder / "sweep").mkdir()
+    (mirror.folder / "sweep/one").symlink_to(tmp_path / "disk")
+    (mirror.folder / "sweep/two").symlink_to(tmp_path / "disk")
+    mirror.own = "sweep/one"
+    left = mirror.finish(print)
+    assert content(mirror)["sweep/one/sub/x"] == b"x" and "sweep/one/loop" in left
+    (mirror.folder / "sweep/one").unlink()
+    (mirror.folder / "sweep/one").symlink_to("/etc")
+    assert "outside" in Mirror(mirror.folder, mirror.bucket, "other/", own="sweep/one").finish(print)["sweep/one"]
+
+
+def test_what_is_told_fits_a_state():
+    assert tell({}) == ""
+    names = {f"\udcff\n{'中' * 300}{number}": "a link to outside of the results" for number in range(50)}
+    text = tell(names)
+    assert text.startswith("50 files are not in the bucket: ") and text.endswith(", 47 more")
+    assert text.isprintable() and len(json.dumps(text)) < 3000

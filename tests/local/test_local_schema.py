@@ -56,6 +56,8 @@ def test_a_correct_body_passes():
         (machine(guestAccelerators=[{"acceleratorCount": 1.5}]), "acceleratorCount"),
         (machine(guestAccelerators=[{"acceleratorCount": True}]), "acceleratorCount"),
         (machine(fingerprint="not base64!"), "TYPE_BYTES"),
+        (machine(status="RUNNING"), "'resource.status': \"RUNNING\". The field is output only."),
+        (machine(disks=[{"index": 0}]), "'resource.disks[0].index': 0. The field is output only."),
         ({"machineType": "x"}, "Required field 'resource.name' not specified"),
         ([], "Expected an object"),
     ],
@@ -109,7 +111,7 @@ def test_parameters_are_converted():
 @pytest.mark.parametrize(
     ("method", "query", "reason"),
     [
-        ("storage.objects.list", [("prefx", "a")], "badRequest"),
+        ("compute.instances.list", [("filtr", "a")], "badRequest"),
         ("storage.objects.list", [("maxResults", "ten")], "invalidParameter"),
         ("storage.objects.list", [("maxResults", "-1")], "invalidParameter"),
         ("storage.objects.list", [("versions", "maybe")], "invalidParameter"),
@@ -191,3 +193,16 @@ def test_fields_select_parts_of_an_answer():
     for broken in ("items(", "items(name", "a,,b", "", "a)", "a b"):
         with pytest.raises(ApiError):
             schema.parse_fields(broken)
+
+
+def test_cloud_storage_passes_over_parameters_that_it_does_not_know():
+    api = schema.load("storage")
+    query = [("prefx", "a"), ("prefix", "b")]
+    params = schema.check_params(api, api.methods["storage.objects.list"], {"bucket": "b"}, query)
+    assert params == {"bucket": "b", "prefix": "b"}
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00"])
+def test_times_are_rfc_3339(time):
+    assert time in body_error("storage", STORAGE, {"customTime": time}).message
+    assert body_error("storage", STORAGE, {"customTime": "2026-02-03T04:05:06.789+01:00"}) is None

@@ -298,36 +298,47 @@ def read_terminal(terminal: int, text: bytes) -> None:
         shown += os.read(terminal, 65536)
 
 
+def logged_in(berg: Berg, *arguments: str) -> tuple[subprocess.Popen, int]:
+    """`berg ssh` with a terminal, and that terminal."""
+    terminal, other_end = pty.openpty()
+    command = [sys.executable, "-m", "berg", "ssh", *arguments]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), other_end)
+    environment = berg.environment(TERM="xterm-256color")
+    login = subprocess.Popen(command, cwd=berg.repo, env=environment, **streams)
+    os.close(other_end)
+    return login, terminal
+
+
 @needs_ssh
 def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
-    """Two machines: first somebody looks at the first one's panes, then the second one computes."""
+    """Two machines: somebody types on the first one, then something waits on the second; shells stay open on both."""
     launched(berg, "ssh-config")  # makes the key, so that the devbox knows it before it can be idle
-    launched(berg, "devbox", "-m", "2", "-g", "0", "-n", "den", "--idle-hours", "0.00138")
-    patience = 5.0
-    terminal, other_end = pty.openpty()
-    command = [sys.executable, "-m", "berg", "ssh", "den", "-t", "--", "tt"]
-    environment = berg.environment(TERM="xterm-256color")
-    login = subprocess.Popen(
-        command, cwd=berg.repo, env=environment, stdin=other_end, stdout=other_end, stderr=other_end
-    )
+    launched(berg, "devbox", "-m", "2", "-g", "0", "-n", "den", "--idle-hours", "0.0033")
+    patience = 13.0
+    login, terminal = logged_in(berg, "den", "-t", "--", "tt")
     read_terminal(terminal, b"[berg] Checked out")
     look = 'tmux list-panes -t berg -F "#{pane_current_command}"; tmux capture-pane -p -t berg:0.0; pwd'
     panes = launched(berg, "ssh", "den", "--", look).stdout
     assert {"bash", "tail"} < set(panes.split()), panes
     os.write(terminal, b"echo mine > /root/berg_results/by_hand\n")
-    busy = "until [ -e /tmp/enough ]; do :; done"
-    launched(berg, "ssh", "den-1", "--", f"nohup sh -c '{busy}' >/dev/null 2>&1 </dev/null &")
-    quiet = time.monotonic()
-    wait_for(lambda: time.monotonic() > quiet + patience, what="a time in which an idle devbox would have gone")
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        os.write(terminal, b" ")
+        time.sleep(1)
     assert berg.state("den")["state"] == "RUNNING"
-    login.terminate()
-    login.wait()
-    quiet = time.monotonic()
-    wait_for(lambda: time.monotonic() > quiet + patience, what="a time in which an idle devbox would have gone")
+    waits = "until [ -e /tmp/enough ]; do sleep 0.2; done"
+    launched(berg, "ssh", "den-1", "--", f"nohup sh -c '{waits}' >/dev/null 2>&1 </dev/null &")
+    other, other_terminal = logged_in(berg, "den-1")
+    time.sleep(patience)
     assert berg.state("den")["state"] == "RUNNING"
     launched(berg, "ssh", "den-1", "--", "touch /tmp/enough")
-    check_ended(berg, "den", "SUCCEEDED", "idle for 0.0014 h")
+    for each in (terminal, other_terminal):
+        read_terminal(each, b"berg: this devbox is idle and deletes itself in 1 minutes, unless it is used.")
+    check_ended(berg, "den", "SUCCEEDED", "idle for 0.0033 h")
     assert result(berg, "by_hand") == b"mine\n"
+    for each in (login, other):
+        each.terminate()
+        each.wait()
 
 
 def test_what_cannot_be_had_leaves_nothing(berg, cloud):
@@ -339,22 +350,31 @@ def test_what_cannot_be_had_leaves_nothing(berg, cloud):
     request = json.loads(planned.stdout)
     assert list(request["perInstanceProperties"]) == [f"many-{rank:02}" for rank in range(11)]
     assert request["count"] == request["minCount"] == "11"
+    assert set(map(str, request["perInstanceProperties"].values())) == {"{}"}, "their names are output only"
 
     # One machine of several cannot be created.
     error = {"code": "INTERNAL_ERROR", "message": "the third machine broke"}
     cloud.fault("compute.instances.insert", skip=2, operation_error=error)
     broken = berg("run", "-m", "3", "-g", "0", "-n", "broken", "true")
     assert broken.returncode == 1 and "the third machine broke" in broken.stderr
+    # A zone without room for all is not the last one that is tried.
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "left": 1})
+    try:
+        moved = berg("run", "-m", "2", "-g", "0", "-n", "moved", "true")
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "on": False})
+    assert moved.returncode == 0 and "us-central1-a: out of stock" in moved.stderr, moved.stderr
+    assert berg("kill", "moved", "--now").returncode == 0
     # The region has room for three of the four machines.
     region = cloud.call("GET", "/compute/v1/projects/berg-local/regions/us-central1")
-    before = {quota["metric"]: quota["limit"] for quota in region["quotas"]}["NVIDIA_P100_GPUS"]
-    quota = {"region": "us-central1", "metric": "NVIDIA_P100_GPUS"}
+    before = {quota["metric"]: quota["limit"] for quota in region["quotas"]}["NVIDIA_L4_GPUS"]
+    quota = {"region": "us-central1", "metric": "NVIDIA_L4_GPUS"}
     cloud.call("POST", "/_berg/quotas", {**quota, "limit": 3})
     try:
         over = berg("run", "-m", "4", "-g", "1", "-n", "over", "true")
     finally:
         cloud.call("POST", "/_berg/quotas", {**quota, "limit": before})
     assert over.returncode == 1
-    assert "NVIDIA_P100_GPUS" in over.stderr and "Limit: 3.0" in over.stderr
+    assert "NVIDIA_L4_GPUS" in over.stderr and "Limit: 3.0" in over.stderr
     assert not berg.machines()
-    assert not berg.objects(".berg/jobs/")
+    assert not [name for name in berg.objects(".berg/jobs/") if "/moved_" not in name]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call, Cloud
-from berg.local.compute import bulk, catalog, checks, groups_api, images
+from berg.local.compute import bulk, catalog, checks, groups_api, images, rates, templates
 from berg.local.compute import power as compute_power
 from berg.local.compute.checks import LINK, not_found
 from berg.local.compute.firewalls import delete_firewall, insert_firewall
@@ -24,6 +25,7 @@ from berg.local.compute.state import Compute, Instance
 from berg.local.errors import ApiError
 
 CONSOLE = 1 << 20  # bytes of serial output that Google keeps
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 WAIT = 120  # seconds that operations/wait waits at most
 
 
@@ -41,6 +43,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.getSerialPortOutput": serial_port_output,
         "instances.setMetadata": set_metadata,
         "instances.setLabels": set_labels,
+        "instances.setDeletionProtection": set_deletion_protection,
         "instances.list": list_instances,
         "instances.aggregatedList": list_instances,
         "disks.get": images.get_disk,
@@ -67,10 +70,13 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
     for method in schema.load("compute").methods.values():
         if method.id.endswith(("list", "List")):
             method.params["returnPartialSuccess"] = {"location": "query", "type": "boolean"}
-    return {f"compute.{method}": functools.partial(_checked, cloud, handler) for method, handler in own.items()}
+    counted = rates.Rates()
+    return {
+        f"compute.{method}": functools.partial(_checked, cloud, counted, handler) for method, handler in own.items()
+    }
 
 
-async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
+async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: Call) -> Any:
     """Refuse unknown and forbidden projects and places, and know a repeated request, before any handler runs."""
     project = call.params["project"]
     known = cloud.projects.get(project)
@@ -82,9 +88,11 @@ async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
     for place in ("zone", "region"):
         if place in call.params and call.method != f"compute.{place}s.get":
             checks.check_place(place, call.params[place])
+    if known:
+        rates.check(cloud.compute, counted, call)
     request_id = call.params.get("requestId")
-    if request_id == "00000000-0000-0000-0000-000000000000":
-        raise checks.invalid("requestId", request_id, "A zero UUID is not supported.")
+    if request_id is not None and (not UUID.fullmatch(request_id) or not request_id.strip("0-")):
+        raise checks.invalid("requestId", request_id, "Must be a valid non-zero UUID.")
     return cloud.compute.repeated(request_id) or await handler(cloud.compute, call)
 
 
@@ -93,6 +101,11 @@ async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
 
 async def insert(compute: Compute, call: Call) -> dict:
     project, zone, body = call.params["project"], call.params["zone"], call.body or {}
+    if call.params.get("sourceMachineImage"):
+        raise checks.missing("sourceMachineImage")
+    if link := call.params.get("sourceInstanceTemplate"):
+        # The names of types in it are bare, which is as good as a path here.
+        body = {**templates.find(compute, project, checks.last(link))["properties"], **body}
     instance, disk = make_instance(compute, project, zone, body)
     operation = new_operation(compute, call, "insert", instance)
     compute_power.insert(compute, instance, disk, operation)
@@ -115,6 +128,9 @@ async def get_instance(compute: Compute, call: Call) -> dict:
 async def change_power(compute: Compute, call: Call) -> dict:
     instance = instance_of(compute, call)
     verb = call.method.rpartition(".")[2]
+    if verb == "delete" and instance.resource["deletionProtection"]:
+        why = "Resource cannot be deleted if it's protected against deletion."
+        raise ApiError(400, "invalidResourceUsage", f"Invalid resource usage: '{why}'.")
     operation = new_operation(compute, call, verb, instance)
     error = compute.faults.take_operation_error(call.method, instance.zone)
     if error:
@@ -152,6 +168,13 @@ async def set_metadata(compute: Compute, call: Call) -> dict:
     instance.resource["metadata"] = checks.check_metadata(body)
     compute.save(instance)
     return compute.finish(new_operation(compute, call, "setMetadata", instance))
+
+
+async def set_deletion_protection(compute: Compute, call: Call) -> dict:
+    instance = compute.get(call.params["project"], call.params["zone"], call.params["resource"])
+    instance.resource["deletionProtection"] = call.params.get("deletionProtection", True)
+    compute.save(instance)
+    return compute.finish(new_operation(compute, call, "setDeletionProtection", instance))
 
 
 async def set_labels(compute: Compute, call: Call) -> dict:

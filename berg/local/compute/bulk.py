@@ -23,6 +23,10 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
     region = call.params.get("region") or catalog.ZONES[call.params["zone"]]
     scope = f"regions/{region}" if "region" in call.params else f"zones/{call.params['zone']}"
+    if body.get("sourceInstanceTemplate"):
+        raise checks.missing("resource.sourceInstanceTemplate")
+    if any(each.get("hostname") for each in body.get("perInstanceProperties", {}).values()):
+        raise checks.missing("resource.perInstanceProperties[].hostname")
     properties = body.get("instanceProperties", {})
     names = choose_names(compute, project, region, body)
     least = int(body.get("minCount", len(names)))
@@ -46,7 +50,7 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     if error is None and len(plan) < least:
         error = compute.stockout_error(project, sample.zone, sample.resource)
     if error is not None:
-        return compute.finish(operation, error)
+        return compute.finish(operation, too_few(least), error)
     children = []
     for name, zone in zip(names, plan, strict=False):
         instance, disk = make_instance(compute, project, zone, {**properties, "name": name})
@@ -55,6 +59,12 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
         children.append((instance, child))
     compute.in_background(finish(compute, operation, children, least))
     return operation
+
+
+def too_few(least: int) -> dict:
+    """The first error of a bulk insert that came to nothing; why stands in those after it."""
+    message = f"Requested minimum count of {least} VMs could not be created."
+    return {"code": "VM_MIN_COUNT_NOT_REACHED", "message": message}
 
 
 def choose_names(compute: Compute, project: str, region: str, body: dict) -> list[str]:
@@ -100,17 +110,17 @@ def allowed_zones(region: str, body: dict) -> list[str]:
 
 
 def samples_by_zone(compute: Compute, project: str, zones: list[str], body: dict) -> dict[str, Instance]:
-    """What the first machine would be in each zone where Google would make it; its refusal if that is none."""
-    samples, refused = {}, checks.invalid("resource.locationPolicy", "", "No zone is allowed.")
+    """What the first machine would be in each zone where Google would make it; the first refusal if that is none."""
+    samples, refusals = {}, []
     for zone in zones:
         try:
             samples[zone] = make_instance(compute, project, zone, body)[0]
         except ApiError as error:
             if error.reason == "alreadyExists":
                 raise
-            refused = error
+            refusals.append(error)
     if not samples:
-        raise refused
+        raise refusals[0] if refusals else checks.invalid("resource.locationPolicy", "", "No zone is allowed.")
     return samples
 
 
@@ -154,4 +164,4 @@ async def finish(compute: Compute, operation: dict, children: list[tuple[Instanc
     deletions = [(instance, compute.operation_on(instance, "delete", operation["user"])) for instance in good]
     await asyncio.gather(*(power.delete(compute, *deletion) for deletion in deletions))
     failed = next(child for _, child in children if "error" in child)
-    compute.finish(operation, failed["error"]["errors"][0])
+    compute.finish(operation, too_few(least), *failed["error"]["errors"])

@@ -6,8 +6,10 @@ in the zones that Google documents for them; disk and image sizes are round figu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 REGIONS = {
     "us-central1": "abcf",
@@ -18,8 +20,12 @@ REGIONS = {
     "europe-west4": "abc",
     "asia-east1": "abc",
 }
-ZONES = {f"{region}-{letter}": region for region, letters in REGIONS.items() for letter in letters}
+# Zones for accelerators alone; their names end otherwise than those of others.
+AI_ZONES = {"us-central1-ai1a": "us-central1"}
+ZONES = {f"{region}-{letter}": region for region, letters in REGIONS.items() for letter in letters} | AI_ZONES
 
+# GPUs since the H100 share one metric, whose dimension is the kind of GPU; a region's `quotas` do not show it.
+FAMILY = "GPUS_PER_GPU_FAMILY:"
 # Accelerator type -> description, quota metric, most on one machine, zones that have it.
 ACCELERATORS = {
     "nvidia-tesla-p4": ("NVIDIA Tesla P4", "NVIDIA_P4_GPUS", 4, "us-central1-ac europe-west4-bc"),
@@ -56,11 +62,20 @@ ACCELERATORS = {
     "nvidia-a100-80gb": ("NVIDIA A100 80GB", "NVIDIA_A100_80GB_GPUS", 8, "us-central1-ac us-east4-c europe-west4-a"),
     "nvidia-h100-80gb": (
         "NVIDIA H100 80GB",
-        "NVIDIA_H100_GPUS",
+        f"{FAMILY}NVIDIA_H100",
         8,
         "us-central1-abc us-west1-ab us-east4-abc europe-west1-bc europe-west4-bc",
     ),
-    "nvidia-h200-141gb": ("NVIDIA H200 141GB", "NVIDIA_H200_GPUS", 8, "us-central1-b us-west1-c europe-west1-b"),
+    "nvidia-h100-mega-80gb": ("NVIDIA H100 80GB MEGA", f"{FAMILY}NVIDIA_H100_MEGA", 8, "us-central1-abc us-west1-ab"),
+    "nvidia-h200-141gb": (
+        "NVIDIA H200 141GB",
+        f"{FAMILY}NVIDIA_H200",
+        8,
+        "us-central1-b us-central1-ai1a us-west1-c europe-west1-b",
+    ),
+    "nvidia-b200": ("NVIDIA B200", f"{FAMILY}NVIDIA_B200", 8, "us-central1-b us-central1-ai1a us-west1-a"),
+    "nvidia-gb200": ("NVIDIA GB200", f"{FAMILY}NVIDIA_GB200", 4, "us-central1-a"),
+    "nvidia-rtx-pro-6000": ("NVIDIA RTX PRO 6000", f"{FAMILY}NVIDIA_RTX_PRO_6000", 8, "us-central1-bf us-west1-ab"),
 }
 
 # vCPUs that a machine with so many accelerators may have at most (N1 only; other families are fixed).
@@ -107,8 +122,48 @@ BUILT_IN = {
     "a3-highgpu-2g": (52, 479232, "nvidia-h100-80gb", 2),
     "a3-highgpu-4g": (104, 958464, "nvidia-h100-80gb", 4),
     "a3-highgpu-8g": (208, 1916928, "nvidia-h100-80gb", 8),
+    "a3-megagpu-8g": (208, 1916928, "nvidia-h100-mega-80gb", 8),
     "a3-ultragpu-8g": (224, 3022848, "nvidia-h200-141gb", 8),
+    "a4-highgpu-8g": (224, 4063232, "nvidia-b200", 8),
+    "a4x-highgpu-4g": (140, 905216, "nvidia-gb200", 4),
+    "g4-standard-6": (6, 22528, "nvidia-rtx-pro-6000", 1),  # 1/8, 1/4 and 1/2 of one
+    "g4-standard-12": (12, 46080, "nvidia-rtx-pro-6000", 1),
+    "g4-standard-24": (24, 92160, "nvidia-rtx-pro-6000", 1),
+    "g4-standard-48": (48, 184320, "nvidia-rtx-pro-6000", 1),
+    "g4-standard-96": (96, 368640, "nvidia-rtx-pro-6000", 2),
+    "g4-standard-192": (192, 737280, "nvidia-rtx-pro-6000", 4),
+    "g4-standard-384": (384, 1474560, "nvidia-rtx-pro-6000", 8),
 }
+# Machine types by how their names begin -> the provisioning models that they can be had with; others with all.
+MODELS = {
+    "a3-highgpu-1g": ("SPOT", "FLEX_START"),
+    "a3-highgpu-2g": ("SPOT", "FLEX_START"),
+    "a3-highgpu-4g": ("SPOT", "FLEX_START"),
+    "a3-ultragpu": ("SPOT", "FLEX_START", "RESERVATION_BOUND"),
+    "a4-": ("SPOT", "FLEX_START", "RESERVATION_BOUND"),
+    "a4x": ("RESERVATION_BOUND",),
+}
+# The kinds of boot disk that families take, by how machine types begin; the first that fits. Others take all.
+PD, FAST_PD, HYPERDISK = ("pd-standard", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd"), ("hyperdisk-balanced",)
+BOOT_DISKS = {
+    **{"a3-ultragpu": HYPERDISK, "a4": HYPERDISK, "g4": HYPERDISK, "a3": (*FAST_PD, *HYPERDISK), "g2": FAST_PD},
+    **dict.fromkeys(("n1", "n2", "e2", "c2", "a2", "f1", "g1", "custom"), PD),
+}
+# How many Local SSDs one may ask for, and how many come with a machine unasked; all others have none.
+# https://cloud.google.com/compute/docs/disks/local-ssd
+SSD_GB = 375
+LOCAL_SSDS: dict[str, tuple[int, ...]] = {
+    **{"n1": (*range(9), 16, 24), "n2": (0, 1, 2, 4, 8, 16, 24), "c2": (0, 1, 2, 4, 8)},
+    **{"a2-highgpu-1g": (0, 1, 2, 4, 8), "a2-highgpu-2g": (0, 2, 4, 8), "a2-highgpu-4g": (0, 4, 8)},
+    **{"a2-highgpu-8g": (0, 8), "a2-megagpu": (0, 8)},
+    **{"g2-standard-24": (0, 2), "g2-standard-48": (0, 4), "g2-standard-96": (0, 8), "g2": (0, 1)},
+}
+LOCAL_SSDS_INCLUDED = {
+    **{"a2-ultragpu-1g": 1, "a2-ultragpu-2g": 2, "a2-ultragpu-4g": 4, "a2-ultragpu-8g": 8},
+    **{"a3-highgpu-1g": 2, "a3-highgpu-2g": 4, "a3-highgpu-4g": 8, "a3-highgpu-8g": 16, "a3-megagpu": 16},
+    **{"a3-ultragpu": 32, "a4-": 32, "a4x": 4},
+}
+GVNIC_ONLY = ("a3", "a4", "g4")  # families without VirtIO
 SHARED_CORE = {
     "f1-micro": (1, 614),
     "g1-small": (1, 1740),
@@ -126,6 +181,16 @@ CPU_PLATFORMS = {
     "g2": "Intel Cascade Lake",
     "a2": "Intel Cascade Lake",
     "a3": "Intel Sapphire Rapids",
+    "a4": "Intel Emerald Rapids",
+    "a4x": "NVIDIA Grace",
+    "g4": "AMD Turin",
+}
+# What an insert may ask for at least, by family; others cannot choose.
+MIN_CPU_PLATFORMS = {
+    "n1": ("Intel Sandy Bridge", "Intel Ivy Bridge", "Intel Haswell", "Intel Broadwell", "Intel Skylake"),
+    "n2": ("Intel Cascade Lake", "Intel Ice Lake"),
+    "a2": ("Intel Cascade Lake",),
+    "g2": ("Intel Cascade Lake",),
 }
 
 
@@ -139,7 +204,8 @@ class MachineType:
 
     @property
     def family(self) -> str:
-        return self.name.partition("-")[0]
+        family = self.name.partition("-")[0]
+        return "n1" if family == "custom" else family
 
     @property
     def shared_core(self) -> bool:
@@ -189,12 +255,23 @@ REGION_QUOTAS = {
     "A2_CPUS": 200,
     "DISKS_TOTAL_GB": 40960,
     "SSD_TOTAL_GB": 20480,
+    "HDB_TOTAL_GB": 20480,
+    "LOCAL_SSD_TOTAL_GB": 100_000,
+    "PREEMPTIBLE_LOCAL_SSD_GB": 100_000,
     "INSTANCES": 2000,
     "IN_USE_ADDRESSES": 2000,
     **{accelerator[1]: 16 for accelerator in ACCELERATORS.values()},
     **{f"PREEMPTIBLE_{accelerator[1]}": 16 for accelerator in ACCELERATORS.values()},
 }
 PROJECT_QUOTAS = {"GPUS_ALL_REGIONS": 64, "CPUS_ALL_REGIONS": 2000, "NETWORKS": 5, "FIREWALLS": 100}
+
+
+def cpu_limits(zone: str, accelerator: str) -> dict[int, int] | None:
+    """The most vCPUs of an N1 machine by its number of accelerators, which may depend on the zone."""
+    limits = N1_CPU_LIMITS.get(accelerator)
+    if accelerator == "nvidia-tesla-p100" and zone in ("us-east1-c", "europe-west1-b", "europe-west1-d"):
+        return {**N1_CPU_LIMITS[accelerator], 4: 64}
+    return limits
 
 
 @cache
@@ -205,6 +282,8 @@ def accelerator_zones(name: str) -> frozenset[str]:
 
 def _zones(word: str) -> list[str]:
     """Expand `us-west1-ab` to its zones."""
+    if word in AI_ZONES:
+        return [word]
     region, _, letters = word.rpartition("-")
     return [f"{region}-{letter}" for letter in letters]
 
@@ -215,6 +294,8 @@ def accelerators_in(zone: str) -> list[str]:
 
 def machine_types_in(zone: str) -> list[MachineType]:
     """Every listed machine type of a zone; custom types exist besides."""
+    if zone in AI_ZONES:
+        return [MachineType(name, *row) for name, row in BUILT_IN.items() if zone in accelerator_zones(row[2])]
     types = [MachineType(name, cpus, memory) for name, (cpus, memory) in SHARED_CORE.items()]
     for family, (sizes, memory) in FAMILIES.items():
         types += [MachineType(f"{family}-{cpus}", cpus, cpus * memory) for cpus in sizes]
@@ -223,11 +304,36 @@ def machine_types_in(zone: str) -> list[MachineType]:
 
 
 def machine_type(zone: str, name: str) -> MachineType | None:
+    """A machine type of a zone, a custom one included; raises ValueError with Google's words for an impossible one."""
     for offered in machine_types_in(zone):
         if offered.name == name:
             return offered
-    prefix, _, size = name.partition("custom-")
-    cpus, _, memory = size.partition("-")
-    if prefix in ("", "n1-", "n2-", "e2-") and cpus.isdigit() and memory.isdigit() and 0 < int(cpus) <= 96:
-        return MachineType(name if prefix else f"n1-{name}", int(cpus), int(memory))
-    return None
+    found = re.fullmatch(r"(?:(n1|n2|e2)-)?custom-(\d{1,4})-(\d{1,7})(-ext)?", name)
+    if not found or zone in AI_ZONES:
+        return None
+    family, cpus, memory = found[1] or "n1", int(found[2]), int(found[3])
+    check_custom(family, cpus, memory, bool(found[4]))
+    return MachineType(name, cpus, memory)
+
+
+# Family -> the vCPUs it may have beside 1 (N1), from, to, in steps of; GB of memory for each, from, to.
+# https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type
+CUSTOM = {"n1": (2, 96, 2, 0.9, 6.5), "n2": (2, 128, 2, 0.5, 8), "e2": (2, 32, 2, 0.5, 8)}
+
+
+def check_custom(family: str, cpus: int, memory: int, extended: bool) -> None:
+    least, most, step, low, high = CUSTOM[family]
+    step = 4 if family == "n2" and cpus > 32 else step
+    if not (cpus == 1 and family == "n1") and (not least <= cpus <= most or cpus % step):
+        raise ValueError(f"Number of CPUs for {family.upper()} custom machine type must be even and at most {most}.")
+    if memory % 256:
+        raise ValueError(f"Memory should be a multiple of 256MiB, while it is specified as {memory}MB")
+    if memory < low * 1024 * cpus:
+        raise ValueError(f"Memory size for {cpus} vCPU instance should be at least {low * 1024 * cpus:.0f}MiB.")
+    if memory > high * 1024 * cpus and not extended:
+        raise ValueError(f"Memory size for {cpus} vCPU instance should be at most {high * 1024 * cpus:.0f}MiB.")
+
+
+def of_family(table: dict, name: str, default: Any) -> Any:
+    """What a table says of a machine type: the first row whose key the type's name begins with."""
+    return next((value for begin, value in table.items() if name.startswith(begin)), default)

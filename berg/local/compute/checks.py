@@ -29,6 +29,11 @@ def invalid(field: str, value: Any, why: str) -> ApiError:
     return ApiError(400, "invalid", f"Invalid value for field '{field}': '{value}'. {why}")
 
 
+def missing(field: str) -> ApiError:
+    """What is Google's, and not kept here."""
+    return ApiError(501, "notImplemented", f"{field} is not part of the embedded cloud")
+
+
 def not_found(path: str) -> ApiError:
     return ApiError(404, "notFound", f"The resource '{path}' was not found")
 

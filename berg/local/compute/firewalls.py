@@ -1,16 +1,17 @@
 """Firewall rules of the network `default`: the four that Google makes with it, and those that are added.
 
-Machines here share the host's network, so no rule does anything. Not covered: patch, update, other networks,
-whether source ranges are valid.
+Machines here share the host's network, so no rule does anything. Not covered: patch, update, other networks, IPv6.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Any
 
 from berg.local.call import Call
-from berg.local.compute.checks import LINK, already_exists, invalid, last, not_found, number_of
+from berg.local.compute.checks import LINK, already_exists, check_name, invalid, last, not_found, number_of
+from berg.local.compute.fields import honoured
 from berg.local.compute.state import Compute
 from berg.local.errors import ApiError
 
@@ -27,6 +28,8 @@ DEFAULTS = (
     ("default-allow-rdp", "Allow RDP from anywhere", EVERYWHERE, [("tcp", "3389")]),
     ("default-allow-ssh", "Allow SSH from anywhere", EVERYWHERE, [("tcp", "22")]),
 )
+PROTOCOLS = ("tcp", "udp", "icmp", "esp", "ah", "sctp", "ipip", "all")
+WITH_PORTS = ("tcp", "udp", "sctp", "6", "17", "132")
 PORTS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?")
 KEPT = (
     *("name", "description", "priority", "allowed", "denied", "direction", "disabled", "logConfig"),
@@ -63,12 +66,12 @@ def rule(project: str, body: dict) -> dict:
     if bool(body.get("allowed")) == bool(body.get("denied")):
         why = "Exactly one of the fields must be specified: allowed, denied."
         raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
-    for item in body.get("allowed") or body.get("denied") or []:
-        if not item.get("IPProtocol"):
-            raise ApiError(400, "required", "Required field 'resource.allowed[0].IPProtocol' not specified")
-        for ports in item.get("ports") or []:
-            if not PORTS.fullmatch(ports) or not int(ports.split("-")[0]) <= int(ports.split("-")[-1]) <= 65535:
-                raise invalid("resource.allowed[0].ports[0]", ports, "Ports must be numbers or ranges up to 65535.")
+    check_name("resource.name", body["name"])
+    honoured("resource", body, (*KEPT, "network", "kind"))
+    which = "allowed" if body.get("allowed") else "denied"
+    for index, item in enumerate(body[which]):
+        check_protocol(f"resource.{which}[{index}]", item)
+    check_ends(body)
     priority = int(body.get("priority", 1000))
     if not 0 <= priority <= 65535:
         raise invalid("resource.priority", priority, "Priority must be between 0 and 65535.")
@@ -81,6 +84,45 @@ def rule(project: str, body: dict) -> dict:
     kept = {"priority": priority, "disabled": False, "logConfig": {"enable": False}, **kept}
     same = {"kind": "compute#firewall", "id": number_of(path), "selfLink": LINK + path}
     return {**same, "network": f"{LINK}projects/{project}/global/networks/default", **kept}
+
+
+def check_protocol(field: str, item: dict) -> None:
+    protocol = item.get("IPProtocol", "").lower()
+    if not protocol:
+        raise ApiError(400, "required", f"Required field '{field}.IPProtocol' not specified")
+    if protocol not in PROTOCOLS and not (protocol.isdigit() and int(protocol) <= 255):
+        raise invalid(f"{field}.IPProtocol", item["IPProtocol"], "The protocol is neither known by name nor a number.")
+    for index, ports in enumerate(item.get("ports") or []):
+        if protocol not in WITH_PORTS:
+            why = f"Ports may only be specified for the protocols {', '.join(WITH_PORTS)}."
+            raise invalid(f"{field}.ports[{index}]", ports, why)
+        if not PORTS.fullmatch(ports) or not int(ports.split("-")[0]) <= int(ports.split("-")[-1]) <= 65535:
+            raise invalid(f"{field}.ports[{index}]", ports, "Ports must be numbers or ranges up to 65535.")
+
+
+def check_ends(body: dict) -> None:
+    """Where traffic comes from and goes to: ranges, tags and accounts, of which not all go together."""
+    inbound = body.get("direction", "INGRESS") == "INGRESS"
+    for key in () if inbound else ("sourceTags", "sourceServiceAccounts"):
+        if body.get(key):
+            raise invalid(f"resource.{key}", "", "Must not be specified for a rule of direction EGRESS.")
+    for key in ("sourceRanges", "destinationRanges"):
+        for index, text in enumerate(body.get(key) or []):
+            try:
+                ipaddress.IPv4Network(text)
+            except ValueError:
+                why = "Must be a CIDR address range."
+                raise invalid(f"resource.{key}[{index}]", text, why) from None
+    for key in ("sourceTags", "targetTags"):
+        for index, tag in enumerate(body.get(key) or []):
+            check_name(f"resource.{key}[{index}]", tag)
+    by_tag, by_account = (
+        [key for key in keys if body.get(key)]
+        for keys in (("sourceTags", "targetTags"), ("sourceServiceAccounts", "targetServiceAccounts"))
+    )
+    if by_tag and by_account:
+        why = f"{by_account[0]} may not be used together with {by_tag[0]}."
+        raise ApiError(400, "invalid", f"Invalid value for field 'resource.{by_account[0]}': ''. {why}")
 
 
 def firewalls(compute: Compute, project: str) -> list[tuple[str, dict]]:

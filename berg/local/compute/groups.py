@@ -5,8 +5,9 @@ What Google says, in pages below https://cloud.google.com/compute/docs/instance-
 - A member that is preempted, crashes, is stopped or deleted by anyone but its group is recreated with a new boot disk
   (about-repair), under its own name (configuring-stateful-migs) and in its own zone.
 - In another zone only with `onRepair.allowChangingZone`, when its own has no room; that needs `forceUpdateOnRepair`,
-  the shape ANY or BALANCED, and a group without stateful configuration (repair-vm-in-alternate-zone). A name alone is
-  no such configuration (how-stateful-migs-work).
+  the shape ANY or BALANCED, and a group without stateful configuration (repair-vm-in-alternate-zone). Whether a name
+  alone is such a configuration no page says; here it is one.
+- A member whose maxRunDuration is over is deleted and not made anew, and the group has one less (release notes).
 - A creation that fails is tried again until it succeeds; `currentAction` and `lastAttempt` of the member show it
   (reference of listManagedInstances).
 
@@ -51,8 +52,7 @@ def add(compute: Compute, group: Group, names: Iterable[str]) -> None:
 def remove(compute: Compute, group: Group, names: Iterable[str]) -> None:
     """Let members go for good."""
     for name in names:
-        group.members[name].update(action="DELETING", errors=[])
-        group.resource["targetSize"] -= 1
+        compute.release(group, name)
     compute.save_group(group)
 
 

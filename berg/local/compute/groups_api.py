@@ -71,7 +71,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
 
 
 def missing(field: str) -> ApiError:
-    return ApiError(501, "notImplemented", f"resource.{field} is not part of the embedded cloud")
+    return checks.missing(f"resource.{field}")
 
 
 def template_of(compute: Compute, project: str, body: dict) -> tuple[str, dict]:
@@ -263,6 +263,9 @@ async def resize(compute: Compute, call: Call) -> dict:
 async def create_instances(compute: Compute, call: Call) -> dict:
     group, rows = open_group(compute, call), (call.body or {}).get("instances") or []
     names = [row.get("name", "") for row in rows]
+    if group.resource["instanceLifecyclePolicy"].get("onRepair", {}).get("allowChangingZone") == "YES":
+        why = "Not supported with per-instance configurations while onRepair.allowChangingZone is YES."
+        raise checks.invalid("instances.name", names[0] if names else "", why)
     if not names:
         raise checks.invalid("instances", "", "At least one instance must be specified.")
     for row, name in zip(rows, names, strict=True):

@@ -5,14 +5,34 @@ Not covered: snapshots, licences, deprecation schedules, disks that are not made
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from berg.local.call import Call
 from berg.local.compute import catalog
-from berg.local.compute.checks import LINK, already_exists, check_name, invalid, last, not_found, number_of
+from berg.local.compute.checks import (
+    LINK,
+    already_exists,
+    check_labels,
+    check_name,
+    invalid,
+    last,
+    missing,
+    not_found,
+    number_of,
+)
+from berg.local.compute.fields import honoured
 from berg.local.compute.listing import listed
 from berg.local.compute.state import Compute
 from berg.local.errors import ApiError
+
+MOST_GB = 65536
+DISK = (
+    *("kind", "type", "mode", "source", "deviceName", "boot", "autoDelete", "initializeParams", "interface"),
+    "diskSizeGb",
+)
+NEW_DISK = ("sourceImage", "diskSizeGb", "diskType", "diskName", "labels", "description")
+IMAGE = ("name", "family", "description", "labels", "sourceImage", "sourceDisk", "diskSizeGb", "kind", "sourceType")
 
 
 def image_resource(project: str, image: catalog.Image) -> dict:
@@ -65,29 +85,93 @@ def resolve(compute: Compute, project: str, link: str, field: str) -> dict:
         raise invalid(field, link, "The referenced image resource cannot be found.") from None
 
 
-def boot_disk(compute: Compute, project: str, zone: str, name: str, given: dict) -> tuple[dict | None, bool, str]:
+def check_disks(kind: catalog.MachineType, body: dict) -> dict:
+    """The boot disk among the disks of an insert, which is the first and the only one that is no Local SSD."""
+    disks, field = body.get("disks") or [], "resource.disks"
+    if not disks:
+        raise invalid(field, "", "At least one disk is required.")
+    for index, disk in enumerate(disks):
+        honoured(f"{field}[{index}]", disk, DISK)
+        honoured(f"{field}[{index}].initializeParams", disk.get("initializeParams", {}), NEW_DISK)
+        if bool(disk.get("boot")) != (index == 0):
+            why = "Boot disk must be the first disk attached to the instance."
+            raise invalid(f"{field}[{index}].boot", str(bool(disk.get("boot"))).lower(), why)
+        if index and disk.get("type") != "SCRATCH":
+            raise missing(f"{field}[{index}], a second persistent disk,")
+    if disks[0].get("type") == "SCRATCH":
+        raise invalid(f"{field}[0].type", "SCRATCH", "A boot disk must be a persistent disk.")
+    return disks[0]
+
+
+def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
+    """The Local SSDs of a machine, those that come with it included."""
+    wanted = [disk for disk in body["disks"] if disk.get("type") == "SCRATCH"]
+    included = catalog.of_family(catalog.LOCAL_SSDS_INCLUDED, kind.name, 0)
+    allowed = (0, included) if included else catalog.of_family(catalog.LOCAL_SSDS, kind.name, (0,))
+    if len(wanted) not in allowed:
+        offered = ", ".join(map(str, allowed))
+        message = f"Invalid number of local SSDs {len(wanted)} for machine type {kind.name}: it may have {offered}."
+        raise ApiError(400, "badRequest", message)
+    for index, disk in enumerate(body["disks"]):
+        if disk.get("type") == "SCRATCH":
+            disk_type, field = disk.get("initializeParams", {}).get("diskType", ""), f"resource.disks[{index}]"
+            if last(disk_type) != "local-ssd":
+                why = "A scratch disk must be of type local-ssd."
+                raise invalid(f"{field}.initializeParams.diskType", disk_type, why)
+            if not disk.get("autoDelete"):
+                raise invalid(f"{field}.autoDelete", "false", "A scratch disk must be deleted with its instance.")
+    return [
+        {
+            "kind": "compute#attachedDisk",
+            "type": "SCRATCH",
+            "mode": "READ_WRITE",
+            "deviceName": f"local-ssd-{number}",
+            "index": number + 1,
+            "boot": False,
+            "autoDelete": True,
+            "interface": wanted[0].get("interface", "SCSI") if wanted else "NVME",
+            "diskSizeGb": str(catalog.SSD_GB),
+        }
+        for number in range(included or len(wanted))
+    ]
+
+
+def boot_disk(
+    compute: Compute, project: str, zone: str, kind: catalog.MachineType, name: str, given: dict
+) -> tuple[dict | None, bool, str]:
     """Return the new boot disk (None if an existing one is attached), whether its image is plain, its link."""
     if given.get("source"):
+        if "zones/" in given["source"] and f"zones/{zone}/" not in given["source"]:
+            raise invalid("resource.disks[0].source", given["source"], f"Disk must be in zone '{zone}'.")
         row = find_disk(compute, project, zone, last(given["source"]))
         check_unused(row)
         return None, "debian" in row.get("sourceImage", ""), row["selfLink"]
-    disk, image = new_disk(compute, project, zone, name, given)
+    disk, image = new_disk(compute, project, zone, kind, name, given)
     if (project, zone, disk["name"]) in compute.disks:
         raise already_exists(f"projects/{project}/zones/{zone}/disks/{disk['name']}")
     return disk, image.get("family", "").startswith("debian-"), disk["selfLink"]
 
 
-def new_disk(compute: Compute, project: str, zone: str, name: str, given: dict) -> tuple[dict, dict]:
+def new_disk(
+    compute: Compute, project: str, zone: str, kind: catalog.MachineType, name: str, given: dict
+) -> tuple[dict, dict]:
     """Return the Disk resource for an instance's first disk and the image it is made from."""
     field = "resource.disks[0].initializeParams"
     params: dict[str, Any] = given.get("initializeParams", {})
     if not params.get("sourceImage"):
         raise invalid("resource.disks[0]", "", "Boot disk must have a source specified.")
     image = resolve(compute, project, params["sourceImage"], f"{field}.sourceImage")
-    disk_type = last(params.get("diskType", "pd-standard"))
-    if disk_type not in catalog.DISK_TYPES:
-        raise invalid(f"{field}.diskType", params["diskType"], "The referenced diskType resource cannot be found.")
+    taken = catalog.of_family(catalog.BOOT_DISKS, kind.name, tuple(catalog.DISK_TYPES))
+    link = params.get("diskType") or taken[0]
+    disk_type = last(link)
+    if disk_type not in catalog.DISK_TYPES or ("zones/" in link and f"zones/{zone}/" not in link):
+        raise invalid(f"{field}.diskType", link, "The referenced diskType resource cannot be found.")
+    if disk_type not in taken:
+        message = f"[{disk_type}] features are not compatible for creating instance: machine type {kind.name}."
+        raise ApiError(400, "badRequest", message)
     size = int(params.get("diskSizeGb", image["diskSizeGb"]))
+    if size > MOST_GB:
+        raise invalid(f"{field}.diskSizeGb", size, f"Disk size must be at most {MOST_GB} GB.")
     if size < int(image["diskSizeGb"]):
         why = f"Requested disk size cannot be smaller than the image size ({image['diskSizeGb']} GB)"
         raise invalid(f"{field}.diskSizeGb", size, why)
@@ -110,7 +194,9 @@ def new_disk(compute: Compute, project: str, zone: str, name: str, given: dict) 
         "labelFingerprint": "42WmSpB8rSM=",
     }
     if params.get("labels"):
-        disk["labels"] = params["labels"]
+        disk["labels"] = check_labels(params["labels"])
+    if params.get("description"):
+        disk["description"] = params["description"]
     return disk, image
 
 
@@ -154,9 +240,17 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     path = f"projects/{project}/global/images/{name}"
     if any(image["name"] == name for image in row["images"]):
         raise already_exists(path)
-    based_on = {"diskSizeGb": "10"}
+    honoured("resource", body, IMAGE)
+    if bool(body.get("sourceImage")) == bool(body.get("sourceDisk")):
+        why = "Exactly one of the fields must be specified: sourceImage, sourceDisk."
+        raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
+    based_on = {}
     if body.get("sourceImage"):
         based_on = resolve(compute, project, body["sourceImage"], "resource.sourceImage")
+    else:
+        disk = source_disk(compute, project, body["sourceDisk"], bool(call.params.get("forceCreate")))
+        based_on = {"diskSizeGb": disk["sizeGb"]}
+    check_labels(body.get("labels") or {})
     size = int(body.get("diskSizeGb", based_on["diskSizeGb"]))
     image = image_resource(project, catalog.Image(name, "", "", size, compute.timestamp()))
     kept = ("family", "description", "labels", "sourceImage", "sourceDisk")
@@ -164,6 +258,19 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     row["images"].append({key: value for key, value in image.items() if value != ""})
     compute.save_project(project)
     return compute.finish(compute.operation(project, "insert", path, "global", call.principal))
+
+
+def source_disk(compute: Compute, project: str, link: str, force: bool) -> dict:
+    """The disk that an image is made of: one that no running machine writes to, unless that is asked for."""
+    found = re.search(r"zones/([^/]+)/disks/([^/]+)$", link)
+    if not found:
+        raise invalid("resource.sourceDisk", link, "The URL is malformed.")
+    disk = find_disk(compute, project, found[1], found[2])
+    for user in disk.get("users", []):
+        instance = compute.instances.get((project, found[1], last(user)))
+        if instance and instance.resource["status"] != "TERMINATED" and not force:
+            check_unused(disk)
+    return disk
 
 
 async def delete_image(compute: Compute, call: Call) -> dict:

@@ -105,6 +105,9 @@ async def see_end(compute: Compute, instance: Instance) -> None:
 
 async def end_in_time(compute: Compute, instance: Instance, ends_at: float) -> None:
     await asyncio.sleep(max(0.0, ends_at - compute.now()))
+    if group := compute.group_of(instance):
+        compute.release(group, instance.name)
+        compute.save_group(group)
     terminate(compute, instance, "compute.instances.scheduledTermination")
 
 

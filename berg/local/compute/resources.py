@@ -5,6 +5,7 @@ Not covered: routes, networks other than `default`, disk types other than a hand
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -49,34 +50,35 @@ def regions(compute: Compute, project: str) -> Rows:
     metrics = [metric for metric in catalog.REGION_QUOTAS if metric in known]
     base = f"projects/{project}"
     rows = []
-    for region, letters in catalog.REGIONS.items():
-        zones = [f"{LINK}{base}/zones/{region}-{letter}" for letter in letters]
+    for region in catalog.REGIONS:
+        zones = [f"{LINK}{base}/zones/{zone}" for zone in catalog.ZONES if catalog.ZONES[zone] == region]
         fields = {"description": region, "status": "UP", "quotas": compute.quotas(project, region, metrics)}
         rows.append((region, resource("region", f"{base}/regions/{region}", zones=zones, **fields)))
     return rows
 
 
 def machine_types(compute: Compute, project: str) -> Rows:
-    rows = []
-    for zone in catalog.ZONES:
-        for kind in catalog.machine_types_in(zone):
-            row = resource(
-                "machineType",
-                f"projects/{project}/zones/{zone}/machineTypes/{kind.name}",
-                description=f"{kind.cpus} vCPUs, {kind.memory_mb / 1024:g} GB RAM",
-                guestCpus=kind.cpus,
-                memoryMb=kind.memory_mb,
-                isSharedCpu=kind.shared_core,
-                maximumPersistentDisks=128,
-                maximumPersistentDisksSizeGb="263168",
-                architecture="X86_64",
-                zone=zone,
-            )
-            if kind.accelerator:
-                counts = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.accelerator_count}
-                row["accelerators"] = [counts]
-            rows.append((zone, row))
-    return rows
+    zones = catalog.ZONES
+    return [(zone, machine_type(project, zone, kind)) for zone in zones for kind in catalog.machine_types_in(zone)]
+
+
+def machine_type(project: str, zone: str, kind: catalog.MachineType) -> dict:
+    row = resource(
+        "machineType",
+        f"projects/{project}/zones/{zone}/machineTypes/{kind.name}",
+        description=f"{kind.cpus} vCPUs, {kind.memory_mb / 1024:g} GB RAM",
+        guestCpus=kind.cpus,
+        memoryMb=kind.memory_mb,
+        isSharedCpu=kind.shared_core,
+        maximumPersistentDisks=128,
+        maximumPersistentDisksSizeGb="263168",
+        architecture="ARM64" if kind.family == "a4x" else "X86_64",
+        zone=zone,
+    )
+    if kind.accelerator:
+        counts = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.accelerator_count}
+        row["accelerators"] = [counts]
+    return row
 
 
 def accelerator_types(compute: Compute, project: str) -> Rows:
@@ -153,6 +155,10 @@ async def read_resource(compute: Compute, call: Call) -> dict:
         for at, row in rows:
             if row["name"] == name and scope in (None, at, name):
                 return row
+        if collection == "machineTypes" and "custom-" in name:  # in no list, but there
+            with contextlib.suppress(ValueError):
+                if custom := catalog.machine_type(call.params[place], name):
+                    return machine_type(call.params["project"], call.params[place], custom)
         path = "" if resource.kind == place else f"{place}s/{scope}/" if scope else "global/"
         raise not_found(f"projects/{call.params['project']}/{path}{collection}/{name}")
     return listed(call, resource.kind, resource.place, rows)

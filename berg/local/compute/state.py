@@ -40,6 +40,7 @@ HTTP_OF_ERROR = {
     "IAM_PERMISSION_DENIED": (403, "FORBIDDEN"),
     "PERMISSIONS_ERROR": (403, "FORBIDDEN"),
     "INTERNAL_ERROR": (500, "INTERNAL SERVER ERROR"),
+    "VM_MIN_COUNT_NOT_REACHED": (503, "SERVICE UNAVAILABLE"),
 }
 
 
@@ -105,6 +106,8 @@ class Settings:
     boot: float = 1.0  # 0: machines are RUNNING without a process, to try many
     metadata_delay: float = 0.0  # seconds before the metadata server answers
     refill: float = 1.0  # seconds between two attempts of a group to make a member
+    heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
+    minute: float = 60.0  # seconds
 
 
 async def _nothing(address: str) -> None: ...
@@ -189,6 +192,15 @@ class Compute:
     def save_group(self, group: Group) -> None:
         self.write("groups", group.resource["id"], asdict(group))
 
+    def release(self, group: Group, name: str) -> None:
+        """Let a member of a group go for good."""
+        if group.members[name]["action"] != "DELETING":
+            group.members[name].update(action="DELETING", errors=[])
+            group.resource["targetSize"] -= 1
+
+    def group_of(self, instance: Instance) -> Group | None:
+        return next((group for group in self.groups.values() if group.path == instance.group), None)
+
     def project_row(self, project: str) -> dict:
         metadata = {"kind": "compute#metadata", "fingerprint": fingerprint([])}
         empty = {"project": project, "commonInstanceMetadata": metadata, "images": [], "quotas": {}}
@@ -235,12 +247,13 @@ class Compute:
         scope, path = f"zones/{instance.zone}", instance.path
         return self.operation(instance.project, kind, path, scope, user, targetId=instance.id, **more)
 
-    def finish(self, operation: dict, error: dict | None = None) -> dict:
+    def finish(self, operation: dict, *errors: dict | None) -> dict:
         operation.update(status="DONE", progress=100, endTime=self.timestamp())
-        if error:
-            shown = {key: error[key] for key in ("code", "message", "errorDetails", "location") if key in error}
-            status, message = HTTP_OF_ERROR.get(error["code"], (400, "BAD REQUEST"))
-            operation.update(error={"errors": [shown]}, httpErrorStatusCode=status, httpErrorMessage=message)
+        kept = ("code", "message", "errorDetails", "location")
+        shown = [{key: error[key] for key in kept if key in error} for error in errors if error]
+        if shown:
+            status, message = HTTP_OF_ERROR.get(shown[0]["code"], (400, "BAD REQUEST"))
+            operation.update(error={"errors": shown}, httpErrorStatusCode=status, httpErrorMessage=message)
         self.write("operations", operation["name"], operation)
         return operation
 
@@ -294,15 +307,18 @@ class Compute:
             if self.usage(project, where, metric) + amount <= limit:
                 continue
             scope = f"in region {region}" if where else "globally"
+            name, _, gpu_family = metric.partition(":")
             info = {
-                "metricName": f"compute.googleapis.com/{metric.lower()}",
-                "limitName": f"{metric.replace('_', '-')}-per-project{'-region' if where else ''}",
+                "metricName": f"compute.googleapis.com/{name.lower()}",
+                "limitName": f"{name.replace('_', '-')}-per-project{'-region' if where else ''}",
                 "dimensions": {"region": region} if where else {"global": "global"},
                 "limit": float(limit),
             }
+            if gpu_family:
+                info["dimensions"] = {"region": region, "gpu_family": gpu_family}
             return {
                 "code": "QUOTA_EXCEEDED",
-                "message": f"Quota '{metric}' exceeded.  Limit: {float(limit)} {scope}.",
+                "message": f"Quota '{name}' exceeded.  Limit: {float(limit)} {scope}.",
                 "errorDetails": [{"quotaInfo": info}],
             }
         return None
@@ -340,9 +356,9 @@ class Compute:
             raise not_found(f"projects/{project}/zones/{zone}/instances/{name}") from None
 
     def find(self, name: str) -> Instance:
-        """The instance of that name, whatever its zone: for the control routes."""
+        """The instance of that name, whatever its zone, or that of a group of that name: for the control routes."""
         for instance in self.instances.values():
-            if name in (instance.name, instance.id):
+            if name in (instance.name, instance.id, last(instance.group)):
                 return instance
         raise not_found(f"instances/{name}")
 
@@ -384,7 +400,7 @@ class Compute:
         del self.instances[instance.project, instance.zone, instance.name]
         self.drop("instances", instance.id)
         for disk in instance.resource["disks"]:
-            key = (instance.project, instance.zone, last(disk["source"]))
+            key = (instance.project, instance.zone, last(disk.get("source", "")))
             row = self.disks.get(key)
             if row and disk.get("autoDelete"):
                 del self.disks[key]

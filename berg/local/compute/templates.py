@@ -13,7 +13,7 @@ from collections.abc import Callable
 from berg.local.call import Call
 from berg.local.compute import catalog
 from berg.local.compute.bulk import samples_by_zone
-from berg.local.compute.checks import LINK, already_exists, invalid, not_found, written
+from berg.local.compute.checks import LINK, already_exists, invalid, missing, not_found, written
 from berg.local.compute.listing import listed
 from berg.local.compute.state import Compute
 from berg.local.errors import ApiError
@@ -43,7 +43,7 @@ async def insert_template(compute: Compute, call: Call) -> dict:
         raise already_exists(path)
     for field in ("sourceInstance", "sourceInstanceParams"):
         if field in body:
-            raise ApiError(501, "notImplemented", f"resource.{field} is not part of the embedded cloud")
+            raise missing(f"resource.{field}")
     check_properties(compute, project, body.get("properties", {}))
     row = {
         "kind": "compute#instanceTemplate",

@@ -14,14 +14,13 @@ import base64
 import hashlib
 import json
 import random
-import re
 import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from berg.local.errors import ApiError
-from berg.local.identity.roles import BASIC, ON_BUCKETS, PREDEFINED, SERVED
+from berg.local.identity.roles import trouble
 from berg.local.identity.tokens import LAPTOP, write_private
 
 CONVENIENCE = ("projectOwner:", "projectEditor:", "projectViewer:")  # members of buckets' policies only
@@ -140,12 +139,9 @@ class Iam:
             if role not in self.roles or role.split("/")[1] != resource.split("/")[1]:
                 raise refused(f"Role ({role}) does not exist in the resource's hierarchy.")
             return
-        misplaced = (role in BASIC and resource.count("/") > 1) or (role in ON_BUCKETS and "/buckets/" not in resource)
-        if misplaced or not re.fullmatch(r"roles/[a-zA-Z0-9_]+(\.[a-zA-Z0-9_.]+)?", role):
-            raise refused(f"Role {role} is not supported for this resource.")
-        service, _, rest = role.removeprefix("roles/").partition(".")
-        if role not in PREDEFINED and (service in SERVED or not rest):
-            raise ApiError(501, "notImplemented", f"The embedded cloud does not know the role {role}")
+        if found := trouble(role, resource):
+            status, message = found
+            raise refused(message) if status == 400 else ApiError(status, "notImplemented", message)
 
     def _check_member(self, resource: str, member: str) -> None:
         kind, _, name = member.partition(":")

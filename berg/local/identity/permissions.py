@@ -7,7 +7,7 @@ Permissions of methods follow Google's reference: https://cloud.google.com/compu
 https://cloud.google.com/storage/docs/access-control/iam-json and
 https://cloud.google.com/secret-manager/docs/access-control.
 
-Not covered: permissions on single machines, disks and images, access lists of objects, scopes of tokens, what
+Not covered: permissions on single machines, disks and images, access lists of objects, what
 creating an instance group needs beside the group's own permission.
 """
 
@@ -21,6 +21,7 @@ from berg.local.secrets import api as secrets_api
 from berg.local.storage.checks import policy_of
 
 Needs = list[tuple[str, str]]  # permission, and the resource it is needed on: "projects/p" or something in it
+PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 FREE = "testIamPermissions"  # a verb that anyone may call
 STORAGE = {
     "buckets.insert": "buckets.create",
@@ -85,6 +86,8 @@ def bucket_bindings(cloud: Cloud, resource: str) -> list[dict]:
     if bucket is None:
         return []
     bindings, project = policy_of(cloud, bucket)["bindings"], bucket["project"]
+    if is_private(bucket):  # what a policy said before counts no more
+        bindings = [{**each, "members": [one for one in each["members"] if one not in PUBLIC]} for each in bindings]
     if not bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
         # The access list that objects have by default.
         owners = [f"projectOwner:{project}", f"projectEditor:{project}"]
@@ -94,8 +97,13 @@ def bucket_bindings(cloud: Cloud, resource: str) -> list[dict]:
     return bindings
 
 
+def is_private(bucket: dict) -> bool:
+    """Whether public access to a bucket is prevented."""
+    return bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+
+
 def is_member(cloud: Cloud, principal: str, members: list[str]) -> bool:
-    if {f"serviceAccount:{principal}", "allUsers", "allAuthenticatedUsers"} & set(members):
+    if {f"serviceAccount:{principal}", *PUBLIC} & set(members):
         return True
     for member in members:
         kind, _, project = member.partition(":")

@@ -62,8 +62,42 @@ PREDEFINED = {
     "roles/storage.legacyObjectOwner": "storage.objects.get storage.objects.update storage.objects.getIamPolicy "
     "storage.objects.setIamPolicy",
 }
-BASIC = ("roles/owner", "roles/editor", "roles/viewer")  # of projects only
 ON_BUCKETS = tuple(role for role in PREDEFINED if "storage.legacy" in role)  # and there only
+# Roles that Google has for what is served here, and that nobody can hold here yet.
+UNKNOWN = {
+    "compute": "imageUser instanceAdmin instanceGroupManagerServiceAgent loadBalancerAdmin loadBalancerServiceUser "
+    "networkAdmin networkUser networkViewer orgFirewallPolicyAdmin osAdminLogin osLogin osLoginExternalUser "
+    "packetMirroringAdmin publicIpAdmin securityAdmin serviceAgent soleTenantViewer storageAdmin xpnAdmin",
+    "storage": "bucketViewer expressModeServiceInput expressModeUserAccess folderAdmin hmacKeyAdmin "
+    "insightsCollectorService",
+    "secretmanager": "parameterAccessor secretVersionDestroyer",
+    "iam": "oidcTokenCreator organizationRoleAdmin organizationRoleViewer roleAdmin roleViewer securityAdmin "
+    "securityReviewer serviceAccountAdmin serviceAccountCreator serviceAccountDeleter serviceAccountKeyAdmin "
+    "serviceAccountOpenIdTokenCreator serviceAccountTokenCreator serviceAccountViewer workloadIdentityUser",
+    "resourcemanager": "projectIamAdmin projectMover tagAdmin tagUser tagViewer",
+    "serviceusage": "apiKeysAdmin apiKeysViewer serviceUsageConsumer serviceUsageViewer",
+    "": "browser",
+}
+# Roles for what is not served, which projects may give: they give nothing here.
+ELSEWHERE = {
+    "aiplatform": "admin user viewer",
+    "artifactregistry": "admin reader repoAdmin writer",
+    "bigquery": "admin dataEditor dataOwner dataViewer jobUser user",
+    "cloudbuild": "builds.builder builds.editor builds.viewer",
+    "cloudtrace": "admin agent user",
+    "container": "admin clusterAdmin clusterViewer defaultNodeServiceAccount developer viewer",
+    "errorreporting": "admin user viewer writer",
+    "iap": "admin httpsResourceAccessor tunnelResourceAccessor",
+    "logging": "admin bucketWriter configWriter logWriter privateLogViewer viewer",
+    "monitoring": "admin editor metricWriter viewer",
+    "pubsub": "admin editor publisher subscriber viewer",
+    "run": "admin developer invoker viewer",
+    "source": "admin reader writer",
+    "stackdriver": "resourceMetadata.writer",
+    "tpu": "admin viewer",
+}
+# What a resource below a project is called in names, and whose roles its policy takes.
+FITTING = {"buckets": "storage", "secrets": "secretmanager", "serviceAccounts": "iam"}
 # Verbs of permissions that no method is called by.
 VERBS = {"create", "update", "use", "useReadOnly", "useExternalIp", "add", "access", "actAs", "updatePolicy"}
 
@@ -75,6 +109,18 @@ def includes(role: str, permission: str) -> bool:
         if fnmatchcase(permission, pattern.removeprefix("!")):
             held = not pattern.startswith("!")
     return held
+
+
+def trouble(role: str, resource: str) -> tuple[int, str] | None:
+    """What is wrong with a predefined role in the policy of a resource: a status, and a sentence."""
+    service, dot, name = role.removeprefix("roles/").partition(".")
+    service, name = (service, name) if dot else ("", service)
+    _, _, *kind = resource.split("/")[:3]
+    is_known = role in PREDEFINED or name in ELSEWHERE.get(service, "").split()
+    fits = service == FITTING[kind[0]] if kind else role not in ON_BUCKETS
+    if not role.startswith("roles/") or not fits or not (is_known or name in UNKNOWN.get(service, "").split()):
+        return 400, f"Role {role} is not supported for this resource."
+    return None if is_known else (501, f"The embedded cloud does not know the role {role}")
 
 
 def exists(permission: str) -> bool:

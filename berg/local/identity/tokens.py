@@ -3,7 +3,7 @@
 An access token is the principal and an expiry, signed with a secret of this cloud, so it survives a
 restart as Google's do, and nothing has to be remembered but the secret.
 
-Not covered: scopes, service account keys, impersonation, id tokens. What a principal may do says permissions.py.
+Not covered: service account keys, impersonation, id tokens. What a principal may do says permissions.py.
 """
 
 import base64
@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ def write_private(path: Path, data: dict) -> None:
     with os.fdopen(descriptor, "w") as file:
         json.dump(data, file, indent=1)
     temporary.replace(path)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose an access token is, and what it may be used for."""
+
+    email: str
+    scopes: tuple[str, ...] | None = None  # none: for everything, as a laptop's
 
 
 class Tokens:
@@ -48,20 +57,22 @@ class Tokens:
     def _load(self) -> None:
         self.state = json.loads(self.path.read_text())
 
-    def mint(self, email: str, seconds: float = 3600) -> str:
-        """Return a new access token for `email`, good for `seconds`."""
-        claims = [email, self.now() + seconds, self.state["epoch"], secrets.token_hex(4)]
+    def mint(self, email: str, seconds: float = 3600, scopes: list[str] | None = None) -> str:
+        """Return a new access token for `email`, good for `seconds` and for some scopes alone if any are given."""
+        claims = [email, self.now() + seconds, self.state["epoch"], secrets.token_hex(4), scopes]
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"ya29.{payload}.{self._sign(payload)}"
 
-    def email(self, token: str) -> str | None:
+    def owner(self, token: str) -> Owner | None:
         """Return the owner of an access token; None if it is unknown, expired or revoked."""
         payload, _, signature = token.removeprefix("ya29.").rpartition(".")
         if not token.isascii() or not hmac.compare_digest(signature, self._sign(payload)):
             return None
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        email, expires, epoch, _ = claims
-        return email if epoch == self.state["epoch"] and self.now() < expires else None
+        email, expires, epoch, _, *scopes = claims  # tokens of an earlier berg have no scopes
+        if epoch != self.state["epoch"] or self.now() >= expires:
+            return None
+        return Owner(email, tuple(scopes[0]) if scopes and scopes[0] is not None else None)
 
     def refresh_token(self, email: str) -> str:
         """Return the long-lived refresh token of `email`, making one the first time."""

@@ -4,8 +4,8 @@ It serves Google's `computeMetadata/v1` tree: values, directories, `recursive`, 
 tokens of the instance's service account. All instances share one port that the server chooses
 and keeps; where the server may (root), port 80 answers too, so `http://metadata.google.internal` works inside.
 
-Not covered: guest attributes, identity tokens (501), mTLS, oslogin, disk encryption keys, rate limits, scopes of
-tokens.
+Not covered: guest attributes, identity tokens (501), mTLS, oslogin, disk encryption keys, rate limits, tokens
+of fewer scopes than the machine's.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class MetadataServer:
             return page(403, "Missing required header: Metadata-Flavor: Google")
         if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
             return text("computeMetadata/\n" if request.path == "/" else "v1/\n")
-        if not request.path.startswith(BASE):
+        if not f"{request.path}/".startswith(BASE):
             return page(404, "Not Found")
         if self.compute.settings.metadata_delay:
             await asyncio.sleep(self.compute.settings.metadata_delay)
@@ -96,8 +96,9 @@ class MetadataServer:
         if found is None:
             return page(404, "Not Found")
         recursive = query.get("recursive", "").lower() == "true"
-        if isinstance(found, (dict, list)) and not path.endswith("/") and path and not recursive:
-            location = f"http://{request.host}{request.path}/"
+        if isinstance(found, (dict, list)) and not request.path.endswith("/") and not recursive:
+            asked = f"?{request.query_string}" if request.query_string else ""
+            location = f"http://{request.host}{request.path}/{asked}"
             return web.Response(status=301, headers={**HEADERS, "Location": location})
         return render(found, recursive, query.get("alt"), path)
 
@@ -117,7 +118,8 @@ class MetadataServer:
         return found
 
     def credentials(self, instance: Instance, account: str, what: str) -> web.StreamResponse:
-        emails = [row["email"] for row in instance.resource.get("serviceAccounts", [])]
+        rows = {row["email"]: row for row in instance.resource.get("serviceAccounts", [])}
+        emails = list(rows)
         email = emails[0] if account == "default" and emails else account
         if email not in emails:
             return page(404, "Not Found")
@@ -125,8 +127,9 @@ class MetadataServer:
             return page(501, "Identity tokens are not part of the embedded cloud")
         now = self.compute.now()
         # The same token until shortly before its end, as on Google, unless all were made to expire.
-        if instance.token_expires - now < 300 or not self.tokens.email(instance.token):
-            instance.token, instance.token_expires = self.tokens.mint(email, TOKEN_SECONDS), now + TOKEN_SECONDS
+        if instance.token_expires - now < 300 or not self.tokens.owner(instance.token):
+            instance.token = self.tokens.mint(email, TOKEN_SECONDS, rows[email]["scopes"])
+            instance.token_expires = now + TOKEN_SECONDS
             self.compute.save(instance)
         seconds = int(instance.token_expires - now)
         return as_json({"access_token": instance.token, "expires_in": seconds, "token_type": "Bearer"})

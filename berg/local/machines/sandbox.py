@@ -192,6 +192,11 @@ def environment(machine: Machine) -> dict[str, str]:
         for name, value in os.environ.items()
         if name.lower().endswith("_proxy") or name.startswith("PIP_") or name in PASSED_ON
     }
+    no_proxy = next((passed_on[name] for name in ("no_proxy", "NO_PROXY") if passed_on.get(name)), "")
+    # What /etc/hosts keeps from Google (see write_system_files) no proxy must bring there.
+    if no_proxy != "*" and any(name.lower().endswith("_proxy") for name in passed_on):
+        no_proxy = f"{no_proxy},iamcredentials.googleapis.com".lstrip(",")
+        passed_on |= {"no_proxy": no_proxy, "NO_PROXY": no_proxy}
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",

@@ -22,6 +22,7 @@ from berg.local.call import Call, Cloud, Handler
 from berg.local.compute.checks import check_labels
 from berg.local.compute.listing import resources
 from berg.local.errors import ApiError
+from berg.local.locations import REGIONS
 from berg.local.secrets.store import Secret, Version, timestamp
 
 MAX_PAYLOAD = 64 << 10
@@ -162,9 +163,13 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
 def check_replication(replication: dict) -> None:
     kinds = {key: value for key, value in replication.items() if value is not None}
     replicas = (kinds.get("userManaged") or {}).get("replicas") or []
-    located = bool(replicas) and all(replica.get("location") for replica in replicas)
+    places = [replica.get("location") for replica in replicas]
+    located = bool(places) and all(places)
     if list(kinds) != ["automatic"] and not (list(kinds) == ["userManaged"] and located):
         raise ApiError(400, "invalid", "The secret's replication must be 'automatic', or 'userManaged' with locations.")
+    for place in places:
+        if place not in REGIONS or places.count(place) > 1:
+            raise ApiError(400, "invalid", f"The replica location [{place}] is not supported, or is there twice.")
     if any(part.get(KEYS) for part in [*kinds.values(), *replicas]):
         raise ApiError(501, "notImplemented", f"The embedded cloud's secrets have no {KEYS}")
 

@@ -1,14 +1,16 @@
 """Handlers of the Cloud Storage methods on buckets and on objects' metadata. Media is in media.py.
 
-Not covered: ACLs, object versions, soft delete, holds, retention, encryption keys, lifecycle
-rules (kept, never applied), folders and managed folders, notifications, HMAC keys, the XML API.
+Refused: ACLs, object versions, holds, retention, encryption keys. Not covered: soft delete, lifecycle and CORS rules
+(kept, never applied), folders and managed folders, notifications, HMAC keys, the XML API.
 """
 
 import asyncio
 import base64
 import contextlib
 import functools
+import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -18,8 +20,13 @@ from berg.local.errors import ApiError
 from berg.local.storage import buckets, media, policies
 from berg.local.storage.checks import (
     WRITABLE,
+    check_change,
     check_conditions,
+    check_keys,
+    check_metadata,
     check_name,
+    check_rate,
+    check_request,
     check_supported,
     find_bucket,
     find_object,
@@ -31,6 +38,7 @@ from berg.local.storage.state import concatenate
 
 MAX_PAGE = 1000
 MAX_SOURCES = 32  # of one compose
+REWRITE_PART = 256 << 20  # bytes that one call copies from one location or storage class to another
 
 
 def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
@@ -49,12 +57,17 @@ def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
         "storage.objects.rewrite": rewrite,
         "storage.objects.move": move,
     }
-    return {method: functools.partial(handler, cloud) for method, handler in table.items()}
+    return {method: functools.partial(_checked, cloud, handler) for method, handler in table.items()}
+
+
+async def _checked(cloud: "Cloud", handler: Callable, call: "Call") -> Any:
+    check_keys(call)
+    return await handler(cloud, call)
 
 
 async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
     resource = find_object(cloud, call)
-    check_conditions(call.params, resource, reading=True)
+    check_request(call, resource, reading=True)
     if call.params.get("alt") == "media":
         return await media.download(cloud, call, resource)
     return present(resource, origin(call))
@@ -108,13 +121,16 @@ def read_page_token(token: str) -> bytes:
 def translate_glob(glob: str) -> tuple[re.Pattern[str], str]:
     """Return a matchGlob pattern as a regular expression, and the literal text that it begins with.
 
-    `**` crosses slashes, `*` and `?` do not; `[a-z]`, `[!a-z]` and `{one,two}` as documented.
+    `**` crosses slashes, `*` and `?` do not; `**/` at the beginning may stand for no folder at all; `[a-z]`, `[!a-z]`
+    and `{one,two}` as documented.
     """
     out, at, depth = "", 0, 0
     while at < len(glob):
         char = glob[at]
         charset = re.compile(r"\[(!?)([^\[\]]+)\]").match(glob, at)
-        if glob.startswith("**", at):
+        if glob.startswith("**/", at) and at == 0:
+            out, at = out + "(?:.*/)?", at + 2
+        elif glob.startswith("**", at):
             out, at = out + ".*", at + 1
         elif char == "*":
             out += "[^/]*"
@@ -142,8 +158,9 @@ def translate_glob(glob: str) -> tuple[re.Pattern[str], str]:
 async def patch(cloud: "Cloud", call: "Call") -> dict:
     """Change the fields that the body names; null removes one. `metadata` is merged key by key."""
     resource, body = find_object(cloud, call), call.body or {}
-    check_conditions(call.params, resource)
+    check_request(call, resource)
     check_supported(cloud, call, body)
+    old = dict(resource)
     for key in WRITABLE & set(body):
         if body[key] is None:
             resource.pop(key, None)
@@ -152,23 +169,30 @@ async def patch(cloud: "Cloud", call: "Call") -> dict:
             resource["metadata"] = {name: value for name, value in merged.items() if value is not None}
         else:
             resource[key] = body[key]
-    resource.setdefault("storageClass", "STANDARD")
-    return present(cloud.storage.change(resource), origin(call))
+    resource.setdefault("storageClass", old["storageClass"])
+    return change(cloud, call, old, resource)
+
+
+def change(cloud: "Cloud", call: "Call", old: dict, new: dict) -> dict:
+    check_metadata(new)
+    check_change(old, new)
+    check_rate(cloud, old["bucket"], old["name"])
+    return present(cloud.storage.change(new), origin(call))
 
 
 async def update(cloud: "Cloud", call: "Call") -> dict:
     """Replace all writable fields by those of the body."""
     resource, body = find_object(cloud, call), call.body or {}
-    check_conditions(call.params, resource)
+    check_request(call, resource)
     check_supported(cloud, call, body)
     fixed = {key: value for key, value in resource.items() if key not in WRITABLE}
     fixed["storageClass"] = resource["storageClass"]
-    return present(cloud.storage.change({**fixed, **written(body)}), origin(call))
+    return change(cloud, call, resource, {**fixed, **written(body)})
 
 
 async def delete(cloud: "Cloud", call: "Call") -> None:
     resource = find_object(cloud, call)
-    check_conditions(call.params, resource)
+    check_request(call, resource)
     cloud.storage.delete(resource)
 
 
@@ -185,7 +209,8 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
             400, "invalid", f"The number of source components provided ({count}) is not in [1, {MAX_SOURCES}]"
         )
     storage = cloud.storage
-    check_conditions(call.params, storage.find(bucket, name))
+    check_request(call, storage.find(bucket, name))
+    check_rate(cloud, bucket, name)
     sources = []
     for item in wanted:
         source = find_object(cloud, call, bucket, item["name"], item.get("generation"))
@@ -199,7 +224,8 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(storage.open_content(source)) for source in sources]
             await asyncio.to_thread(concatenate, files, content)
-        check_conditions(call.params, storage.find(bucket, name))  # again: copying took its time
+        check_request(call, storage.find(bucket, name))  # again: copying took its time
+        check_rate(cloud, bucket, name)
         # Its hashes say nothing: gcloud sends those of the first source in it.
         resource = written_fields(body.get("destination") or {}, sources[0])
     except BaseException:
@@ -222,8 +248,11 @@ def written_fields(body: dict, source: dict) -> dict:
     return {"storageClass": source["storageClass"], **written(fields)}
 
 
-def copy_object(cloud: "Cloud", call: "Call") -> dict:
-    """What copy, rewrite and move share; returns the new object's resource. Takes no time: see `copy`."""
+def copy_object(cloud: "Cloud", call: "Call", is_done: Callable[[dict, dict], bool] = lambda old, new: True) -> dict:
+    """What copy, rewrite and move share; returns the new object's resource. Takes no time: see `copy`.
+
+    Nothing is made unless `is_done` says, of the source and what is to become of it, that all is copied.
+    """
     params, body = call.params, call.body or {}
     source_bucket = params.get("sourceBucket") or params["bucket"]
     bucket, name = params.get("destinationBucket") or params["bucket"], params["destinationObject"]
@@ -232,8 +261,12 @@ def copy_object(cloud: "Cloud", call: "Call") -> dict:
     check_supported(cloud, call, body, bucket)
     source = find_object(cloud, call, source_bucket, params["sourceObject"], params.get("sourceGeneration"))
     check_conditions(params, source, prefix="ifSource")
-    check_conditions(params, cloud.storage.find(bucket, name))
-    return cloud.storage.copy(source, bucket, {**written_fields(body, source), "name": name})
+    check_request(call, cloud.storage.find(bucket, name))
+    new = {**written_fields(body, source), "bucket": bucket, "name": name}
+    if not is_done(source, new):
+        return source
+    check_rate(cloud, bucket, name)
+    return cloud.storage.copy(source, bucket, new)
 
 
 async def copy(cloud: "Cloud", call: "Call") -> dict:
@@ -241,15 +274,40 @@ async def copy(cloud: "Cloud", call: "Call") -> dict:
 
 
 async def rewrite(cloud: "Cloud", call: "Call") -> dict:
-    """Copy in one go: `rewriteToken` is never needed, as within one location of the real service."""
-    resource = copy_object(cloud, call)
-    return {
-        "kind": "storage#rewriteResponse",
-        "totalBytesRewritten": resource["size"],
-        "objectSize": resource["size"],
-        "done": True,
-        "resource": present(resource, origin(call)),
-    }
+    """Copy in one go, but from one location or storage class to another a part at a time, by `rewriteToken`."""
+    params, sent = call.params, call.params.get("rewriteToken")
+    part = params.get("maxBytesRewrittenPerCall", REWRITE_PART)
+    if part < 1 << 20 or part % (1 << 20):
+        raise ApiError(400, "invalid", "maxBytesRewrittenPerCall must be a positive multiple of 1048576.")
+    rewritten, token = 0, ""
+
+    def is_done(old: dict, new: dict) -> bool:
+        nonlocal rewritten, token
+        places = {(cloud.storage.bucket(each["bucket"]) or {}).get("location") for each in (old, new)}
+        whole = len(places) == 1 and old["storageClass"] == new["storageClass"]
+        what = [old["bucket"], old["name"], old["generation"], new["bucket"], new["name"], part]
+        earlier = read_rewrite_token(sent, what) if sent else 0
+        rewritten = int(old["size"]) if whole else min(earlier + part, int(old["size"]))
+        token = base64.urlsafe_b64encode(json.dumps([*what, rewritten]).encode()).decode()
+        return rewritten == int(old["size"])
+
+    resource = copy_object(cloud, call, is_done)
+    size = resource["size"]
+    answer = {"kind": "storage#rewriteResponse", "totalBytesRewritten": str(rewritten), "objectSize": size}
+    if rewritten < int(size):
+        return {**answer, "done": False, "rewriteToken": token}
+    return {**answer, "done": True, "resource": present(resource, origin(call))}
+
+
+def read_rewrite_token(token: str, what: list) -> int:
+    """How many bytes earlier calls copied; 400 for a token that is of another rewrite, or of none."""
+    try:
+        *meant, rewritten = json.loads(base64.urlsafe_b64decode(token))
+    except ValueError:
+        meant, rewritten = [], 0
+    if meant != what:
+        raise ApiError(400, "invalid", "The rewriteToken does not match the request.")
+    return rewritten
 
 
 async def move(cloud: "Cloud", call: "Call") -> dict:

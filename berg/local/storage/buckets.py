@@ -1,22 +1,31 @@
-"""Handlers of the Cloud Storage methods on buckets. What they do not cover stands in storage_api.py."""
+"""Handlers of the Cloud Storage methods on buckets. What they do not cover stands in api.py."""
 
 import re
 from typing import Any
 
 from berg.local.call import Call, Cloud
+from berg.local.compute.checks import check_labels
 from berg.local.errors import ApiError
-from berg.local.storage.checks import check_conditions, check_storage_class, etag, find_bucket, origin
+from berg.local.locations import DUAL_REGIONS, MULTI_REGIONS, REGIONS
+from berg.local.storage.checks import check_acl, check_request, check_storage_class, etag, find_bucket, origin
 from berg.local.storage.state import timestamp
 
-MULTI_REGIONS = {"US", "EU", "ASIA"}
-DUAL_REGIONS = {"NAM4", "EUR4", "EUR5", "EUR7", "EUR8", "ASIA1"}
-REGION = re.compile(r"[A-Z]+-[A-Z]+[0-9]{1,2}")
 SOFT_DELETE_SECONDS = "604800"  # Google's default, a week
 # Set by the server, or fixed when a bucket is made.
 FIXED = {
-    *("kind", "id", "selfLink", "name", "projectNumber", "generation", "metageneration", "location"),
-    *("locationType", "etag", "timeCreated", "updated", "project", "owner"),
+    *("name", "projectNumber", "generation", "metageneration", "location", "locationType", "timeCreated", "updated"),
+    "project",
 }
+KEPT = ("labels", "lifecycle", "cors", "website", "storageClass", "iamConfiguration", "softDeletePolicy", "rpo")
+# Settings that can only be off here, with the field that turns them on; "": any value does.
+OFF = {
+    **{"versioning": "enabled", "billing": "requesterPays", "autoclass": "enabled", "hierarchicalNamespace": "enabled"},
+    **dict.fromkeys(("retentionPolicy", "objectRetention", "defaultEventBasedHold", "encryption", "logging"), ""),
+    **dict.fromkeys(("ipFilter", "customPlacementConfig", "acl", "defaultObjectAcl"), ""),
+}
+# Actions of lifecycle rules, and the conditions that only one of them may have.
+ACTIONS = ("Delete", "SetStorageClass", "AbortIncompleteMultipartUpload")
+ABORT_CONDITIONS = {"age", "matchesPrefix", "matchesSuffix"}
 
 
 async def list_buckets(cloud: "Cloud", call: "Call") -> dict:
@@ -40,6 +49,10 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     body, project = call.body or {}, check_project(cloud, call)
     name = body["name"]
     check_bucket_name(name)
+    check_acl(call.params.get("predefinedAcl"), body.get("iamConfiguration") or {})
+    check_acl(call.params.get("predefinedDefaultObjectAcl"), body.get("iamConfiguration") or {})
+    if call.params.get("enableObjectRetention"):
+        raise ApiError(501, "notImplemented", "The embedded cloud's buckets have no objectRetention")
     owner = cloud.storage.bucket(name)
     if owner and owner["project"] == project:
         raise ApiError(
@@ -77,19 +90,19 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
 
 async def get_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
-    check_conditions(call.params, bucket, reading=True)
+    check_request(call, bucket, reading=True)
     return present_bucket(bucket, origin(call))
 
 
 async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
-    check_conditions(call.params, bucket)
+    check_request(call, bucket)
     return change_bucket(cloud, call, bucket)
 
 
 async def update_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
-    check_conditions(call.params, bucket)
+    check_request(call, bucket)
     fixed = {key: value for key, value in bucket.items() if key in FIXED}
     fixed["iamConfiguration"] = {}
     fixed["storageClass"] = bucket["storageClass"]
@@ -107,7 +120,7 @@ def change_bucket(cloud: "Cloud", call: "Call", bucket: dict) -> dict:
 
 async def delete_bucket(cloud: "Cloud", call: "Call") -> None:
     bucket = find_bucket(cloud, call)
-    check_conditions(call.params, bucket)
+    check_request(call, bucket)
     if not cloud.storage.is_empty(bucket["name"]):
         raise ApiError(409, "conflict", "The bucket you tried to delete is not empty.")
     cloud.storage.delete_bucket(bucket["name"])
@@ -155,6 +168,9 @@ def check_bucket_name(name: str) -> None:
     address = re.fullmatch(r"[0-9]+(\.[0-9]+){3}", name)
     if not fits or address or name.startswith("goog") or "google" in name or "g00gle" in name:
         raise ApiError(400, "invalid", f"Invalid bucket name: '{name}'")
+    if len(parts) > 1:
+        message = "The bucket you tried to create requires domain ownership verification."
+        raise ApiError(403, "forbidden", f"{message} See https://cloud.google.com/storage/docs/naming-buckets")
 
 
 def location_type(location: str) -> str:
@@ -162,28 +178,79 @@ def location_type(location: str) -> str:
         return "multi-region"
     if location in DUAL_REGIONS:
         return "dual-region"
-    if REGION.fullmatch(location):
+    if location.lower() in REGIONS:
         return "region"
     raise ApiError(400, "invalid", "The specified location constraint is not valid.")
 
 
 def merge_bucket(bucket: dict, body: dict) -> None:
-    """Apply a patch to a bucket and fill in what follows from it."""
-    if (body.get("versioning") or {}).get("enabled") or body.get("retentionPolicy"):
-        raise ApiError(501, "notImplemented", "The embedded cloud has no object versions and no retention")
+    """Apply a patch to a bucket and fill in what follows from it; what is not kept is refused or the server's own."""
+    for key, switch in OFF.items():
+        if is_on(body.get(key), switch):
+            raise ApiError(501, "notImplemented", f"The embedded cloud's buckets have no {key}")
     check_storage_class(body)
-    merge(bucket, {key: value for key, value in body.items() if key not in FIXED})
+    merge(bucket, {key: value for key, value in body.items() if key in KEPT or OFF.get(key)})
+    check_labels(bucket.get("labels", {}))
+    check_rules((body.get("lifecycle") or {}).get("rule") or [])
+    check_cors(body.get("cors") or [])
+    if bucket.get("rpo") == "ASYNC_TURBO" and bucket["locationType"] != "dual-region":
+        raise ApiError(400, "invalid", "Turbo replication is only supported for dual-region buckets.")
     access = bucket.setdefault("iamConfiguration", {})
     # Two names for one setting; the newer one wins, unless the request speaks only of the older one.
     asked = body.get("iamConfiguration") or {}
     older = asked.get("bucketPolicyOnly") if "uniformBucketLevelAccess" not in asked else None
     uniform = older or access.get("uniformBucketLevelAccess") or {"enabled": False}
     access["uniformBucketLevelAccess"] = access["bucketPolicyOnly"] = uniform
-    access.setdefault("publicAccessPrevention", "inherited")
+    if access.setdefault("publicAccessPrevention", "inherited") not in ("inherited", "enforced", "unspecified"):
+        raise ApiError(400, "invalid", f"Invalid publicAccessPrevention: {access['publicAccessPrevention']}")
     soft = bucket.setdefault("softDeletePolicy", {"retentionDurationSeconds": SOFT_DELETE_SECONDS})
     soft.setdefault("effectiveTime", bucket["timeCreated"])
     if "retentionDurationSeconds" in soft:  # clients may send an int64 as a number; answers hold text
         soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
+
+
+def is_on(value: Any, switch: str) -> bool:
+    if isinstance(value, dict):
+        return bool(value.get(switch) if switch else any(value.values()))
+    return bool(value)
+
+
+def check_rules(rules: list[dict]) -> None:
+    """Raise 400 for rules that break https://cloud.google.com/storage/docs/lifecycle."""
+    if len(rules) > 100:
+        raise ApiError(400, "invalid", "A lifecycle configuration can have at most 100 rules.")
+    for rule in rules:
+        action, condition = rule.get("action") or {}, rule.get("condition") or {}
+        kind, goal = action.get("type"), action.get("storageClass")
+        classes = [goal] if kind == "SetStorageClass" else []
+        names = [name for key in ("matchesPrefix", "matchesSuffix") for name in condition.get(key) or []]
+        wrong = (
+            (kind not in ACTIONS and f"Invalid action type: {kind}")
+            or (
+                bool(goal) != bool(classes) and "A storage class belongs to the action SetStorageClass, and only there."
+            )
+            or (not condition and "A lifecycle rule needs at least one condition.")
+            or (any(str(value).startswith("-") for value in condition.values()) and "A condition cannot be negative.")
+            or (len(names) > 50 and "A rule can have at most 50 prefixes and suffixes.")
+            or (
+                kind == ACTIONS[2]
+                and set(condition) - ABORT_CONDITIONS
+                and f"{kind} allows {sorted(ABORT_CONDITIONS)}."
+            )
+        )
+        if wrong:
+            raise ApiError(400, "invalid", wrong)
+        for name in [*classes, *(condition.get("matchesStorageClass") or [])]:
+            check_storage_class({"storageClass": name})
+
+
+def check_cors(rules: list[dict]) -> None:
+    for rule in rules:
+        for method in rule.get("method") or []:
+            if method not in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "*"):
+                raise ApiError(400, "invalid", f"Invalid CORS method: {method}")
+        if not rule.get("origin") or int(rule.get("maxAgeSeconds") or 0) < 0:
+            raise ApiError(400, "invalid", "A CORS rule needs origins, and a maxAgeSeconds that is not negative.")
 
 
 def merge(target: dict, patch: dict) -> None:
@@ -191,7 +258,8 @@ def merge(target: dict, patch: dict) -> None:
     for key, value in patch.items():
         if value is None:
             target.pop(key, None)
-        elif isinstance(value, dict) and isinstance(target.get(key), dict):
+        elif isinstance(value, dict):
+            target[key] = dict(target[key]) if isinstance(target.get(key), dict) else {}
             merge(target[key], value)
         else:
             target[key] = value

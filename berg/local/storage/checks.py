@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import re
 from base64 import b64encode
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -20,8 +22,11 @@ STORAGE_CLASSES = {
     *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),  # of old buckets
 }
-MOST_METADATA = 8 << 10  # bytes of names and values
-REFUSED = {"kmsKeyName", "customerEncryption", "temporaryHold", "eventBasedHold", "retention"}
+REFUSED = {"kmsKeyName", "customerEncryption", "temporaryHold", "eventBasedHold", "retention", "acl"}
+KEYS = ("kmsKeyName", "destinationKmsKeyName", "X-Goog-Encryption-", "X-Goog-Copy-Source-Encryption-")
+PRIVATE_ACLS = ("private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead")
+MAX_CUSTOM = 8 << 10  # bytes of all keys and values of an object's custom metadata
+NOT_PUBLIC = "allUsers and allAuthenticatedUsers are not allowed since public access prevention is enforced."
 
 
 def origin(call: "Call") -> str:
@@ -124,6 +129,47 @@ def check_conditions(params: dict[str, Any], current: dict | None, prefix: str =
             raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
 
 
+def check_request(call: "Call", current: dict | None, reading: bool = False) -> None:
+    """The same for all that a request says: its parameters, and the headers If-Match and If-None-Match."""
+    check_conditions(call.params, current, reading=reading)
+    for header in ("If-Match", "If-None-Match"):
+        if header not in call.headers:
+            continue
+        tags = [tag.strip().removeprefix("W/").strip('"') for tag in call.headers[header].split(",")]
+        matches = current is not None and ("*" in tags or etag(current) in tags)
+        if matches != (header == "If-Match"):
+            if reading and matches:
+                raise ApiError(304, "notModified", "Not Modified")
+            raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+
+
+def check_keys(call: "Call") -> None:
+    """Refuse keys of the client's own: content that can be read without them would be no secret."""
+    names = [name for name in (*call.params, *call.headers) if name.lower().startswith(tuple(map(str.lower, KEYS)))]
+    if names:
+        raise ApiError(501, "notImplemented", f"The embedded cloud keeps no encryption keys ({names[0]})")
+
+
+def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
+    """Raise 429 for a second write of one name within a second. Deleting is free here."""
+    if cloud.storage.is_too_soon(bucket, name):
+        raise ApiError(
+            429,
+            "rateLimitExceeded",
+            f"The object {bucket}/{name} exceeded the rate limit for object mutation operations (create, update, and "
+            "delete). Please reduce your request rate. See https://cloud.google.com/storage/docs/gcs429.",
+            domain="usageLimits",
+        )
+
+
+def check_acl(acl: str | None, access: dict) -> None:
+    """Refuse an access list that would open something, `access` being the bucket's iamConfiguration."""
+    if acl and acl not in PRIVATE_ACLS:
+        if access.get("publicAccessPrevention") == "enforced" and acl.startswith(("public", "authenticated")):
+            raise ApiError(412, "conditionNotMet", f"The access controls for {NOT_PUBLIC}")
+        raise ApiError(501, "notImplemented", f"The embedded cloud keeps no access lists ({acl})")
+
+
 def check_name(name: str) -> None:
     """Raise 400 for a name that https://cloud.google.com/storage/docs/objects#naming forbids."""
     try:
@@ -138,9 +184,6 @@ def check_name(name: str) -> None:
 
 def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None = None) -> None:
     """Refuse what would otherwise be dropped in silence."""
-    for key in REFUSED:
-        if body.get(key):
-            raise ApiError(501, "notImplemented", f"The embedded cloud has no {key}")
     check_storage_class(body)
     params = call.params
     bucket = bucket or params.get("bucket") or params.get("destinationBucket", "")
@@ -153,6 +196,13 @@ def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None
             "Cannot insert legacy ACL for an object when uniform bucket-level access is enabled. Read more "
             "at https://cloud.google.com/storage/docs/uniform-bucket-level-access",
         )
+    for key in REFUSED:
+        if body.get(key):
+            raise ApiError(501, "notImplemented", f"The embedded cloud has no {key}")
+    check_acl(params.get("predefinedAcl") or params.get("destinationPredefinedAcl"), access)
+    user_project = params.get("userProject")
+    if user_project and not cloud.project_named(user_project):
+        raise ApiError(400, "invalid", "User project specified in the request is invalid.")
 
 
 def check_storage_class(body: dict) -> None:
@@ -166,10 +216,30 @@ def written(body: dict) -> dict:
     fields = {key: body[key] for key in WRITABLE if body.get(key) is not None}
     if "metadata" in fields:
         fields["metadata"] = {key: value for key, value in fields["metadata"].items() if value is not None}
-        if (size := sum(len((key + value).encode()) for key, value in fields["metadata"].items())) > MOST_METADATA:
-            message = f"The custom metadata has {size} bytes; at most {MOST_METADATA} are allowed."
-            raise ApiError(400, "invalid", message)
+    check_metadata(fields)
     return fields
+
+
+def check_metadata(fields: dict) -> None:
+    """Raise 400 for more custom metadata than an object may have."""
+    pairs = fields.get("metadata", {}).items()
+    if sum(len(text.encode(errors="surrogatepass")) for pair in pairs for text in pair) > MAX_CUSTOM:
+        raise ApiError(400, "invalid", "Your metadata headers exceed the maximum allowed metadata size.")
+
+
+def check_change(old: dict, new: dict) -> None:
+    """Raise 400 for what a change of metadata cannot do: its own class of storage, or an earlier customTime."""
+    if new.get("storageClass", old["storageClass"]) != old["storageClass"]:
+        message = "The storage class of an object can only be changed by rewriting the object."
+        raise ApiError(400, "invalid", message)
+    if "customTime" in old and ("customTime" not in new or moment(new["customTime"]) < moment(old["customTime"])):
+        raise ApiError(400, "invalid", "The customTime of an object cannot be removed or set to an earlier time.")
+
+
+def moment(text: str) -> datetime:
+    """The time of an RFC 3339 text, to the microsecond."""
+    text = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", text.upper())
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def expected_hashes(header: str) -> dict[str, str]:

@@ -3,12 +3,12 @@
 Content streams between socket and disk a block at a time, whatever its size. Disk work on more than one
 block runs in threads, so that other requests are answered meanwhile.
 
-Not covered: decompression of gzip-encoded objects on download, multi-range downloads (the whole object is
-sent, as by Google), customer-supplied encryption keys.
+Not covered: multi-range downloads (the whole object is sent, as by Google).
 """
 
 import asyncio
 import contextlib
+import gzip
 import re
 from collections.abc import AsyncIterator
 from urllib.parse import quote
@@ -25,6 +25,8 @@ from berg.local.storage.checks import (
     check_conditions,
     check_expected_hashes,
     check_name,
+    check_rate,
+    check_request,
     check_supported,
     etag,
     expected_hashes,
@@ -70,7 +72,8 @@ async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
         check_expected_hashes(expected, content)
         # Again, and now for good: another request may have come between.
         find_bucket(cloud, call)
-        check_conditions(call.params, cloud.storage.find(call.params["bucket"], resource["name"]))
+        check_request(call, cloud.storage.find(call.params["bucket"], resource["name"]))
+        check_rate(cloud, call.params["bucket"], resource["name"])
     except BaseException:
         content.discard()
         raise
@@ -98,7 +101,9 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
     bucket, current = cloud.storage.bucket(call.params["bucket"]) or {}, cloud.storage.find(call.params["bucket"], name)
     if bucket and current:
         require(cloud, call, "storage.objects.delete", f"projects/{bucket['project']}/buckets/{bucket['name']}")
-    check_conditions(call.params, current)
+    check_request(call, current)
+    if call.params.get("uploadType") != "resumable":  # which writes at its end
+        check_rate(cloud, call.params["bucket"], name)
     fields = written(metadata)
     if "contentEncoding" in call.params:
         fields["contentEncoding"] = call.params["contentEncoding"]
@@ -237,10 +242,11 @@ def parse_content_range(header: str | None) -> tuple[int | None, int | None, int
     """Return first byte, last byte and total of a Content-Range; None where it has `*` or is missing."""
     if header is None:
         return 0, None, None
-    found = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", header.strip())
-    if not found or (found[1] and int(found[2]) < int(found[1])):
+    found = re.fullmatch(r"bytes (?:(\d+)-(\d+|\*)|\*)/(\d+|\*)", header.strip())
+    if not found or (found[1] and found[2] != "*" and int(found[2]) < int(found[1])):
         raise ApiError(400, "badRequest", "Failed to parse Content-Range header.")
-    first, last = (int(found[1]), int(found[2])) if found[1] else (None, None)
+    first = int(found[1]) if found[1] else None
+    last = int(found[2]) if found[1] and found[2] != "*" else None
     total = None if found[3] == "*" else int(found[3])
     if last is not None and total is not None and last >= total:
         raise ApiError(400, "badRequest", "Failed to parse Content-Range header.")
@@ -268,7 +274,7 @@ async def take_chunk(
             f"which exceeds already uploaded size of {content.size} byte(s).",
         )
     length = last - first + 1 if last is not None else None
-    is_last = header is None or (total is not None and last == total - 1)
+    is_last = last is None or last + 1 == total  # `bytes 5-*/9` brings all of the rest, as Google's Node client does
     body_length = call.request.content_length
     if length is not None and body_length is not None and body_length != length:
         raise ApiError(400, "badRequest", f"Content-Range speaks of {length} bytes, the body has {body_length}")
@@ -281,7 +287,7 @@ async def take_chunk(
             f"{QUANTUM}). The received request contained {length} bytes, which does not meet this "
             "requirement.",
         )
-    end = first + length if length is not None else announced
+    end = first + length if length is not None else total if total is not None else announced
     try:
         # Bytes that are here already are ignored, as documented.
         await receive(call.request.content.iter_any(), content, skip=content.size - first)
@@ -309,6 +315,7 @@ def progress(call: "Call", content: Content) -> web.Response:
 def finish_upload(cloud: "Cloud", call: "Call", id: str, session: dict, content: Content) -> dict:
     """Make the object of a session whose last byte has come."""
     resource, bucket, storage = session["resource"], session["bucket"], cloud.storage
+    check_rate(cloud, bucket, resource["name"])  # the session stays: the client asks again
     expected = {**expected_hashes(call.request.headers.get("X-Goog-Hash", "")), **resource}
     try:
         find_bucket(cloud, call)
@@ -341,6 +348,8 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamResponse:
     """Send an object's content, or the part of it that the Range header asks for."""
     size = int(resource["size"])
+    if is_to_be_unpacked(call, resource):
+        return await unpack(cloud, call, resource)
     try:
         part = parse_range(call.request.headers.get("Range"), size)
     except ApiError as error:
@@ -360,6 +369,33 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
         while length and (data := await asyncio.to_thread(file.read, min(length, BLOCK))):
             await response.write(data)
             length -= len(data)
+        await response.write_eof()
+        return response
+
+
+def is_to_be_unpacked(call: "Call", resource: dict) -> bool:
+    """Whether gzip content goes to a client that takes none: https://cloud.google.com/storage/docs/transcoding."""
+    takes_gzip = "gzip" in call.headers.get("Accept-Encoding", "").lower()
+    verbatim = "no-transform" in resource.get("cacheControl", "")
+    return resource.get("contentEncoding") == "gzip" and not takes_gzip and not verbatim
+
+
+async def unpack(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamResponse:
+    """Send the whole of what gzip content holds; a Range does not count, and the hashes are of what is stored."""
+    with cloud.storage.open_content(resource) as packed:
+        if packed.read(2) != b"\x1f\x8b":
+            raise ApiError(503, "backendError", "The object is not the gzip that its contentEncoding says it is.")
+        packed.seek(0)
+        headers = {**media_headers(resource), "Warning": "214 UploadServer gunzipped", "Vary": "Accept-Encoding"}
+        for name in ("Content-Encoding", "Accept-Ranges"):
+            headers.pop(name, None)
+        headers["X-GUploader-Response-Body-Transformations"] = "gunzipped"
+        response = web.StreamResponse(headers=headers)
+        response.enable_chunked_encoding()
+        await response.prepare(call.request)
+        with gzip.open(packed) as content:
+            while data := await asyncio.to_thread(content.read, BLOCK):
+                await response.write(data)
         await response.write_eof()
         return response
 

@@ -6,8 +6,8 @@ Not covered: policies of single objects and of managed folders.
 from berg.local.call import Call, Cloud
 from berg.local.errors import ApiError
 from berg.local.identity.iam import is_stale
-from berg.local.identity.permissions import allowed
-from berg.local.storage.checks import find_bucket, policy_of
+from berg.local.identity.permissions import PUBLIC, allowed, is_private
+from berg.local.storage.checks import NOT_PUBLIC, find_bucket, policy_of
 
 
 async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
@@ -19,6 +19,9 @@ async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
     bucket, body = find_bucket(cloud, call), call.body or {}
     if is_stale(body.get("etag"), policy_of(cloud, bucket)["etag"]):
         raise ApiError(412, "conditionNotMet", "The policy has changed since it was read: wrong etag")
+    members = {member for binding in body.get("bindings") or [] for member in binding.get("members") or []}
+    if is_private(bucket) and members & PUBLIC:
+        raise ApiError(412, "conditionNotMet", f"The member bindings {NOT_PUBLIC}")
     bindings = cloud.iam.checked(f"projects/{bucket['project']}/buckets/{bucket['name']}", body)
     cloud.storage.set_policy(bucket["name"], {"bindings": bindings, "version": 1})
     return policy_of(cloud, bucket)

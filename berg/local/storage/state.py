@@ -16,6 +16,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import sqlite3
@@ -137,6 +138,8 @@ class Storage:
         (newest,) = self.db.execute("SELECT max(generation) FROM objects").fetchone()
         self.last_generation = newest or 0
         self.arriving: dict[str, Content] = {}  # open upload sessions whose hashes are known
+        self.write_interval = 1.0  # seconds between two writes of one object's name
+        self.last_writes: dict[tuple[str, str], float] = {}
         self._sweep()
 
     def _sweep(self) -> None:
@@ -249,6 +252,15 @@ class Storage:
         original = self.path(source["generation"])
         return self._commit(bucket, {**resource, **kept}, lambda target: os.link(original, target))
 
+    def is_too_soon(self, bucket: str, name: str) -> bool:
+        """Whether an object of this name was written less than `write_interval` ago."""
+        return time.monotonic() - self.last_writes.get((bucket, name), -math.inf) < self.write_interval
+
+    def _note_write(self, bucket: str, name: str) -> None:
+        if len(self.last_writes) > 10_000:
+            self.last_writes = {key: at for key, at in self.last_writes.items() if self.is_too_soon(*key)}
+        self.last_writes[bucket, name] = time.monotonic()
+
     def _commit(self, bucket: str, resource: dict, place: Callable[[Path], Any], upload: str | None = None) -> dict:
         old = self.find(bucket, resource["name"])
         generation = self.next_generation()
@@ -261,6 +273,7 @@ class Storage:
             **dict.fromkeys(("timeCreated", "updated", "timeStorageClassUpdated", "timeFinalized"), moment),
         }
         place(self.path(generation))
+        self._note_write(bucket, resource["name"])
         text = json.dumps(resource)
         with self._transaction():
             self.db.execute(
@@ -281,6 +294,7 @@ class Storage:
             "metageneration": str(int(resource["metageneration"]) + 1),
             "updated": timestamp(int(self.now() * 1e6)),
         }
+        self._note_write(resource["bucket"], resource["name"])
         self.db.execute(
             "UPDATE objects SET resource=? WHERE bucket=? AND name=?",
             (json.dumps(resource), resource["bucket"], resource["name"].encode()),

@@ -100,6 +100,12 @@ def test_the_same_request_id_is_the_same_operation(client):
     assert again.json()["operationType"] == "delete" and again.json()["status"] == "DONE"
 
 
+def test_a_request_id_is_a_uuid(client):
+    for wrong in ("mine", "00000000-0000-0000-0000-000000000000", str(uuid.uuid4()).replace("-", "")):
+        found = error(client.call("POST", f"/zones/{ZONE}/instances", body("once"), requestId=wrong))
+        assert found[:2] == (400, "invalid") and "requestId" in found[2]
+
+
 def test_stop_and_start_keep_the_disk(client):
     client.insert("sleeper", '#!/bin/bash\ncd "${BERG_ROOT:-/root}"; cat kept; echo data > kept; echo end\n')
     client.console_with("sleeper", "startup-script: end")
@@ -250,6 +256,186 @@ def test_project_metadata_reaches_every_machine(client):
 
 def wrong_image(image: str) -> list[dict]:
     return [{"boot": True, "initializeParams": {"sourceImage": image}}]
+
+
+BOOT = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": IMAGE}}
+LOCAL_SSD = {
+    "type": "SCRATCH",
+    "autoDelete": True,
+    "initializeParams": {"diskType": f"zones/{ZONE}/diskTypes/local-ssd"},
+}
+CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def of_type(machine_type: str, **fields) -> dict:
+    return {"machineType": f"zones/{ZONE}/machineTypes/{machine_type}", **fields}
+
+
+def scheduled(**fields) -> dict:
+    return {"scheduling": fields}
+
+
+def reserved(*names: str, **fields) -> dict:
+    key = "compute.googleapis.com/reservation-name"
+    return {
+        "reservationAffinity": {"consumeReservationType": "SPECIFIC_RESERVATION", "key": key, "values": names},
+        **fields,
+    }
+
+
+def boot_disk(**params) -> dict:
+    return {"disks": [{**BOOT, "initializeParams": {"sourceImage": IMAGE, **params}}]}
+
+
+DAY = {"seconds": "86400"}
+# What an insert says -> the status, and words of the message. Each was taken for good once.
+REFUSED = {
+    "no interface": ({"networkInterfaces": []}, 400, "At least one network interface is required."),
+    "two on one network": (
+        {"networkInterfaces": [{}, {}]},
+        400,
+        "Networks must be distinct for NICs attached to a VM.",
+    ),
+    "bare network": ({"networkInterfaces": [{"network": "default"}]}, 400, "The URL is malformed."),
+    "subnetwork elsewhere": (
+        {"networkInterfaces": [{"subnetwork": "regions/us-west1/subnetworks/default"}]},
+        400,
+        "'resource.networkInterfaces[0].subnetwork'",
+    ),
+    "nobody's address": (
+        {"networkInterfaces": [{"accessConfigs": [{"natIP": "34.1.2.3"}]}]},
+        400,
+        "The specified external IP address '34.1.2.3' was not found in region 'us-central1'.",
+    ),
+    "address of no subnetwork": ({"networkInterfaces": [{"networkIP": "10.1.2.3"}]}, 400, "out of range"),
+    "IPv6": ({"networkInterfaces": [{"stackType": "IPV4_IPV6"}]}, 501, "stackType"),
+    "alias range": ({"networkInterfaces": [{"aliasIpRanges": [{"ipCidrRange": "/24"}]}]}, 501, "aliasIpRanges"),
+    "odd custom type": (of_type("n2-custom-3-4096"), 400, "Number of CPUs"),
+    "custom type with too much memory": (of_type("custom-2-20480"), 400, "should be at most 13312MiB"),
+    "custom type of odd memory": (of_type("custom-2-4097"), 400, "multiple of 256MiB"),
+    "huge custom type": (of_type("e2-custom-64-65536"), 400, "at most 32"),
+    "cpu platform": ({"minCpuPlatform": "Intel Ice Lake"}, 400, "'resource.minCpuPlatform'"),
+    "tag": ({"tags": {"items": ["Web_1"]}}, 400, "'resource.tags.items[0]': 'Web_1'. Must be a match of regex"),
+    "policy": ({"resourcePolicies": ["regions/us-central1/resourcePolicies/nightly"]}, 404, "resourcePolicies/nightly"),
+    "seven local ssds on g2": (
+        of_type("g2-standard-4", disks=[BOOT, *[LOCAL_SSD] * 7], **scheduled(onHostMaintenance="TERMINATE")),
+        400,
+        "Invalid number of local SSDs 7",
+    ),
+    "local ssd on e2": (of_type("e2-standard-4", disks=[BOOT, LOCAL_SSD]), 400, "Invalid number of local SSDs 1"),
+    "no boot disk": ({"disks": [{**BOOT, "boot": False}]}, 400, "Boot disk must be the first disk"),
+    "two boot disks": ({"disks": [BOOT, BOOT]}, 400, "Boot disk must be the first disk"),
+    "second disk": ({"disks": [BOOT, {**BOOT, "boot": False}]}, 501, "second persistent disk"),
+    "disk type of another zone": (
+        boot_disk(diskType="zones/us-west1-a/diskTypes/pd-ssd"),
+        400,
+        "The referenced diskType resource cannot be found.",
+    ),
+    "hyperdisk on n1": (
+        boot_disk(diskType="hyperdisk-balanced"),
+        400,
+        "[hyperdisk-balanced] features are not compatible",
+    ),
+    "encrypted disk": ({"disks": [{**BOOT, "diskEncryptionKey": {"rawKey": "x"}}]}, 501, "diskEncryptionKey"),
+    "two accounts": ({"serviceAccounts": [{"email": "default"}] * 2}, 400, "At most one service account"),
+    "bare scope": ({"serviceAccounts": [{"email": "default", "scopes": ["cloud-platform"]}]}, 400, "scopes[0]"),
+    "reservation": (reserved("mine"), 400, "Specified reservations [mine] do not exist."),
+    "hostname": ({"hostname": "one word"}, 400, "'resource.hostname'"),
+    "a good hostname": ({"hostname": "vm.example.com"}, 501, "resource.hostname"),
+    "two ends": (
+        scheduled(maxRunDuration=DAY, terminationTime="2030-01-01T00:00:00Z", instanceTerminationAction="DELETE"),
+        400,
+        "Only one of max run duration and termination time",
+    ),
+    "notice without spot": (scheduled(preemptionNoticeDuration={"seconds": "120"}), 400, "preemptionNoticeDuration"),
+    "odd notice": (
+        scheduled(provisioningModel="SPOT", preemptionNoticeDuration={"seconds": "60"}),
+        400,
+        "Must be 0 or 120 seconds",
+    ),
+    "graceful shutdown": (scheduled(gracefulShutdown={"enabled": True}), 501, "scheduling.gracefulShutdown"),
+    "h100 on demand": (of_type("a3-highgpu-1g", **scheduled(onHostMaintenance="TERMINATE")), 400, "SPOT, FLEX_START"),
+    "flex without end": (
+        of_type("a3-highgpu-1g", **scheduled(provisioningModel="FLEX_START")),
+        400,
+        "max run duration",
+    ),
+    "machine image": ({"sourceMachineImage": "global/machineImages/x"}, 501, "resource.sourceMachineImage"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_inserts_that_are_not_swallowed(client, what):
+    fields, status, words = REFUSED[what]
+    found = error(client.call("POST", f"/zones/{ZONE}/instances", {**body("wrong"), **fields}))
+    assert found[0] == status and words in found[2], found
+    assert client.get("wrong") is None
+
+
+def test_what_is_asked_for_is_shown_again(client):
+    wishes = {
+        "minCpuPlatform": "Intel Skylake",
+        "tags": {"items": ["web"]},
+        "disks": [BOOT, *[{**LOCAL_SSD, "interface": "NVME"}] * 2],
+        "serviceAccounts": [{"email": "default", "scopes": [CLOUD_SCOPE]}],
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+        "networkInterfaces": [{"network": "global/networks/default", "nicType": "GVNIC"}],
+        "scheduling": {"provisioningModel": "SPOT", "preemptionNoticeDuration": {"seconds": "120"}},
+    }
+    shown = client.insert("shown", **wishes)
+    for key in ("minCpuPlatform", "reservationAffinity"):
+        assert shown[key] == wishes[key]
+    assert shown["tags"]["items"] == ["web"] and shown["networkInterfaces"][0]["nicType"] == "GVNIC"
+    assert shown["scheduling"]["preemptionNoticeDuration"] == {"seconds": "120"}
+    assert [(d["type"], d["diskSizeGb"], d["interface"]) for d in shown["disks"][1:]] == [
+        ("SCRATCH", "375", "NVME")
+    ] * 2
+    client.delete("shown")
+    flex = {"provisioningModel": "FLEX_START", "maxRunDuration": DAY, "instanceTerminationAction": "DELETE"}
+    shown = client.insert("hopper", **of_type("a3-highgpu-1g", **scheduled(**flex)))
+    assert len(shown["disks"]) == 3 and shown["networkInterfaces"][0]["nicType"] == "GVNIC"
+
+
+def test_a_protected_machine_is_not_deleted(client):
+    client.insert("guarded", deletionProtection=True)
+    path = f"/zones/{ZONE}/instances/guarded"
+    found = error(client.call("DELETE", path))
+    why = "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'."
+    assert found == (400, "invalidResourceUsage", why)
+    client.wait(client.call("POST", f"{path}/setDeletionProtection", deletionProtection="false"))
+    assert client.get("guarded")["deletionProtection"] is False
+
+
+def test_an_insert_from_a_template(client):
+    properties = {
+        "machineType": "n1-standard-2",
+        "disks": [BOOT],
+        "networkInterfaces": [{}],
+        "labels": {"from": "template"},
+    }
+    client.wait(client.call("POST", "/global/instanceTemplates", {"name": "mould", "properties": properties}))
+    wish = {"name": "cast", "machineType": f"zones/{ZONE}/machineTypes/n1-standard-1"}
+    source = {"sourceInstanceTemplate": "global/instanceTemplates/mould"}
+    client.wait(client.call("POST", f"/zones/{ZONE}/instances", wish, **source))
+    made = client.get("cast")
+    assert made["labels"] == {"from": "template"} and made["machineType"].endswith("/n1-standard-1")
+    client.wait(client.call("DELETE", "/global/instanceTemplates/mould"))
+    found = error(client.call("POST", f"/zones/{ZONE}/instances", {"name": "none"}, **source))
+    assert found[0] == 404 and "instanceTemplates/mould" in found[2]
+
+
+def test_the_image_of_a_running_machine_needs_force(client):
+    client.insert("busy", disks=[BOOT])
+    wish = {"name": "snap", "sourceDisk": f"zones/{ZONE}/disks/busy"}
+    found = error(client.call("POST", "/global/images", wish))
+    assert found[:2] == (400, "resourceInUseByAnotherResource") and "disks/busy' is already being used by" in found[2]
+    client.wait(client.call("POST", "/global/images", wish, forceCreate="true"))
+    client.wait(client.call("DELETE", "/global/images/snap"))
+    client.wait(client.call("POST", f"/zones/{ZONE}/instances/busy/stop"))
+    client.wait(client.call("POST", "/global/images", wish))
+    client.wait(client.call("DELETE", "/global/images/snap"))
+    for wrong, status in (({"name": "a"}, 400), ({"name": "a", "sourceDisk": f"zones/{ZONE}/disks/none"}, 404)):
+        assert error(client.call("POST", "/global/images", wrong))[0] == status
 
 
 WRONG = {
@@ -462,7 +648,10 @@ def test_bulk_insert_is_all_or_nothing_unless_min_count_says_otherwise(client):
         client.control("stockout", {"zone": f"{REGION}-{letter}", "left": 1})
     path = f"/regions/{REGION}/instances/bulkInsert"
     done = client.wait(client.call("POST", path, bulk(count=3, namePattern="part-#")))
-    assert failure(done)["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" and names(client) == {}
+    summary, cause = done["error"]["errors"]
+    assert summary["code"] == "VM_MIN_COUNT_NOT_REACHED" and done["httpErrorStatusCode"] == 503
+    assert summary["message"] == "Requested minimum count of 3 VMs could not be created."
+    assert cause["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" and names(client) == {}
     anywhere = bulk(count=5, minCount=2, namePattern="part-#")
     anywhere["locationPolicy"] = {"targetShape": "ANY"}
     done = client.wait(client.call("POST", path, anywhere))
@@ -475,7 +664,8 @@ def test_bulk_insert_takes_back_what_falls_short(client):
     assert client.session.post(f"{client.url}/_berg/faults", json=fault).ok
     path = f"/zones/{ZONE}/instances/bulkInsert"
     done = client.wait(client.call("POST", path, bulk(count=2, namePattern="back-#")))
-    assert failure(done)["code"] == "INTERNAL_ERROR" and names(client) == {}
+    assert [each["code"] for each in done["error"]["errors"]] == ["VM_MIN_COUNT_NOT_REACHED", "INTERNAL_ERROR"]
+    assert names(client) == {}
 
 
 # --- reading
@@ -645,3 +835,29 @@ def test_gcloud(client, gcloud, tmp_path):
     assert gcloud(*words, "--format", "value(name)").strip() == "debian-12-bookworm-v20251014"
     gcloud("instances", "delete", "g1", "g2", "g3", "--zone", ZONE)
     assert names(client) == {}
+
+
+def test_gcloud_makes_machines_of_other_kinds(client, gcloud):
+    create, where = (
+        ("instances", "create"),
+        ("--zone", ZONE, "--image-family", "debian-12", "--image-project", "debian-cloud"),
+    )
+    gcloud(
+        *create, "k1", *where, "--custom-cpu", "2", "--custom-memory", "4GB", "--tags", "web", "--deletion-protection"
+    )
+    assert client.get("k1")["machineType"].endswith("/custom-2-4096")
+    gcloud("instances", "update", "k1", "--zone", ZONE, "--no-deletion-protection")
+    spot = ("--provisioning-model", "SPOT", "--instance-termination-action", "DELETE", "--max-run-duration", "2h")
+    ssd = ("--local-ssd", "interface=NVME", "--boot-disk-type", "pd-ssd", "--boot-disk-size", "20GB")
+    gcloud(*create, "k2", *where, "--machine-type", "n1-standard-2", *spot, *ssd, "--min-cpu-platform", "Intel Skylake")
+    shown = client.get("k2")
+    assert [disk["type"] for disk in shown["disks"]] == ["PERSISTENT", "SCRATCH"]
+    assert shown["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
+    template = ("--image-family", "debian-12", "--image-project", "debian-cloud", "--machine-type", "n1-standard-1")
+    gcloud("instance-templates", "create", "made", *template)
+    gcloud(*create, "k3", "--zone", ZONE, "--source-instance-template", "made")
+    bulk = ("instances", "bulk", "create", "--name-pattern", "b#", "--count", "2", "--zone", ZONE)
+    gcloud(*bulk, *template)
+    assert {"k1", "k2", "k3", "b1", "b2"} <= names(client).keys()
+    gcloud("instances", "delete", "k1", "k2", "k3", "b1", "b2", "--zone", ZONE)
+    gcloud("instance-templates", "delete", "made")

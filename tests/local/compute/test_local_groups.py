@@ -121,7 +121,10 @@ def named(client, group: str, *names: str) -> dict[str, dict]:
 
 def test_a_template_is_kept_as_it_was_checked(client):
     request_id = str(uuid.uuid4())
-    body = {"name": "gpu", "properties": {"machineType": "n1-standard-8", "disks": [], "scheduling": SPOT}}
+    body = {
+        "name": "gpu",
+        "properties": {"machineType": "n1-standard-8", "scheduling": SPOT, "networkInterfaces": [{}]},
+    }
     body["properties"]["disks"] = [{"initializeParams": {"sourceImage": IMAGE, "diskSizeGb": 200}, "boot": True}]
     body["properties"]["guestAccelerators"] = [{"acceleratorType": "nvidia-tesla-p100", "acceleratorCount": 1}]
     first = client.wait(client.call("POST", TEMPLATES, body, requestId=request_id))
@@ -148,7 +151,8 @@ def test_a_template_is_kept_as_it_was_checked(client):
 )
 def test_a_template_that_no_zone_takes_is_refused(client, properties, message):
     disks = [{"boot": True, "initializeParams": {"sourceImage": IMAGE}}]
-    body = {"name": "bad", "properties": {"machineType": "n1-standard-1", "disks": disks, **properties}}
+    usual = {"machineType": "n1-standard-1", "disks": disks, "networkInterfaces": [{}]}
+    body = {"name": "bad", "properties": {**usual, **properties}}
     status, _, text = error(client.call("POST", TEMPLATES, body))
     assert status == 400 and message in text
 
@@ -308,12 +312,29 @@ def test_a_member_waits_in_its_zone_until_there_is_room(client):
 
 def test_a_member_that_may_change_its_zone_does(client):
     template(client)
-    insert(client, "moving", instanceLifecyclePolicy=ANY_ZONE)
-    named(client, "moving", "nomad")
+    insert(client, "moving", 1, instanceLifecyclePolicy=ANY_ZONE)
+    (name,) = running(client, "moving")
     client.control("stockout", {"zone": A})
-    client.control("instances/nomad/preempt", {"grace": 0})
-    until(lambda: zone_of(running(client, "moving")["nomad"]) == C, "the next zone")
-    assert client.get("nomad", A) is None
+    client.control("instances/moving/preempt", {"grace": 0})
+    until(lambda: zone_of(running(client, "moving")[name]) == C, "the next zone")
+    assert client.get(name, A) is None
+    wish = {"instances": [{"name": "nomad"}]}
+    assert error(client.call("POST", f"{GROUPS}/moving/createInstances", wish))[0] == 400
+
+
+def test_a_member_whose_time_is_over_is_not_made_anew(client):
+    template(client, scheduling={"maxRunDuration": {"seconds": 30}, "instanceTerminationAction": "DELETE"})
+    insert(client, "limited", 1, zones=(C,))
+    ((name, row),) = running(client, "limited").items()
+    os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
+    until(lambda: not control.is_running(client.folder), "the end of the server")
+    path = client.folder / f"compute/instances/{row['id']}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "ends_at": time.time() + 0.5}))
+    control.start(client.folder, options=("--grace", "3"))
+    until(lambda: client.get(name, C) is None, "the end of its time")
+    until(lambda: not members(client, "limited"), "the end of the member")
+    time.sleep(1)  # several times `refill`
+    assert client.call("GET", f"{GROUPS}/limited").json()["targetSize"] == 0 and not members(client, "limited")
 
 
 def test_new_members_take_the_first_zone_with_room(client):
@@ -375,8 +396,8 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
     path = client.folder / f"compute/instances/{before['old']['id']}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "ends_at": time.time()}))  # its hour is over
     start(client.folder, cloud)  # stockouts end with the server
-    until(lambda: members(client, "tough")["old"].get("id") != before["old"]["id"], "the end of its hour")
-    rows = running(client, "tough", 3)
+    until(lambda: "old" not in members(client, "tough"), "the end of its hour, and of the member")
+    rows = running(client, "tough", 2)
     assert rows["kept"]["id"] == before["kept"]["id"] and zone_of(rows["lost"]) == A
     client.wait(operation)
     assert client.call("GET", f"{GROUPS}/dying").status_code == 404 and client.get("straggler", F) is None
@@ -387,7 +408,7 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
 
 def test_gcloud_and_groups(client, gcloud):  # noqa: F811
     template(client, image=LEARNING)
-    insert(client, "drawer", zones=(C, F), instanceLifecyclePolicy=ANY_ZONE)
+    insert(client, "drawer", zones=(C, F))
     groups, region = ("instance-groups", "managed"), ("--region", "us-central1")
     assert gcloud("instance-templates", "list", "--format", "value(name)").split() == ["plain"]
     kind = gcloud("instance-templates", "describe", "plain", "--format", "value(properties.machineType)")

@@ -211,7 +211,11 @@ def test_a_project_and_its_policy(api):
             400,
             f"Role (projects/{PROJECT}/roles/none) does not exist in the resource's hierarchy.",
         ),
-        ({"role": "roles/storage.objectAdmn", "members": []}, 501, "does not know the role"),
+        ({"role": "roles/storage.objectAdmn", "members": []}, 400, "not supported for this resource"),
+        ({"role": "roles/compute.browser", "members": []}, 400, "not supported for this resource"),
+        ({"role": "roles/logging.nonsense", "members": []}, 400, "not supported for this resource"),
+        ({"role": "roles/nonsense.viewer", "members": []}, 400, "not supported for this resource"),
+        ({"role": "roles/compute.networkAdmin", "members": []}, 501, "does not know the role"),
         ({"role": "roles/storage.legacyBucketReader", "members": []}, 400, "not supported for this resource"),
         ({"role": "roles/viewer", "members": [], "condition": {"expression": "true"}}, 501, "conditions"),
     ],
@@ -374,6 +378,10 @@ def test_services_are_listed_and_turned_on(api):
     for id in ids:
         api.ok("POST", f"{SERVICES}/{id}:disable", {})
         assert refusal(api("POST", f"{SERVICES}/{id}:disable", {}))[:2] == (400, "FAILED_PRECONDITION")
+    # An API that is not served here can be turned on all the same, as scripts of projects do.
+    assert "done" not in api.ok("POST", f"{SERVICES}/bigquery.googleapis.com:enable", {})
+    assert api.ok("GET", f"{SERVICES}/bigquery.googleapis.com")["state"] == "ENABLED"
+    api.ok("POST", f"{SERVICES}/bigquery.googleapis.com:disable", {})
     unknown = refusal(api("POST", f"{SERVICES}/teapot.googleapis.com:enable", {}))
     assert unknown == (
         403,
@@ -424,3 +432,45 @@ def test_everything_survives_kill_9(tmp_path):
     assert worker("GET", f"/storage/v1/b/{bucket}/o").status_code == 200
     assert api("GET", SECRETS).status_code == 403
     server.kill()
+
+
+def test_roles_must_fit_what_they_are_given_on(api):
+    email, _ = api.account()
+    bucket, secret = api.bucket(), f"secret-{next(numbers)}"
+    api.ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId=secret)
+    member = [f"serviceAccount:{email}"]
+    roles = {
+        "bucket": ["roles/storage.objectUser", "roles/storage.legacyBucketReader"],
+        "secret": ["roles/secretmanager.secretAccessor"],
+        "account": ["roles/iam.serviceAccountUser"],
+        "project": ["roles/compute.admin", "roles/logging.logWriter", "roles/container.defaultNodeServiceAccount"],
+    }
+    everywhere = {role for fitting in roles.values() for role in fitting}
+    for what, fitting in roles.items():
+        for role in sorted(everywhere):
+            policy = {"bindings": [{"role": role, "members": member}]}
+            if what == "bucket":
+                answer = api("PUT", f"/storage/v1/b/{bucket}/iam", policy)
+            else:
+                base = {"secret": f"{SECRETS}/{secret}", "account": f"{ACCOUNTS}/{email}", "project": RESOURCES}[what]
+                answer = api("POST", f"{base}:setIamPolicy", {"policy": policy})
+            fits = role in fitting or (what == "project" and "legacy" not in role)
+            assert answer.status_code == (200 if fits else 400), (what, role, answer.text)
+            assert fits or f"Role {role} is not supported for this resource." in answer.text
+
+
+def test_the_public_stays_out_where_access_is_prevented(api):
+    _, worker = api.account()
+    bucket = api.bucket()
+    api.upload(bucket, "x", b"x")
+    path = f"/storage/v1/b/{bucket}/o/x"
+    api.bind_bucket("allUsers", "roles/storage.objectViewer", bucket)
+    assert worker("GET", path).status_code == 200
+    enforced = {"iamConfiguration": {"publicAccessPrevention": "enforced"}}
+    api.ok("PATCH", f"/storage/v1/b/{bucket}", enforced)
+    assert worker("GET", path).status_code == 403  # what the policy said before counts no more
+    for member in ("allUsers", "allAuthenticatedUsers"):
+        policy = {"bindings": [{"role": "roles/storage.objectViewer", "members": [member]}]}
+        answer = api("PUT", f"/storage/v1/b/{bucket}/iam", policy)
+        assert answer.status_code == 412 and "public access prevention is enforced" in answer.text
+    assert api.upload(bucket, "y", predefinedAcl="publicRead").status_code == 400  # uniform access has no lists

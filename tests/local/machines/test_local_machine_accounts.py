@@ -162,6 +162,32 @@ def test_firewalls(client):
     assert client.call("GET", "/global/firewalls/iap").status_code == 404
 
 
+TCP = {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sourceRanges": ["10.0.0.0/33"]}, "'resource.sourceRanges[0]': '10.0.0.0/33'. Must be a CIDR address range."),
+        ({"sourceRanges": ["10.0.0.1/8"]}, "Must be a CIDR address range."),
+        ({"sourceRanges": ["anywhere"]}, "Must be a CIDR address range."),
+        ({"allowed": [{"IPProtocol": "quic"}]}, "'resource.allowed[0].IPProtocol': 'quic'"),
+        ({"allowed": [{"IPProtocol": "300"}]}, "'resource.allowed[0].IPProtocol': '300'"),
+        ({"allowed": [{"IPProtocol": "icmp", "ports": ["22"]}]}, "Ports may only be specified for"),
+        ({"denied": [{"IPProtocol": "tcp", "ports": ["22"]}]}, "Exactly one of the fields"),
+        ({"targetTags": ["Web"]}, "'resource.targetTags[0]': 'Web'. Must be a match of regex"),
+        ({"sourceTags": ["a"], "targetServiceAccounts": ["a@b.iam.gserviceaccount.com"]}, "may not be used together"),
+        ({"direction": "EGRESS", "sourceTags": ["a"]}, "'resource.sourceTags'"),
+        ({"priority": 65536}, "Priority must be between"),
+        ({"name": "Bad"}, "Must be a match of regex"),
+    ],
+)
+def test_firewall_rules_that_make_no_sense(client, fields, words):
+    status, _, text = message(client.call("POST", "/global/firewalls", {"name": "odd", **TCP, **fields}))
+    assert status == 400 and words in text, text
+    assert client.call("GET", "/global/firewalls/odd").status_code == 404
+
+
 # --- gcloud
 
 
@@ -193,3 +219,31 @@ def test_gcloud_lists_services_and_firewall_rules(gcloud):
     enabled = gcloud("services", "list", "--enabled", "--format", "value(config.name)").split()
     assert "secretmanager.googleapis.com" in enabled and "tpu.googleapis.com" not in enabled
     assert "default-allow-ssh" in gcloud("compute", "firewall-rules", "list", "--format", "value(name)").split()
+
+
+SCOPED = """#!/bin/bash
+exec 2>&1
+M=http://$GCE_METADATA_HOST/computeMetadata
+FLAVOR="Metadata-Flavor: Google"
+MACHINES=URL/compute/v1/projects/berg-local/zones/ZONE/instances
+token=$(curl -s -H "$FLAVOR" $M/v1/instance/service-accounts/default/token | grep -o 'ya29[^"]*')
+curl -s -o /dev/null -w "buckets %{http_code}\n" -H "Authorization: Bearer $token" "URL/storage/v1/b?project=berg-local"
+curl -s -w "machines %{http_code}\n" -H "Authorization: Bearer $token" $MACHINES
+curl -s -o /dev/null -w "moved %{http_code} %{redirect_url}\n" -H "$FLAVOR" "$M/v1/instance?alt=text"
+curl -s -L -H "$FLAVOR" $M/v1 | tr '\n' ' '
+echo end
+"""
+
+
+def test_scopes_of_a_machine_and_metadata_paths_without_a_slash(client):
+    name = f"scoped-{uuid.uuid4().hex[:8]}"
+    accounts = [{"email": "default", "scopes": ["https://www.googleapis.com/auth/devstorage.read_only"]}]
+    script = SCOPED.replace("URL", client.url).replace("ZONE", ZONE)
+    client.insert(name, script, serviceAccounts=accounts)
+    console = client.console_with(name, "end")
+    assert "buckets 200" in console and "machines 403" in console
+    assert "ACCESS_TOKEN_SCOPE_INSUFFICIENT" in console
+    moved = next(line for line in console.splitlines() if "moved" in line)
+    assert "moved 301" in moved and moved.endswith("/computeMetadata/v1/instance/?alt=text")
+    assert "instance/ project/ universe/ end" in console
+    client.delete(name)

@@ -113,6 +113,8 @@ def test_lists_are_filtered_and_paged(api):
     [
         ({}, 400),
         ({"replication": {"userManaged": {}}}, 400),
+        ({"replication": {"userManaged": {"replicas": [{"location": "mars-west1"}]}}}, 400),
+        ({"replication": {"userManaged": {"replicas": [{"location": "us-east1"}] * 2}}}, 400),
         ({**AUTOMATIC, "labels": {"Bad": "x"}}, 400),
         ({**AUTOMATIC, "ttl": "59s"}, 400),
         ({**AUTOMATIC, "ttl": "an hour"}, 400),

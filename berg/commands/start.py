@@ -1,0 +1,50 @@
+"""What the commands that start machines share: the plan, the launch, and what comes after it."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from berg import config
+from berg.commands.results import exit_code, watch
+from berg.commands.terminal import say
+
+
+def start_machines(wishes, dry_run, quiet, code_of=None):
+    """Show the plan and launch it; returns settings, job and zone, or None after a dry run.
+
+    `code_of` makes of the settings a snapshot that was sent before; without it that is the working tree.
+    """
+    settings = config.load_ready(**wishes.settings)
+    from berg import launch
+    from berg.commands import tables
+
+    plan = launch.prepare(settings, wishes, Path.cwd(), code=code_of and code_of(settings))
+    say(tables.plan(plan))
+    if dry_run:
+        click.echo(json.dumps(launch.preview(plan), indent=2))
+        return None
+    began = time.monotonic()
+    zone = launch.submit(plan, say, tables.sending)
+    if zone:
+        say(f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n")
+    if not quiet:
+        click.echo(plan.job.job_name)
+    return settings, plan.job, zone
+
+
+def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
+    """Say how to go on with a job that was launched, or see it to its end; returns the exit code."""
+    settings, this, zone = launched
+    name, about = this.job_name, {"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}
+    if not (tail or wait):
+        say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n")
+        if as_json:
+            click.echo(json.dumps(about))
+        return 0
+    state = watch(settings, name, quiet=not tail)
+    if as_json and state:
+        click.echo(json.dumps({**asdict(state), **about}))
+    return exit_code(state)

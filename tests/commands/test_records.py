@@ -1,0 +1,196 @@
+"""show, rm, and `@` for the latest job, through the real command line."""
+
+import json
+
+import pytest
+from conftest import Berg, wait_for
+
+from berg import job
+
+
+def run(berg: Berg, name: str, command: str, *options: str) -> None:
+    ran = berg("run", "-g", "0", "-n", name, "--wait", *options, command)
+    assert f"{name} " in ran.stderr, ran.stderr
+
+
+def over(berg: Berg, name: str, results_dir: str, **details) -> None:
+    """Put a job that is over into the bucket, with a file of results."""
+    details = {"user": "tester", "created_at": job.now(), "results_dir": results_dir, "kind": "job", **details}
+    text = job.State(state="SUCCEEDED", exit_code=0, job=details).to_json()
+    berg.bucket.write(f".berg/jobs/{name}_state.json", text, metadata={"state": text})
+    berg.bucket.write(f".berg/jobs/{name}_metadata.json", "{}")
+    berg.bucket.write(f".berg/logs/{name}/{name}.log", f"log of {name}\n")
+    berg.bucket.write(f"berg_results/{results_dir}/{name}.txt", "results")
+
+
+def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
+    (berg.repo / "train.py").write_text("print('edited')\n")
+    run(berg, "first", "echo one; head -c 3000 /dev/zero > $BERG_RESULTS_DIR/m.bin; seq 30; exit 7")
+    shown = berg("show", "@")
+    assert shown.returncode == 0, shown.stderr
+    text = shown.stdout
+    for part in ("first", "FAILED with exit code 7", "exit 7", "M train.py", "3,000  m.bin", "1 uncommitted change"):
+        assert part in text, text
+    assert "  30\n" in text and "  20\n" not in text, "the last lines of the log, and no more"
+    assert "berg log first" in text and "berg rm first" in text and "berg kill" not in text
+    found = json.loads(berg("show", "-", "--json").stdout)
+    assert [word for word, _ in found["history"]] == ["SUBMITTED", "STARTING", "RUNNING", "UPLOADING", "FAILED"]
+    assert [begun for _, begun in found["history"]] == sorted(begun for _, begun in found["history"])
+    assert found["metadata"]["git_changed_files"] == ["M train.py"]
+    assert {"path": "berg_results/first/m.bin", "bytes": 3000} in found["results"]
+    assert berg("log", "@").stdout.splitlines() == berg("log", "first").stdout.splitlines()
+    assert berg("fetch", "@").stdout.strip().endswith("berg_results/first")
+
+    asked = berg("rm", "first", stdin="n\n")
+    assert asked.returncode == 130 and "2 files of results" in asked.stderr
+    assert berg.objects(".berg/jobs/first") != {}
+    assert "first" in (berg.home / "names").read_text() if (berg.home / "names").exists() else True
+    removed = berg("rm", "@", "-y")
+    assert removed.returncode == 0 and "Deleted first" in removed.stderr
+    left = [name for name in berg.objects() if not name.startswith((".berg/repos/", ".berg/dist/"))]
+    assert left == []
+    run(berg, "first", "true")  # the name can be used again
+    assert berg.state("first")["state"] == "SUCCEEDED"
+
+
+def test_show_a_job_that_lives_and_rm_refuses_it(berg):
+    assert berg("run", "-g", "0", "-n", "alive", "echo ready; sleep 100").returncode == 0
+    wait_for(lambda: berg.state("alive")["state"] == "RUNNING", 60, "the command")
+    text = berg("show", "alive").stdout
+    assert "RUNNING in us-central1-" in text and "berg kill alive" in text and "berg rm" not in text
+    refused = berg("rm", "alive", "-y")
+    assert refused.returncode == 1 and "alive is not over (RUNNING). End it first: berg kill alive" in refused.stderr
+    assert berg.objects(".berg/jobs/alive") != {}
+    assert berg("kill", "--now", "@").returncode == 0
+    assert [word for word, _ in berg.state("alive")["history"]][-1] == "KILLED"
+
+
+def test_results_of_other_jobs_stay(berg):
+    over(berg, "a", "shared")
+    over(berg, "b", "shared")
+    over(berg, "c", "shared/inner")
+    over(berg, "d", "outer/of/d")
+    over(berg, "e", "outer")
+    said = berg("rm", "a", "-y").stderr
+    assert "berg_results/shared stays: b has its results there, too" in said
+    assert "berg_results/shared stays" in berg("rm", "b", "-y").stderr, "those of c are inside"
+    assert "berg_results/outer/of/d stays: e" in berg("rm", "d", "-y").stderr
+    kept = set(berg.objects("berg_results/"))
+    assert kept == {
+        f"berg_results/{path}.txt" for path in ("shared/a", "shared/b", "shared/inner/c", "outer/of/d/d", "outer/e")
+    }
+    gone = berg("rm", "c", "e", "-y")
+    assert gone.returncode == 0 and "stays" not in gone.stderr
+    assert sorted(berg.objects("berg_results/")) == ["berg_results/shared/a.txt", "berg_results/shared/b.txt"]
+    assert berg.objects(".berg/jobs/") == {} and berg.objects(".berg/logs/") == {}
+
+
+def test_rm_takes_sweeps_whole_and_patterns(berg):
+    for index in range(3):
+        over(berg, f"grid-{index}", f"grid/{index}", sweep="grid")
+    over(berg, "grid-other", "elsewhere")  # named alike, but no job of the sweep
+    over(berg, "try-1", "t1")
+    over(berg, "try-2", "t2", user="somebody")
+    berg.bucket.write(".berg/sweeps/grid.json", "{}")
+    one = berg("rm", "grid-1", "-y")
+    assert one.returncode == 1 and "a job of the sweep grid, which goes as a whole: berg rm grid" in one.stderr
+    assert "(3 jobs)" in berg("rm", "grid", "-y").stderr
+    assert {name.split("/")[2] for name in berg.objects(".berg/jobs/") if name.endswith("state.json")} == {
+        "grid-other_state.json",
+        "try-1_state.json",
+        "try-2_state.json",
+    }
+    assert berg.objects(".berg/sweeps/") == {} and list(berg.objects(".berg/logs/grid-")) == [
+        ".berg/logs/grid-other/grid-other.log"
+    ]
+    assert berg("rm", "try-*", "-y").returncode == 0
+    assert "try-2" in "".join(berg.objects(".berg/jobs/")) and "try-1" not in "".join(berg.objects(".berg/jobs/"))
+
+
+def test_the_latest_job_is_mine_and_newest(berg):
+    for command in (("show", "@"), ("tail", "-"), ("rm", "@", "-y"), ("kill", "@"), ("ip", "@")):
+        refused = berg(*command)
+        assert refused.returncode == 1 and "your latest job, and you have none yet" in refused.stderr
+    over(berg, "old", "old", created_at="2026-01-01T00:00:00Z")
+    over(berg, "new", "new", created_at="2026-01-02T00:00:00Z")
+    over(berg, "theirs", "theirs", created_at="2026-01-03T00:00:00Z", user="somebody")
+    assert berg("log", "@").stdout == "log of new\n"
+    for index in range(2):
+        over(berg, f"grid-{index}", f"grid/{index}", sweep="grid", created_at="2026-01-04T00:00:00Z")
+    assert berg("log", "@/1").stdout == "log of grid-1\n"
+    berg.bucket.write(".berg/sweeps/grid.json", "{}")
+    assert "grid is a sweep" in berg("log", "@").stderr
+
+
+def test_show_what_is_damaged_or_not_there(berg):
+    over(berg, "odd", "odd")
+    shown = berg("show", "odd")
+    assert shown.returncode == 0 and "cannot be read" in shown.stdout and "log of odd" in shown.stdout
+    assert "no job or machine 'nobody'" in berg("show", "nobody").stderr
+    berg.bucket.write(".berg/jobs/bare_state.json", "{")
+    assert "LOST" in berg("show", "bare").stdout
+    assert berg("rm", "bare", "odd", "-y").returncode == 0
+    assert berg.objects() == {}
+
+
+@pytest.mark.parametrize("times", [3, 100])
+def test_history_fits_the_custom_metadata_of_an_object(times):
+    state = job.State()
+    for _ in range(times):
+        for word in ("STARTING", "INSTALLING", "RUNNING", "UPLOADING", "SUBMITTED"):
+            state.state = word
+            state.to_json()
+            state.to_json()  # a second write of the same state is no change
+    words = [word for word, _ in job.state_from_json(state.to_json()).history]
+    assert len(words) == min(5 * times, job.HISTORY)
+    assert words[-2:] == ["UPLOADING", "SUBMITTED"] and len(state.to_json()) < 2500
+
+
+def test_rerun_takes_the_same_code_and_options(berg):
+    (berg.repo / "train.py").write_text("print('first code')\n")
+    options = ("--disk-gb", "60", "--zone", "us-central1-b", "--env", "WISH=granted", "-c", "2", "-r", "shared")
+    run(berg, "first", 'python train.py; echo "wish $WISH"; echo x > $BERG_RESULTS_DIR/$BERG_JOB', *options)
+    (berg.repo / "train.py").write_text("print('second code')\n")
+    again = berg("rerun", "@", "-n", "again", "--wait", "--json", "--spot", cwd=berg.home)  # no repo around
+    assert again.returncode == 0, again.stderr
+    assert "60 GB disk" in again.stderr and "spot" in again.stderr and "M train.py" in again.stderr
+    assert "It writes to the results of first, too" in again.stderr
+    ended = json.loads(again.stdout)
+    assert (ended["job"], ended["state"], ended["exit_code"]) == ("again", "SUCCEEDED", 0)
+    assert "\nfirst code\nwish granted\n" in berg.log("again")
+    described = {name: json.loads(berg.bucket.read(f".berg/jobs/{name}_metadata.json")) for name in ("first", "again")}
+    assert described["again"]["machine_type"] == "n1-standard-2"
+    for key in ("cmd", "git_commit", "git_snapshot", "snapshot", "git_changed_files", "env", "results_dir"):
+        assert described["again"][key] == described["first"][key], key
+    new = berg("rerun", "first", "-n", "new", "--new-code", "--wait", "-r", "mine")
+    assert new.returncode == 0 and "It writes to" not in new.stderr
+    assert "\nsecond code\nwish granted\n" in berg.log("new")
+    assert sorted(berg.objects("berg_results/shared/")) == [
+        f"berg_results/shared/{name}" for name in ("again", "berg_job_metadata.json", "first")
+    ]
+
+
+def test_rerun_of_what_cannot_run_again(berg):
+    assert "no job or machine 'nobody'" in berg("rerun", "nobody").stderr
+    over(berg, "old", "old")
+    refused = berg("rerun", "old")
+    assert refused.returncode == 1 and "what old was asked for with is not known" in refused.stderr
+    run(berg, "first", "true", "--secret", f"TOKEN={berg.repo / 'train.py'}")
+    (berg.repo / "train.py").unlink()
+    gone = berg("rerun", "first")
+    assert gone.returncode == 1 and "--secret TOKEN: cannot read" in gone.stderr
+    run(berg, "second", "true")
+    for name in berg.objects(".berg/repos/"):
+        berg.bucket.delete(name)
+    lost = berg("rerun", "second")
+    assert lost.returncode == 1 and "is not in the bucket any more" in lost.stderr
+    assert "berg rerun second --new-code" in lost.stderr
+    assert berg.machines() == {} and berg("rerun", "second", "--new-code", "--wait").returncode == 0
+
+
+def test_a_job_of_a_sweep_runs_again_on_its_own(berg):
+    ran = berg("run", "-g", "0", "-n", "grid", "--grid", "lr=1,2", "--parallel", "2", "--wait", "echo lr={lr}")
+    assert ran.returncode == 0, ran.stderr
+    again = berg("rerun", "grid/1", "--wait", "-n", "alone")
+    assert again.returncode == 0, again.stderr
+    assert "\nlr=2\n" in berg.log("alone") and berg.state("alone")["job"].get("sweep") is None

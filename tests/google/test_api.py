@@ -1,0 +1,48 @@
+"""Requests to Compute Engine that the embedded cloud refuses for a while, through the command line."""
+
+import json
+import time
+
+import pytest
+
+MINUTE = 4  # seconds that this file's minutes have
+
+
+@pytest.fixture
+def slow(berg, cloud):
+    """A project that may ask for two aggregated lists a minute, in short minutes."""
+    cloud.call("POST", "/_berg/settings", {"heavy_reads": 2, "minute": MINUTE})
+    yield berg
+    cloud.call("POST", "/_berg/settings", {"heavy_reads": 750, "minute": 60})
+
+
+def test_too_many_requests_in_a_minute_wait_for_the_next(slow, cloud):
+    time.sleep(MINUTE - time.time() % MINUTE)
+    for _ in range(2):
+        assert slow("list", "--json").returncode == 0
+    listed = slow("list", "--json")
+    assert listed.returncode == 0 and json.loads(listed.stdout) == [], listed.stderr
+    log = cloud.call("GET", "/_berg/requests")["requests"]
+    assert 403 in [each["status"] for each in log if each["method"] == "compute.instances.aggregatedList"]
+
+
+def test_the_refusal_is_googles(cloud):
+    cloud.call("POST", "/_berg/settings", {"heavy_reads": 0})
+    try:
+        answer = cloud.session.get(f"{cloud.url}/compute/v1/projects/berg-local/aggregated/instances")
+    finally:
+        cloud.call("POST", "/_berg/settings", {"heavy_reads": 750})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["errors"][0]["reason"]) == (403, "rateLimitExceeded")
+    assert error["errors"][0]["domain"] == "usageLimits"
+    assert error["message"].startswith(
+        "Quota exceeded for quota metric 'Heavy-weight read requests' and limit 'Heavy-weight read requests per minute'"
+    )
+    assert error["details"][0]["reason"] == "RATE_LIMIT_EXCEEDED"
+
+
+def test_who_waits_for_a_machine_asks_its_zone(berg, cloud):
+    ran = berg("run", "-g", "0", "-n", "polled", "--tail", "sleep 5")
+    assert ran.returncode == 0, ran.stderr
+    counts = cloud.call("GET", "/_berg/requests")["counts"]
+    assert counts["compute.instances.list"] >= 2 and counts["compute.instances.aggregatedList"] <= 6, counts

@@ -1,0 +1,168 @@
+"""Objects brought to a folder: whole, in their places, and nothing else touched."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from berg import BergError
+from berg.google.fetch import NoPlace, fetch
+from berg.google.mirror import Mirror
+
+
+@pytest.fixture
+def mirror(bucket, tmp_path):
+    folder = tmp_path / "machine/berg_results"
+    folder.mkdir(parents=True)
+    return Mirror(folder, bucket, "berg_results/", "job/1", own="job", records=".berg/folders/job/")
+
+
+def there(mirror) -> dict[str, bytes]:
+    return {blob.name: mirror.bucket.read(blob.name) for blob in mirror.bucket.list("berg_results/")}
+
+
+def here(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def another(mirror, tmp_path) -> Mirror:
+    """The mirror of the machine that goes on with the job."""
+    folder = tmp_path / "next/berg_results"
+    folder.mkdir(parents=True)
+    return Mirror(folder, mirror.bucket, mirror.prefix, "job/2", mirror.own, mirror.records)
+
+
+def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
+    for name in ("a", "b/c", "empty"):
+        (mirror.folder / name).parent.mkdir(exist_ok=True)
+        (mirror.folder / name).write_text(name * 10 if name != "empty" else "")
+    mirror.sync()
+    target = tmp_path / "here"
+    assert fetch(mirror.bucket, "berg_results/", target) == (3, 3, {})
+    assert (target / "b/c").read_text() == "b/c" * 10
+    assert fetch(mirror.bucket, "berg_results/", target) == (0, 3, {})
+    (target / "a").write_text("scribbled!")
+    (mirror.folder / "b/c").write_text("new")
+    mirror.sync()
+    names = []
+    assert fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (2, 3, {})
+    assert sorted(names) == ["berg_results/a", "berg_results/b/c"]
+    assert (target / "a").read_text() == "a" * 10
+    assert [path.name for path in target.rglob("*.berg-part")] == []
+
+
+def test_fetch_stays_in_its_folder(bucket, tmp_path):
+    bucket.write("berg_results/../../evil", b"x")
+    bucket.write("berg_results/good", b"x")
+    new, total, left = fetch(bucket, "berg_results/", tmp_path / "here")
+    assert (new, total, list(left)) == (1, 1, ["berg_results/../../evil"])
+    assert "outside" in str(left["berg_results/../../evil"])
+    assert not (tmp_path / "evil").exists() and (tmp_path / "here/good").read_bytes() == b"x"
+
+
+def test_names_alike_do_not_meet(bucket, tmp_path):
+    long = "events.out.tfevents." + "x" * 100
+    objects = {f"job/{long}.{number}": os.urandom(300_000) for number in range(24)}
+    objects |= {"job/x": b"x", "job/.x.berg-part": b"a file of its own", f"job/{'n' * 255}": b"as long as names can be"}
+    for name, data in objects.items():
+        bucket.write(name, data)
+    assert fetch(bucket, "job/", tmp_path / "here") == (27, 27, {})
+    assert here(tmp_path / "here") == {name.removeprefix("job/"): data for name, data in objects.items()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here"], "nothing is left beside it"
+
+
+def test_what_has_no_place_is_told_and_the_rest_is_brought(bucket, tmp_path):
+    objects = {"model": b"1", "good": b"2", "long/" + "l" * 256: b"3", "a//b": b"4", "n\0l": b"5", "folder/": b""}
+    for name, data in objects.items():
+        bucket.write(f"job/{name}", data)
+    assert fetch(bucket, "job/", tmp_path / "here")[0] == 2
+    bucket.write("job/model/weights", b"6")
+    new, total, left = fetch(bucket, "job/", tmp_path / "here")
+    assert (new, total) == (0, 2) and here(tmp_path / "here") == {"model": b"1", "good": b"2"}
+    assert sorted(left) == ["job/a//b", "job/long/" + "l" * 256, "job/model/weights", "job/n\0l"]
+    assert {type(why) for why in left.values()} == {NoPlace}
+
+
+def test_one_object_that_cannot_be_read_leaves_the_others(bucket, tmp_path, cloud):
+    for name in "abc":
+        bucket.write(f"job/{name}", name.encode())
+    cloud.fault("storage.objects.get", match="/o/job/b?", status=403, times=None)
+    new, _, left = fetch(bucket, "job/", tmp_path / "here")
+    cloud.call("DELETE", "/_berg/faults")
+    assert (new, list(left)) == (2, ["job/b"]) and here(tmp_path / "here") == {"a": b"a", "c": b"c"}
+
+
+def test_objects_that_change_while_they_are_fetched(bucket, tmp_path, cloud):
+    """As those of a job that runs: what is there when it is asked for is brought."""
+    for name in "ab":
+        bucket.write(f"job/{name}", b"old")
+    cloud.fault("storage.objects.get", match="alt=media", delay=1, times=2)
+    changing = threading.Timer(0.5, lambda: (bucket.write("job/a", b"new"), bucket.delete("job/b")))
+    changing.start()
+    assert fetch(bucket, "job/", tmp_path / "here") == (1, 1, {})
+    changing.join()
+    assert here(tmp_path / "here") == {"a": b"new"}
+
+
+# --- a machine that goes on with a job
+
+
+def test_every_folder_that_the_job_wrote_is_restored(mirror, tmp_path):
+    files = {"job/a": b"1", "job/deep/b": b"2", "elsewhere/run 7/c": b"3", "top": b"4", "elsewhere/ünï/d": b"5"}
+    for name, data in files.items():
+        (mirror.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (mirror.folder / name).write_bytes(data)
+    mirror.finish(print)
+    for name in ("elsewhere/run 7/theirs", "elsewhere/theirs", "other-job/x"):
+        mirror.bucket.write(f"berg_results/{name}", b"another job's")
+    new = another(mirror, tmp_path)
+    assert new.restore() == (5, {}) and here(new.folder) == files
+    assert new.sync() == 0, "what was restored counts as sent"
+    for name in files:
+        (new.folder / name).write_bytes(b"goes on")
+    assert new.finish(print) == {} and {there(mirror)[f"berg_results/{name}"] for name in files} == {b"goes on"}
+
+
+def test_a_later_job_begins_with_what_its_folder_has(mirror, tmp_path):
+    mirror.bucket.write("berg_results/job/log", b"of the first\n")
+    mirror.restore()
+    with (mirror.folder / "job/log").open("ab") as file:
+        file.write(b"of the second\n")
+    assert mirror.finish(print) == {} and there(mirror) == {"berg_results/job/log": b"of the first\nof the second\n"}
+
+
+def test_a_restore_that_is_not_whole_leads_to_no_uploads(mirror, tmp_path, cloud, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    for number in range(20):
+        mirror.bucket.write(f"berg_results/job/{number}", b"good")
+    cloud.fault("storage.objects.get", match="job/7?", status=403, times=2)
+    assert mirror.restore() == (20, {}), "it is tried again"
+    new = another(mirror, tmp_path)
+    cloud.fault("storage.objects.get", match="job/7?", status=403, times=None)
+    with pytest.raises(BergError, match="could not be brought back, and stay in the bucket"):
+        new.restore()
+    cloud.call("DELETE", "/_berg/faults")
+    (new.folder / "job/7").write_bytes(b"anew")
+    assert list(new.finish(print)) == ["job/7"]
+    assert set(there(mirror).values()) == {b"good"}
+
+
+def test_parts_of_a_restore_that_was_killed_are_no_results(mirror):
+    (mirror.folder / ".berg-parts-abcd1234").mkdir()
+    (mirror.folder / ".berg-parts-abcd1234/x").write_bytes(b"half")
+    (mirror.folder / ".x.berg-part").write_bytes(b"a user's")
+    assert mirror.finish(print) == {} and there(mirror) == {"berg_results/.x.berg-part": b"a user's"}
+
+
+def test_after_a_reboot_nothing_is_sent_or_brought_again(mirror):
+    (mirror.folder / "job").mkdir()
+    for name in ("kept", "deleted", "changed"):
+        (mirror.folder / "job" / name).write_bytes(b"x" * 1000)
+    mirror.sync()
+    (mirror.folder / "job/deleted").unlink()
+    (mirror.folder / "job/changed").write_bytes(b"y" * 1001)
+    later = Mirror(mirror.folder, mirror.bucket, mirror.prefix, mirror.writer, mirror.own, mirror.records)
+    later.restore(bring=False)
+    assert later.finish(print) == {} and later.bytes_sent == 1001
+    assert not (mirror.folder / "job/deleted").exists() and there(mirror)["berg_results/job/changed"] == b"y" * 1001
