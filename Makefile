@@ -1,11 +1,13 @@
 # `make demo` runs a real experiment on the embedded cloud; `make test` runs the tests.
 PYTHON ?= python3
 ROUNDS ?= 10
+SEED ?= 1
+MINUTES ?= 2
 REPEATS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test foreign chaos bench lint docs clean
+.PHONY: demo test foreign chaos storm bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -20,6 +22,10 @@ foreign: $(VENV)/test $(VENV)/foreign/gcsfs
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
+
+# Jobs, clusters and sweeps under random faults for MINUTES; a seed that failed can be run again: SEED=17 MINUTES=0.
+storm: $(VENV)/test $(VENV)/wheelhouse
+	SEED=$(SEED) MINUTES=$(MINUTES) $(BIN)/pytest -q -s tests/storm.py
 
 # Berg and its peers in one run; writes docs/benchmarks.md, or its sections of SCRIPTS alone.
 bench: $(VENV)/bench

@@ -197,7 +197,7 @@ def list_(everybody: bool, command: bool, verbose: bool, limit: int, as_json: bo
     from berg import jobs
     from berg.commands import tables
 
-    shown = jobs.newest(jobs.overview(settings, None if everybody else settings.user), limit)
+    shown = jobs.newest(jobs.overview(settings, None if everybody else settings.user, say=say), limit)
     if as_json:
         click.echo(json.dumps([each.to_dict() for each in shown], indent=2))
     elif shown:

@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from berg import BergError
+from berg.checks import check_bounds, check_types, fits
 
 VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
@@ -54,6 +55,7 @@ class Job:
     run_on: str = "first"
     keep_going: bool = False  # a command that fails on one machine leaves the others alone
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
+    patience_seconds: int = 3600  # without progress, after which a machine gives up the upload of the last results
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
     sweep: str = ""  # whose job this is; "": a job on its own
@@ -80,7 +82,7 @@ class Job:
         return {
             "user": self.created_by,
             "created_at": self.created_at,
-            "cmd": self.cmd[:500],
+            "cmd": self.cmd.encode()[:500].decode(errors="ignore"),
             "results_dir": self.results_dir,
             "repo": self.repo_name,
             "commit": self.git_snapshot[:12],
@@ -95,16 +97,20 @@ class Job:
         }
 
 
+SUMMARY: dict[str, Any] = {"machines": int, "kept": bool, "params": dict[str, str], "secrets": int}  # else str
+
+
 def from_json(data: bytes, name: str) -> Job:
     """The job in `data`; raises BergError if it is damaged or written by a newer berg."""
     try:
         values = json.loads(data)
         known = {f.name for f in fields(Job)}
         job = Job(**{key: value for key, value in values.items() if key in known})
-        check_results_dir(job.results_dir)
-        if job.job_name != name or not isinstance(job.cmd, str) or "commit" not in job.snapshot:
+        check_types(job)
+        check_bounds(job)
+        if job.job_name != name or "commit" not in job.snapshot:
             raise ValueError("it does not describe this job")
-    except (ValueError, TypeError, AttributeError, BergError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, BergError) as error:
         raise BergError(f"{metadata_path(name)} is damaged ({error}). Submit the job again: berg run") from None
     if job.version > VERSION:
         raise BergError(f"job {name} was written by berg {job.berg_version}, newer than this one")
@@ -123,6 +129,10 @@ class State:
     failures: int = 0  # attempts that began because the command failed
     ran_seconds: int = 0  # in all attempts together
     ending: str = ""  # while UPLOADING: the final state to come
+    uploading_since: str = ""
+    left_files: int = 0  # while UPLOADING: what is not in the bucket yet
+    left_bytes: int = 0
+    lost: str = ""  # what an attempt could not bring to the bucket, in words
     machine: str = ""
     zone: str = ""
     started_at: str = ""  # of the first attempt
@@ -161,11 +171,18 @@ def cut(text: str, room: int) -> str:
 
 def state_from_json(data: str | bytes) -> State:
     """The state in `data`; raises ValueError if there is none."""
-    values = json.loads(data)
-    if not isinstance(values, dict) or values.get("state") not in (*ACTIVE, *FINAL):
-        raise ValueError("it describes no state of a job")
-    known = {f.name for f in fields(State)}
-    return State(**{key: value for key, value in values.items() if key in known})
+    try:
+        values = json.loads(data)
+        known = {f.name for f in fields(State)}
+        state = State(**{key: value for key, value in values.items() if key in known})
+        check_types(state)
+        if not all(fits(value, SUMMARY.get(key, str)) for key, value in state.job.items()):
+            raise ValueError("its job is odd")
+        if state.state not in (*ACTIVE, *FINAL):
+            raise ValueError(f"{state.state!r} is no state")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it describes no state of a job: {error}") from None
+    return state
 
 
 @dataclass
@@ -267,11 +284,3 @@ def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
         return None
     folder = re.sub(r"(^|/)[^/]+\.(txt|log|jsonl?|csv|tsv|out|pt|pth|npz|npy|png|yaml)$", "", found.group(1).strip("/"))
     return folder or None
-
-
-def check_results_dir(results_dir: str) -> str:
-    """A results dir is a relative path of plain parts; it becomes a folder here, there and in the bucket."""
-    parts = results_dir.split("/")
-    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\x00-\x1f\\*?\[\]#]", results_dir):
-        raise BergError(f"{results_dir!r} cannot be a results dir: give a relative path, such as sweep1/bs_256")
-    return results_dir

@@ -3,6 +3,7 @@
 import contextlib
 import fnmatch
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, places
+from berg import BergError, checks, job, places
 from berg import config as settings
 from berg.config import Config
 from berg.google import api, secret
@@ -20,6 +21,7 @@ from berg.job import Machine
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
+LEFT_STILL = 120  # seconds without progress of an upload, after which `kill` says what would be lost
 BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 GOING = ("STOPPING", *OFF)
@@ -134,6 +136,10 @@ def conclude(
     return replace(state, state="LOST", reason=f"its machine is gone without a final state; it {what}{until}")
 
 
+def silent(text: str) -> None:
+    pass
+
+
 def last_words(config: Config, machine: Machine) -> str:
     """The last lines of a machine's startup script if that has ended, "" if it runs or has yet to begin."""
     output = places.of(machine.place).console(config, machine)
@@ -142,13 +148,22 @@ def last_words(config: Config, machine: Machine) -> str:
     return " | ".join(STARTUP_LINE.findall(output)[-4:]) or "…" if output.rfind(ended) > began else ""
 
 
-def overview(config: Config, user: str | None, prefix: str = "") -> list[Entry]:
-    """All jobs and machines of a user (None: everybody's), the newest first; with a prefix, only jobs named so."""
+def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[str], None] = silent) -> list[Entry]:
+    """All jobs and machines of a user (None: everybody's), the newest first; with a prefix, only jobs named so.
+
+    Without the bucket the machines alone, which `say` hears.
+    """
+    from google.api_core import exceptions
+
     bucket = Bucket(config)
     _ = config.session
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(places.machines, config)
-        blobs = list(bucket.list(f".berg/jobs/{prefix}", "name,metadata,updated,generation", "**_state.json"))
+        try:
+            blobs = list(bucket.list(f".berg/jobs/{prefix}", "name,metadata,updated,generation", "**_state.json"))
+        except exceptions.NotFound:
+            say(f"bucket {config.bucket!r} does not exist, and with it no job; these are the machines alone")
+            blobs = []
         owned: dict[str, list[Machine]] = {}
         for machine in listed.result():
             owned.setdefault(owner(machine), []).append(machine)
@@ -311,16 +326,23 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
         except Exception:
             if not now:  # else its worker merely does not know whose doing it is
                 raise
-        asked = time.monotonic()
-        patience, said = asked + KILL_PATIENCE, False
+        asked = moved = time.monotonic()
+        left, told, spoke = "", "", -math.inf
         while not now and found.machine and found.state and not found.state.final:
             if found.state.state == "UPLOADING":
-                # It stopped the command and saves the results; that takes as long as it takes.
-                patience = time.monotonic() + KILL_PATIENCE
-                if not said and time.monotonic() > asked + 3:
-                    said = True
-                    say(f"{name} is uploading its results (Ctrl-C leaves it to finish alone)")
-            if time.monotonic() > patience:
+                moment, before = time.monotonic(), left
+                left = f"{found.state.left_files:,} files, {found.state.left_bytes:,} bytes are left"
+                moved = moment if left != before else moved
+                if moment - moved > LEFT_STILL:
+                    raise BergError(
+                        f"{name} uploads its results since {found.state.uploading_since}, but nothing has moved for "
+                        f"{moment - moved:.0f} s: {left}. {found.state.reason}\nIt goes on trying alone. To end it "
+                        f"without them: berg kill --now {name}"
+                    )
+                if moment - asked > 3 and moment - spoke > 30 and left != told:
+                    spoke, told = moment, left
+                    say(f"{name} uploads its results since {found.state.uploading_since}: {left} (Ctrl-C leaves it)")
+            elif time.monotonic() > asked + KILL_PATIENCE:
                 say(f"{name} did not answer; deleting its machine")
                 break
             time.sleep(0.5)
@@ -329,22 +351,41 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
         save_console(config, name, machine)
     if not found.sweep or now:  # else its machine takes the next job
         found.place.delete(config, name, found.machines, found.group)
-    if found.state and not found.state.final and found.state.job.get("secrets") and not found.sweep:
-        secret.delete(config, name)
+    forget_secrets(config, found)
     while found.state and not found.state.final:
         ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
         text = ended.to_json()
         try:
             Bucket(config).write(job.state_path(name), text, found.generation, metadata={"state": text})
+            forget_secrets(config, replace(found, state=ended))
             return "KILLED"
         except Changed:  # its worker wrote a last word meanwhile
             found = find(config, name)
     return found.state.state if found.state else ""
 
 
+def forget_secrets(config: Config, found: Entry) -> None:
+    """Delete the secrets of a job that is killed, or of its sweep with the last of its jobs."""
+    if not found.state or not found.state.job.get("secrets"):
+        return
+    if not found.sweep:
+        secret.delete(config, found.name)
+    elif found.state.final:
+        entries = [each for each in overview(config, None, f"{found.sweep}-") if each.sweep == found.sweep]
+        if all(each.name == found.name or (each.state and each.state.final) for each in entries):
+            secret.delete(config, found.sweep)
+
+
 def save_console(config: Config, name: str, machine: Machine) -> None:
     """Keep what a machine wrote to its serial console, which goes with it, if its worker wrote no log."""
+    from google.api_core import exceptions
+
     bucket = Bucket(config)
+    with contextlib.suppress(exceptions.NotFound):  # no bucket to keep it in
+        save_output(config, bucket, name, machine)
+
+
+def save_output(config: Config, bucket: Bucket, name: str, machine: Machine) -> None:
     if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
         with contextlib.suppress(Changed):
             bucket.write(f"{job.log_prefix(name)}{machine.name}.log", output, generation=0)
@@ -455,7 +496,7 @@ def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
             raise BergError(f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER")
         return f"berg_results/{state.job['results_dir']}/", name
     folder = name.removeprefix(f"gs://{config.bucket}/").removeprefix("/root/").removeprefix("berg_results/")
-    return f"berg_results/{job.check_results_dir(folder.strip('/'))}/", None
+    return f"berg_results/{checks.check_results_dir(folder.strip('/'))}/", None
 
 
 def names_file() -> Path:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, job, places, ssh
+from berg import BergError, __version__, checks, job, places, ssh
 from berg.code import dist, snapshot
 from berg.config import Config
 from berg.google import accelerators, api, offers, secret
@@ -45,14 +45,14 @@ def prepare(
     name = job.check_name(wishes.name or job.new_name(root.name))
     job.check_name(job.machine_names(name, wishes.num_machines)[-1])
     guessed = wishes.results_dir or job.sketchy_guess_at_results_dir_from_cmd(cmd or "") or name
-    results = job.check_results_dir(guessed.removeprefix("/root/berg_results/"))
+    results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, config.default_image, config.default_image_project)
         zones = pool.submit(offers.zones_with, config, shape, config.zones)
-        checks = [pool.submit(check_bucket, config), pool.submit(check_free, config, name)]
+        free = [pool.submit(check_bucket, config), pool.submit(check_free, config, name)]
         taken = code or snapshot.take(root)
-        for check in checks:
+        for check in free:
             check.result()
         planned_zones = zones.result()
         quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
@@ -97,6 +97,7 @@ def prepare(
         created_by=config.user,
         berg_version=__version__,
     )
+    checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
     about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)

@@ -1,15 +1,16 @@
-"""What was left behind: machines and groups that no live job owns, disks that no machine has, unused templates.
+"""What was left behind: machines, groups and secrets that no live job owns, disks that no machine has, templates.
 
 Every machine deletes itself, and Google deletes it at its time limit; this is for what went wrong all the
 same, and for who does not want to wait for the limit.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from berg import jobs, places
 from berg.config import Config
-from berg.google import api
+from berg.google import api, secret
 from berg.job import Machine, Thing
 
 SETTLED = 300  # seconds after a job's end, or a thing's creation, in which things may still be under way
@@ -38,31 +39,37 @@ class Leftover:
         return {**details, "created_at": self.what.created_at, "why": self.why}
 
 
-def find(config: Config, user: str | None) -> list[Leftover]:
-    """What a user (None: everybody) left behind; machines that were to be kept are not among it."""
+def find(config: Config, user: str | None, say: Callable[[str], None] = jobs.silent) -> list[Leftover]:
+    """What a user (None: everybody) left behind; machines that were to be kept are not among it.
+
+    `say` hears what may still be under way.
+    """
     _ = config.session
     with ThreadPoolExecutor() as pool:
         listed = pool.map(lambda place: place.things(config), places.PLACES.values())
-        entries = jobs.overview(config, None)
+        secrets = pool.submit(secret.find, config)
+        entries = jobs.overview(config, None, say=say)
     mine = [entry for entry in entries if user in (None, entry.user)]
     whys = {entry.name: why for entry in mine if (why := why_left(config, entry))}
     machines = [
-        Leftover(machine, whys[entry.name])
-        for entry in mine
-        if entry.name in whys
-        for machine in entry.machines
-        if machine.status == "TERMINATED" or settled(config, machine)
+        Leftover(machine, whys[entry.name]) for entry in mine if entry.name in whys for machine in entry.machines
     ]
     machines += idle_crews(config, mine)
-    known = {entry.name for entry in entries}
+    busy = {entry.sweep for entry in entries if not why_left(config, entry)}
+    whys |= {entry.sweep: "its sweep is over" for entry in mine if entry.sweep and entry.sweep not in busy}
+    known = {name for entry in entries for name in (entry.name, entry.sweep)}
     things = [
         Leftover(thing, why)
-        for found in listed
+        for found in [*listed, secrets.result()]
         for thing in found
         if (why := thing.why or whys.get(thing.name) or ("" if thing.name in known else "no job owns it"))
         and (not thing.user or user in (None, thing.user))
-        and settled(config, thing)
     ]
+    young = [each for each in machines + things if not settled(config, each.what)]
+    for each in young:
+        say(f"{each.kind} {each.name} ({each.why}) may still be under way: look again in {SETTLED // 60} minutes")
+    machines = [each for each in machines if each not in young]
+    things = [each for each in things if each not in young]
     groups = {each.name for each in things if each.kind == "group"}
     # Machines of a group go with it.
     machines = [each for each in machines if not (isinstance(each.what, Machine) and jobs.owner(each.what) in groups)]
@@ -75,13 +82,21 @@ def is_last(leftover: Leftover) -> bool:
 
 
 def idle_crews(config: Config, entries: list[jobs.Entry]) -> list[Leftover]:
-    """Machines of sweeps all of whose jobs have been over for a while."""
+    """Machines of sweeps all of whose jobs have been over for a while, and those that are stopped."""
     busy = {entry.sweep for entry in entries if entry.sweep and not why_left(config, entry)}
-    crews = {entry.sweep: entry.crew for entry in entries if entry.sweep and entry.sweep not in busy}
-    return [Leftover(machine, "its sweep is over") for crew in crews.values() for machine in crew]
+    crews = {entry.sweep: entry.crew for entry in entries if entry.sweep}
+    return [
+        Leftover(machine, "it is stopped; its sweep goes on" if name in busy else "its sweep is over")
+        for name, crew in crews.items()
+        for machine in crew
+        if name not in busy or machine.status == "TERMINATED"
+    ]
 
 
 def settled(config: Config, what: Machine | Thing) -> bool:
+    """Whether nothing more can be under way that made it."""
+    if isinstance(what, Machine) and what.status == "TERMINATED":
+        return True
     return api.age_seconds(config, what.created_at) > SETTLED
 
 
@@ -104,7 +119,9 @@ def delete(config: Config, leftovers: list[Leftover]) -> None:
     def remove(leftover: Leftover) -> None:
         what = leftover.what
         place = places.of(what.place)
-        if isinstance(what, Thing):
+        if leftover.kind == "secret":
+            secret.delete(config, what.name)
+        elif isinstance(what, Thing):
             place.remove(config, what)
         else:
             jobs.save_console(config, what.name, what)

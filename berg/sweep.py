@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, jobs, launch, places
+from berg import BergError, checks, job, jobs, launch, places
 from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
@@ -105,14 +105,16 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
             raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
         seen[results] = index
         found.append(
-            replace(
-                plan.job,
-                job_name=f"{sweep}-{index:0{width}}",
-                cmd=command,
-                results_dir=job.check_results_dir(results),
-                gcs_results_dir=f"gs://{plan.config.bucket}/berg_results/{results}",
-                sweep=sweep,
-                params=values,
+            checks.check_size(
+                replace(
+                    plan.job,
+                    job_name=f"{sweep}-{index:0{width}}",
+                    cmd=command,
+                    results_dir=checks.check_results_dir(results),
+                    gcs_results_dir=f"gs://{plan.config.bucket}/berg_results/{results}",
+                    sweep=sweep,
+                    params=values,
+                )
             )
         )
     return found

@@ -7,6 +7,7 @@ from berg.machine import libraries  # noqa: F401 - first: it makes what comes ne
 
 # isort: split
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -21,14 +22,16 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import mirror, secret
-from berg.machine import boot, cluster, crew, idle
+from berg.machine import boot, cluster, crew, idle, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
+    LAST_WORD,
     MAINTAINED,
     PREEMPTED,
     SHUT_DOWN,
     Attempt,
+    Damaged,
     Ended,
     NoJob,
     Stopped,
@@ -37,6 +40,8 @@ from berg.machine.process import RESULTS, end_group, full_disk, is_alone, judge
 from berg.machine.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
 
 ROOT = boot.ROOT
+ELSEWHERE = "; the job begins anew where there is capacity"
+MOST_LOST = 500  # characters of a state for what was not kept
 
 
 def run(attempt: Attempt) -> None:
@@ -84,10 +89,7 @@ def begin(attempt: Attempt) -> None:
     if not attempt.sweep:  # else it was taken already
         attempt.claim()
     attempt.mirror_log()
-    data = attempt.bucket.read(job.metadata_path(attempt.name))
-    if data is None:
-        raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
-    attempt.member.job = job.from_json(data, attempt.name)
+    saving.read_job(attempt)
     names = job.machine_names(attempt.name, attempt.job.num_machines)
     if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
@@ -196,8 +198,20 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     reason += full_disk() if state == "FAILED" else ""
     attempt.stop_mirrors()
     in_cluster = attempt.job.num_machines > 1
+    uploading = {"state": "UPLOADING", "ending": state, "exit_code": code, "reason": reason}
     try:
-        attempt.insist(lambda: conclude(attempt, state, reason, code))
+        if not attempt.machine_goes:  # else every second is for the results
+            attempt.insist(lambda: attempt.write_state(**uploading, uploading_since=job.now()), saving.UNREACHABLE)
+        if not attempt.leads and state != "ENDED":
+            attempt.insist(lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1)
+        left, is_whole = saving.save(attempt, reason)
+        for path, why in left.items():
+            attempt.say(f"Not in the bucket: {path}: {why}")
+        if not is_whole and state == "SUCCEEDED" and not attempt.begins_anew():
+            state = "FAILED"
+        lost = mirror.tell(left)
+        seconds = LAST_WORD if attempt.machine_goes else saving.UNREACHABLE
+        attempt.insist(lambda: conclude(attempt, state, reason, code, lost), seconds)
     except Ended as error:
         leave(attempt, str(error))
         return
@@ -205,7 +219,7 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
         attempt.clear()
     elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
         if in_cluster and attempt.leads:
-            attempt.insist(lambda: cluster.delete_others(attempt.member))
+            attempt.insist(lambda: cluster.delete_others(attempt.member), saving.UNREACHABLE)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
         attempt.machine.insist_on_deletion()
     elif attempt.state.state == "SUBMITTED" and attempt.outcome == PREEMPTED:
@@ -213,58 +227,46 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
             attempt.machine.delete(alone=True)
 
 
-def conclude(attempt: Attempt, state: str, reason: str, code: int | None) -> None:
-    """Bring the last results and the log to the bucket, and only then write how the job ended."""
+def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: str) -> None:
+    """Write how the job ended, once its last results are in the bucket, or given up."""
     in_cluster = attempt.job.num_machines > 1
-    attempt.write_state(state="UPLOADING", ending=state, exit_code=code, reason=reason)
-    if not attempt.leads and state != "ENDED":
-        cluster.announce(attempt.member, phase="FAILED", reason=reason)
-    seconds = attempt.gone_at - time.monotonic()
-    with ThreadPoolExecutor() as pool:
-        pool.submit(attempt.log.finish, boot.console, seconds)
-        left = attempt.results.finish(lambda trouble: attempt.tell_trouble(reason, trouble), seconds)
-    for path, why in left.items():
-        attempt.say(f"Not in the bucket: {path}: {why}")
-    reason = "; ".join(filter(None, [reason, mirror.tell(left)]))
     again = attempt.begins_anew()
+    if in_cluster:
+        cluster.announce(attempt.member, uploaded="yes", lost=lost)
+        if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
+            state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
+        if attempt.leads:
+            missing = cluster.wait_for_uploads(attempt.member, functools.partial(saving.tell_left, attempt))
+            missing = [text for text in missing if text not in reason]
+            state = "FAILED" if missing and state == "SUCCEEDED" else state
+            lost = "; ".join(filter(None, [lost, *missing]))
+    lost = "; ".join(dict.fromkeys(filter(None, [attempt.state.lost, lost])))[:MOST_LOST]
+    reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
     if attempt.leads:
         how = "begins anew on another machine" if again else state
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
-    attempt.log.finish(boot.console, attempt.gone_at - time.monotonic())
-    if in_cluster:
-        cluster.announce(attempt.member, uploaded="yes", lost=mirror.tell(left))
-        if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
-            absence = cluster.absence(attempt.member, cluster.first_machine(attempt.member))
-            state, reason = "FAILED", "; ".join(filter(None, [absence, mirror.tell(left)]))
-        if attempt.leads:
-            missing = [text for text in cluster.wait_for_uploads(attempt.member) if text not in reason]
-            if missing:
-                state = "FAILED" if state == "SUCCEEDED" else state
-                reason = "; ".join(filter(None, [reason, *missing]))
+    if not saving.send_log(attempt):
+        reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
     until = attempt.results.synced_until
+    about = {"exit_code": code, "synced_until": until, "lost": lost, "left_files": 0, "left_bytes": 0}
     if again:
         maintained = attempt.outcome == MAINTAINED  # this machine comes back, and that is none of the restarts it has
-        reason += (
-            "; it comes back, and the job begins anew"
-            if maintained
-            else "; the job begins anew where there is capacity"
-        )
+        reason += "; it comes back, and the job begins anew" if maintained else ELSEWHERE
         attempt.state.restarts -= maintained
-        attempt.write_state(state="SUBMITTED", ending="", exit_code=None, reason=reason, synced_until=until)
+        attempt.write_state(**{**about, "exit_code": None}, state="SUBMITTED", ending="", reason=reason)
     else:
         if attempt.leads and attempt.job.secrets and not attempt.sweep:
-            secret.delete(attempt.bucket.config, attempt.name)
-        attempt.write_state(state=state, ending="", reason=reason, finished_at=job.now(), synced_until=until)
+            attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
+        attempt.write_state(**about, state=state, ending="", reason=reason, finished_at=job.now())
 
 
 def leave(attempt: Attempt, why: str) -> None:
-    """Stop without a word in the state: it belongs to somebody else. What was written is saved all the same."""
+    """Stop without a word in the state: it is somebody else's, or none. What was written is saved all the same."""
     attempt.say(why)
     attempt.end_process()
     attempt.stop_mirrors()
-    if attempt.read_state().final:  # else another worker has the job, and its results
-        attempt.results.finish(attempt.say, attempt.gone_at - time.monotonic())
-        attempt.log.finish(boot.console, attempt.gone_at - time.monotonic())
+    with contextlib.suppress(Exception):
+        saving.save_alone(attempt, why)
     if not attempt.sweep:
         attempt.machine.insist_on_deletion()
 
@@ -292,13 +294,17 @@ def run_(name: str) -> None:
 
 def attempt_at(name: str, sweep: str = "") -> Attempt:
     """The attempt that this machine makes; a machine without a job deletes itself and exits."""
+    attempt = Attempt(name, sweep)
     try:
-        return Attempt(name, sweep)
-    except NoJob as error:
-        machine = boot.Machine()
-        machine.say(error.message)
-        machine.insist_on_deletion()
+        attempt.learn()
+    except (NoJob, Damaged) as error:
+        if isinstance(error, Damaged) or attempt.marker.exists():
+            leave(attempt, error.message)
+        else:
+            attempt.say(error.message)
+            attempt.machine.insist_on_deletion()
         sys.exit()
+    return attempt
 
 
 def check_alone() -> None:
@@ -324,12 +330,15 @@ def sweep(name: str) -> None:
 @click.argument("sweep", default="")
 def salvage(name: str, reason: str, sweep: str) -> None:
     """Save the results of JOB after its worker died, and record why it failed."""
-    attempt = attempt_at(name, sweep)
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
+    attempt = attempt_at(name, sweep)
     if not attempt.state.final:
         with contextlib.suppress(BergError):
-            attempt.member.job = job.from_json(attempt.bucket.read(job.metadata_path(name)) or b"", name)
+            saving.read_job(attempt)
+            attempt.member.node = cluster.describe(attempt.machine, attempt.job)
+        if attempt.job.num_machines > 1:
+            attempt.start_thread(cluster.beat, attempt.member)
         ending = attempt.state.ending  # it had seen the command end
         finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
     elif not sweep:

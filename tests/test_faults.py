@@ -25,7 +25,7 @@ import pytest
 from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
-from berg import reap
+from berg import BergError, jobs, reap
 from berg.google import groups
 from berg.local import control
 
@@ -278,6 +278,91 @@ def test_disk_full(trial):
     assert "disk is full" in trial.check("FAILED")["reason"]
 
 
+@pytest.mark.parametrize("what", ["garbage", "an odd state", "nothing"])
+@fault("the state is overwritten or deleted while the job runs", "1 2 3")
+def test_state_is_damaged(trial, what):
+    path = f".berg/jobs/{trial.name}_state.json"
+    trial.run(trial.command(2000, 0.1))
+    trial.until("wrote 3 ")
+    if what == "nothing":
+        trial.berg.bucket.delete(path)
+    else:
+        odd = json.dumps({"state": "RUNNING", "job": [], "restarts": "many"})
+        trial.berg.bucket.write(path, "{", metadata={} if what == "garbage" else {"state": odd})
+    wait_for(lambda: not trial.leaked(), 100, "the end of the machine")
+    lost = trial.lost()
+    trial.record("lost", len(lost))
+    trial.record("leaked", 0)
+    assert lost == []
+    if what == "nothing":
+        assert not trial.berg.bucket.exists(path)
+    else:
+        state = trial.state()
+        assert state["state"] == "FAILED" and "was overwritten with what is no state" in state["reason"], state
+
+
+@fault("the state is overwritten before the machine is there", "1")
+def test_state_is_damaged_from_the_beginning(trial):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 2})
+    laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
+    wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
+    trial.berg.bucket.write(f".berg/jobs/{trial.name}_state.json", "null", metadata={"state": "null"})
+    laptop.communicate()
+    trial.record("lost", 0)
+    wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
+    trial.record("leaked", 0)
+    assert "was overwritten" in trial.state()["reason"]
+
+
+ODD_JOBS = {"no machines": {"num_machines": 0}, "a NUL": {"env": {"A": "x\0"}}, "no command": {"cmd": ""}}
+
+
+@pytest.mark.parametrize("odd", ODD_JOBS)
+@fault("odd metadata of a job", "1 4")
+def test_odd_metadata(trial, odd):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 2})
+    laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
+    wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
+    path = f".berg/jobs/{trial.name}_metadata.json"
+    values = json.loads(trial.berg.bucket.read(path))
+    trial.berg.bucket.write(path, json.dumps({**values, **ODD_JOBS[odd]}))
+    laptop.communicate()
+    assert "is damaged" in trial.check("FAILED", 0)["reason"]
+
+
+@fault("an upload stalls when Google takes the machine", "1 2 3 6")
+def test_stalled_upload_at_the_notice(trial):
+    """What else the command saves in those seconds arrives, and what did not is named."""
+    trap = 'trap "echo told; echo late >$BERG_RESULTS_DIR/late; exit 0" TERM; '
+    stall = "head -c 1000 /dev/zero >$BERG_RESULTS_DIR/stalls; echo; echo ready; sleep 100 & wait"
+    trial.run(f"if [ $BERG_ATTEMPT = 2 ]; then exit 0; fi; {trap}{stall}", "--spot")
+    trial.fault("storage.objects.insert", match=f"{trial.name}/stalls", delay=45, times=None)
+    trial.until("\nready\n")
+    time.sleep(trial.dice.uniform(0, 12))
+    trial.power("preempt", grace=30)
+    wait_for(lambda: trial.berg.state(trial.name)["attempt"] == 2, 90, "the second attempt")
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    state = trial.check("SUCCEEDED", 0)
+    assert "stalls" in state["lost"] and "stalls" in state["reason"], state
+    assert trial.berg.objects(f"berg_results/{trial.name}/late").popitem()[1] == b"late\n"
+    assert "\ntold\n" in trial.log()
+    listed = trial.berg("list").stdout
+    assert "1 file is not in the bucket: " in " ".join(listed.split()), listed
+
+
+@fault("the last upload is refused until the time is up", "1 2 4")
+def test_upload_is_refused_for_ever(trial):
+    trial.run("sleep 4; " + trial.command(8), "--max-hours", "0.015")
+    trial.fault("storage.objects.insert", match=f"{trial.name}/0007.bin", status=403, times=None)
+    state = trial.until_state("FAILED")
+    assert "1 file is not in the bucket: " in state["reason"] and "0007.bin" in state["reason"], state
+    wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert trial.lost() == [7], "named, so not lost without a word"
+    trial.record("lost", 0)
+    trial.record("leaked", 0)
+
+
 # --- the laptop
 
 SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of it
@@ -387,6 +472,46 @@ def test_tokens_expire(trial):
         time.sleep(trial.dice.uniform(0.2, 1))
         trial.berg.cloud.call("POST", "/_berg/tokens/expire", {})
     trial.check("SUCCEEDED", 20)
+
+
+@fault("a killed job cannot upload its results", "1 2 4")
+def test_kill_says_what_it_waits_for(trial, monkeypatch):
+    monkeypatch.setattr("berg.jobs.LEFT_STILL", 4)
+    trial.fault("storage.objects.insert", match=f"{trial.name}/0005.bin", status=403, times=None)
+    trial.run(trial.command(8))
+    trial.until_state("UPLOADING")
+    wait_for(lambda: trial.berg.state(trial.name)["left_files"], 30, "what is left, in the state")
+    said: list[str] = []
+    with pytest.raises(BergError) as waiting:
+        jobs.kill(trial.berg.bucket.config, trial.name, False, said.append)
+    why, left = waiting.value.message, f"1 files, {len(content(trial.seed, 5)):,} bytes are left"
+    assert "uploads its results since" in said[0] and left in said[0]
+    assert left in why and f"berg kill --now {trial.name}" in why and "0005.bin" in why
+    assert trial.berg("kill", "--now", trial.name).returncode == 0
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert trial.lost(8) == [5]
+    trial.record("lost", 0)  # it was said, and wanted
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == []
+
+
+@fault("the bucket is deleted while machines run", "1")
+def test_bucket_is_deleted(trial):
+    trial.run("sleep 600")
+    trial.until_state("RUNNING")
+    bucket = trial.berg.bucket
+    bucket.delete(*[blob.name for blob in bucket.list("")])
+    bucket.client.bucket(bucket.name).delete()
+    for command in (["list"], ["reap", "--json"]):
+        ran = trial.berg(*command)
+        assert ran.returncode == 0, ran.stderr
+        assert f"bucket '{bucket.name}' does not exist" in ran.stderr and "machines alone" in ran.stderr
+    assert trial.name in trial.berg("list").stdout
+    ended = trial.berg("kill", trial.name)
+    assert ended.returncode == 0 and "machine deleted" in ended.stderr, ended.stderr
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == []
 
 
 # --- Google
@@ -549,12 +674,52 @@ def machine_folders(trial: Trial) -> list[str]:
     return [str(trial.berg.cloud.folder / "machines" / machine["id"])]
 
 
+SECRETS_LEFT = {  # what happens -> the fault at submit, what is done with the machine
+    "the submit dies before the grant": {"method": "secretmanager.projects.secrets.setIamPolicy", "delay": 3},
+    "the machine loses its power": {},
+}
+
+
+@pytest.mark.parametrize("end", ["reap", "kill"])
+@pytest.mark.parametrize("what", SECRETS_LEFT)
+@fault("a job with secrets ends without a word", "5 8")
+def test_secrets_are_not_left(trial, what, end, monkeypatch):
+    if fault := SECRETS_LEFT[what]:
+        trial.fault(**fault)
+        options = ["-g", "0", "-n", trial.name, "--secret", f"KEY={trial.berg.home}/berg.json"]
+        laptop = trial.berg.start("run", *options, trial.command())
+        wait_for(lambda: any(f["hits"] for f in faults(trial.berg)), 60, "the fault")
+        laptop.kill()
+        laptop.communicate()
+        time.sleep(4)
+    else:
+        trial.run(trial.command(100, 0.1), "--secret", f"KEY={trial.berg.home}/berg.json")
+        trial.until("wrote 1 ")
+        trial.power("crash")
+        wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED")
+    assert any(name.endswith(f"/berg-{trial.name}") for name in trial.leaked())
+    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+    settings, said = trial.berg.bucket.config, []
+    if end == "kill":
+        jobs.kill(settings, trial.name, False, said.append)
+    else:
+        left = reap.find(settings, "tester", said.append)
+        assert "secret" not in [each.kind for each in left], "a submit may be under way"
+        assert f"secret {trial.name} (" in said[-1] and "may still be under way: look again in 5 minutes" in said[-1]
+        monkeypatch.setattr(reap, "SETTLED", -1)
+        reap.delete(settings, reap.find(settings, "tester", said.append))
+    trial.record("leaked", len(trial.leaked()))
+    trial.record("lost", 0)
+    assert trial.leaked() == []
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["--secret", "MISSING"], "there is no such variable. Export it, or give a file: --secret MISSING=FILE"),
         (["--secret", "A=/nowhere"], "cannot read /nowhere"),
         (["--secret", "9=/etc/hostname"], "is not the name of a variable"),
+        (["--env", f"A={'x' * 100_000}"], "the variables have 100,"),
         (["--secret", "HOME", "--env", "HOME=x"], "HOME is both a secret and a variable"),
         (["--restart-on-failure", "-1"], "give 0 or more"),
         (["--wait-for-capacity", "-m", "2"], "--wait-for-capacity is for jobs on one machine"),
@@ -594,3 +759,13 @@ def test_second_start(trial):
     trial.run(trial.command(8, 0.2, then="python3 /root/berg/boot.py; python3 /root/berg/boot.py work"))
     assert trial.check("SUCCEEDED", 8)["attempt"] == 1
     assert trial.log().count("nothing to do") == 2
+
+
+def test_a_command_may_be_long_but_not_too_long(berg):
+    long = f"echo; echo ready; true {'ü' * 31_000}"
+    refused = berg("run", "-g", "0", long + "x" * 4_000)
+    assert refused.returncode == 1 and "more than 64,000: put it into a script" in refused.stderr
+    assert berg.objects() == {}
+    ran = berg("run", "-g", "0", "-n", "long", "--wait", long)
+    assert ran.returncode == 0, ran.stderr
+    assert berg.state("long")["state"] == "SUCCEEDED" and "\nready\n" in berg.log("long")

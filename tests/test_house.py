@@ -11,7 +11,7 @@ BERG = Path(__file__).parent.parent / "berg"
 # Room -> what stands in it; a folder is a room, and so are these modules beside the folders.
 ROOMS = {
     "berg": {"__init__"},
-    "contract": {"config", "job", "credentials"},
+    "contract": {"config", "job", "checks", "credentials"},
     "plan": {"plan"},
     "places": {"gce"},
     "verbs": {"launch", "jobs", "sweep", "reap", "ssh", "sync", "init", "doctor", "records"},

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from berg import BergError, job
+from berg import BergError, checks, job
 
 
 def test_results_dir_is_read_off_the_command():
@@ -19,7 +19,7 @@ def test_results_dir_is_read_off_the_command():
 @pytest.mark.parametrize("bad", ["", "/abs", "a//b", "../x", "a/./b", "a\nb", "a*", "a#b"])
 def test_results_dirs_that_would_leave_their_folder_are_refused(bad):
     with pytest.raises(BergError, match="results dir"):
-        job.check_results_dir(bad)
+        checks.check_results_dir(bad)
 
 
 @pytest.mark.parametrize("bad", ["", "Upper", "1digit", "under_score", "dash-", "a" * 64, "ü", "a b", "a\n"])
@@ -53,6 +53,50 @@ def test_a_job_survives_its_json():
 def test_a_damaged_job_is_named(data):
     with pytest.raises(BergError, match="a_metadata.json is damaged.*berg run"):
         job.from_json(data, "a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"cmd": " "}, "cmd is empty"),
+        ({"cmd": ["ls"]}, "cmd is"),
+        ({"num_machines": "2"}, "num_machines is '2'"),
+        ({"num_machines": 0}, "num_machines is 0"),
+        ({"num_machines": True}, "num_machines is 'True'"),
+        ({"env": None}, "env is 'None'"),
+        ({"env": {"A": None}}, "env is"),
+        ({"env": {"A": "x\0y"}}, "a text has a NUL"),
+        ({"env": {"A=B": "x"}}, "env has a name that is none"),
+        ({"repo_name": "../x"}, "repo_name is '../x'"),
+        ({"run_on": "all"}, "run_on is 'all'"),
+        ({"max_run_seconds": -1}, "max_run_seconds is -1"),
+        ({"snapshot": "x"}, "snapshot is 'x'"),
+    ],
+)
+def test_an_odd_job_is_refused_with_what_is_odd(changes, says):
+    data = json.dumps({**json.loads(make_job().to_json()), **changes}).encode()
+    with pytest.raises(BergError, match="a_metadata.json is damaged") as error:
+        job.from_json(data, "a")
+    assert says in error.value.message
+
+
+def test_deep_nesting_is_damage():
+    deep = b"[" * 100_000
+    with pytest.raises(BergError, match="damaged"):
+        job.from_json(deep, "a")
+    with pytest.raises(ValueError, match="no state"):
+        job.state_from_json(deep)
+
+
+@pytest.mark.parametrize(
+    "odd", [[], {"state": "READY"}, {"state": []}, {"restarts": "1"}, {"exit_code": "1"}, {"job": []}]
+)
+def test_an_odd_state_is_none(odd):
+    values = odd if isinstance(odd, list) else {**json.loads(job.State().to_json()), **odd}
+    with pytest.raises(ValueError, match="no state"):
+        job.state_from_json(json.dumps(values))
+    with pytest.raises(ValueError, match="its job is odd"):
+        job.state_from_json(json.dumps({"state": "RUNNING", "job": {"machines": "three"}}))
 
 
 def test_a_job_of_another_name_or_of_a_newer_berg_is_refused():

@@ -110,6 +110,19 @@ def test_names_that_begin_alike_are_left_alone(berg):
     assert berg.state("lr-other")["state"] == "SUBMITTED"
 
 
+def test_a_sweep_that_is_killed_at_once_leaves_no_secret(berg):
+    options = ["--parallel", "1", "--grid", "s=50,51", "--secret", "TOKEN"]
+    assert berg("run", "-g", "0", "-n", "hush", *options, "sleep {s}", TOKEN="x").returncode == 0
+
+    def left() -> list[str]:
+        listed = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
+        return [each["name"] for each in listed if each["name"].endswith("/berg-hush")]
+
+    assert left() and berg("kill", "--now", "hush/0").returncode == 0 and left()
+    assert berg("kill", "--now", "hush").returncode == 0 and left() == []
+    over(berg, "hush")
+
+
 def test_a_worker_that_dies_loses_only_its_job(berg):
     ran = berg("run", "-g", "0", "-n", "dies", "--parallel", "1", "--grid", "s=30,0.1,0.2", "echo begun; sleep {s}")
     assert ran.returncode == 0, ran.stderr

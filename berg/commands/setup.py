@@ -232,7 +232,7 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     from berg import reap
     from berg.commands import tables
 
-    leftovers = reap.find(settings, None if everybody else settings.user)
+    leftovers = reap.find(settings, None if everybody else settings.user, say)
     if as_json:
         click.echo(json.dumps([each.to_dict() for each in leftovers], indent=2))
     elif not leftovers:

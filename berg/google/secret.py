@@ -14,6 +14,8 @@ from pathlib import Path
 from berg import BergError
 from berg.config import Config
 from berg.google import api
+from berg.google.instances import bucket_label
+from berg.job import Thing
 
 ROLE = "roles/secretmanager.admin"  # on this one secret: to read and to delete it
 SLACK = 30 * 24 * 3600  # seconds after a job's limit in which it may still wait for machines
@@ -47,7 +49,8 @@ def store(config: Config, job_name: str, values: dict[str, str], lifetime: int) 
 
     target = url(config, job_name)
     account = config.service_account or api.call(config, "GET", "")["defaultServiceAccount"]
-    body = {"replication": {"automatic": {}}, "labels": {"berg": "1"}, "ttl": f"{lifetime + SLACK}s"}
+    labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-user": config.user}
+    body = {"replication": {"automatic": {}}, "labels": labels, "ttl": f"{lifetime + SLACK}s"}
     with contextlib.suppress(exceptions.Conflict):  # made by a request whose answer was lost
         api.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
     policy = {"bindings": [{"role": ROLE, "members": [f"serviceAccount:{account}"]}]}
@@ -65,6 +68,28 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(f"the secrets of {job_name} cannot be read: {error.message}") from None
     return json.loads(base64.b64decode(answer["payload"]["data"]))
+
+
+def find(config: Config) -> list[Thing]:
+    """The secrets of this bucket's jobs and sweeps, named like these; none where nobody may look."""
+    from google.api_core import exceptions
+
+    listed = api.pages(config, url(config, "").rpartition("/")[0], filter=f"labels.berg-bucket={bucket_label(config)}")
+    try:
+        found = [each for page in listed for each in page.get("secrets", [])]
+    except exceptions.Forbidden:  # the API is off, or not for this user
+        return []
+    return [
+        Thing(
+            "secret",
+            api.last_part(each["name"]).removeprefix(secret_id("")),
+            "",
+            each["createTime"],
+            "",
+            each["labels"].get("berg-user", ""),
+        )
+        for each in found
+    ]
 
 
 def delete(config: Config, job_name: str) -> None:

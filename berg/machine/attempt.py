@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from berg import BergError, config, job
 from berg.google import instances
@@ -26,6 +27,7 @@ COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
 NOTICE = 28  # of the 30 seconds that Google gives
 PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last results
+LAST_WORD = 4  # and these for the last state
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
@@ -42,6 +44,10 @@ class Stopped(Exception):
 
 class NoJob(BergError):
     """The job was taken back: its laptop gave up while Google was still making the machine."""
+
+
+class Damaged(BergError):
+    """Nobody can read the job's state any more."""
 
 
 class Ended(Exception):
@@ -80,6 +86,9 @@ class Attempt:
         self.later: threading.Timer | None = None  # writes it then
         self.stopped = threading.Event()  # the outcome is known
         self.done = threading.Event()  # the mirrors are to end
+        self.hurry = threading.Event()  # the next pass over the results is not to wait
+        self.log_pass = threading.Thread()  # the last one over the log
+        self.trouble = ""  # why results are not in the bucket yet
         self.mirrors: list[threading.Thread] = []
         self.reachable = threading.Thread()
         self.is_elsewhere = False  # the job began on another machine
@@ -87,10 +96,7 @@ class Attempt:
         self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
-        self.state = self.read_state()
-        self.member.leads = leads or bool(self.state.job.get("group"))  # whose machine has any name
-        self.ran_before = self.state.ran_seconds
-        self.results.own = self.state.job.get("results_dir", "")
+        self.state, self.generation, self.ran_before = State(), 0, 0
 
     @property
     def job(self) -> Job:
@@ -105,12 +111,24 @@ class Attempt:
         self.machine.say(text)
 
     def read_state(self) -> State:
+        """The state as it is in the bucket; raises NoJob or Damaged if there is none that can be read."""
         stored = self.bucket.get(job.state_path(self.name))
         if stored is None:
             raise NoJob(f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine")
         self.generation = stored.generation
-        self.state = job.state_from_json(stored.metadata["state"])
+        try:
+            self.state = job.state_from_json((stored.metadata or {})["state"])
+        except (KeyError, ValueError):
+            raise Damaged(f"{stored.name} was overwritten with what is no state") from None
         return self.state
+
+    def learn(self) -> State:
+        """Read the state for the first time, and what follows from it."""
+        state = self.read_state()
+        self.member.leads = self.member.leads or bool(state.job.get("group"))  # whose machine has any name
+        self.ran_before = state.ran_seconds
+        self.results.own = state.job.get("results_dir", "")
+        return state
 
     def write_state(self, **changes) -> None:
         """Record how the job goes; raises Ended if somebody else wrote that it is over.
@@ -157,10 +175,9 @@ class Attempt:
     def claim(self) -> None:
         """Say that this machine has the job; raises Ended if another one has it and lives."""
         machine, state = self.machine, self.state
-        marker = boot.BERG / f"begun-{self.name}"  # on this disk
-        self.begins_here = not marker.exists()
+        self.begins_here = not self.marker.exists()
         if not self.leads:
-            marker.touch()
+            self.marker.touch()
             return
         again = bool(state.started_at)
         ours = (state.machine, state.zone) == (machine.name, machine.zone)
@@ -174,14 +191,15 @@ class Attempt:
             started_at=state.started_at or job.now(),
             attempt=state.attempt + again,
             restarts=state.restarts + again,
-            **{"ending": "", "reason": "", "exit_code": None},
+            **{"ending": "", "reason": "", "exit_code": None, "left_files": 0, "left_bytes": 0},
         )
-        marker.touch()
+        self.marker.touch()
 
     def clear(self) -> None:
         """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
-        shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
-        for file in (self.machine.log, boot.BERG / f"begun-{self.name}"):
+        if self.job.results_dir and not self.state.lost:
+            shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
+        for file in (self.machine.log, self.marker):
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
@@ -191,6 +209,11 @@ class Attempt:
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
             raise BergError(f"its machine went away or crashed {self.state.restarts} times (--max-restarts)")
+
+    @property
+    def marker(self) -> Path:
+        """A file that says that the job began on this disk."""
+        return boot.BERG / f"begun-{self.name}"
 
     def begins_anew(self) -> bool:
         """Whether another machine goes on with the job, after this one was taken away."""
@@ -218,28 +241,23 @@ class Attempt:
         self.say(f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})")
         return True
 
-    def insist(self, step: Callable[[], None]) -> None:
-        """Do a step that must not fail: again and again, until it is done; only Ended leaves it undone."""
-        pause = 1.0
+    def insist(self, step: Callable[[], None], seconds: float = math.inf) -> None:
+        """Do a step that must not fail: again and again, until it is done, or fails for so many seconds.
+
+        Only a machine's deletion is tried for ever. What is Ended is left undone.
+        """
+        pause, end = 1.0, time.monotonic() + seconds
         while True:
             try:
                 return step()
             except Ended:
                 raise
             except Exception as error:
+                if time.monotonic() + pause > end:
+                    return self.say(f"Giving up: {error}")
                 self.say(f"Trying again in {pause:.0f} s: {error}")
                 time.sleep(pause)
                 pause = min(pause * 2, 30)
-
-    def tell_trouble(self, reason: str, trouble: str) -> None:
-        """Say, in the state as well, why results are not in the bucket yet."""
-        self.say(trouble)
-        try:
-            self.write_state(reason=f"{reason}; {trouble}".lstrip("; "))
-        except Ended:
-            raise
-        except Exception:  # the state lies in the same bucket
-            pass
 
     def start_thread(self, target, *arguments) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -262,6 +280,7 @@ class Attempt:
 
     def stop_mirrors(self) -> None:
         self.done.set()
+        self.hurry.set()
         for thread in self.mirrors:
             thread.join()
 
@@ -271,6 +290,7 @@ class Attempt:
             self.outcome, self.exit_code = (state, reason), exit_code
             self.say(f"Stopping: {reason}")
             self.stopped.set()
+            self.hurry.set()
             if self.machine_goes:
                 self.gone_at = time.monotonic() + NOTICE
             self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
@@ -354,8 +374,11 @@ class Attempt:
                     self.stop(*ending)
 
     def is_over(self, counts_too: tuple[str, ...] = ()) -> bool:
-        """Whether the job's state says that it is over, or what counts as that."""
-        return self.read_state().final or self.state.state in counts_too
+        """Whether the job's state says that it is over, or what counts as that, or nothing that can be read."""
+        try:
+            return self.read_state().final or self.state.state in counts_too
+        except (NoJob, Damaged):
+            return True
 
     def limit_time(self) -> None:
         """Stop the job before Google deletes the machine at its limit: the results come first."""
@@ -365,7 +388,9 @@ class Attempt:
 
     def keep_results(self) -> None:
         last, pause = -math.inf, float(RESULTS_INTERVAL)
-        while not self.done.wait(pause):
+        while not self.done.is_set():
+            if self.hurry.wait(pause) and self.done.wait(1):
+                break
             pause = pause_after(self.results.sync(STATE_INTERVAL, self.done.is_set))
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()

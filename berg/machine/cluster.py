@@ -396,7 +396,7 @@ def wait_for_commands(member: Member) -> tuple[int, str]:
         member.pause(1)
 
 
-def wait_for_uploads(member: Member) -> list[str]:
+def wait_for_uploads(member: Member, tell: Callable[[list[str]], None]) -> list[str]:
     """Wait for the last results of all other machines that are there; what of whom is not in the bucket."""
     while True:
         alive, blobs = living(member), phases(member)
@@ -407,6 +407,7 @@ def wait_for_uploads(member: Member) -> list[str]:
                 *map(functools.partial(absence, member), missing),
                 *(f"{n}: {lost}" for n, lost in told.items() if lost),
             ]
+        tell([blobs[name].metadata.get("left", "0 0") for name in missing])
         time.sleep(1)
 
 

@@ -6,7 +6,7 @@ from berg import job
 from berg.google import secret
 from berg.google.storage import Bucket
 from berg.machine import boot
-from berg.machine.attempt import Attempt, Ended, settings_of
+from berg.machine.attempt import Attempt, Damaged, Ended, NoJob, settings_of
 
 
 def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
@@ -46,12 +46,12 @@ def take(machine: boot.Machine, sweep: str, before: Attempt | None) -> Attempt |
             continue
         attempt = Attempt(name, sweep)
         try:
-            if attempt.state.state == "SUBMITTED":
+            if attempt.learn().state == "SUBMITTED":
                 attempt.claim()
                 (boot.BERG / "job").write_text(name)  # for who comes after a worker that died
                 if before:
                     attempt.results.sent = before.results.sent
                 return attempt
-        except Ended:
+        except (Ended, NoJob, Damaged):
             continue
     return None

@@ -1,0 +1,72 @@
+"""What a job and its state must be like for a machine or a list to do anything with them."""
+
+import json
+import re
+from dataclasses import fields
+from typing import Any, get_args, get_origin
+
+from berg import BergError
+
+# Bytes. Linux takes 128 KiB for one argument or variable.
+MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
+
+
+def check_size(job: Any) -> Any:
+    """Raise BergError for a job that is too long for one of the places in which it is kept."""
+    if len(job.cmd.encode()) > MOST_COMMAND:
+        raise BergError(
+            f"the command has {len(job.cmd.encode()):,} bytes, more than {MOST_COMMAND:,}: put it into a script of the "
+            'repo, as in: berg run "bash job.sh"'
+        )
+    if (size := len(json.dumps(job.env).encode())) > MOST_VARIABLES:
+        raise BergError(
+            f"the variables have {size:,} bytes, more than {MOST_VARIABLES:,}: put them into a file of the repo"
+        )
+    return job
+
+
+def check_types(thing: Any) -> None:
+    """Raise ValueError with the first field of a dataclass whose value is not of its type."""
+    for f in fields(thing):
+        if not fits(value := getattr(thing, f.name), f.type):
+            raise ValueError(f"{f.name} is {str(value)[:40]!r}")
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is of a type such as int, dict[str, str] or int | None."""
+    parts = get_args(kind)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(fits(each, parts[1]) for each in value.values())
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(fits(each, parts[0]) for each in value)
+    if parts:
+        return any(fits(value, part) for part in parts)
+    return kind is Any or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool))
+
+
+def check_bounds(job: Any) -> None:
+    """Raise ValueError or BergError for values that no machine can do anything with."""
+    check_results_dir(job.results_dir)
+    counts = [(f.name, getattr(job, f.name)) for f in fields(job) if f.type is int]
+    texts = [job.cmd, job.install_script, *job.env.values()]
+    wrong = {
+        **{f"{name} is {value}": value < 0 for name, value in counts},
+        "cmd is empty": job.kind == "job" and not job.cmd.strip(),
+        f"kind is {job.kind!r}": job.kind not in ("job", "devbox"),
+        f"run_on is {job.run_on!r}": job.run_on not in ("first", "each"),
+        f"num_machines is {job.num_machines}": not 1 <= job.num_machines <= 1000,
+        f"repo_name is {job.repo_name!r}": not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job.repo_name),
+        "a text has a NUL": any("\0" in text for text in texts),
+        "env has a name that is none": any(not re.fullmatch(r"[A-Za-z_]\w*", key) for key in job.env),
+    }
+    for what, is_wrong in wrong.items():
+        if is_wrong:
+            raise ValueError(what)
+
+
+def check_results_dir(results_dir: str) -> str:
+    """A results dir is a relative path of plain parts; it becomes a folder here, there and in the bucket."""
+    parts = results_dir.split("/")
+    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\x00-\x1f\\*?\[\]#]", results_dir):
+        raise BergError(f"{results_dir!r} cannot be a results dir: give a relative path, such as sweep1/bs_256")
+    return results_dir

@@ -1,0 +1,140 @@
+"""The end of an attempt: its last results and the end of its log, side by side, in bounded time; what was not kept."""
+
+import contextlib
+import functools
+import math
+import time
+
+from berg import BergError, job
+from berg.google.mirror import tell
+from berg.machine import boot
+from berg.machine.attempt import LAST_WORD, Attempt, Damaged, Ended, NoJob
+
+UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
+BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
+LOG_PATIENCE = 120  # seconds for the last lines of the log
+
+
+def last_moment(attempt: Attempt) -> float:
+    """When the last passes have to end for the state to be written before the machine goes; time.monotonic()."""
+    if attempt.machine_goes:
+        return attempt.gone_at - LAST_WORD
+    limit = attempt.job.max_run_seconds
+    return attempt.began + limit - attempt.ran_before - min(75, limit / 8) if limit else math.inf
+
+
+def tell_trouble(attempt: Attempt, text: str) -> None:
+    attempt.trouble = text
+    attempt.say(text)
+
+
+def left(attempt: Attempt) -> list[tuple[str, int]]:
+    """Files of the results that are not in the bucket as they are, with their sizes."""
+    files = [(path, seen, attempt.results.sent.get(path)) for path, seen in attempt.results.scan()]
+    return [(path, seen.st_size) for path, seen, sent in files if not (sent and sent.is_of(seen))]
+
+
+def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
+    """Bring the last results and the end of the log to the bucket, side by side.
+
+    Returns the files that could not be brought, with why, and whether all is there that can be there. It goes on while
+    there is progress, to the last moment. Raises Ended if the state is not ours any more.
+    """
+    found: dict[str, str] = {}
+    seconds = last_moment(attempt) - time.monotonic()
+
+    def bring() -> None:
+        found.update(attempt.results.finish(functools.partial(tell_trouble, attempt), seconds))
+
+    results = attempt.start_thread(bring)
+    attempt.log_pass = attempt.start_thread(attempt.log.finish, boot.console, seconds)
+    results.join(3)
+    ahead: list[tuple[str, int]] = []
+    moved, patience = time.monotonic(), attempt.job.patience_seconds
+    while results.is_alive():
+        now = time.monotonic()
+        if now > last_moment(attempt) + 1 or now - moved > patience:
+            break
+        if (still := left(attempt)) != ahead:
+            ahead, moved = still, now
+        tell_progress(attempt, ahead, f"{reason}; {attempt.trouble}".strip("; ") if attempt.trouble else reason)
+        if attempt.trouble and patience > BUCKET_PATIENCE and bucket_is_gone(attempt):
+            patience = BUCKET_PATIENCE
+        results.join(max(0.1, min(3, last_moment(attempt) - now)))
+    if results.is_alive():
+        return {path: attempt.trouble or "it was being sent" for path, _ in left(attempt)}, False
+    return found, not (found.keys() - attempt.results.refused.keys())
+
+
+def tell_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str) -> None:
+    """Write into the state how much of the results is to come, and what keeps it."""
+    files, size = len(ahead), sum(size for _, size in ahead)
+    attempt.member.summary["left"] = f"{files} {size}"  # goes with the next beat
+    if (files, size, reason) == (attempt.state.left_files, attempt.state.left_bytes, attempt.state.reason):
+        return
+    try:
+        attempt.write_state(left_files=files, left_bytes=size, reason=reason)
+    except Ended:
+        raise
+    except Exception:  # the state lies in the same bucket
+        pass
+
+
+def tell_left(attempt: Attempt, told: list[str]) -> None:
+    """Write into the state what all other machines have still to send, each a count of files and of bytes."""
+    counts = [text.split() for text in told]
+    files, size = (sum(int(count[n]) for count in counts) for n in (0, 1))
+    if (files, size) != (attempt.state.left_files, attempt.state.left_bytes):
+        attempt.write_state(left_files=files, left_bytes=size)
+
+
+def send_log(attempt: Attempt) -> bool:
+    """Send the end of the log, with what was said since the last pass; whether that could be done quickly."""
+    end = time.monotonic() + (LAST_WORD / 2 if attempt.machine_goes else LOG_PATIENCE)
+    attempt.log_pass.join(end - time.monotonic())
+    if attempt.log_pass.is_alive():
+        return False
+    return not attempt.log.finish(boot.console, end - time.monotonic())
+
+
+def bucket_is_gone(attempt: Attempt) -> bool:
+    from google.api_core import exceptions
+
+    try:
+        next(iter(attempt.bucket.list(job.state_path(attempt.name), "name")), None)
+    except exceptions.NotFound:
+        return True
+    except Exception:
+        return False
+    return False
+
+
+def save_alone(attempt: Attempt, why: str) -> None:
+    """Save what a job left whose state is not to be written any more; one that nobody can read is written anew."""
+    damaged, this = False, attempt.machine
+    attempt.member.leads = False
+    try:
+        state = attempt.read_state()
+        if not state.final and (state.machine, state.zone) != (this.name, this.zone):
+            return  # another worker has the job, and its results
+    except NoJob:
+        pass
+    except Damaged as error:
+        damaged, why = True, error.message
+    lost = tell(save(attempt, "")[0])
+    send_log(attempt)
+    if damaged:
+        attempt.member.leads = True
+        with contextlib.suppress(BergError):
+            read_job(attempt)
+        attempt.state.job = attempt.state.job or attempt.job.summary()
+        reason = "; ".join(filter(None, [f"the job was ended because {why}", lost]))
+        end = {"state": "FAILED", "ending": "", "finished_at": job.now(), "machine": this.name, "zone": this.zone}
+        attempt.insist(lambda: attempt.write_state(**end, reason=reason, lost=lost), UNREACHABLE)
+
+
+def read_job(attempt: Attempt) -> None:
+    data = attempt.bucket.read(job.metadata_path(attempt.name))
+    if data is None:
+        raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
+    attempt.member.job = job.from_json(data, attempt.name)
