@@ -66,7 +66,7 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
     for row, each in zip(rows, entries, strict=True):
         color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
         lines.append(click.style(fit(row, widths), fg=color))
-        if each.state and each.state.reason and each.state.state != "SUCCEEDED":
+        if each.state and each.state.reason:
             lines += textwrap.wrap(each.state.reason, room - 4, initial_indent="    ", subsequent_indent="    ")
         if with_machines and len(each.machines) > 1:
             for machine in each.machines:
