@@ -26,6 +26,7 @@ SCRIPTS = [
     "worker",
     "cluster_start",
     "results",
+    "growing",
     "fetch",
     "growth",
     "sweep",
