@@ -215,5 +215,5 @@ def quick(monkeypatch):
 
 def test_any_writer_under_any_trouble(bucket, cloud, quick):
     AnyWriter.bucket, AnyWriter.cloud = bucket, cloud
-    few = settings(max_examples=6, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
+    few = settings(max_examples=4, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(AnyWriter, settings=few)
