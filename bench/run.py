@@ -27,6 +27,7 @@ SCRIPTS = [
     "operations",
     "cluster_start",
     "results",
+    "growing",
     "fetch",
     "growth",
     "sweep",

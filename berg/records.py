@@ -143,8 +143,9 @@ def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:
             removal.results += listed
         removal.secrets = any(entries[each].to_dict().get("secrets") for each in removal.jobs)
         paths = {path(each) for each in removal.jobs for path in (job.metadata_path, job.state_path)}
-        folders_of = {path(each) for each in removal.jobs for path in (job.log_prefix, job.machines_prefix)}
-        for prefix in (".berg/jobs/", ".berg/logs/", ".berg/machines/", ".berg/sweeps/"):
+        kinds = (job.log_prefix, job.machines_prefix, job.folders_prefix)
+        folders_of = {path(each) for each in removal.jobs for path in kinds}
+        for prefix in (".berg/jobs/", ".berg/logs/", ".berg/machines/", ".berg/folders/", ".berg/sweeps/"):
             for blob in bucket.list(prefix + removal.name):
                 folder = blob.name[: blob.name.rfind("/") + 1]
                 if blob.name in paths or folder in folders_of or blob.name == job.sweep_path(removal.name):

@@ -514,6 +514,80 @@ def test_bucket_is_deleted(trial):
     assert trial.leaked() == []
 
 
+# --- results that are hard to keep
+
+
+@fault("machine preempted, of a job that writes to several folders", "2 6")
+def test_preempted_with_results_elsewhere(trial):
+    lines = "/root/berg_results/elsewhere-$BERG_JOB/lines"
+    script = f"mkdir -p $(dirname {lines}); for i in $(seq 40); do n=$(cat {lines} 2>/dev/null | wc -l); "
+    script += f"[ $n -lt 40 ] && echo line $n >>{lines}; echo has $n; sleep 0.1; done"
+    trial.run(script, "--spot")
+    trial.until(f"has {trial.dice.randint(5, 25)}\n")
+    trial.power("preempt", grace=20)
+    assert trial.check("SUCCEEDED")["attempt"] == 2
+    (found,) = trial.berg.objects(f"berg_results/elsewhere-{trial.name}/").values()
+    lost = found.decode().split("\n")[:-1] != [f"line {i}" for i in range(40)]
+    trial.record("lost", int(lost))
+    assert not lost, found.decode()
+
+
+@fault("an upload stalls when Google takes the machine", "2 4")
+def test_a_stall_at_the_notice(trial):
+    trial.fault("storage.objects.insert", match=f"{trial.name}/stuck", delay=60, times=None)
+    save = "trap 'echo last words; echo saved >$BERG_RESULTS_DIR/checkpoint; exit 1' TERM"
+    trial.run(f"{save}; echo x >$BERG_RESULTS_DIR/stuck; sleep 11; echo ready; while :; do sleep 0.1; done")
+    trial.until("\nready\n")
+    trial.power("preempt", grace=30)
+    state = trial.check("FAILED")
+    objects = trial.berg.objects(f"berg_results/{trial.name}/")
+    assert objects.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n" and "last words" in trial.log()
+    assert f"1 file is not in the bucket: {trial.name}/stuck" in state["reason"]
+
+
+@fault("a file that the bucket refuses for good", "1 2 4")
+def test_a_file_that_is_refused(trial):
+    trial.berg.allowed.append(400)
+    trial.fault("storage.objects.insert", match=f"{trial.name}/refused", status=400, times=None)
+    trial.run(trial.command(8, then="echo x >$BERG_RESULTS_DIR/refused"))
+    reason = trial.check("SUCCEEDED", 8)["reason"]
+    assert f"1 file is not in the bucket: {trial.name}/refused (the bucket refuses it" in reason
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert "refused" in trial.berg("fetch", trial.name).stderr and "refused" in trial.berg("list").stdout
+
+
+@fault("results that are links, or whose names are not UTF-8", "2 4")
+def test_odd_results(trial):
+    odd = "ln -s /etc/hostname link; echo x >$(printf 'caf\\351'); ln -s /root/disk disk; mkdir /root/disk"
+    trial.run(trial.command(8, then=f"cd $BERG_RESULTS_DIR; {odd}"))
+    reason = trial.check("SUCCEEDED", 8)["reason"]
+    assert reason.startswith("3 files are not in the bucket: ") and "caf\\udce9 (its name is not UTF-8)" in reason
+    assert f"{trial.name}/link (a link to outside of the results)" in reason
+
+
+@fault("the results cannot be brought back to the next machine", "1 2 4")
+def test_a_restore_that_fails(trial):
+    trial.run(trial.command(60, 0.2), "--spot")
+    trial.until("wrote 4 ")
+    wait_for(lambda: trial.lost(3) == [], 60, "the first results in the bucket")
+    match = f"/o/berg_results/{trial.name}/0002.bin?"
+    trial.fault("storage.objects.get", match=match, status=403, times=None)
+    trial.power("preempt", grace=20)
+    trial.until_state("FAILED")
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    state = trial.check("FAILED")
+    assert "could not be brought back" in state["reason"] and state["attempt"] == 2
+
+
+@fault("somebody else writes where the job will", "2 4")
+def test_what_somebody_else_wrote_stays(trial):
+    trial.run(trial.command(8, then="sleep 3; echo ours >$BERG_RESULTS_DIR/theirs"))
+    trial.until("wrote 0 ")
+    trial.berg.bucket.write(f"berg_results/{trial.name}/theirs", b"theirs", generation=0)
+    reason = trial.check("SUCCEEDED", 8)["reason"]
+    assert trial.berg.bucket.read(f"berg_results/{trial.name}/theirs") == b"theirs" and "did not write" in reason
+
+
 # --- Google
 
 

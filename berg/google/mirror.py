@@ -13,6 +13,7 @@ permissions, and names that Cloud Storage cannot take, which are refused.
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 import queue
@@ -38,7 +39,7 @@ MAX_NAME = 1024  # bytes of an object's name
 GROWS_FROM = 1 << 20  # bytes from which a file that grew is sent as its tail: composing takes three requests
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
 SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
-PATIENCE, LAST_PATIENCE, HURRY = 120.0, 20.0, 5.0  # seconds without a byte, after which a file is sent anew
+PATIENCE, LAST_PATIENCE, HURRY = 120.0, 60.0, 5.0  # seconds without a byte, after which a file is sent anew
 RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
 PASSING = (408, 412, 429)  # of the other 4xx, those that are no refusal
@@ -88,6 +89,7 @@ class Mirror:
     writer: str = field(default_factory=lambda: secrets.token_hex(8))  # JOB/DISK
     own: str = ""  # folder that all of the job's files lie in, as far as one can tell
     records: str = ""  # prefix of objects that say to which other folders it wrote; "": none
+    restored: Path | None = None  # file that knows what was restored to this disk, for a worker after this one
     sent: Store = field(default_factory=Store)
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not mirrored
     failed: dict[str, str] = field(default_factory=dict)  # path -> why the last pass could not send it
@@ -101,6 +103,12 @@ class Mirror:
     taken: set[str] = field(default_factory=set)  # paths whose object is somebody else's
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.restored and self.restored.exists():
+            for line in self.restored.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # the last line, if the machine died over it
+                    self.sent.put_known(*json.loads(line))
 
     def sync(self, seconds: float = math.inf, stop: Callable[[], bool] = lambda: False) -> int:
         """Send what changed since the last pass, the newest first; returns how many files were sent.
@@ -368,13 +376,15 @@ class Mirror:
             block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
         times = now.st_mtime_ns, now.st_ctime_ns
         self.sent.put(path, Sent(now.st_ino, now.st_size, *times, blob.generation, blob.crc32c, block, True))
+        if self.restored:
+            with self.restored.open("a") as notes:
+                notes.write(json.dumps([path, blob.size, blob.generation, blob.crc32c]) + "\n")
 
     def learn(self) -> None:
         """Know the job's objects by their generation; their files are compared with them before they are sent."""
         for blob in self.listed():
             if self.is_jobs(blob):
-                known = Sent(0, blob.size, 0, 0, blob.generation, blob.crc32c, "", False)
-                self.sent.put(blob.name[len(self.prefix) :], known)
+                self.sent.put_known(blob.name[len(self.prefix) :], blob.size, blob.generation, blob.crc32c)
 
     def listed(self) -> Iterator[Any]:
         """The job's objects."""

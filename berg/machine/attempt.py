@@ -71,7 +71,9 @@ class Attempt:
         self.bucket = Bucket(settings_of(self.machine))
         writer = f"{name}/{disk()}"
         self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name), writer)
-        self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, records=job.folders_prefix(name))
+        self.restored = boot.BERG / f"restored-{name}"
+        folders = job.folders_prefix(name)
+        self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, "", folders, self.restored)
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
         node = cluster.Node(self.machine.name, 0)
@@ -199,7 +201,7 @@ class Attempt:
         """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
         if self.job.results_dir and not self.state.lost:
             shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
-        for file in (self.machine.log, self.marker):
+        for file in (self.machine.log, self.restored, self.marker):
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:

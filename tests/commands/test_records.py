@@ -20,6 +20,7 @@ def over(berg: Berg, name: str, results_dir: str, **details) -> None:
     berg.bucket.write(f".berg/jobs/{name}_state.json", text, metadata={"state": text})
     berg.bucket.write(f".berg/jobs/{name}_metadata.json", "{}")
     berg.bucket.write(f".berg/logs/{name}/{name}.log", f"log of {name}\n")
+    berg.bucket.write(f".berg/folders/{name}/0123", b"", metadata={"folder": "elsewhere"})
     berg.bucket.write(f"berg_results/{results_dir}/{name}.txt", "results")
 
 
@@ -83,6 +84,7 @@ def test_results_of_other_jobs_stay(berg):
     assert gone.returncode == 0 and "stays" not in gone.stderr
     assert sorted(berg.objects("berg_results/")) == ["berg_results/shared/a.txt", "berg_results/shared/b.txt"]
     assert berg.objects(".berg/jobs/") == {} and berg.objects(".berg/logs/") == {}
+    assert berg.objects(".berg/folders/") == {}
 
 
 def test_rm_takes_sweeps_whole_and_patterns(berg):

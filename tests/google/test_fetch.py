@@ -97,8 +97,8 @@ def test_objects_that_change_while_they_are_fetched(bucket, tmp_path, cloud):
     """As those of a job that runs: what is there when it is asked for is brought."""
     for name in "ab":
         bucket.write(f"job/{name}", b"old")
-    cloud.fault("storage.objects.get", match="alt=media", delay=1, times=2)
-    changing = threading.Timer(0.5, lambda: (bucket.write("job/a", b"new"), bucket.delete("job/b")))
+    cloud.fault("storage.objects.get", match="alt=media", delay=3, times=2)
+    changing = threading.Timer(1.2, lambda: (bucket.write("job/a", b"new"), bucket.delete("job/b")))
     changing.start()
     assert fetch(bucket, "job/", tmp_path / "here") == (1, 1, {})
     changing.join()
