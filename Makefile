@@ -5,13 +5,17 @@ REPEATS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test chaos bench lint docs clean
+.PHONY: demo test test-versions chaos bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
 
 test: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 4 --dist worksteal $(PYTEST)
+
+# The core tests on the oldest and the newest python here, with the lowest and the newest versions of what berg needs.
+test-versions: $(VENV)/test
+	tools/versions
 
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse

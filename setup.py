@@ -18,17 +18,17 @@ setup(
     packages=find_packages(include=["berg", "berg.*"]),
     package_data={"berg.local.machines": ["*.sh"]},
     install_requires=[
-        "click>=8.1",
+        "click>=8.1.7",
         "GitPython>=3.1.40",
-        "google-auth>=2.30",
-        "google-cloud-compute>=1.19",
-        "google-cloud-storage>=2.18",
+        "google-auth>=2.48",
+        "google-cloud-compute>=1.21",
+        "google-cloud-storage>=3.0",
         "requests>=2.31",
         "watchfiles>=0.21",  # inotify, FSEvents and their like, for berg sync
     ],
     extras_require={
         # The embedded cloud: a web server, and Google's discovery documents to check requests against.
-        "local": ["aiohttp>=3.9", "google-api-python-client>=2.150"],
+        "local": ["aiohttp>=3.9", "google-api-python-client>=2.200"],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.5",
