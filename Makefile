@@ -7,7 +7,7 @@ REPEATS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test foreign chaos storm bench lint docs clean
+.PHONY: demo test test-versions foreign chaos storm bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -18,6 +18,10 @@ test: $(VENV)/test $(VENV)/wheelhouse
 # Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud.
 foreign: $(VENV)/test $(VENV)/foreign/gcsfs
 	$(BIN)/pytest tests/foreign/*.py -rs $(PYTEST)
+
+# The core tests on the oldest and the newest python here, with the lowest and the newest versions of what berg needs.
+test-versions: $(VENV)/test
+	tools/versions
 
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse

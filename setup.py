@@ -18,11 +18,11 @@ setup(
     packages=find_packages(include=["berg", "berg.*"]),
     package_data={"berg.local.machines": ["*.sh"]},
     install_requires=[
-        "click>=8.1",
+        "click>=8.1.7",
         "GitPython>=3.1.40",
-        "google-auth>=2.30",
+        "google-auth>=2.48",
         "google-cloud-compute>=1.57",
-        "google-cloud-storage>=2.18",
+        "google-cloud-storage>=3.0",
         "requests>=2.31",
         "watchfiles>=0.21",  # inotify, FSEvents and their like, for berg sync
     ],

@@ -1,8 +1,12 @@
 """Run machine-learning experiments on Google Cloud accelerators and keep the results in a bucket."""
 
+import warnings
+
 import click
 
 __version__ = "0.1.0"
+# Google's libraries say with every command how long they will support this python.
+warnings.filterwarnings("ignore", r"\s*You are using a (non-supported )?Python version", FutureWarning)
 
 
 class BergError(click.ClickException):

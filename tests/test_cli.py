@@ -58,6 +58,13 @@ def test_no_summary_is_cut_off_or_wrapped(path, columns, monkeypatch):
         assert re.search(rf"^  {name} +{re.escape(command.get_short_help_str(1000))}$", text, re.M), text
 
 
+def test_google_s_words_about_old_pythons_are_not_shown_with_every_command():
+    words = "You are using a Python version (3.10.13) past its end of life. Google will update google.auth"
+    code = f"import warnings, berg; warnings.warn({words!r}, FutureWarning); warnings.warn('others', FutureWarning)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert "FutureWarning: others" in shown and "FutureWarning: You" not in shown
+
+
 def test_version():
     result = subprocess.run([sys.executable, "-m", "berg", "--version"], capture_output=True, text=True)
     assert result.stdout == f"berg, version {__version__}\n"
