@@ -8,7 +8,7 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import records, results, setup, start
+from berg.commands import data, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands.terminal import (
     Sections,
@@ -94,6 +94,7 @@ for command in (
     records.show,
     records.rm,
     records.rerun,
+    data.data,
     cli_ssh.ip,
     cli_ssh.ssh,
     cli_ssh.ssh_config,

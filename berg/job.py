@@ -43,6 +43,7 @@ class Job:
     install_script: str = ""
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
+    data: list[dict[str, Any]] = field(default_factory=list)  # name, path, files, bytes, checksum of each data set
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
     idle_seconds: int = 0  # of a devbox, after which it deletes itself; 0: never

@@ -37,11 +37,16 @@ def plan(plan) -> str:
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
+        *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
         ("Results", this.gcs_results_dir),
         ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
     return "\n".join(f"{click.style(f'{key:<9}', bold=True)} {value}" for key, value in rows) + "\n"
+
+
+def data_set(wish) -> str:
+    return f"{wish['name']}: {plural(wish['files'], 'file')}, {size(wish['bytes'])}, to {wish['path']}"
 
 
 def shorten(lines: list[str]) -> list[str]:
