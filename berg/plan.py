@@ -44,7 +44,7 @@ class Wishes:
     keep_going: bool = False
     no_kill: bool = False
     wait_for_capacity: bool = False
-    max_restarts: int = 0
+    max_restarts: int = 20
     restart_on_failure: int = 0
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ ROOMS = {
     "contract": {"config", "job", "credentials"},
     "plan": {"plan"},
     "places": {"gce"},
-    "verbs": {"launch", "jobs", "sweep", "reap", "ssh", "sync", "init", "doctor", "records", "defaults"},
+    "verbs": {"launch", "jobs", "sweep", "reap", "ssh", "sync", "init", "doctor", "records", "defaults", "api"},
     "worker": {"worker"},
     "cli": {"cli", "__main__"},
 }
