@@ -24,6 +24,7 @@ setup(
         "google-cloud-compute>=1.57",
         "google-cloud-storage>=3.0",
         "requests>=2.31",
+        "tomli>=2; python_version < '3.11'",  # the standard library's tomllib came with 3.11
         "watchfiles>=0.21",  # inotify, FSEvents and their like, for berg sync
     ],
     extras_require={

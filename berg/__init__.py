@@ -1,6 +1,7 @@
 """Run machine-learning experiments on Google Cloud accelerators and keep the results in a bucket."""
 
 import warnings
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,3 +15,14 @@ class BergError(click.ClickException):
 
     def show(self, file=None):
         click.secho(f"berg: {self.message}", fg="red", err=True)
+
+
+if not TYPE_CHECKING:  # else any name would seem to be here
+
+    def __getattr__(name: str) -> Any:
+        """berg.run and berg.Job, whose modules take long to import, only for who uses them."""
+        if name not in ("run", "Job"):
+            raise AttributeError(f"module 'berg' has no attribute {name!r}")
+        import importlib
+
+        return getattr(importlib.import_module("berg.api"), name)

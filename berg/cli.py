@@ -8,7 +8,7 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import records, results, setup, start
+from berg.commands import data, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands.terminal import (
     Sections,
@@ -94,6 +94,7 @@ for command in (
     records.show,
     records.rm,
     records.rerun,
+    data.data,
     cli_ssh.ip,
     cli_ssh.ssh,
     cli_ssh.ssh_config,
@@ -131,9 +132,7 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) 
     berg run -m 4 --each "torchrun train.py"
     berg run "python train.py --lr={lr} --bs={bs}" --grid lr=0.1,0.01 --grid bs=32,64 --parallel 2
     """
-    from berg.plan import Wishes
-
-    wishes = Wishes(**options)
+    wishes = start.wish(options)
     if (wishes.cmd is None) != bool(resume):
         raise click.UsageError("give a command, or --resume SWEEP")
     if grid or tasks or resume:
@@ -165,9 +164,7 @@ def devbox(as_json, dry_run, **options) -> None:
     berg devbox -m 2 -g 8 -t v100 -n big
     berg ssh big
     """
-    from berg.plan import Wishes
-
-    wishes = Wishes(**options)
+    wishes = start.wish(options)
     if wishes.idle_hours == 0:
         say("With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it.")
     launched = start.start_machines(wishes, dry_run, quiet=as_json)

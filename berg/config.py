@@ -180,10 +180,11 @@ def load_ready(**flags: Any) -> Config:
 
 
 def save(values: dict[str, Any]) -> None:
-    """Write settings over those in the file; keys that are not named stay as they are."""
+    """Write settings over those in the file, or take out what is None; keys that are not named stay as they are."""
     import tempfile
 
     merged = {**read_file(), **values, "_version": VERSION}
+    merged = {key: value for key, value in merged.items() if value is not None}
     path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.NamedTemporaryFile("w", dir=path().parent, delete=False) as temporary:
         temporary.write(json.dumps(merged, indent=2) + "\n")

@@ -13,7 +13,7 @@ from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
 from berg.google import api, groups, instances
-from berg.job import Machine, Thing
+from berg.inventory import Machine, Thing
 from berg.plan import Plan
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"

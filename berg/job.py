@@ -44,6 +44,7 @@ class Job:
     install_script: str = ""
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
+    data: list[dict[str, Any]] = field(default_factory=list)  # name, path, files, bytes, checksum of each data set
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
     idle_seconds: int = 0  # of a devbox, after which it deletes itself; 0: never
@@ -183,35 +184,6 @@ def state_from_json(data: str | bytes) -> State:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it describes no state of a job: {error}") from None
     return state
-
-
-@dataclass
-class Machine:
-    """A machine as the place that it is in tells of it. The words of its status are Compute Engine's."""
-
-    name: str
-    zone: str
-    status: str = ""
-    id: str = ""  # tells it from an earlier one of its name
-    labels: dict[str, str] = field(default_factory=dict)
-    created_at: str = ""
-    external_ip: str = ""
-    internal_ip: str = ""
-    gpus: str = ""  # such as 4 x p100
-    place: str = "gce"
-
-
-@dataclass
-class Thing:
-    """What a place has for jobs beside machines, such as a disk."""
-
-    kind: str
-    name: str
-    where: str  # zone or region; "": everywhere
-    created_at: str
-    why: str  # why nobody needs it; "": as long as its job is not over
-    user: str = ""  # "": shared
-    place: str = "gce"
 
 
 def metadata_path(name: str) -> str:

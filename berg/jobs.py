@@ -17,7 +17,7 @@ from berg import config as settings
 from berg.config import Config
 from berg.google import api, secret
 from berg.google.storage import Bucket, Changed
-from berg.job import Machine
+from berg.inventory import Machine
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them

@@ -16,7 +16,7 @@ from typing import Any
 from berg import BergError, __version__, checks, job, places, ssh
 from berg.code import dist, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, offers, secret
+from berg.google import accelerators, api, data, offers, secret
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
@@ -44,17 +44,21 @@ def prepare(
         raise BergError(f"--install-script {script} is not a file in {root}: give its path from there")
     name = job.check_name(wishes.name or job.new_name(root.name))
     job.check_name(job.machine_names(name, wishes.num_machines)[-1])
-    guessed = wishes.results_dir or job.sketchy_guess_at_results_dir_from_cmd(cmd or "") or name
+    guessed = wishes.results_dir or job.sketchy_guess_at_results_dir_from_cmd(cmd or "")
+    guessed = guessed or "/".join(filter(None, (wishes.results_parent, name)))
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, config.default_image, config.default_image_project)
         zones = pool.submit(offers.zones_with, config, shape, config.zones)
+        bucket = Bucket(config)
+        wanted = [pool.submit(data.measure, bucket, text) for text in wishes.data]
         free = [pool.submit(check_bucket, config), pool.submit(check_free, config, name)]
         taken = code or snapshot.take(root)
         for check in free:
             check.result()
         planned_zones = zones.result()
+        check_room(config, [each.result() for each in wanted], image.result(), wishes.disk_gb)
         quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
         needs = accelerators.quota_needs(shape, sweep or wishes.num_machines, wishes.disk_gb, wishes.spot)
         shortages = offers.shortages(quotas.result(), needs)
@@ -77,6 +81,7 @@ def prepare(
         install_script=script or "",
         env=variables,
         secrets=sorted(secret_values),
+        data=[each.result() for each in wanted],
         kind="devbox" if cmd is None else "job",
         num_machines=wishes.num_machines,
         run_on="each" if wishes.each else "first",
@@ -124,6 +129,18 @@ def check_bucket(config: Config) -> None:
         raise BergError(
             f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) than "
             f"{config.project!r} (number {number}). Choose a bucket of the project: berg init"
+        )
+
+
+def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb: int) -> None:
+    """Raise BergError unless the disk has room for the data beside the image."""
+    paths = [each["path"] for each in wanted]
+    if doubled := next((path for path in paths if paths.count(path) > 1), None):
+        raise BergError(f"--data: two data sets would go to {doubled}. Give one of them another place: NAME:PATH")
+    gigabytes = round(sum(each["bytes"] for each in wanted) / 2**30)
+    if gigabytes and disk_gb < (needed := gigabytes + offers.image_gb(config, image)):
+        raise BergError(
+            f"a disk of {disk_gb} GB cannot hold the image and {gigabytes} GB of data: --disk-gb {needed + 10}"
         )
 
 

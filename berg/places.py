@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from berg import BergError, gce
 from berg.config import Config
-from berg.job import Machine, Thing
+from berg.inventory import Machine, Thing
 from berg.plan import Plan
 
 

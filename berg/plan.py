@@ -22,6 +22,8 @@ class Wishes:
     cmd: str | None = None  # None: machines for people
     name: str | None = None
     results_dir: str | None = None
+    results_parent: str | None = None  # folder for the results of jobs whose command names none, each in its own
+    defaults: tuple[str, ...] = ()  # the repo's file, and what of it holds, for people to read
     zones: tuple[str, ...] = ()
     image: str | None = None
     image_project: str | None = None
@@ -37,11 +39,12 @@ class Wishes:
     install_script: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
+    data: tuple[str, ...] = ()  # NAME or NAME:PATH
     each: bool = False
     keep_going: bool = False
     no_kill: bool = False
     wait_for_capacity: bool = False
-    max_restarts: int = 0
+    max_restarts: int = 20
     restart_on_failure: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,7 +98,7 @@ def check_variable(option: str, key: str) -> None:
 def wishes_of(job: Job) -> Wishes:
     """What a job was asked for with, without its name."""
     known = {each.name for each in fields(Wishes)}
-    values = {key: value for key, value in job.wishes.items() if key in known}
+    values = {key: value for key, value in job.wishes.items() if key in known - {"defaults"}}
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     return Wishes(**values, cmd=job.cmd if job.kind == "job" else None)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from berg import jobs, places
 from berg.config import Config
 from berg.google import api, secret
-from berg.job import Machine, Thing
+from berg.inventory import Machine, Thing
 
 SETTLED = 300  # seconds after a job's end, or a thing's creation, in which things may still be under way
 

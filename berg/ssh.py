@@ -27,7 +27,7 @@ from berg import BergError, job, jobs, places
 from berg import config as settings
 from berg.config import Config
 from berg.google.storage import Bucket
-from berg.job import Machine
+from berg.inventory import Machine
 
 PATIENCE = 600  # seconds for a machine to boot and to publish its keys
 NO_ANSWER = 60  # seconds for a machine that published them to answer: it may be rebooting

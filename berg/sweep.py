@@ -22,7 +22,7 @@ from berg import BergError, checks, job, jobs, launch, places
 from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
-from berg.job import Machine
+from berg.inventory import Machine
 from berg.plan import Plan
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
@@ -87,6 +87,7 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
     cmd, sweep = plan.job.cmd, plan.job.job_name
     wanted = set(PLACEHOLDER.findall(cmd))
     width = len(str(len(rows) - 1))
+    base = "/".join(filter(None, (plan.job.wishes.get("results_parent"), sweep)))
     if len(rows) > MOST:
         raise BergError(f"{len(rows):,} jobs are more than the {MOST:,} that a sweep may have")
     job.check_name(f"{sweep}-{'0' * width}")
@@ -100,7 +101,7 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
             raise BergError(f"{where} has a value for {unused[0]!r}, but the command has no {{{unused[0]}}}")
         command = fill(cmd, values)
         given = results_dir and f"{results_dir}/{index:0{width}}"
-        results = given or job.sketchy_guess_at_results_dir_from_cmd(command) or f"{sweep}/{index:0{width}}"
+        results = given or job.sketchy_guess_at_results_dir_from_cmd(command) or f"{base}/{index:0{width}}"
         if results in seen:
             raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
         seen[results] = index

@@ -22,7 +22,7 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import mirror, secret
-from berg.machine import boot, cluster, crew, idle, saving
+from berg.machine import boot, cluster, crew, data, idle, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -132,6 +132,7 @@ def restore(attempt: Attempt) -> None:
     snapshot.restore(this.snapshot, folder, lambda name: (packs / name.replace("/", "%")).open("rb"))
     shutil.rmtree(packs)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
+    data.bring(attempt)
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_text(this.to_json())
 

@@ -11,10 +11,10 @@ BERG = Path(__file__).parent.parent / "berg"
 # Room -> what stands in it; a folder is a room, and so are these modules beside the folders.
 ROOMS = {
     "berg": {"__init__"},
-    "contract": {"config", "job", "checks", "credentials"},
+    "contract": {"config", "job", "inventory", "checks", "credentials"},
     "plan": {"plan"},
     "places": {"gce"},
-    "verbs": {"launch", "jobs", "sweep", "reap", "ssh", "sync", "init", "doctor", "records"},
+    "verbs": {"launch", "jobs", "sweep", "reap", "ssh", "sync", "init", "doctor", "records", "defaults", "api"},
     "worker": {"worker"},
     "cli": {"cli", "__main__"},
 }

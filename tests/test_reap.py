@@ -7,7 +7,7 @@ import pytest
 from conftest import wait_for
 
 from berg import job, reap
-from berg.job import Machine
+from berg.inventory import Machine
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from conftest import Berg, commit, git, wait_for
 
 from berg import BergError, gce, ssh
 from berg.google import storage
-from berg.job import Machine
+from berg.inventory import Machine
 from berg.local.machines import sandbox as machines
 from berg.local.machines import sshd
 

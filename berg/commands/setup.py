@@ -1,6 +1,8 @@
 """The commands that set berg up, look after it and tidy up: init, doctor, config, local, reap."""
 
 import json
+import os
+import re
 import sys
 
 import click
@@ -94,10 +96,11 @@ def doctor(as_json: bool) -> None:
 
 @click.group(name="config")
 def config_group() -> None:
-    """Look at the settings.
+    """Look at the settings, and change them.
 
     \b
     berg config show
+    berg config set zones us-central1-a,us-central1-b
     """
 
 
@@ -129,6 +132,59 @@ def show(as_json: bool) -> None:
     width = max(map(len, values))
     for key, value in values.items():
         click.echo(f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}")
+
+
+def complete_keys(ctx, param, incomplete: str) -> list[str]:
+    return [key for key in config.HELP if key.startswith(incomplete)]
+
+
+@config_group.command(name="set")
+@click.argument("key", shell_complete=complete_keys)
+@click.argument("value")
+def set_(key: str, value: str) -> None:
+    """Change a setting in the file.
+
+    \b
+    berg config set default_image my-golden-image
+    berg config set zones us-central1-a,us-central1-b
+    """
+    check_key(key)
+    config.save({key: parse(key, value.strip())})
+    say(f"{key} is {json.dumps(config.read_file()[key])} in {config.path()}")
+    if os.environ.get(f"BERG_{key.upper()}"):
+        say(f"The variable BERG_{key.upper()} is set, and comes first")
+
+
+@config_group.command()
+@click.argument("key", shell_complete=complete_keys)
+def unset(key: str) -> None:
+    """Take a setting out of the file; its default holds again.
+
+    \b
+    berg config unset zones
+    """
+    check_key(key)
+    config.save({key: None})
+    say(f"{key} is {json.dumps(getattr(config.Config(), key))}, the default")
+
+
+def parse(key: str, text: str):
+    """The value of a setting; raises BergError for what it cannot be."""
+    if not text:
+        raise BergError(f"{key} needs a value. To take it out: berg config unset {key}")
+    value = config.convert(key, text, getattr(config.Config(), key))
+    if key == "zones" and (wrong := [zone for zone in value if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]", zone)]):
+        raise BergError(f"zones: {wrong[0]!r} is no zone: give names such as us-central1-a, with commas between them")
+    if key == "ssh_port" and not 1 <= value <= 65535:
+        raise BergError(f"ssh_port must be 1 to 65535, not {value}")
+    if key == "endpoint" and not value.startswith(("http://", "https://")):
+        raise BergError(f"endpoint must be an address, not {value!r}. For Google: berg config unset endpoint")
+    return value
+
+
+def check_key(key: str) -> None:
+    if key not in config.HELP:
+        raise BergError(f"there is no setting {key!r}. There are: {', '.join(config.HELP)}")
 
 
 @click.group()

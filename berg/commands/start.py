@@ -9,7 +9,16 @@ import click
 
 from berg import config
 from berg.commands.results import exit_code, watch
-from berg.commands.terminal import say
+from berg.commands.terminal import given, say
+
+
+def wish(options: dict):
+    """What was asked for on the command line, and by the repo around this folder for what was not."""
+    from berg import defaults
+    from berg.plan import Wishes
+
+    on_command_line = given(click.get_current_context(), options)
+    return Wishes(**defaults.fill(options, set(on_command_line), Path.cwd()))
 
 
 def start_machines(wishes, dry_run, quiet, code_of=None):

@@ -22,6 +22,7 @@ def plan(plan) -> str:
     code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch})"
     if this.git_dirty:
         code += f" with {len(this.git_changed_files)} uncommitted changes, as {this.git_snapshot[:12]}"
+    defaults = this.wishes.get("defaults")
     several = f"{this.num_machines} machines, each " if this.num_machines > 1 else ""
     where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on] if several else ""
     rows = [
@@ -37,11 +38,17 @@ def plan(plan) -> str:
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
+        *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
+        *([("Defaults", f"{', '.join(defaults[1:])} (of {defaults[0]})")] if defaults else []),
         ("Results", this.gcs_results_dir),
         ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
     return "\n".join(f"{click.style(f'{key:<9}', bold=True)} {value}" for key, value in rows) + "\n"
+
+
+def data_set(wish) -> str:
+    return f"{wish['name']}: {plural(wish['files'], 'file')}, {size(wish['bytes'])}, to {wish['path']}"
 
 
 def shorten(lines: list[str]) -> list[str]:

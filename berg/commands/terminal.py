@@ -8,7 +8,7 @@ from berg import config
 SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
-    "Data": ("fetch",),
+    "Data": ("fetch", "data"),
     "Watching": ("log", "tail"),
     "Setup": ("init", "doctor", "config", "local"),
 }
@@ -77,6 +77,7 @@ def machine_options(command):
         click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
         click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
         click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
+        click.option("--data", multiple=True, metavar="NAME[:PATH]", help="Data set to bring there; repeatable."),
         click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
         json_option,
     ]

@@ -15,7 +15,7 @@ from typing import Any
 from berg.config import Config
 from berg.google import api
 from berg.google.api import OperationFailed, call, last_part, pages, wait
-from berg.job import Machine
+from berg.inventory import Machine
 
 
 def ours(config: Config) -> str:

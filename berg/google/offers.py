@@ -22,6 +22,12 @@ def find_image(config: Config, image: str, project: str) -> str:
     )
 
 
+def image_gb(config: Config, image: str) -> int:
+    """Size of the disk that an image fills, at most."""
+    _, project, *_, name = image.split("/")
+    return int(api.call(config, "GET", f"/global/images/{name}", project=project, fields="diskSizeGb")["diskSizeGb"])
+
+
 def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
     """Zones to try for a machine: those wanted, then the others of the region; raises BergError where none has it."""
     kind, name = ("acceleratorTypes", shape.accelerator) if shape.accelerator else ("machineTypes", shape.machine_type)

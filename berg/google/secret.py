@@ -15,7 +15,7 @@ from berg import BergError
 from berg.config import Config
 from berg.google import api
 from berg.google.instances import bucket_label
-from berg.job import Thing
+from berg.inventory import Thing
 
 ROLE = "roles/secretmanager.admin"  # on this one secret: to read and to delete it
 SLACK = 30 * 24 * 3600  # seconds after a job's limit in which it may still wait for machines

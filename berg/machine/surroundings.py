@@ -71,6 +71,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
         "BERG_RESULTS_DIR": str(RESULTS / this.results_dir),
         "BERG_BUCKET": machine.bucket,
         "BERG_REPO_DIR": str(repo_folder(this)),
+        "BERG_DATA_DIR": str(boot.ROOT / "data"),
         "BERG_NUM_GPUS": str(this.gpus_per_machine),
         "BERG_ATTEMPT": str(attempt.state.attempt),
         **cluster.environment(attempt.member),

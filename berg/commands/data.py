@@ -1,0 +1,204 @@
+"""The commands about data sets in the bucket: push, pull, ls, rm."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from berg import BergError, config
+from berg.commands.terminal import json_option, say, yes_option
+
+SHOWN = 8  # files that are named
+
+
+@click.group()
+def data() -> None:
+    """Keep data sets in the bucket, for jobs to take along.
+
+    A data set is a folder `data/NAME/` of plain files in the bucket; DATA is its NAME, or the address of any folder,
+    such as gs://my-bucket/folder. `berg run --data NAME` brings it to the machine before the command begins.
+
+    \b
+    berg data push ~/mnist mnist
+    berg run --data mnist "python train.py --data=/root/data/mnist"
+    """
+
+
+@data.command()
+@click.argument("path", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
+@click.argument("where", metavar="DATA")
+@click.option("--delete", is_flag=True, help="Delete what the bucket has and FOLDER has not, after asking.")
+@yes_option
+@json_option
+def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None:
+    """Send a folder or a file to the bucket; only what changed.
+
+    Files are compared by size and crc32c. Interrupted, it goes on where it was when it is called again. Files that are
+    links are sent as what they lead to; links to folders are left out, and named.
+
+    \b
+    berg data push ~/mnist mnist
+    berg data push weights.pt pretrained
+    berg data push ~/mnist gs://other-bucket/mnist --delete
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import data
+
+    if not path.exists():
+        raise BergError(f"{path} does not exist: give a folder or a file to send")
+    bucket, prefix = data.find(settings, where)
+    plan = data.plan_push(bucket, prefix, path)
+    for left, why in list(plan.left_out.items())[:SHOWN]:
+        say(f"Left out: {left} ({why})")
+    if len(plan.left_out) > SHOWN:
+        say(f"Left out: … and {len(plan.left_out) - SHOWN:,} more")
+    if not plan.files:
+        raise BergError(f"{path} has no files to send")
+    size, began = plan.bytes, time.monotonic()
+    say(f"{tables.plural(len(plan.changed), 'file')} of {len(plan.files):,} to send, {tables.size(size)}")
+    data.push(bucket, plan, bytes_shown("Sent", size))
+    seconds = time.monotonic() - began
+    if plan.changed:
+        say(f"Sent {tables.size(size)} in {seconds:.1f} s")
+    if plan.extra and delete:
+        say("\n".join(f"gs://{bucket.name}/{name}" for name in tables.shorten(plan.extra)))
+        if not yes:
+            click.confirm(f"Delete {'these' if len(plan.extra) > 1 else 'it'}?", abort=True, err=True)
+        data.delete(bucket, plan.extra)
+        say(f"Deleted {tables.plural(len(plan.extra), 'file')} of the bucket")
+    elif plan.extra:
+        say(f"The bucket keeps {tables.plural(len(plan.extra), 'file')} that {path} has not (--delete)")
+    if as_json:
+        sent = {"files": len(plan.files), "sent": len(plan.changed), "bytes_sent": size}
+        click.echo(json.dumps({"data": f"gs://{bucket.name}/{prefix}", **sent, "left_out": plan.left_out}))
+    else:
+        click.echo(f"gs://{bucket.name}/{prefix}")
+
+
+@data.command()
+@click.argument("where", metavar="DATA")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@json_option
+def pull(where: str, folder: Path, as_json: bool) -> None:
+    """Bring a data set to this computer; only what changed.
+
+    \b
+    berg data pull mnist ~/mnist
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import data
+    from berg.google.fetch import fetch
+
+    bucket, prefix = data.find(settings, where)
+    listed = existing(bucket, prefix)
+    total, done = sum(blob.size for blob in listed), [0]
+    tell = bytes_shown("Brought", total)
+
+    def note(blob) -> None:
+        done[0] += blob.size
+        tell(done[0])
+
+    fetched, files, left = fetch(bucket, prefix, folder, done=note, listed=listed)
+    for name, error in left.items():
+        say(f"Not brought: {name}: {error}")
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), "files": files, "fetched": fetched}))
+    else:
+        say(f"{fetched:,} of {tables.plural(files, 'file')} new or changed")
+        click.echo(folder)
+    sys.exit(bool(left))
+
+
+@data.command()
+@click.argument("where", metavar="[DATA]", required=False)
+@json_option
+def ls(where: str | None, as_json: bool) -> None:
+    """List the data sets, or the files of one.
+
+    \b
+    berg data ls
+    berg data ls mnist
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import data
+    from berg.google.storage import Bucket
+
+    if where:
+        bucket, prefix = data.find(settings, where)
+        files = [{"path": blob.name.removeprefix(prefix), "bytes": blob.size} for blob in existing(bucket, prefix)]
+        lines = "\n".join(f"{file['bytes']:>14,}  {file['path']}" for file in files)
+        click.echo(json.dumps(files, indent=2) if as_json else lines)
+        return
+    found = data.sets(Bucket(settings))
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "files": len(blobs),
+            "bytes": sum(blob.size for blob in blobs),
+            "updated": max(str(blob.updated) for blob in blobs),
+        }
+        for name, blobs in found.items()
+    ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        say("There are no data sets yet. Send one: berg data push FOLDER NAME")
+    else:
+        width = max(map(len, found))
+        for row in rows:
+            count, size = tables.plural(row["files"], "file"), tables.size(row["bytes"])
+            click.echo(f"{row['name']:<{width}}  {count:>14}  {size:>9}  {row['updated'][:16]}")
+
+
+@data.command()
+@click.argument("where", metavar="DATA")
+@yes_option
+def rm(where: str, yes: bool) -> None:
+    """Delete a data set, after showing its size.
+
+    Jobs that want it and have not begun fail then.
+
+    \b
+    berg data rm mnist
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import data
+
+    bucket, prefix = data.find(settings, where)
+    blobs = existing(bucket, prefix)
+    count, size = tables.plural(len(blobs), "file"), tables.size(sum(blob.size for blob in blobs))
+    say(f"gs://{bucket.name}/{prefix}: {count}, {size}")
+    if not yes:
+        click.confirm("Delete it for good?", abort=True, err=True)
+    data.delete(bucket, [blob.name for blob in blobs], tables.counter("Deleting", len(blobs)))
+    say("Deleted.")
+
+
+def existing(bucket, prefix: str) -> list:
+    blobs = list(bucket.list(prefix))
+    if not blobs:
+        raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See what there is: berg data ls")
+    return blobs
+
+
+def bytes_shown(what: str, total: int):
+    """A function that shows on a terminal how many bytes of `total` are done, and how fast."""
+    from berg.commands import tables
+
+    began, shown = time.monotonic(), [0.0]
+
+    def tell(done: int) -> None:
+        now = time.monotonic()
+        if total > 4 << 20 and sys.stderr.isatty() and (done >= total or now - shown[0] > 0.2):
+            shown[0] = now
+            speed = tables.size(done / max(now - began, 0.1))
+            click.echo(f"\r{what} {tables.size(done)} of {tables.size(total)}, {speed}/s ", nl=done >= total, err=True)
+
+    return tell

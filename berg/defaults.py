@@ -1,0 +1,108 @@
+"""Defaults of a repo: `[tool.berg]` in its pyproject.toml, or berg.toml beside it.
+
+They stand between the BERG_ variables and the user's settings. What is given on the command line comes before them, and
+takes what would contradict it out: a repo's CPUs do not stay where other GPUs are asked for.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from berg import BergError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TEXT, NUMBER, LIST, TABLE = "text", "a number", "a list of texts", "a table"
+# Key -> field of Wishes, and what it holds.
+KEYS = {
+    "gpu-type": ("gpu_type", TEXT),
+    "num-gpus": ("num_gpus", NUMBER),
+    "num-cpus": ("num_cpus", NUMBER),
+    "machine-type": ("machine_type", TEXT),
+    "disk-gb": ("disk_gb", NUMBER),
+    "image": ("image", TEXT),
+    "image-project": ("image_project", TEXT),
+    "zones": ("zones", LIST),
+    "spot": ("spot", "true or false"),
+    "max-hours": ("max_hours", NUMBER),
+    "install-script": ("install_script", TEXT),
+    "env": ("env", TABLE),
+    "data": ("data", LIST),
+    "results-dir": ("results_parent", TEXT),
+}
+VARIABLES = {"zones": "BERG_ZONES", "image": "BERG_DEFAULT_IMAGE", "image-project": "BERG_DEFAULT_IMAGE_PROJECT"}
+# Option -> keys of a repo that would contradict it.
+REPLACES = {
+    "machine_type": {"gpu-type", "num-gpus", "num-cpus"},
+    "gpu_type": {"machine-type", "num-cpus"},
+    "num_gpus": {"machine-type", "num-cpus"},
+    "num_cpus": {"machine-type"},
+    "image": {"image-project"},
+}
+
+
+def find(folder: Path) -> tuple[dict[str, Any], str]:
+    """The defaults of the git repo around a folder, and the name of the file that has them; {} without any."""
+    root = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+    if root is None:
+        return {}, ""
+    own, shared = read(root / "berg.toml"), read(root / "pyproject.toml").get("tool", {}).get("berg")
+    if own and shared:
+        raise BergError(f"{root} has berg.toml and [tool.berg] in pyproject.toml. Keep one of them")
+    name = "pyproject.toml" if shared is not None and not own else "berg.toml"
+    values = own or shared or {}
+    for key, value in (values if isinstance(values, dict) else {"tool.berg": values}).items():
+        check(root / name, key, value)
+    return values, name
+
+
+def read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise BergError(f"cannot read {file}: {error}. Mend it there") from None
+
+
+def check(file: Path, key: str, value: Any) -> None:
+    if key not in KEYS:
+        raise BergError(f"{file}: there is no key {key!r} for berg. There are: {', '.join(KEYS)}")
+    kind = KEYS[key][1]
+    fits = {
+        TEXT: isinstance(value, str),
+        NUMBER: type(value) in (int, float) and (key == "max-hours" or type(value) is int),
+        LIST: isinstance(value, list) and all(isinstance(each, str) for each in value),
+        TABLE: isinstance(value, dict) and all(isinstance(each, (str, int, float)) for each in value.values()),
+    }.get(kind, isinstance(value, bool))
+    if not fits:
+        raise BergError(f"{file}: {key!r} must be {kind}, not {value!r}. Mend it there")
+
+
+def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, Any]:
+    """Options with those of the repo around a folder in place of what was not given."""
+    values, file = find(folder)
+    dropped = {key for option in given for key in REPLACES.get(option, ())}
+    dropped |= {key for key, variable in VARIABLES.items() if os.environ.get(variable)}
+    dropped |= {"image-project"} if "image" in dropped else set()
+    filled, used = dict(options), []
+    for key, value in values.items():
+        field = KEYS[key][0]
+        if field == "env":
+            filled["env"] = (*(f"{name}={each}" for name, each in value.items()), *options.get("env", ()))
+        elif field in given or key in dropped:
+            continue
+        else:
+            filled[field] = tuple(value) if isinstance(value, list) else value
+        used.append(f"{key} = {shown(value)}")
+    return {**filled, "defaults": (file, *used) if used else ()}
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value).lower() if value in (True, False) else str(value)

@@ -1,0 +1,172 @@
+"""Data sets in the bucket: files under `data/NAME/`, as they are, so that others can read and write them, too.
+
+What is there already is recognised by its size and crc32c. Not covered: empty folders, permissions, versions of a data
+set, and writers at the same time: a file that somebody else replaces meanwhile is an error, one that he adds is not.
+"""
+
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from berg import BergError
+from berg.config import Config
+from berg.google.checksum import file_crc32c
+from berg.google.fetch import side_by_side
+from berg.google.mirror import bad_name
+from berg.google.storage import Bucket, Changed, Listed
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+HOME = PurePosixPath("/root/data")  # on machines
+OURS = ("/root/berg", "/root/berg_results")  # berg's own, and what is mirrored
+THREADS = 8
+
+
+def check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise BergError(f"{name!r} cannot be the name of a data set: use letters, digits, dots, dashes, as in mnist-v2")
+    return name
+
+
+def prefix_of(name: str) -> str:
+    return f"data/{check_name(name)}/"
+
+
+def find(config: Config, where: str) -> tuple[Bucket, str]:
+    """Bucket and prefix of a data set, which is a name or an address such as gs://bucket/folder."""
+    if not where.startswith("gs://"):
+        return Bucket(config), prefix_of(where)
+    bucket, _, folder = where.removeprefix("gs://").partition("/")
+    if not bucket or not folder.strip("/"):
+        raise BergError(f"{where} names no folder of a bucket: give it as gs://BUCKET/FOLDER")
+    return Bucket(config if bucket == config.bucket else replace(config, bucket=bucket)), f"{folder.strip('/')}/"
+
+
+def wanted(text: str) -> tuple[str, str]:
+    """Name and path on the machine for NAME[:PATH]; raises BergError for what is no place for data."""
+    name, _, path = text.partition(":")
+    check_name(name)
+    given = PurePosixPath(path or HOME / name)
+    if not given.is_absolute() or ".." in given.parts or len(given.parts) < 2 or str(given) == "/root":
+        raise BergError(f"--data {text}: {path!r} is no folder for data: give a whole path, as in {name}:{HOME / name}")
+    if any(f"{given}/".startswith(f"{folder}/") for folder in OURS):
+        raise BergError(f"--data {text}: {path} is berg's own, or a folder of results; data goes elsewhere")
+    return name, str(given)
+
+
+def measure(bucket: Bucket, text: str) -> dict[str, Any]:
+    """What a job is to know of NAME[:PATH]; raises BergError if there are no files."""
+    name, path = wanted(text)
+    blobs = [blob for blob in bucket.list(prefix_of(name)) if blob.size or not blob.name.endswith("/")]
+    if not blobs:
+        raise BergError(
+            f"--data {name}: there is nothing in gs://{bucket.name}/{prefix_of(name)}. "
+            f"Send it: berg data push FOLDER {name} (what there is: berg data ls)"
+        )
+    size = sum(blob.size for blob in blobs)
+    return {"name": name, "path": path, "files": len(blobs), "bytes": size, "checksum": checksum(blobs)}
+
+
+def checksum(blobs: Iterable[Any]) -> str:
+    """What tells one content of a data set from another one."""
+    lines = sorted(f"{blob.name} {blob.crc32c}\n" for blob in blobs)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+
+
+@dataclass
+class Push:
+    """What a push is to do: which files go up, and onto which generation of their object (0: none)."""
+
+    files: dict[str, Path]  # name in the bucket -> file
+    changed: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)  # path -> why
+    extra: list[str] = field(default_factory=list)  # objects without a file
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.files[name].stat().st_size for name in self.changed)
+
+
+def plan_push(bucket: Bucket, prefix: str, path: Path) -> Push:
+    """Compare a file, or the files of a folder, with what lies below the prefix."""
+    plan = Push({})
+    if path.is_dir():
+        for folder, folders, files in os.walk(path, onerror=lambda error: left_out(plan, path, error)):
+            for name in [each for each in folders if Path(folder, each).is_symlink()]:
+                plan.left_out[str(Path(folder, name).relative_to(path))] = "a link to a folder"
+            for file in (Path(folder, name) for name in files):
+                add(plan, prefix, file, str(file.relative_to(path)))
+    else:
+        add(plan, prefix, path, path.name)
+    there = {blob.name: blob for blob in bucket.list(prefix)}
+    plan.extra = [name for name in there if name not in plan.files]
+
+    def compare(name: str) -> tuple[str, Listed | None, bool]:
+        blob, file = there.get(name), plan.files[name]
+        same = blob is not None and blob.size == file.stat().st_size and blob.crc32c == file_crc32c(file)
+        return name, blob, same
+
+    for name, blob, same in side_by_side(compare, list(plan.files), THREADS):
+        if not same:
+            plan.changed[name] = blob.generation if blob else 0
+    return plan
+
+
+def left_out(plan: Push, root: Path, error: OSError) -> None:
+    plan.left_out[os.path.relpath(error.filename, root)] = error.strerror or str(error)
+
+
+def add(plan: Push, prefix: str, file: Path, path: str) -> None:
+    why = bad_name(prefix + path)
+    if not why and not file.is_file():
+        why = "a link to nothing" if file.is_symlink() else "no regular file"
+    if not why and not os.access(file, os.R_OK):
+        why = "it cannot be read"
+    if why:
+        plan.left_out[path.encode(errors="replace").decode()] = why
+    else:
+        plan.files[prefix + path] = file
+
+
+def push(bucket: Bucket, plan: Push, tell: Callable[[int], None]) -> None:
+    """Send what changed; `tell` hears how many bytes went up so far. Repeated, it goes on where it was interrupted."""
+    sent: dict[str, int] = {}
+    lock = threading.Lock()
+
+    def send(name: str) -> None:
+        def note(count: int) -> None:
+            with lock:
+                sent[name] = count
+                tell(sum(sent.values()))
+
+        with plan.files[name].open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            try:
+                bucket.upload_stream(name, file, size, plan.changed[name], note)
+            except Changed:  # a write whose answer was lost is refused when it is repeated: then what is there is ours
+                blob = bucket.get(name)
+                if blob is None or blob.crc32c != file_crc32c(plan.files[name]):
+                    raise
+
+    for _ in side_by_side(send, list(plan.changed), THREADS):
+        pass
+
+
+def sets(bucket: Bucket) -> dict[str, list[Listed]]:
+    """The files of each data set."""
+    found: dict[str, list[Listed]] = {}
+    for blob in bucket.list("data/"):
+        name, slash, path = blob.name.removeprefix("data/").partition("/")
+        if slash and path:
+            found.setdefault(name, []).append(blob)
+    return found
+
+
+def delete(bucket: Bucket, names: list[str], tell: Callable[[int], None] = lambda n: None) -> None:
+    """Delete objects; `tell` hears how many are gone."""
+    for number, _ in enumerate(side_by_side(bucket.delete, names, THREADS), 1):
+        tell(number)

@@ -1,0 +1,32 @@
+"""What there is in a place for jobs: machines, and other things that may be left over."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Machine:
+    """A machine as the place that it is in tells of it. The words of its status are Compute Engine's."""
+
+    name: str
+    zone: str
+    status: str = ""
+    id: str = ""  # tells it from an earlier one of its name
+    labels: dict[str, str] = field(default_factory=dict)
+    created_at: str = ""
+    external_ip: str = ""
+    internal_ip: str = ""
+    gpus: str = ""  # such as 4 x p100
+    place: str = "gce"
+
+
+@dataclass
+class Thing:
+    """What a place has for jobs beside machines, such as a disk."""
+
+    kind: str
+    name: str
+    where: str  # zone or region; "": everywhere
+    created_at: str
+    why: str  # why nobody needs it; "": as long as its job is not over
+    user: str = ""  # "": shared
+    place: str = "gce"

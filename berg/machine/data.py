@@ -1,0 +1,42 @@
+"""The data sets of a job, brought to the machine before its command begins."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from berg import BergError
+from berg.google import data
+from berg.google.fetch import fetch
+from berg.machine import boot
+from berg.machine.attempt import Attempt
+
+
+def bring(attempt: Attempt) -> None:
+    """Bring what is missing of every data set; raises BergError if it cannot be whole, Stopped if the job ends."""
+    for wish in attempt.job.data:
+        name, began = wish["name"], time.monotonic()
+        seen: list[Any] = []
+        folder = place(wish["path"])
+
+        def note(blob, seen=seen) -> None:
+            seen.append(blob)
+            attempt.pause(0)  # a job that was killed need not wait for the rest
+
+        attempt.say(f"Bringing data {name}: {wish['files']:,} files, {wish['bytes'] / 1e6:,.1f} MB, to {folder}")
+        try:
+            new, _, left = fetch(attempt.bucket, data.prefix_of(name), folder, done=note)
+        except OSError as error:
+            raise BergError(f"data {name} cannot be brought to {folder}: {error.strerror or error}") from None
+        if left:
+            path, why = next(iter(left.items()))
+            raise BergError(f"{len(left)} files of data {name} could not be brought to {folder}, {path}: {why}")
+        if not seen:
+            raise BergError(f"data {name} is not in gs://{attempt.bucket.name}/{data.prefix_of(name)} any more")
+        if data.checksum(seen) != wish["checksum"]:
+            attempt.say(f"Data {name} changed since the job was submitted")
+        attempt.say(f"Brought {new:,} of {len(seen):,} files of data {name} in {time.monotonic() - began:.1f} s")
+
+
+def place(path: str) -> Path:
+    """A folder on this machine, whose /root may lie elsewhere."""
+    return boot.ROOT / path.removeprefix("/root/") if path.startswith("/root/") else Path(path)

@@ -1,0 +1,151 @@
+"""Defaults of a repo, and `berg config set`, through the real command line."""
+
+import json
+
+import pytest
+from conftest import Berg
+
+from berg import defaults
+
+REPO = """
+[tool.berg]
+gpu-type = "t4"
+num-gpus = 2
+num-cpus = 4
+disk-gb = 70
+zones = ["us-central1-b"]
+install-script = "setup.sh"
+env = {WISH = "repo", LEVEL = 3}
+results-dir = "mnist"
+"""
+
+
+def planned(berg: Berg, *arguments: str, **env: str) -> tuple[str, dict]:
+    """The plan, and the request for the machine."""
+    ran = berg("run", "--dry-run", *arguments, **env)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stderr, json.loads(ran.stdout)
+
+
+def refused(berg: Berg, *arguments: str, says: tuple[str, ...]) -> None:
+    ran = berg(*arguments)
+    assert (ran.returncode, ran.stdout) == (1, "") and "Traceback" not in ran.stderr, (ran.stdout, ran.stderr)
+    for part in says:
+        assert part in ran.stderr, ran.stderr
+
+
+@pytest.mark.parametrize("file", ["pyproject.toml", "berg.toml"])
+def test_a_repo_says_what_its_jobs_are(berg, file):
+    (berg.repo / file).write_text(REPO if file == "pyproject.toml" else REPO.replace("[tool.berg]", ""))
+    (berg.repo / "setup.sh").write_text("echo installing for $WISH\n")
+    (berg.repo / "inner").mkdir()
+    plan, _ = planned(berg, "-n", "job", "true")
+    assert "n1-standard-4 with 2 x t4, 70 GB disk" in plan and "berg_results/mnist/job" in plan
+    row = next(line for line in plan.splitlines() if line.startswith("Defaults"))
+    assert f"(of {file})" in row and "gpu-type = t4" in row and "env = WISH=repo, LEVEL=3" in row
+    ran = berg(
+        "run", "-g", "0", "-n", "job", "--env", "LEVEL=4", "--wait", "echo $WISH $LEVEL", cwd=berg.repo / "inner"
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "\ninstalling for repo\n" in berg.log("job") and "\nrepo 4\n" in berg.log("job")
+    assert "us-central1-b" in berg.state("job")["zone"]
+    assert "berg_results/mnist/job/berg_job_metadata.json" in berg.objects("berg_results/")
+
+
+def test_what_is_given_comes_first(berg):
+    (berg.repo / "berg.toml").write_text(REPO.replace("[tool.berg]", 'image = "no-such-image"'))
+    (berg.repo / "setup.sh").write_text("true\n")
+    image = ("--image", "pytorch-2-9-cu129-ubuntu-2404-nvidia-580")
+    refused(berg, "run", "--dry-run", "true", says=("'no-such-image'",))
+    plan, _ = planned(berg, *image, "-t", "v100", "--zone", "us-central1-a", "--disk-gb", "80", "true")
+    assert "2 x v100, 80 GB disk" in plan and "n1-standard-16" in plan, "the repo's 4 CPUs were for its own GPUs"
+    assert "Zones     us-central1-a" in plan
+    row = next(line for line in plan.splitlines() if line.startswith("Defaults"))
+    assert "num-gpus = 2" in row and "gpu-type" not in row and "zones" not in row and "num-cpus" not in row
+    plan, _ = planned(berg, *image, "--machine-type", "g2-standard-4", "true")
+    assert "g2-standard-4 with 1 x l4" in plan
+    plan, _ = planned(berg, "true", BERG_ZONES="us-central1-a", BERG_DEFAULT_IMAGE=image[1])
+    assert "Zones     us-central1-a" in plan and "no-such-image" not in plan
+    named, _ = planned(berg, *image, "-r", "mine", "true")
+    assert "berg_results/mine\n" in named
+    guessed, _ = planned(berg, *image, "echo > /root/berg_results/own/x")
+    assert "berg_results/own/x\n" in guessed
+
+
+def test_the_users_settings_come_after_the_repo(berg):
+    settings = json.loads((berg.home / "berg.json").read_text())
+    berg.write_config(**settings, zones=["us-central1-a"])
+    assert "Zones     us-central1-a" in planned(berg, "-g", "0", "true")[0]
+    (berg.repo / "berg.toml").write_text('zones = ["us-central1-b"]\n')
+    assert "Zones     us-central1-b" in planned(berg, "-g", "0", "true")[0]
+
+
+def test_a_sweep_has_its_folder_below_that_of_the_repo(berg):
+    (berg.repo / "berg.toml").write_text('results-dir = "mnist"\n')
+    ran = berg("run", "-g", "0", "-n", "grid", "--grid", "lr=1,2", "--dry-run", "echo {lr}")
+    assert ran.returncode == 0 and "mnist/grid/0" in ran.stderr and "mnist/grid/1" in ran.stderr, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gpu-type = t4", ("berg.toml", "line 1", "Mend it there")),
+        ("gpu_type = 't4'", ("berg.toml", "no key 'gpu_type'", "gpu-type")),
+        ("num-gpus = '2'", ("'num-gpus' must be a number",)),
+        ("num-gpus = 1.5", ("'num-gpus' must be a number",)),
+        ("disk-gb = true", ("'disk-gb' must be a number",)),
+        ("zones = 'us-central1-a'", ("'zones' must be a list of texts",)),
+        ("env = ['A=b']", ("'env' must be a table",)),
+        ("spot = 'yes'", ("'spot' must be true or false",)),
+        ("env = {BERG_JOB = 'x'}", ("BERG_JOB", "set by berg")),
+        ("install-script = 'nope.sh'", ("nope.sh", "is not a file")),
+        ("results-dir = '../up'", ("'../up/job'",)),
+    ],
+)
+def test_a_wrong_default_is_named(berg, text, says):
+    (berg.repo / "berg.toml").write_text(text)
+    refused(berg, "run", "-g", "0", "-n", "job", "true", says=says)
+    assert berg.machines() == {} and berg.objects(".berg/jobs/") == {}
+
+
+def test_two_places_for_defaults_are_one_too_many(berg):
+    (berg.repo / "berg.toml").write_text("spot = true\n")
+    (berg.repo / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    assert ", spot" in planned(berg, "-g", "0", "true")[0]
+    (berg.repo / "pyproject.toml").write_text("[tool.berg]\nspot = false\n")
+    refused(berg, "run", "-g", "0", "true", says=("berg.toml and [tool.berg]", "Keep one"))
+    (berg.repo / "pyproject.toml").write_text("[tool]\nberg = 3\n")
+    (berg.repo / "berg.toml").unlink()
+    refused(berg, "run", "-g", "0", "true", says=("pyproject.toml", "tool.berg"))
+
+
+def test_every_key_is_explained():
+    from test_readme import ROOT
+
+    page = (ROOT / "docs/settings.md").read_text()
+    assert [key for key in defaults.KEYS if f"`{key}`" not in page] == []
+
+
+def test_settings_are_set_and_taken_out(berg):
+    def setting(key: str):
+        return json.loads(berg("config", "show", "--json").stdout)[key]
+
+    assert berg("config", "set", "zones", "us-central1-a,us-central1-f").returncode == 0
+    assert setting("zones") == ["us-central1-a", "us-central1-f"]
+    assert berg("config", "set", "ssh_port", "2222").returncode == 0 and setting("ssh_port") == 2222
+    said = berg("config", "set", "user", "somebody", BERG_USER="other").stderr
+    assert 'user is "somebody"' in said and "BERG_USER is set, and comes first" in said
+    bucket = setting("bucket")
+    assert berg("config", "unset", "zones").returncode == 0 and setting("zones") == []
+    assert "zones" not in json.loads((berg.home / "berg.json").read_text()) and setting("bucket") == bucket
+    before = (berg.home / "berg.json").read_text()
+    refused(berg, "config", "set", "colour", "blue", says=("no setting 'colour'", "default_image"))
+    refused(berg, "config", "unset", "colour", says=("no setting 'colour'",))
+    refused(berg, "config", "set", "ssh_port", "many", says=("ssh_port must be a whole number, not 'many'",))
+    refused(berg, "config", "set", "ssh_port", "70000", says=("1 to 65535",))
+    refused(berg, "config", "set", "zones", "mars", says=("'mars' is no zone",))
+    refused(berg, "config", "set", "bucket", "", says=("berg config unset bucket",))
+    refused(berg, "config", "set", "endpoint", "google", says=("berg config unset endpoint",))
+    assert (berg.home / "berg.json").read_text() == before
+    (berg.home / "berg.json").write_text("{broken")
+    refused(berg, "config", "set", "user", "me", says=("not valid JSON at line 1",))
