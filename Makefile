@@ -5,13 +5,17 @@ REPEATS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test chaos bench lint docs clean
+.PHONY: demo test foreign chaos bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
 
 test: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 4 --dist worksteal $(PYTEST)
+
+# Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud.
+foreign: $(VENV)/test $(VENV)/foreign/gcsfs
+	$(BIN)/pytest tests/foreign/*.py -rs $(PYTEST)
 
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
@@ -46,6 +50,15 @@ $(VENV)/test: $(VENV)/demo
 	[ "$$(id -u)" != 0 ] || tools/require faketime openssh-server openmpi-bin tmux # for machines, which run sshd only for root
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
+
+# gcsfs as its sdist, which has the tests; the newest that has them. What is missing is skipped, with the reason.
+$(VENV)/foreign/gcsfs: $(VENV)/test
+	$(BIN)/pip install --quiet 'fsspec==2025.10.0' decorator google-auth-oauthlib
+	rm -rf $(VENV)/foreign && mkdir -p $(VENV)/foreign
+	$(BIN)/pip download --quiet --no-deps --no-binary :all: --dest $(VENV)/foreign 'gcsfs==2025.10.0'
+	! command -v npm >/dev/null || npm install --silent --no-fund --prefix $(VENV)/foreign '@google-cloud/storage@7.22.0'
+	tar -xzf $(VENV)/foreign/gcsfs-*.tar.gz -C $(VENV)/foreign
+	mv $(VENV)/foreign/gcsfs-2025.10.0 $@
 
 # What pip needs to build a package on the tests' machines, which have no network.
 $(VENV)/wheelhouse: $(VENV)/demo

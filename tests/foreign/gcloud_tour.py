@@ -1,0 +1,98 @@
+"""gcloud's tour of the embedded cloud, as a table of commands with what comes of them: `make foreign` runs this.
+
+gcloud repeats for half a minute what is answered with 501, so that one such command stands for all.
+"""
+
+import re
+import uuid
+
+import pytest
+from local_gcloud import Gcloud
+
+BUCKET = f"tour-{uuid.uuid4().hex[:12]}"
+WORKER = f"tour-{uuid.uuid4().hex[:8]}"
+EMAIL = f"{WORKER}@berg-local.iam.gserviceaccount.com"
+GS = f"gs://{BUCKET}"
+ZONE = "--zone=us-central1-b"
+DEBIAN = "--image-family=debian-12 --image-project=debian-cloud"
+
+# What is run, and a pattern of what it prints; after a "!" it fails, and that is a pattern of its error.
+TOUR = [
+    # Buckets
+    (f"storage buckets create {GS} --location=mars-west1", "!location constraint is not valid"),
+    (
+        f"storage buckets create {GS} --default-encryption-key=projects/p/locations/us/keyRings/r/cryptoKeys/k",
+        "!no encryption",
+    ),
+    (f"storage buckets create {GS} --location=us-central1 --uniform-bucket-level-access", ""),
+    (f"storage buckets create {GS} --location=us-central1", "!already own it"),
+    (f"storage buckets describe {GS} --format=value(location)", "US-CENTRAL1"),
+    (f"storage buckets update {GS} --update-labels=team=a", ""),
+    (f"storage buckets update {GS} --update-labels=Team=A", "!abel"),
+    (f"storage buckets update {GS} --public-access-prevention", ""),
+    (
+        f"storage buckets add-iam-policy-binding {GS} --member=allUsers --role=roles/storage.objectViewer",
+        "!public access prevention is enforced",
+    ),
+    # Objects
+    (f"storage cp setup.py {GS}/a/setup.py --custom-metadata=k=v", ""),
+    (f"storage objects describe {GS}/a/setup.py --format=value(custom_fields)", "k"),
+    (f"storage cp {GS}/a/setup.py {GS}/b/setup.py", ""),
+    (f"storage mv {GS}/b/setup.py {GS}/c/setup.py", ""),
+    (f"storage ls {GS}/**", f"{GS}/a/setup.py\n{GS}/c/setup.py"),
+    (f"storage cat {GS}/c/setup.py", "Berg: run machine-learning experiments"),
+    (f"storage rsync docs {GS}/docs --recursive", ""),
+    (f"storage du {GS}/docs --summarize", r"\d+"),
+    # Accounts and policies
+    (f"iam service-accounts create {WORKER}", ""),
+    (
+        f"projects add-iam-policy-binding berg-local --member=serviceAccount:{EMAIL} --role=roles/compute.viewer "
+        "--condition=None",
+        EMAIL,
+    ),
+    (
+        f"projects add-iam-policy-binding berg-local --member=serviceAccount:{EMAIL} --role=roles/compute.browser "
+        "--condition=None",
+        "!Role roles/compute.browser is not supported for this resource",
+    ),
+    (
+        f"storage buckets add-iam-policy-binding {GS} --member=serviceAccount:{EMAIL} --role=roles/compute.viewer",
+        "!is not supported for this resource",
+    ),
+    (
+        f"storage buckets add-iam-policy-binding {GS} --member=serviceAccount:{EMAIL} --role=roles/storage.objectUser",
+        "",
+    ),
+    # Secrets
+    (f"secrets create {WORKER} --replication-policy=user-managed --locations=mars-west1", "!mars-west1"),
+    (f"secrets create {WORKER} --replication-policy=user-managed --locations=us-east1,europe-west4", ""),
+    (f"secrets versions add {WORKER} --data-file=setup.py", ""),
+    (f"secrets versions access latest --secret={WORKER}", "Berg: run machine-learning experiments"),
+    (f"secrets delete {WORKER}", ""),
+    # Machines
+    (f"compute instances create {WORKER} {ZONE} --machine-type=n1-standard-1 {DEBIAN}", WORKER),
+    (f"compute instances create {WORKER} {ZONE} --machine-type=n1-standard-1 {DEBIAN}", "!already exists"),
+    (f"compute instances create none {ZONE} --machine-type=n1-standard-99999 {DEBIAN}", "!machineType|machine type"),
+    ("compute instances list --format=value(name)", WORKER),
+    (f"compute instances describe {WORKER} {ZONE} --format=value(status)", "RUNNING"),
+    (f"compute instances delete {WORKER} {ZONE}", ""),
+    (f"compute instances describe {WORKER} {ZONE}", "!not found"),
+    # And all of it goes again
+    (f"iam service-accounts delete {EMAIL}", ""),
+    (f"storage rm --recursive {GS}", ""),
+    (f"storage ls {GS}", "!404|not found"),
+]
+
+
+@pytest.fixture(scope="module")
+def gcloud(cloud, tmp_path_factory):
+    cloud.session.get(f"{cloud.url}/_berg/requests")  # so that there is a token
+    return Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, tmp_path_factory.mktemp("gcloud"))
+
+
+@pytest.mark.parametrize(("command", "expected"), TOUR, ids=lambda text: text[:60])
+def test_tour(gcloud, command, expected):
+    done = gcloud.run(*command.split())
+    assert (done.returncode != 0) == expected.startswith("!"), done.stdout + done.stderr
+    shown = done.stderr if done.returncode else done.stdout + done.stderr
+    assert re.search(expected.removeprefix("!"), shown), shown
