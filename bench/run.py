@@ -24,6 +24,7 @@ SCRIPTS = [
     "submit",
     "sync_edit",
     "worker",
+    "operations",
     "cluster_start",
     "results",
     "fetch",

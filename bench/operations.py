@@ -1,0 +1,60 @@
+"""What a job's requests to Cloud Storage cost: operations by class, of a job that does nothing and of a chatty one."""
+
+import common
+from common import SCRATCH, Cloud, Result, Target
+
+# https://cloud.google.com/storage/pricing of 2026-11: dollars for 1,000 operations of a bucket in one region.
+CLASS_A, CLASS_B = 0.005, 0.0004
+WRITES = ("insert", "compose", "copy", "rewrite", "move", "patch", "update", "list")  # class A; deleting is free
+SECONDS, FILES = 120, 20
+CHATTY = f"""
+import os, pathlib, time
+folder = pathlib.Path(os.environ["BERG_RESULTS_DIR"])
+end = time.monotonic() + {SECONDS}
+while time.monotonic() < end:
+    print("a line of the log" * 10, flush=True)
+    for number in range({FILES}):
+        (folder / f"{{number}}.txt").write_text(str(time.time()))
+    time.sleep(0.1)
+"""
+
+
+def operations(cloud: Cloud, name: str, command: str) -> tuple[int, int]:
+    """Operations of class A and of class B from `berg run --wait` to the end of the job."""
+    cloud.call("DELETE", "/_berg/requests")
+    cloud.berg("run", "-g", "0", "-n", name, "--wait", command, cwd=SCRATCH / "repo")
+    log = cloud.call("GET", "/_berg/requests")["requests"]
+    # The requests of an upload in pieces are one operation, that of its session.
+    made = [each for each in log if each["method"].startswith("storage.") and "upload_id=" not in each["path"]]
+    verbs = [each["method"].rpartition(".")[2] for each in made]
+    return sum(verb in WRITES for verb in verbs), sum(verb.startswith("get") for verb in verbs)
+
+
+def measure(repeats: int) -> list[Result]:
+    common.make_repo(SCRATCH / "repo", 100)
+    (SCRATCH / "repo/chatty.py").write_text(CHATTY)
+    common.commit(SCRATCH / "repo")
+    with Cloud() as cloud:
+        operations(cloud, "first", "true")  # sends the code, and berg itself
+        quiet, chatty = operations(cloud, "quiet", "true"), operations(cloud, "chatty", "python3 chatty.py")
+    hour = [round((much - little) * 3600 / SECONDS) for much, little in zip(chatty, quiet, strict=True)]
+    rows = []
+    for what, (first, second) in (("a job that does nothing", quiet), ("an hour of the chatty job, beyond that", hour)):
+        dollars = (first * CLASS_A + second * CLASS_B) / 1000
+        rows.append([what, str(first), str(second), f"${dollars:.4f}"])
+    note = (
+        f"The chatty job writes a line of its log and each of its {FILES} results ten times a second. Its log is sent "
+        "every 2 seconds, what changed of its results every 10, its state every 30. The laptop waits for the end "
+        "(`--wait`), for which it lists the log's objects once a second: 3,600 operations of class A an hour, and most "
+        f"of class B. Measured once, the hour from {SECONDS} seconds of it."
+    )
+    log, results, state, laptop = 1800, 360 * FILES, 120, 3600
+    targets = [
+        Target("operations of class A of a job that does nothing", quiet[0], 30, "requests"),
+        Target("operations of class A in an hour of the chatty job", hour[0], log + results + state + laptop + 300, "requests"),
+    ]
+    return [Result("Operations", note, ["", "class A", "class B", "cost"], rows, targets)]
+
+
+if __name__ == "__main__":
+    common.main(__doc__, measure)
