@@ -399,6 +399,11 @@ class Attempt:
                 self.write_state_by_the_way(synced_until=self.results.synced_until)
 
 
+def pause_after(changed: int) -> float:
+    """Seconds from a pass over the results to the next: each object written costs, a dollar for some 200,000."""
+    return min(max(changed / 10, RESULTS_INTERVAL), 60)
+
+
 def disk() -> str:
     """What tells this machine's disk from others: objects say on which one their files lie."""
     file = boot.BERG / "disk"
