@@ -27,7 +27,9 @@ OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is th
 GOING = ("STOPPING", *OFF)
 # What boot.py says on the serial console, among the kernel's lines: as startup script of the old guest agent, of the
 # new one, and as a unit.
-STARTUP_LINE = re.compile(r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )([^\r\n]*)', re.M)
+STARTUP_LINE = re.compile(
+    r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )(?!Going on as )([^\r\n]*)', re.M
+)
 BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup scripts."  # there, too
 HANDED_OVER, UNIT_ENDED = "Going on as a unit of systemd's", "berg's startup script has ended"  # boot.py's words
 HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only the log has every line

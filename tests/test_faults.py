@@ -813,10 +813,9 @@ def test_wishes_that_cannot_be(berg, options, says):
 def test_machine_goes_down(trial, end):
     last = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; "
     again = f"[ $BERG_ATTEMPT = 1 ] || {{ {trial.command(8)}; exit; }}; "
-    spot = ["--spot"] if end == "preempt" else []
-    trial.run(
-        f"{again if end in ('preempt', 'maintain') else ''}{last}{trial.command(8)}; while :; do sleep 0.1; done", *spot
-    )
+    kind = {"preempt": ["--spot"], "maintain": ["-g", "1", "-t", "t4"]}.get(end, [])  # without a GPU it would move
+    first = again if end in ("preempt", "maintain") else ""
+    trial.run(f"{first}{last}{trial.command(8)}; while :; do sleep 0.1; done", *kind)
     trial.until("all written")
     if end in ("preempt", "maintain"):
         trial.power(end, notice=1)

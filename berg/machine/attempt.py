@@ -345,6 +345,9 @@ class Attempt:
             if values.get("maintenanceEvent") == MAINTENANCE and not warned:
                 warned = True
                 self.say("Google is going to stop this machine, within the hour, to maintain its host")
+                with contextlib.suppress(Exception):  # the network; the others then know less
+                    if not self.member.is_alone:
+                        cluster.announce(self.member, maintenance="soon")
             with contextlib.suppress(OSError):  # a full disk
                 cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
 

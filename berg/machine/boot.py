@@ -74,7 +74,7 @@ def bypass_proxies():
 
 def console(text):
     """Print for the serial console, in lines that its reader takes; a console that is gone takes nothing any more."""
-    mark = "berg: " if sys.argv[1:] == ["work"] else ""  # else the runner of startup scripts has its own
+    mark = "berg: " if "BERG_UNIT" in os.environ else ""  # else the runner of startup scripts has its own
     try:
         for line in text.splitlines():
             short = line.encode(errors="replace")[:CONSOLE_LINE].decode(errors="ignore")
@@ -319,7 +319,9 @@ def keep_packages():
 
 def main():
     bypass_proxies()
-    if sys.argv[1:] == ["work"] or not hand_over():
+    if sys.argv[1:] == ["work"]:
+        os.environ["BERG_UNIT"] = "1"  # the worker's, too
+    if "BERG_UNIT" in os.environ or not hand_over():
         try:
             work()
         finally:

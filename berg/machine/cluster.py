@@ -357,7 +357,9 @@ def absence(member: Member, name: str) -> str:
     """What is to be said of a machine that is not there any more."""
     if name in member.silent:
         return f"machine {name} was silent for {member.job.silence_seconds} s and was given up"
-    return f"machine {name} is gone"
+    told = phases(member).get(name)
+    why = ": Google stopped it to maintain its host" if told and "maintenance" in told.metadata else ""
+    return f"machine {name} is gone{why}"
 
 
 def first_failure(blobs: dict[str, Any]) -> tuple[int, str] | None:

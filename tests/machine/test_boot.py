@@ -13,6 +13,7 @@ from berg.machine import boot
 # What a command does when its machine goes down: its last words take longer than the network of a machine whose
 # processes nobody waits for, and come before the end of berg's grace.
 LAST_WORDS = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; touch $BERG_RESULTS_DIR/up; "
+GPU = ("-g", "1", "-t", "t4")  # hosts of machines without one are maintained without a word
 ENDLESS = LAST_WORDS + "echo up; while :; do sleep 0.1; done"
 
 
@@ -112,7 +113,7 @@ def test_systemd_takes_the_unit(tmp_path):
 
 
 def test_a_job_of_one_machine_goes_on_after_maintenance(berg):
-    run(berg, "kept-on", f"[ $BERG_ATTEMPT = 1 ] || {{ ls $BERG_RESULTS_DIR; exit 0; }}; {ENDLESS}")
+    run(berg, "kept-on", f"[ $BERG_ATTEMPT = 1 ] || {{ ls $BERG_RESULTS_DIR; exit 0; }}; {ENDLESS}", *GPU)
     wait_for(lambda: "\nup\n" in berg.log("kept-on"))
     berg.cloud.call("POST", "/_berg/instances/kept-on/maintain", {"notice": 3})
     wait_for(lambda: berg.state("kept-on")["state"] == "SUCCEEDED", 90)
@@ -122,7 +123,7 @@ def test_a_job_of_one_machine_goes_on_after_maintenance(berg):
 
 
 def test_a_cluster_ends_with_the_maintenance_as_its_reason(berg):
-    run(berg, "pair", ENDLESS, "-m", "2")
+    run(berg, "pair", ENDLESS, "-m", "2", *GPU)
     wait_for(lambda: "\nup\n" in berg.log("pair"))
     berg.cloud.call("POST", "/_berg/instances/pair-0/maintain", {"notice": 1})
     wait_for(lambda: berg.state("pair")["state"] == "FAILED", 60)
