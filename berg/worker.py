@@ -21,7 +21,7 @@ import click
 
 from berg import BergError, job
 from berg.code import snapshot
-from berg.google import mirror, secret
+from berg.google import api, mirror, secret
 from berg.machine import boot, cluster, crew, data, idle, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
@@ -51,6 +51,7 @@ def run(attempt: Attempt) -> None:
         attempt.machine.insist_on_deletion()
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
+    api.tell = attempt.say
     exit_code = None
     try:
         begin(attempt)
