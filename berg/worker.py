@@ -170,7 +170,9 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
             cluster.tell_use(attempt.member, attempt.stopped.wait)
         attempt.pause()
     attempt.say(f"Running: {this.cmd}")
-    code = attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
+    folder = repo_folder(this) / this.cwd
+    folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
+    code = attempt.execute(["bash", "-c", this.cmd], cwd=folder, env=environment(attempt))
     if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
         cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
         if attempt.leads:
