@@ -108,6 +108,7 @@ for command in (
 @machine_options
 @sweep_options
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]")
+@click.option("--cwd", metavar="PATH", help="Folder of the repo to run CMD in.  [default: the one you are in]")
 @click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first.")
 @click.option("--keep-going", is_flag=True, help="With --each: where CMD fails first, the others go on.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
@@ -121,9 +122,9 @@ for command in (
 def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) -> None:
     """Run CMD on a machine of its own, with the repo around you.
 
-    CMD runs in the root of the git repo. The code is the working tree: the last commit and what you
-    changed since, untracked files included, ignored ones not. What CMD writes under /root/berg_results
-    appears in the bucket. The machine is deleted when CMD ends.
+    CMD runs in the same folder of the git repo as you are in. The code is the working tree: the last
+    commit and what you changed since, untracked files included, ignored ones not. What CMD writes
+    under /root/berg_results appears in the bucket. The machine is deleted when CMD ends.
 
     \b
     berg run "python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256"

@@ -42,6 +42,7 @@ class Job:
     git_changed_files: list[str] = field(default_factory=list)
     snapshot: dict[str, Any] = field(default_factory=dict)
     install_script: str = ""
+    cwd: str = ""  # folder of the repo that the command runs in
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
     data: list[dict[str, Any]] = field(default_factory=list)  # name, path, files, bytes, checksum of each data set

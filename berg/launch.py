@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def prepare(
         if key in variables:
             raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
     root = code.root if code else snapshot.find_root(folder)
+    wishes = replace(wishes, cwd=wishes.cwd or "") if code else in_folder(wishes, folder, root)
     script = wishes.install_script
     if script and not code and not (root / script).is_file():
         raise BergError(f"--install-script {script} is not a file in {root}: give its path from there")
@@ -50,13 +52,12 @@ def prepare(
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, config.default_image, config.default_image_project)
-        zones = pool.submit(offers.zones_with, config, shape, config.zones)
+        zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
         bucket = Bucket(config)
         wanted = [pool.submit(data.measure, bucket, text) for text in wishes.data]
-        free = [pool.submit(check_bucket, config), pool.submit(check_free, config, name)]
+        where, free = pool.submit(check_bucket, config), pool.submit(check_free, config, name)
         taken = code or snapshot.take(root)
-        for check in free:
-            check.result()
+        bucket_region, _ = where.result(), free.result()
         planned_zones = zones.result()
         check_room(config, [each.result() for each in wanted], image.result(), wishes.disk_gb)
         quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
@@ -71,6 +72,7 @@ def prepare(
     this = job.Job(
         job_name=name,
         cmd=cmd or "",
+        cwd=wishes.cwd or "",
         results_dir=results,
         gcs_results_dir=f"gs://{config.bucket}/berg_results/{results}",
         repo_name=repo_name(root.name),
@@ -106,7 +108,17 @@ def prepare(
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
     about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)
-    return Plan(config, this, shape, planned_zones, taken, *about)
+    return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
+
+
+def in_folder(wishes: Wishes, folder: Path, root: Path) -> Wishes:
+    """The wishes with the folder of the repo to run in: that of --cwd, else the one around."""
+    root = root.resolve()
+    wanted = (root if wishes.cwd is not None else folder) / (wishes.cwd or "")
+    if not wanted.is_dir() or not wanted.resolve().is_relative_to(root):
+        raise BergError(f"--cwd {wishes.cwd} is no folder of {root}: give its path from there")
+    path = wanted.resolve().relative_to(root)
+    return replace(wishes, cwd="" if wishes.cmd is None or path == Path() else str(path))
 
 
 def repo_name(folder_name: str) -> str:
@@ -114,8 +126,8 @@ def repo_name(folder_name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", folder_name).lstrip(".-") or "repo"
 
 
-def check_bucket(config: Config) -> None:
-    """Raise BergError unless the bucket can be used and belongs to the project that pays."""
+def check_bucket(config: Config) -> str:
+    """Where the bucket lies; raises BergError unless it can be used and belongs to the project that pays."""
     from google.api_core import exceptions
 
     bucket = Bucket(config)
@@ -130,6 +142,7 @@ def check_bucket(config: Config) -> None:
             f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) than "
             f"{config.project!r} (number {number}). Choose a bucket of the project: berg init"
         )
+    return found.location.lower()
 
 
 def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb: int) -> None:

@@ -25,6 +25,8 @@ class Wishes:
     results_parent: str | None = None  # folder for the results of jobs whose command names none, each in its own
     defaults: tuple[str, ...] = ()  # the repo's file, and what of it holds, for people to read
     zones: tuple[str, ...] = ()
+    any_zone: bool = False  # the region's others after those
+    cwd: str | None = None  # folder of the repo to run in; None: where it was typed
     image: str | None = None
     image_project: str | None = None
     num_gpus: int | None = None
@@ -111,6 +113,7 @@ class Plan:
     job: Job
     shape: Shape
     zones: list[str]
+    bucket_region: str
     snapshot: Snapshot
     disk_gb: int
     spot: bool
@@ -119,6 +122,13 @@ class Plan:
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
     shortages: list[str] = field(default_factory=list)  # quotas that have no room for the machines now
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
+
+    @property
+    def far_zones(self) -> list[str]:
+        """Zones outside of where the bucket lies: a region, us, eu or asia; of a pair such as nam4 nothing is known."""
+        near = {"eu": "europe"}.get(self.bucket_region, self.bucket_region)
+        known = "-" in near or near in ("us", "europe", "asia")
+        return [zone for zone in self.zones if known and not zone.startswith(f"{near}-")]
 
     @property
     def machine_seconds(self) -> int:

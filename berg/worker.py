@@ -21,7 +21,7 @@ import click
 
 from berg import BergError, job
 from berg.code import snapshot
-from berg.google import mirror, secret
+from berg.google import api, mirror, secret
 from berg.machine import boot, cluster, crew, data, idle, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
@@ -51,6 +51,7 @@ def run(attempt: Attempt) -> None:
         attempt.machine.insist_on_deletion()
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
+    api.tell = attempt.say
     exit_code = None
     try:
         begin(attempt)
@@ -169,7 +170,9 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
             cluster.tell_use(attempt.member, attempt.stopped.wait)
         attempt.pause()
     attempt.say(f"Running: {this.cmd}")
-    code = attempt.execute(["bash", "-c", this.cmd], cwd=repo_folder(this), env=environment(attempt))
+    folder = repo_folder(this) / this.cwd
+    folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
+    code = attempt.execute(["bash", "-c", this.cmd], cwd=folder, env=environment(attempt))
     if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
         cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
         if attempt.leads:

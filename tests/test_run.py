@@ -164,13 +164,37 @@ def test_the_exit_code_comes_back_also_when_the_cloud_stumbles(berg, cloud):
     assert counts["compute.instances.insert"] == 3, "one in each zone, and the one whose answer was lost"
 
 
+def test_a_command_runs_in_the_folder_where_it_was_typed_and_from_a_detached_head(berg):
+    (berg.repo / "sub/deep").mkdir(parents=True)
+    (berg.repo / "sub/deep/x").write_text("here\n")
+    head = commit(berg.repo)
+    git(berg.repo, "checkout", "-q", "--detach")
+    show = "pwd; git status --porcelain --branch; git rev-parse HEAD"
+    ran = berg("run", "-g", "0", "--tail", f"cat x; {show}", cwd=berg.repo / "sub/deep")
+    assert ran.returncode == 0, ran.stderr
+    assert "Folder    sub/deep of the repo (--cwd)" in ran.stderr and "(detached HEAD)" in ran.stderr
+    assert f"\nhere\n/root/code/proj/sub/deep\n## HEAD (no branch)\n{head}\n" in ran.stdout
+    (berg.repo / "sub/deep/x").write_text("changed\n")
+    ran = berg("run", "-g", "0", "--tail", "--cwd", "sub", f"cat deep/x; {show}")
+    assert "\nchanged\n/root/code/proj/sub\n## HEAD (no branch)\n" in ran.stdout, ran.stderr
+    for wrong in ("nowhere", "..", "/etc", "sub/deep/x"):
+        refused = berg("run", "-g", "0", "--cwd", wrong, "true")
+        assert refused.returncode == 1 and f"--cwd {wrong} is no folder of" in refused.stderr
+
+
 def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     wishes = ["-g", "2", "-t", "t4", "-c", "12", "--spot", "--zone", "us-central1-f", "--max-hours", "2"]
     ran = berg("run", "--dry-run", *wishes, "--disk-gb", "50", "-n", "dry", "python train.py")
     assert ran.returncode == 0, ran.stderr
     asked = json.loads(ran.stdout)
     zones = [each["zone"].rpartition("/")[2] for each in asked["group"]["distributionPolicy"]["zones"]]
+    assert zones == ["us-central1-f"]
+    others = json.loads(berg("run", "--dry-run", *wishes, "--any-zone", "true").stdout)["group"]["distributionPolicy"]
+    zones = [each["zone"].rpartition("/")[2] for each in others["zones"]]
     assert zones[0] == "us-central1-f" and len(zones) > 1, "then the region's others"
+    far = berg("run", "--dry-run", "-g", "0", "--zone", "europe-west4-b", "--zone", "us-central1-a", "true")
+    assert far.returncode == 0, far.stderr
+    assert "europe-west4-b: not in us, where the bucket is" in far.stderr
     body = asked["template"]["properties"]
     assert body["machineType"] == "custom-12-46080"
     assert body["guestAccelerators"][0]["acceleratorCount"] == 2
@@ -213,7 +237,7 @@ def test_requests_for_gpus_are_ones_that_google_takes(berg, cloud, wishes, machi
 
 
 def test_a_zone_whose_name_ends_otherwise(berg):
-    wishes = ["-t", "h200", "--spot", "--zone", "us-central1-ai1a"]
+    wishes = ["-t", "h200", "--spot", "--any-zone", "--zone", "us-central1-ai1a"]
     ran = berg("run", "--dry-run", *wishes, "true")
     assert ran.returncode == 0, ran.stderr
     group = json.loads(ran.stdout)["group"]

@@ -35,7 +35,7 @@ class Snapshot:
 
     root: Path
     repo_name: str
-    branch: str
+    branch: str  # "": HEAD is detached
     head: str
     commit: str
     objects: Path  # folder of berg's own for new objects
@@ -111,10 +111,7 @@ def take(folder: Path) -> Snapshot:
     try:
         branch = text(root, "symbolic-ref", "--short", "HEAD")
     except gitpython.GitCommandError:
-        raise BergError(
-            f"HEAD of {root} is detached at {head[:12]}, a commit that git may forget. "
-            "Give it a branch: git switch -c NAME"
-        ) from None
+        branch = ""  # detached, as continuous integration checks out; the bucket keeps the commit
     return commit_tree(root, root.name, branch, head)
 
 
@@ -158,7 +155,7 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
                     f"GIT_{role}_EMAIL": "berg@localhost",
                     f"GIT_{role}_DATE": date,
                 }
-            message = f"The working tree of {branch} on {head[:12]}"
+            message = f"The working tree of {branch or 'a detached HEAD'} on {head[:12]}"
             snapshot.commit = text(root, "commit-tree", tree, "-p", head, "-m", message, env=env)
     return snapshot
 
@@ -323,9 +320,10 @@ def restore(description: dict[str, Any], folder: Path, open_pack: Callable[[str]
         for name in description["packs"]:
             with open_pack(name) as stream:
                 git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
-        git(folder, "update-ref", f"refs/heads/{branch}", commit)
+        git(folder, "update-ref", "--no-deref", f"refs/heads/{branch}" if branch else "HEAD", commit)
         git(folder, "update-ref", "refs/berg/start", commit)  # what is not in it was made here, or pushed later
-        git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
+        if branch:
+            git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
         for setting in NO_LFS[1::2]:
             git(folder, "config", *setting.split("=", 1))
         git(folder, "reset", "--hard", "--quiet", commit)

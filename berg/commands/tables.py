@@ -19,21 +19,27 @@ SHOWN = 8  # files named in a plan; the rest is counted
 def plan(plan) -> str:
     """What will run, where, with which code, and what stops it."""
     this, snapshot = plan.job, plan.snapshot
-    code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch})"
+    code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch or 'detached HEAD'})"
     if this.git_dirty:
-        code += f" with {len(this.git_changed_files)} uncommitted changes, as {this.git_snapshot[:12]}"
+        code += f" with {plural(len(this.git_changed_files), 'uncommitted change')}, as {this.git_snapshot[:12]}"
     defaults = this.wishes.get("defaults")
     several = f"{this.num_machines} machines, each " if this.num_machines > 1 else ""
     where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on] if several else ""
     rows = [
         ("Job", this.job_name) if this.cmd else ("Devbox", this.job_name),
         *([("Command", this.cmd + where)] if this.cmd else []),
+        *([("Folder", f"{this.cwd} of the repo (--cwd)")] if this.cwd else []),
         ("Code", code),
         *[("", line) for line in shorten(this.git_changed_files)],
         *[("Left out" if n == 0 else "", line) for n, line in enumerate(shorten(snapshot.left_out))],
         ("Machine", f"{several}{plan.shape}{', spot' if plan.spot else ''}, {plan.disk_gb} GB disk"),
         ("Image", this.image.rpartition("/")[2]),
         ("Zones", ", ".join(plan.zones)),
+        *(
+            [("", f"{', '.join(plan.far_zones)}: not in {plan.bucket_region}, where the bucket is")]
+            if plan.far_zones
+            else []
+        ),
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),

@@ -74,6 +74,7 @@ def machine_options(command):
         click.option("--image-project", help="Project of the image."),
         click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),
         click.option("--zone", "zones", multiple=True, help="Zone to try; repeatable.  [default: all of the region]"),
+        click.option("--any-zone", is_flag=True, help="After the zones given, try the others of their region."),
         click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
         click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
         click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),

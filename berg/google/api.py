@@ -4,12 +4,17 @@ Waiting is a request of berg's own, too: google-cloud-compute asks Google's own 
 endpoint it was given.
 """
 
+import functools
+import math
+import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+
+import click
 
 from berg import BergError
 from berg.config import Config
@@ -20,6 +25,8 @@ BLOCKS_ZONE |= {"UNSUPPORTED_OPERATION", "RESOURCE_NOT_READY", "RESOURCE_NOT_FOU
 BLOCKS_REGION = ("QUOTA_EXCEEDED", "quotaExceeded")
 BLOCKS_ALL = ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS")
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
+SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
+tell: Callable[[str], None] = functools.partial(click.echo, err=True)
 
 
 class OperationFailed(BergError):
@@ -60,7 +67,22 @@ def retrying():
         too_fast = isinstance(error, exceptions.Forbidden) and reason(error) == "rateLimitExceeded"
         return too_fast or isinstance(error, broken)
 
-    return retry.Retry(passes, initial=0.5, maximum=15, timeout=90)
+    return retry.Retry(passes, initial=0.5, maximum=15, timeout=90, on_error=tell_if_slow("Google Cloud"))
+
+
+def tell_if_slow(what: str) -> Callable[[Exception], None]:
+    """What a retry calls with each error: if it goes on for long, it says once what it waits for."""
+    began = time.monotonic()
+
+    def on_error(error: Exception) -> None:
+        nonlocal began
+        if time.monotonic() - began > SLOW:
+            began = math.inf
+            why = getattr(error, "message", "") or f"no connection ({type(error).__name__})"
+            why = re.sub(r"^[A-Z]+ https?://\S+: ", "", why)
+            tell(f"Waiting for {what}, and trying again for up to two minutes: {why}")
+
+    return on_error
 
 
 def reason(error: Any) -> str:

@@ -28,8 +28,11 @@ def image_gb(config: Config, image: str) -> int:
     return int(api.call(config, "GET", f"/global/images/{name}", project=project, fields="diskSizeGb")["diskSizeGb"])
 
 
-def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
-    """Zones to try for a machine: those wanted, then the others of the region; raises BergError where none has it."""
+def zones_with(config: Config, shape: Shape, wanted: list[str], others_too: bool) -> list[str]:
+    """Zones to try for a machine: those wanted, or all of the region; raises BergError where there is none.
+
+    With `others_too` the region's others come after those wanted.
+    """
     kind, name = ("acceleratorTypes", shape.accelerator) if shape.accelerator else ("machineTypes", shape.machine_type)
     if name.startswith(("custom-", "n1-custom-")):
         name = "n1-standard-1"  # custom types are in no list; they exist where N1 does
@@ -42,7 +45,9 @@ def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
         }
     what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
     region = wanted[0].rpartition("-")[0] if wanted else config.region
-    zones = wanted + sorted(zone for zone in offered if zone.startswith(f"{region}-") and zone not in wanted)
+    zones = list(dict.fromkeys(wanted))
+    if others_too or not wanted:
+        zones += sorted(zone for zone in offered if zone.startswith(f"{region}-") and zone not in wanted)
     missing = [zone for zone in zones if zone not in offered]
     if missing or not zones:
         where = f"zone {missing[0]}" if missing else f"region {config.region}"

@@ -87,12 +87,13 @@ class Bucket:
     def bucket(self):
         return self.client.bucket(self.name)
 
-    @functools.cached_property
+    @property
     def retry(self):
-        """408, 429, 500-504 and broken connections, with jitter, for two minutes; never another 4xx."""
+        """For one call: 408, 429, 500-504 and broken connections, with jitter, for two minutes; never another 4xx."""
+        from google.api_core.retry import Retry
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        return DEFAULT_RETRY.with_deadline(120)
+        return Retry(DEFAULT_RETRY._predicate, timeout=120, on_error=api.tell_if_slow(f"gs://{self.name}"))
 
     def read(self, name: str) -> bytes | None:
         """Content of an object; None if there is no such object."""
@@ -317,6 +318,8 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
             f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the role "
             f"roles/storage.objectAdmin on it ({error.message}). Choose another one: berg init"
         )
+    if isinstance(error, exceptions.GoogleAPICallError) and error.code == 507:
+        return error.message  # the embedded cloud's full disk, in its own sentence
     if isinstance(error, exceptions.GoogleAPICallError):
         return f"Google refused: {error.message} (HTTP {error.code})"
     return None

@@ -7,6 +7,7 @@ Google's method ids.
 Not covered: HTTP/2, TLS, gRPC, XML API, API keys.
 """
 
+import errno
 import functools
 import json
 import logging
@@ -168,9 +169,21 @@ async def respond(
         return error_response(too_large(), path.startswith(WITH_REASONS))
     except ConnectionError:
         return web.Response(status=499)  # the client has gone: this is for the log only
-    except Exception:
+    except Exception as error:
         log.exception("%s %s failed inside the embedded cloud", request.method, path)
+        if is_full(error):  # no client tries this again
+            text = f"the embedded cloud's disk is full ({request.app[CLOUD].folder}). Make room there, and try again"
+            return error_response(ApiError(507, "diskFull", text), path.startswith(WITH_REASONS))
         return error_response(ApiError(500, "backendError", f"Internal error of the embedded cloud: {path}"))
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error comes from a disk without room."""
+    while error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 async def call_method(

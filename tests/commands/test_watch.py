@@ -25,7 +25,7 @@ def test_a_job_whose_startup_script_ended_without_a_worker_is_lost(berg, monkeyp
     wait_for(lambda: "Finished running startup scripts" in berg.cloud.call("GET", path)["contents"])
     (listed,) = json.loads(berg("list", "--json").stdout)
     assert listed["state"] == "SUBMITTED", "its state was written seconds ago: too early to tell"
-    monkeypatch.setattr(jobs, "LOST_AFTER", 0)
+    monkeypatch.setattr(jobs, "LOST_AFTER", -5)  # the clock that tells has whole seconds
     monkeypatch.setenv("BERG_HOME", str(berg.home))
     shown = CliRunner().invoke(cli.cli, ["list"])
     assert re.search(r"dead +LOST, machine RUNNING", shown.output), shown.output
@@ -42,7 +42,7 @@ def test_a_sweep_whose_machines_ended_without_a_worker_is_lost(berg, monkeypatch
     for index in range(2):
         submitted(berg, f"many-{index}", sweep="many", params={"x": str(index)})
     bare_machine(berg, "many-machine-0", labels={"berg-sweep": "many"})
-    monkeypatch.setattr(jobs, "LOST_AFTER", 0)
+    monkeypatch.setattr(jobs, "LOST_AFTER", -5)  # the clock that tells has whole seconds
     monkeypatch.setenv("BERG_HOME", str(berg.home))
 
     def states() -> list[str]:
@@ -75,3 +75,16 @@ def test_who_leaves_hears_that_the_job_goes_on(berg):
         assert f"{name} goes on without you" in stderr and "cost money" in stderr
         assert f"berg tail {name}" in stderr and f"berg kill {name}" in stderr and "Traceback" not in stderr
         assert berg.state(name)["state"] == "RUNNING"
+
+
+def test_a_retry_that_takes_long_says_what_it_waits_for(berg, cloud):
+    berg.allowed.append(500)
+    cloud.fault("compute.instances.aggregatedList", status=503, delay=6, times=1)
+    listed = berg("list")
+    assert listed.returncode == 0 and listed.stderr.count("trying again for up to two minutes: Inj") == 1, listed.stderr
+    assert berg("list").stderr.count("trying again") == 0
+    assert berg("run", "-g", "0", "-n", "slow", "echo ready; sleep 10").returncode == 0
+    wait_for(lambda: "\nready\n" in berg.log("slow"), 60)
+    cloud.fault("storage.objects.insert", status=503, delay=6, times=1)
+    assert berg("tail", "slow").returncode == 0
+    assert f"[berg] Waiting for gs://{berg.bucket_name}, and trying again" in berg.log("slow")
