@@ -1,5 +1,6 @@
 """Berg's commands: parse, call, print. Only the cli modules print."""
 
+import contextlib
 import gc
 import json
 import os
@@ -85,6 +86,7 @@ def cli() -> None:
 for command in (
     setup.init,
     setup.doctor,
+    setup.gpus,
     setup.config_group,
     setup.local,
     setup.reap,
@@ -181,21 +183,31 @@ def devbox(as_json, dry_run, **options) -> None:
 @click.option("-c", "--command", is_flag=True, help="Show the command, too.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every machine of a cluster, every job of a sweep.")
 @click.option("--limit", default=20, show_default=True, help="Jobs that are over, at most; the newest.")
+@click.option("--watch", "keep", is_flag=True, help="Show it anew every 5 seconds, until nothing lives any more.")
 @json_option
-def list_(everybody: bool, command: bool, verbose: bool, limit: int, as_json: bool) -> None:
+def list_(everybody: bool, command: bool, verbose: bool, limit: int, keep: bool, as_json: bool) -> None:
     """Show machines and recent jobs with what became of them.
 
     \b
     berg list
     berg list -a -c
+    berg list --watch
     berg list --json | jq -r '.[] | select(.state == "FAILED") | .name'
     """
+    if keep and as_json:
+        raise click.UsageError("--watch is for people; for a program: berg list --json, again and again")
     settings = config.load_ready()
     from berg import jobs
     from berg.commands import tables
 
-    shown = jobs.newest(jobs.overview(settings, None if everybody else settings.user, say=say), limit)
-    if as_json:
+    def newest() -> list:
+        return jobs.newest(jobs.overview(settings, None if everybody else settings.user, say=say), limit)
+
+    shown = newest()
+    if keep:
+        with contextlib.suppress(KeyboardInterrupt):
+            tables.watch(newest, lambda entries: tables.entries(entries, command, everybody, verbose))
+    elif as_json:
         click.echo(json.dumps([each.to_dict() for each in shown], indent=2))
     elif shown:
         click.echo(tables.entries(shown, command, everybody, verbose))

@@ -146,6 +146,7 @@ class Attempt:
             self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
             for key, value in changes.items():
                 setattr(self.state, key, value)
+            self.state.note()
             early = self.next_write - time.monotonic()
             if early > 0 and self.state.state in job.ACTIVE[1:]:
                 if not self.later:
