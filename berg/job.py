@@ -152,7 +152,7 @@ class State:
             self.history = [*self.history, [self.state, now()]][-HISTORY:]
 
     def to_json(self) -> str:
-        """As JSON that fits into an object's custom metadata, with the history: what is only shown, and long, is cut."""
+        """As JSON that fits into an object's custom metadata, with the history: what is long is cut."""
         self.note()
         values = asdict(self)
         summary, params = values["job"], self.job.get("params", {})
