@@ -8,12 +8,11 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import data, records, results, setup, start
+from berg.commands import data, listing, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands.terminal import (
     Sections,
     complete_names,
-    json_option,
     machine_options,
     say,
     sweep_options,
@@ -83,8 +82,10 @@ def cli() -> None:
 
 
 for command in (
+    listing.list_,
     setup.init,
     setup.doctor,
+    setup.gpus,
     setup.config_group,
     setup.local,
     setup.reap,
@@ -175,33 +176,6 @@ def devbox(as_json, dry_run, **options) -> None:
     say(f"Log in:  berg ssh {this.job_name}\nEnd it:  berg kill {this.job_name}\n")
     if as_json:
         click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
-
-
-@cli.command(name="list")
-@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
-@click.option("-c", "--command", is_flag=True, help="Show the command, too.")
-@click.option("-v", "--verbose", is_flag=True, help="Show every machine of a cluster, every job of a sweep.")
-@click.option("--limit", default=20, show_default=True, help="Jobs that are over, at most; the newest.")
-@json_option
-def list_(everybody: bool, command: bool, verbose: bool, limit: int, as_json: bool) -> None:
-    """Show machines and recent jobs with what became of them.
-
-    \b
-    berg list
-    berg list -a -c
-    berg list --json | jq -r '.[] | select(.state == "FAILED") | .name'
-    """
-    settings = config.load_ready()
-    from berg import jobs
-    from berg.commands import tables
-
-    shown = jobs.newest(jobs.overview(settings, None if everybody else settings.user, say=say), limit)
-    if as_json:
-        click.echo(json.dumps([each.to_dict() for each in shown], indent=2))
-    elif shown:
-        click.echo(tables.entries(shown, command, everybody, verbose))
-    else:
-        say('Nothing yet. Start with: berg run "python train.py"')
 
 
 @cli.command()

@@ -147,13 +147,14 @@ class State:
     def final(self) -> bool:
         return self.state in FINAL
 
-    def to_json(self) -> str:
-        """As JSON that fits into an object's custom metadata: what is only shown, and long, is cut.
-
-        A state that is new begins now: that goes into the history.
-        """
+    def note(self) -> None:
+        """Put a state that is new into the history: it begins now."""
         if not self.history or self.history[-1][0] != self.state:
             self.history = [*self.history, [self.state, now()]][-HISTORY:]
+
+    def to_json(self) -> str:
+        """As JSON that fits into an object's custom metadata, with the history: what is long is cut."""
+        self.note()
         values = asdict(self)
         summary, params = values["job"], self.job.get("params", {})
         text = json.dumps(values)

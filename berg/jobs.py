@@ -6,6 +6,7 @@ import functools
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -183,9 +184,13 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
         owned.pop(f"{each.sweep}/", None)
     if not prefix:
         entries += [Entry(name.rstrip("/"), None, left) for name, left in owned.items()]
-        remember([each.sweep or each.name for each in entries])
+        remember(entries)
     mine = [each for each in entries if user in (None, each.user)]
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
+
+
+def is_final(each: Entry) -> bool:
+    return bool(each.state and each.state.final)
 
 
 def newest(entries: list[Entry], limit: int) -> list[Entry]:
@@ -505,9 +510,16 @@ def names_file() -> Path:
     return settings.home() / "names"
 
 
-def remember(names: list[str]) -> None:
-    """Keep names for the shell's completion, which must not wait for the network."""
+def remember(entries: list[Entry]) -> None:
+    """Keep names for the shell's completion, which must not wait for the network: `NAME [live] [sweep JOBS]`."""
+    jobs = Counter(each.sweep or each.name for each in entries)
+    live = {each.sweep or each.name for each in entries if each.machines or each.crew or not is_final(each)}
+    sweeps = {each.sweep for each in entries if each.sweep}
+    lines = [
+        f"{name}{' live' * (name in live)}{f' sweep {count}' if name in sweeps else ''}\n"
+        for name, count in sorted(jobs.items())
+    ]
     try:
-        names_file().write_text("\n".join(sorted(names)) + "\n")
+        names_file().write_text("".join(lines))
     except OSError:
         pass  # completion is a comfort

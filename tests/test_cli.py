@@ -81,17 +81,26 @@ def test_help_imports_nothing_heavy(arguments):
 
 
 def test_names_complete_in_the_shell_without_the_network(tmp_path):
-    (tmp_path / "names").write_text("digits-1\ndigits-2\nother\n")
-    environment = {
-        **os.environ,
-        "BERG_HOME": str(tmp_path),
-        "_BERG_COMPLETE": "bash_complete",
-        "COMP_WORDS": "berg tail dig",
-        "COMP_CWORD": "2",
-    }
-    program = str(Path(sys.executable).with_name("berg"))
-    result = subprocess.run([program], env=environment, capture_output=True, text=True)
-    assert result.stdout.split() == ["plain,digits-1", "plain,digits-2"]
+    (tmp_path / "names").write_text("digits-1\ndigits-2 live\nother\ngrid live sweep 12\nold sweep 2\n")
+    (tmp_path / "zones").write_text("us-central1-a\nus-east1-b\n")
+    (tmp_path / "berg.json").write_text('{"zones": ["us-central1-f"]}')
+
+    def completed(line: str) -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        environment = {**os.environ, "BERG_HOME": str(tmp_path), "_BERG_COMPLETE": "bash_complete", **words}
+        program = str(Path(sys.executable).with_name("berg"))
+        result = subprocess.run([program], env=environment, capture_output=True, text=True)
+        assert result.stderr == ""
+        return [word.removeprefix("plain,") for word in result.stdout.split()]
+
+    assert completed("berg tail dig") == ["digits-1", "digits-2"]
+    assert completed("berg ssh ") == ["digits-2", "grid"], "nobody logs in to what is gone"
+    assert completed("berg log grid/1") == ["grid/1", "grid/10", "grid/11"]
+    assert completed("berg show old/") == ["old/0", "old/1"]
+    assert completed("berg run --resume o") == ["old"]
+    assert completed("berg run -t a100") == ["a100", "a100-80gb"]
+    assert completed("berg devbox --zone us-c") == ["us-central1-a", "us-central1-f"]
+    assert completed("berg config set zo") == ["zones"]
 
 
 @pytest.mark.parametrize(

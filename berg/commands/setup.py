@@ -1,4 +1,4 @@
-"""The commands that set berg up, look after it and tidy up: init, doctor, config, local, reap."""
+"""The commands that set berg up, look around and tidy up: init, doctor, gpus, config, local, reap."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 import click
 
 from berg import BergError, config
-from berg.commands.terminal import json_option, say, yes_option
+from berg.commands.terminal import json_option, remember_zones, say, yes_option
 
 
 def sentence(key: str) -> str:
@@ -94,6 +94,33 @@ def doctor(as_json: bool) -> None:
     sys.exit(any(each.status == doctor.FAILED for each in findings))
 
 
+@click.command()
+@click.option("-a", "--all", "everywhere", is_flag=True, help="Zones of all regions, not only of mine.")
+@json_option
+def gpus(everywhere: bool, as_json: bool) -> None:
+    """Show GPU types, zones that have them, and quota left.
+
+    The quotas are those of the configured region; where Google shows none, they are unknown. A quota is a right, not a
+    promise: a zone may be out of stock all the same.
+
+    \b
+    berg gpus
+    berg gpus --all
+    berg gpus --json | jq -r '.[] | select(.type == "l4") | .zones[]'
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import offers
+
+    found = offers.gpus(settings)
+    remember_zones(sorted({zone for each in found for zone in each.zones}))
+    if as_json:
+        click.echo(json.dumps([vars(each) for each in found], indent=2))
+        return
+    click.echo(tables.gpus(found, settings.region, everywhere))
+    say("\nPrices are unknown to berg: https://cloud.google.com/compute/gpus-pricing")
+
+
 @click.group(name="config")
 def config_group() -> None:
     """Look at the settings, and change them.
@@ -173,7 +200,7 @@ def parse(key: str, text: str):
     if not text:
         raise BergError(f"{key} needs a value. To take it out: berg config unset {key}")
     value = config.convert(key, text, getattr(config.Config(), key))
-    if key == "zones" and (wrong := [zone for zone in value if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]", zone)]):
+    if key == "zones" and (wrong := [zone for zone in value if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone)]):
         raise BergError(f"zones: {wrong[0]!r} is no zone: give names such as us-central1-a, with commas between them")
     if key == "ssh_port" and not 1 <= value <= 65535:
         raise BergError(f"ssh_port must be 1 to 65535, not {value}")

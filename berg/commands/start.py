@@ -9,7 +9,7 @@ import click
 
 from berg import config
 from berg.commands.results import exit_code, watch
-from berg.commands.terminal import given, say
+from berg.commands.terminal import given, remember_zones, remembered, say
 
 
 def wish(options: dict):
@@ -31,6 +31,7 @@ def start_machines(wishes, dry_run, quiet, code_of=None):
     from berg.commands import tables
 
     plan = launch.prepare(settings, wishes, Path.cwd(), code=code_of and code_of(settings))
+    remember_zones(sorted({*remembered("zones"), *plan.zones}))
     say(tables.plan(plan))
     if dry_run:
         click.echo(json.dumps(launch.preview(plan), indent=2))

@@ -4,8 +4,10 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 
 import click
 
@@ -57,6 +59,25 @@ def data_set(wish) -> str:
     return f"{wish['name']}: {plural(wish['files'], 'file')}, {size(wish['bytes'])}, to {wish['path']}"
 
 
+def gpus(found, region: str, everywhere: bool) -> str:
+    """GPU types as a table; zones below each other where they are many."""
+    rows = [["TYPE", "PER MACHINE", "QUOTA LEFT", "SPOT", f"ZONES{'' if everywhere else f' OF {region}'}"]]
+    for each in found:
+        zones = [zone for zone in each.zones if everywhere or zone.startswith(f"{region}-")]
+        left = ["unknown" if count is None else f"{count:g}" for count in (each.quota_left, each.spot_quota_left)]
+        where = textwrap.wrap(", ".join(zones), 60, break_on_hyphens=False) or [elsewhere(each)]
+        rows.append([each.type, ", ".join(map(str, each.per_machine)), *left, where[0]])
+        rows += [["", "", "", "", line] for line in where[1:]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [fit(row, widths) for row in rows]
+    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+
+
+def elsewhere(gpu) -> str:
+    regions = sorted({zone.rpartition("-")[0] for zone in gpu.zones})
+    return f"none; in {', '.join(regions[:3])}{', …' if len(regions) > 3 else ''}" if regions else "none"
+
+
 def shorten(lines: list[str]) -> list[str]:
     lines = [line.encode(errors="replace").decode() for line in lines]
     return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"… and {len(lines) - SHOWN} more"]
@@ -88,6 +109,28 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
         if with_command and each.state:
             lines.append(f"    $ {each.state.job.get('cmd')}" if each.state.job.get("cmd") else "    (devbox)")
     return "\n".join(lines)
+
+
+def watch(newest, table, interval: float = 5) -> None:
+    """Show a table anew where it was, or below, if this is no terminal and it changed; until nothing lives."""
+    shown = ""
+    while True:
+        entries = newest()
+        text = table(entries) if entries else "Nothing yet"
+        if sys.stdout.isatty():
+            click.clear()
+            click.echo(f"{text}\n\n{datetime.now():%H:%M:%S}, every {interval:g} s until Ctrl-C")
+        elif states(entries) != shown:
+            click.echo(text)
+            shown = states(entries)
+        if not any(each.machines or each.crew or not (each.state and each.state.final) for each in entries):
+            return
+        time.sleep(interval)
+
+
+def states(entries) -> str:
+    """What of a list is worth to be shown again: ages alone are not."""
+    return " ".join(f"{each.name} {each.status}" for each in entries)
 
 
 def cells(each) -> list[str]:

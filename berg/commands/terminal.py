@@ -1,5 +1,7 @@
 """What the command modules share: the sections of `berg --help`, where notes go, options, completion of names."""
 
+import contextlib
+
 import click
 
 from berg import config
@@ -10,7 +12,7 @@ SECTIONS = {
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
     "Watching": ("log", "tail"),
-    "Setup": ("init", "doctor", "config", "local"),
+    "Setup": ("init", "doctor", "gpus", "config", "local"),
 }
 
 
@@ -31,12 +33,53 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def complete_names(ctx, param, incomplete: str) -> list[str]:
+def remembered(file: str) -> list[str]:
+    """Lines that an earlier command kept, so that completion need not wait for the network."""
     try:
-        names = (config.home() / "names").read_text().split()
+        return (config.home() / file).read_text().splitlines()
     except OSError:
         return []
-    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_names(ctx, param, incomplete: str) -> list[str]:
+    """Names of jobs and sweeps, and behind SWEEP/ the numbers of its jobs; for ssh and the like those with a machine.
+
+    A line is a name, `live` for what has a machine, and `sweep` with the number of its jobs.
+    """
+    rows = [line.split() for line in remembered("names") if line.strip()]
+    if ctx and ctx.info_name in ("ssh", "sync", "ip", "kill"):
+        rows = [row for row in rows if "live" in row]
+    sweep, slash, _ = incomplete.partition("/")
+    if slash:
+        counts = [int(row[-1]) for row in rows if row[0] == sweep and "sweep" in row]
+        return [
+            name for count in counts for index in range(count) if (name := f"{sweep}/{index}").startswith(incomplete)
+        ]
+    return [row[0] for row in rows if row[0].startswith(incomplete)]
+
+
+def complete_sweeps(ctx, param, incomplete: str) -> list[str]:
+    rows = [line.split() for line in remembered("names") if " sweep " in line]
+    return [row[0] for row in rows if row[0].startswith(incomplete)]
+
+
+def remember_zones(zones: list[str]) -> None:
+    """Keep zones for the shell's completion."""
+    with contextlib.suppress(OSError):
+        (config.home() / "zones").write_text("".join(f"{zone}\n" for zone in zones))
+
+
+def complete_zones(ctx, param, incomplete: str) -> list[str]:
+    known = set(remembered("zones"))
+    with contextlib.suppress(Exception):
+        known |= set(config.load().zones)
+    return sorted(zone for zone in known if zone.startswith(incomplete))
+
+
+def complete_types(ctx, param, incomplete: str) -> list[str]:
+    from berg.google import accelerators
+
+    return [name for name in accelerators.TYPES if name.startswith(incomplete)]
 
 
 def ready(name: str):
@@ -66,14 +109,25 @@ def machine_options(command):
     options = [
         click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"),
         click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 1]"),
-        click.option("-t", "--gpu-type", help="GPU type: l4, t4, v100, a100, h100, b200, …  [default: l4]"),
+        click.option(
+            "-t",
+            "--gpu-type",
+            shell_complete=complete_types,
+            help="GPU type: l4, t4, v100, a100, h100, b200, …  [default: l4]",
+        ),
         click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"),
         click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
         click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
         click.option("--image", help="Image or image family.  [default: default_image of the config]"),
         click.option("--image-project", help="Project of the image."),
         click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),
-        click.option("--zone", "zones", multiple=True, help="Zone to try; repeatable.  [default: all of the region]"),
+        click.option(
+            "--zone",
+            "zones",
+            multiple=True,
+            shell_complete=complete_zones,
+            help="Zone to try; repeatable.  [default: all of the region]",
+        ),
         click.option("--any-zone", is_flag=True, help="After the zones given, try the others of their region."),
         click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
         click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
@@ -93,7 +147,12 @@ def sweep_options(command):
         click.option("--grid", multiple=True, metavar="NAME=V,V…", help="Values for {NAME} in CMD: a job for each."),
         click.option("--tasks", type=click.Path(dir_okay=False), help="CSV or JSONL file; a job for each row."),
         click.option("--parallel", type=click.IntRange(1), help="Machines for all jobs.  [default: one each]"),
-        click.option("--resume", metavar="SWEEP", help="Run the jobs of a sweep again that failed or were lost."),
+        click.option(
+            "--resume",
+            metavar="SWEEP",
+            shell_complete=complete_sweeps,
+            help="Run the jobs of a sweep again that failed or were lost.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)

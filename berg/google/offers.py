@@ -1,8 +1,11 @@
-"""What Google offers: images by their family or name, and zones that have a kind of machine."""
+"""What Google offers: images by their family or name, zones that have a kind of machine, GPUs and their quotas."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import accelerators, api
 from berg.google.accelerators import Shape
 
 
@@ -73,4 +76,41 @@ def shortages(there: dict[str, tuple[float, float]], needs: list[tuple[int, list
         if shown and not any(limit - usage >= amount for limit, usage in shown.values()):
             what = ", ".join(f"{metric}: {usage:g} of {limit:g} in use" for metric, (limit, usage) in shown.items())
             found.append(f"{what}; this needs {amount:g}")
+    return found
+
+
+@dataclass
+class Gpu:
+    """A GPU type: how many a machine may have, where there are any, and what is left of the region's quotas."""
+
+    type: str
+    per_machine: list[int]
+    zones: list[str]
+    quota_left: float | None  # None: Google shows no such quota
+    spot_quota_left: float | None
+
+
+def gpus(config: Config) -> list[Gpu]:
+    """The GPU types that berg knows, with the zones of all regions, and the quotas of the configured one."""
+    _ = config.session
+    with ThreadPoolExecutor() as pool:
+        there = pool.submit(quotas, config, config.region)
+        zones: dict[str, list[str]] = {name: [] for name in accelerators.TYPES}
+        fields = "items/*/acceleratorTypes(name,zone),nextPageToken"
+        for page in api.pages(config, "/aggregated/acceleratorTypes", fields=fields):
+            for scope in page.get("items", {}).values():
+                for item in scope.get("acceleratorTypes", []):
+                    name = accelerators.ALIASES.get(item["name"], item["name"])
+                    if name in zones:
+                        zones[name].append(api.last_part(item["zone"]))
+
+    def left(metric: str) -> float | None:
+        limit, usage = there.result().get(metric, (None, 0.0))
+        return None if limit is None else max(0.0, limit - usage)
+
+    found = []
+    for name, places in zones.items():
+        metric = f"NVIDIA_{name.upper().replace('-', '_')}_GPUS"
+        counts = accelerators.ATTACHED[name][1] if name in accelerators.ATTACHED else accelerators.BUILT_IN[name]
+        found.append(Gpu(name, [*counts], sorted(set(places)), left(metric), left(f"PREEMPTIBLE_{metric}")))
     return found

@@ -146,6 +146,7 @@ class Attempt:
             self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
             for key, value in changes.items():
                 setattr(self.state, key, value)
+            self.state.note()
             early = self.next_write - time.monotonic()
             if early > 0 and self.state.state in job.ACTIVE[1:]:
                 if not self.later:
@@ -400,11 +401,6 @@ class Attempt:
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()
                 self.write_state_by_the_way(synced_until=self.results.synced_until)
-
-
-def pause_after(changed: int) -> float:
-    """Seconds from a pass over the results to the next: each object written costs, a dollar for some 200,000."""
-    return min(max(changed / 10, RESULTS_INTERVAL), 60)
 
 
 def disk() -> str:

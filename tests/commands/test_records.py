@@ -1,6 +1,7 @@
 """show, rm, and `@` for the latest job, through the real command line."""
 
 import json
+import signal
 
 import pytest
 from conftest import Berg, wait_for
@@ -45,9 +46,10 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     asked = berg("rm", "first", stdin="n\n")
     assert asked.returncode == 130 and "2 files of results" in asked.stderr
     assert berg.objects(".berg/jobs/first") != {}
-    assert "first" in (berg.home / "names").read_text() if (berg.home / "names").exists() else True
+    assert "first" in berg("list").stdout and (berg.home / "names").read_text() == "first\n"
     removed = berg("rm", "@", "-y")
     assert removed.returncode == 0 and "Deleted first" in removed.stderr
+    assert (berg.home / "names").read_text() == "", "the shell completes it no more"
     left = [name for name in berg.objects() if not name.startswith((".berg/repos/", ".berg/dist/"))]
     assert left == []
     run(berg, "first", "true")  # the name can be used again
@@ -64,6 +66,22 @@ def test_show_a_job_that_lives_and_rm_refuses_it(berg):
     assert berg.objects(".berg/jobs/alive") != {}
     assert berg("kill", "--now", "@").returncode == 0
     assert [word for word, _ in berg.state("alive")["history"]][-1] == "KILLED"
+
+
+def test_list_watch_shows_changes_until_nothing_lives(berg):
+    assert berg("run", "-g", "0", "-n", "short", "sleep 3").returncode == 0
+    watched = berg("list", "--watch")
+    assert watched.returncode == 0, watched.stderr
+    shown = [line.split()[1] for line in watched.stdout.splitlines() if line.startswith("short ")]
+    assert shown[-1].startswith("SUCCEEDED") and len(shown) == len(set(shown)) >= 2, shown
+    assert berg("list", "--watch", "--json").returncode == 2
+    assert berg("run", "-g", "0", "-n", "long", "sleep 300").returncode == 0
+    process = berg.start("list", "--watch")
+    wait_for(lambda: "long live" in (berg.home / "names").read_text(), 60, "a first look")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in (0, 130) and "Traceback" not in err
+    assert berg("kill", "--now", "long").returncode == 0
 
 
 def test_results_of_other_jobs_stay(berg):

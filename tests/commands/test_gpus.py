@@ -1,0 +1,37 @@
+"""`berg gpus` against the embedded cloud, and what Google shows no quota for."""
+
+import json
+
+from berg.google import accelerators
+
+
+def test_types_zones_and_quotas(berg):
+    found = {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}
+    assert tuple(found) == accelerators.TYPES
+    assert found["v100"]["per_machine"] == [1, 2, 4, 8]
+    assert "us-central1-c" in found["p100"]["zones"] and "us-central1-a" not in found["p100"]["zones"]
+    assert found["p100"]["quota_left"] is not None and found["h200"]["quota_left"] is None
+    shown = berg("gpus")
+    assert shown.returncode == 0 and "Prices are unknown to berg" in shown.stderr
+    rows = {line.split()[0]: line for line in shown.stdout.splitlines()}
+    assert "ZONES OF us-central1" in rows["TYPE"] and "unknown" in rows["h200"]
+    assert "us-central1-c, us-central1-f" in rows["p100"] and "us-east1" not in shown.stdout
+    assert "us-east1-b" in berg("gpus", "--all").stdout
+    assert "us-central1-c" in (berg.home / "zones").read_text().split()
+
+
+def test_quota_in_use_is_taken_off(berg):
+    def left() -> float:
+        return {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}["t4"]["quota_left"]
+
+    before = left()
+    ran = berg("run", "-t", "t4", "-g", "2", "-n", "two", "sleep 99")
+    assert ran.returncode == 0, ran.stderr
+    assert left() == before - 2
+    assert berg("kill", "--now", "two").returncode == 0
+
+
+def test_a_region_without_any_says_where_there_are_some(berg):
+    shown = berg("gpus", BERG_REGION="us-east4")
+    row = next(line for line in shown.stdout.splitlines() if line.startswith("p100"))
+    assert "none; in asia-east1, europe-west1, europe-west4, …" in row
