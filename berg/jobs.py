@@ -327,12 +327,7 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
     name = found.name
     begun = found.state and not found.state.final and found.state.state != "SUBMITTED"
     if begun and any(machine.status not in OFF for machine in found.machines):
-        first = min(found.machines, key=lambda machine: machine.name)  # the one that leads
-        try:
-            found.place.tell(config, first, f"berg-kill-{name}", config.user)
-        except Exception:
-            if not now:  # else its worker merely does not know whose doing it is
-                raise
+        tell_of_end(config, found, now)
         asked = moved = time.monotonic()
         left, told, spoke = "", "", -math.inf
         while not now and found.machine and found.state and not found.state.final:
@@ -369,6 +364,17 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
         except Changed:  # its worker wrote a last word meanwhile
             found = find(config, name)
     return found.state.state if found.state else ""
+
+
+def tell_of_end(config: Config, found: Entry, now: bool) -> None:
+    """Tell the machine that leads who ends the job; with `now` all machines, which then save nothing more."""
+    said = f"{config.user} now" if now else config.user
+    told = sorted(found.machines, key=lambda machine: machine.name)[: None if now else 1]
+    with ThreadPoolExecutor(16) as pool:
+        telling = [pool.submit(found.place.tell, config, each, f"berg-kill-{found.name}", said) for each in told]
+    for each in telling:
+        if each.exception() and not now:  # else it merely takes its time to go
+            each.result()
 
 
 def forget_secrets(config: Config, found: Entry) -> None:

@@ -7,6 +7,7 @@ preempts the machine, the time is up.
 import contextlib
 import json
 import math
+import os
 import secrets
 import shutil
 import subprocess
@@ -88,6 +89,7 @@ class Attempt:
         self.later: threading.Timer | None = None  # writes it then
         self.stopped = threading.Event()  # the outcome is known
         self.done = threading.Event()  # the mirrors are to end
+        self.over = threading.Event()  # this machine has another job
         self.hurry = threading.Event()  # the next pass over the results is not to wait
         self.log_pass = threading.Thread()  # the last one over the log
         self.trouble = ""  # why results are not in the bucket yet
@@ -200,6 +202,7 @@ class Attempt:
 
     def clear(self) -> None:
         """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
+        self.over.set()
         if self.job.results_dir and not self.state.lost:
             shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
         for file in (self.machine.log, self.restored, self.marker):
@@ -334,12 +337,12 @@ class Attempt:
         """Wait for word from outside: it arrives through the machine's own metadata."""
         query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
         etag, warned = "0", False
-        while not self.done.is_set():
+        while not self.over.is_set():  # also while the last results are sent
             try:
                 content, headers = boot.request(boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1)
                 etag, values = headers.get("ETag", "0"), json.loads(content)
             except (OSError, ValueError):
-                self.done.wait(1)
+                self.over.wait(1)
                 continue
             if ending := self.ending_in(values):
                 self.stop(*ending)
@@ -355,10 +358,20 @@ class Attempt:
     def ending_in(self, values: dict) -> tuple[str, str] | None:
         """How the job is to end, and why, if the metadata of this machine says so."""
         if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
+            killer, _, now = killer.partition(" ")
+            if now:
+                self.abandon(killer)
             return "KILLED", f"killed by {killer}"
         if values.get("preempted") == "TRUE":
             return PREEMPTED
         return MAINTAINED if self.outcome == SHUT_DOWN and values.get("maintenanceEvent") == MAINTENANCE else None
+
+    def abandon(self, killer: str) -> None:
+        """End this process and the command at once: nothing of them is wanted any more."""
+        self.say(f"Killed by {killer}, at once")
+        if self.process:
+            end_group(self.process.pid, 0)
+        os._exit(0)
 
     def become_reachable(self) -> None:
         try:
