@@ -11,6 +11,7 @@ from berg import BergError, __version__, config
 from berg.commands import data, listing, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands.terminal import (
+    Quoted,
     Sections,
     complete_names,
     machine_options,
@@ -104,7 +105,7 @@ for command in (
     cli.add_command(command)
 
 
-@cli.command()
+@cli.command(cls=Quoted)
 @click.argument("cmd", required=False)
 @machine_options
 @sweep_options

@@ -196,6 +196,8 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     assert far.returncode == 0, far.stderr
     assert "europe-west4-b: not in us, where the bucket is" in far.stderr
     body = asked["template"]["properties"]
+    script = next(each["value"] for each in body["metadata"]["items"] if each["key"] == "startup-script")
+    assert re.fullmatch(r"<berg's boot.py, \d+ bytes, sha256 [0-9a-f]{12}…>", script)
     assert body["machineType"] == "custom-12-46080"
     assert body["guestAccelerators"][0]["acceleratorCount"] == 2
     assert body["scheduling"]["provisioningModel"] == "SPOT"
