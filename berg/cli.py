@@ -14,6 +14,7 @@ from berg.commands.terminal import (
     Quoted,
     Sections,
     complete_names,
+    interrupted,
     machine_options,
     say,
     sweep_options,
@@ -34,8 +35,8 @@ def main() -> None:
         show_traceback()
         error.show()
         sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
-        say("berg: interrupted")
+    except (click.Abort, KeyboardInterrupt) as error:
+        say(interrupted(error))
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

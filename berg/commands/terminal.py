@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import sys
 
 import click
 
@@ -53,6 +54,12 @@ class Quoted(click.Command):
             if "unexpected extra argument" in error.message:
                 raise click.UsageError(f"{error.message}. {QUOTE}", ctx) from None
             raise
+
+
+def interrupted(error: BaseException) -> str:
+    """What to say when somebody left, or a question found the end of the input."""
+    unanswered = isinstance(error, click.Abort) and not sys.stdin.isatty()
+    return "berg: there is nobody to answer the question; do without it: -y" if unanswered else "berg: interrupted"
 
 
 def say(text: str) -> None:
