@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-import sys
 
 import click
 
@@ -58,7 +57,7 @@ class Quoted(click.Command):
 
 def interrupted(error: BaseException) -> str:
     """What to say when somebody left, or a question found the end of the input."""
-    unanswered = isinstance(error, click.Abort) and not sys.stdin.isatty()
+    unanswered = isinstance(error, click.Abort) and isinstance(error.__context__, EOFError)
     return "berg: there is nobody to answer the question; do without it: -y" if unanswered else "berg: interrupted"
 
 
