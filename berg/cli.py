@@ -11,8 +11,10 @@ from berg import BergError, __version__, config
 from berg.commands import data, listing, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands.terminal import (
+    Quoted,
     Sections,
     complete_names,
+    interrupted,
     machine_options,
     say,
     sweep_options,
@@ -33,8 +35,8 @@ def main() -> None:
         show_traceback()
         error.show()
         sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
-        say("berg: interrupted")
+    except (click.Abort, KeyboardInterrupt) as error:
+        say(interrupted(error))
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,7 +106,7 @@ for command in (
     cli.add_command(command)
 
 
-@cli.command()
+@cli.command(cls=Quoted)
 @click.argument("cmd", required=False)
 @machine_options
 @sweep_options

@@ -440,15 +440,6 @@ def log_chunks(config: Config, name: str, machine: str | None = None) -> Iterato
         yield "", found.place.console(config, consoles[0]).encode()
 
 
-def last_lines(config: Config, name: str, reason: str, count: int) -> bytes:
-    """The last lines of a job's log: of the machine that the reason of its end names, else of the first."""
-    bucket = Bucket(config)
-    logs = sorted(logs_of(bucket, name, None), key=lambda log: machine_of(log) not in reason.split())
-    blob = bucket.get(logs[0]) if logs else None
-    tail = blob and bucket.read_from(blob.name, max(0, blob.size - (64 << 10)))
-    return b"".join((tail or b"").splitlines(keepends=True)[-count:])
-
-
 def follow(
     config: Config,
     name: str,

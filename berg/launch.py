@@ -5,6 +5,7 @@ with its machine, or nothing.
 """
 
 import contextlib
+import hashlib
 import math
 import re
 import threading
@@ -195,7 +196,20 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
 def preview(plan: Plan) -> Any:
     """What the plan's place would be asked for."""
     place = places.of(plan.job.place)
-    return place.preview(plan.config, place.request(plan), plan.machines, bool(plan.job.group))
+    return without_script(place.preview(plan.config, place.request(plan), plan.machines, bool(plan.job.group)))
+
+
+def without_script(value: Any) -> Any:
+    """A request with the startup script, which is long and always the same, by its name."""
+    if isinstance(value, list):
+        return [without_script(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("key") == "startup-script":
+        text = value["value"].encode()
+        name = f"<berg's boot.py, {len(text)} bytes, sha256 {hashlib.sha256(text).hexdigest()[:12]}…>"
+        return {**value, "value": name}
+    return {key: without_script(each) for key, each in value.items()}
 
 
 def import_ahead(place: places.Place) -> threading.Thread:

@@ -207,14 +207,22 @@ def states(config: Config, name: str) -> list[jobs.Entry]:
 
 
 def resume(config: Config, name: str, parallel: int | None, say: Callable[[str], None]) -> int:
-    """Submit again what failed or was lost; returns how many jobs those are."""
+    """Submit again what failed or was lost, or the one job named SWEEP/INDEX; returns how many jobs those are."""
     bucket = Bucket(config)
+    name, _, index = name.partition("/")
     about = read(bucket, name)
     if about is None:
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
     if about["secrets"]:
         raise BergError(f"{name} has secrets, which are deleted with it. Start a new sweep of what is missing: --tasks")
-    again = [entry for entry in states(config, name) if entry.state and entry.state.state in ("FAILED", "LOST")]
+    there_are = {entry.name: entry for entry in states(config, name) if entry.state}
+    if index:
+        chosen = there_are[jobs.find(config, f"{name}/{index}").name]
+        if not chosen.state or not chosen.state.final:
+            raise BergError(f"{chosen.name} is not over ({chosen.status}). See it: berg tail {chosen.name}")
+        again = [chosen]
+    else:
+        again = [entry for entry in there_are.values() if entry.state and entry.state.state in ("FAILED", "LOST")]
     for entry in again:
         assert entry.stored
         state = replace(entry.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at="")
@@ -231,6 +239,9 @@ def resume(config: Config, name: str, parallel: int | None, say: Callable[[str],
     wanted = min(parallel or len(again), len(again)) - sum(machine.status not in jobs.GOING for machine in there)
     if wanted > 0:
         create(config, places.of(about["place"]), about["machines"], free[:wanted], say)
+    if again and again[0].stored:
+        commit = again[0].stored.job.get("commit")
+        say(f"They run the code that the sweep began with, {commit}. New code takes a new sweep: --grid or --tasks")
     return len(again)
 
 

@@ -39,6 +39,13 @@ def test_flags_answer_everything_and_the_bucket_is_created(berg, init):
     assert "berg run" in result.stderr
 
 
+def test_local_takes_no_answers_for_google(berg):
+    before = saved(berg)
+    result = berg("init", "--local", "--region", "us-east1", "--image", "mine")
+    assert result.returncode == 2 and "leave --region, --image out" in result.stderr
+    assert saved(berg) == before
+
+
 def test_questions_are_explained_and_a_second_time_offers_the_answers(berg, init):
     answers = ["berg-local", "us-east1", berg.bucket_name, "", "y", "", ""]
     result = init(stdin="\n".join(answers) + "\n")

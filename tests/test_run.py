@@ -169,7 +169,7 @@ def test_a_command_runs_in_the_folder_where_it_was_typed_and_from_a_detached_hea
     (berg.repo / "sub/deep/x").write_text("here\n")
     head = commit(berg.repo)
     git(berg.repo, "checkout", "-q", "--detach")
-    show = "pwd; git status --porcelain --branch; git rev-parse HEAD"
+    show = "env | grep DISABLE_GCS; pwd; git status --porcelain --branch; git rev-parse HEAD"
     ran = berg("run", "-g", "0", "--tail", f"cat x; {show}", cwd=berg.repo / "sub/deep")
     assert ran.returncode == 0, ran.stderr
     assert "Folder    sub/deep of the repo (--cwd)" in ran.stderr and "(detached HEAD)" in ran.stderr
@@ -196,6 +196,8 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     assert far.returncode == 0, far.stderr
     assert "europe-west4-b: not in us, where the bucket is" in far.stderr
     body = asked["template"]["properties"]
+    script = next(each["value"] for each in body["metadata"]["items"] if each["key"] == "startup-script")
+    assert re.fullmatch(r"<berg's boot.py, \d+ bytes, sha256 [0-9a-f]{12}…>", script)
     assert body["machineType"] == "custom-12-46080"
     assert body["guestAccelerators"][0]["acceleratorCount"] == 2
     assert body["scheduling"]["provisioningModel"] == "SPOT"
@@ -367,6 +369,7 @@ def test_globs_and_all_ask_first(berg):
     assert re.search(r"^sweep-1 +no job, machine RUNNING", listed, re.M) and "sweep-3" not in listed
     assert "sweep-3" in berg("list", "-a").stdout
 
+    assert "do without it: -y" in berg("kill", "sweep-*").stderr
     for refused in (berg("kill", "sweep-*", stdin="n\n"), berg("kill", "sweep-*")):
         assert refused.returncode != 0 and len(berg.machines()) == 4, "without a yes nothing is killed"
         assert sorted(refused.stderr.split()[:2]) == ["sweep-1", "sweep-2"], refused.stderr

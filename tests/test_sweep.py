@@ -62,6 +62,7 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
 
     again = berg("run", "--resume", "lr", "--wait", "--parallel", "1")
     assert again.returncode == 0 and "2 jobs of lr run again" in again.stderr, again.stderr
+    assert "the code that the sweep began with, " in again.stderr
     assert berg("run", "--resume", "lr").stderr.startswith("No job of lr failed or was lost")
     fetched = berg("fetch", "lr", str(tmp_path / "here"))
     assert fetched.stdout == f"{tmp_path}/here/results.csv\n", fetched.stderr
@@ -213,3 +214,17 @@ def test_tasks_from_files(tmp_path):
     with pytest.raises(BergError, match="is given twice"):
         sweep.grid(("a=1", "a=2"))
     assert sweep.grid(("a=1,2", "b=x")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "x"}]
+
+
+def test_a_job_of_a_sweep_that_was_killed_runs_again_when_it_is_named(berg):
+    command = "[ {x} = 1 ] || [ $BERG_ATTEMPT -gt 1 ] || sleep 100"
+    assert berg("run", "-g", "0", "-n", "part", "--grid", "x=0,1", command).returncode == 0
+    wait_for(lambda: berg.state("part-0")["state"] == "RUNNING", 60)
+    refused = berg("run", "--resume", "part/0")
+    assert refused.returncode == 1 and "part-0 is not over" in refused.stderr
+    assert berg("kill", "part/0").returncode == 0
+    wait_for(lambda: berg.state("part-0")["state"] == "KILLED", 60)
+    assert "One that was killed: berg run --resume part/0" in berg("run", "--resume", "part").stderr
+    again = berg("run", "--resume", "part/0", "--wait")
+    assert again.returncode == 0 and "1 job of part runs again" in again.stderr, again.stderr
+    assert berg.state("part-0")["state"] == "SUCCEEDED"

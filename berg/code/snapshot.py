@@ -188,7 +188,9 @@ def add_submodules(snapshot: Snapshot, env: dict[str, str]) -> None:
         mode, _, rest = entry.partition(" ")
         path = rest.partition("\t")[2]
         inner = snapshot.root / path
-        if mode == "160000" and (inner / ".git").exists():
+        if mode == "160000" and not (inner / ".git").exists():
+            snapshot.left_out.append(f"{path}/ (a submodule that is not checked out: git submodule update --init)")
+        elif mode == "160000":
             head = text(inner, "rev-parse", "HEAD")
             sub = commit_tree(inner, f"{snapshot.repo_name}.{Path(path).name}", "berg", head)
             snapshot.submodules[path] = sub

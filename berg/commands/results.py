@@ -16,8 +16,9 @@ LAST_LINES = 20  # of the log of a job that failed
 
 def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> State | None:
     """Follow a job to its end; returns its final state, None for a machine without a job."""
-    from berg import jobs
+    from berg import jobs, records
     from berg.commands import tables
+    from berg.google.storage import Bucket
 
     output = tables.Interleaved(sys.stdout.buffer)
     shown = [""]
@@ -35,8 +36,8 @@ def watch(settings, name: str, quiet: bool = False, machine: str | None = None) 
         raise
     if state is None:
         return None
-    if quiet and state.state != "SUCCEEDED" and (lines := jobs.last_lines(settings, name, state.reason, LAST_LINES)):
-        say(f"The end of the log (all of it: berg log {name}):\n{lines.decode(errors='replace').rstrip()}\n")
+    if quiet and state.state != "SUCCEEDED" and (lines := records.last_lines(Bucket(settings), name, LAST_LINES)):
+        say(f"The end of the log (all of it: berg log {name}):\n" + "\n".join(lines) + "\n")
     say(tables.outcome(name, state))
     return state
 

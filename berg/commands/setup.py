@@ -37,6 +37,8 @@ def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> No
     berg init --project my-project --region us-central1 --bucket my-bucket -y
     berg init --local                        # no Google account needed
     """
+    if local and (flags := [f"--{key.removeprefix('default_').replace('_', '-')}" for key in given if given[key]]):
+        raise click.UsageError(f"--local sets up all of the embedded cloud by itself; leave {', '.join(flags)} out")
     settings = load_or_set_aside()
     from berg import init as setup
 

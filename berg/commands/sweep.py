@@ -26,8 +26,9 @@ def run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run) -> 
             raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
         settings = config.load_ready()
         count = sweep.resume(settings, resume, parallel, say)
-        say(f"{count} jobs of {resume} run again" if count else f"No job of {resume} failed or was lost")
-        name = resume
+        name = resume.partition("/")[0]
+        killed = f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0"
+        say(f"{tables.plural(count, 'job')} of {name} {'runs' if count == 1 else 'run'} again" if count else killed)
     else:
         started = start(wishes, grid, tasks, parallel, as_json, dry_run)
         if started is None:

@@ -1,6 +1,7 @@
 """What the command modules share: the sections of `berg --help`, where notes go, options, completion of names."""
 
 import contextlib
+import shlex
 
 import click
 
@@ -16,6 +17,9 @@ SECTIONS = {
 }
 
 
+QUOTE = 'Quote the command, as in: berg run "python train.py --lr=3" (or put it last, after --)'
+
+
 class Sections(click.Group):
     """A group whose help shows its commands in sections, with the first sentence of each."""
 
@@ -26,6 +30,35 @@ class Sections(click.Group):
                 formatter.write_dl(
                     [(name.ljust(width), self.commands[name].get_short_help_str(1000)) for name in names]
                 )
+
+
+class Quoted(click.Command):
+    """A command whose argument is a command for a shell: quoted, or word by word after `--`."""
+
+    def parse_args(self, ctx, args: list[str]) -> list[str]:
+        args = list(args)
+        if "--" in args:
+            at = args.index("--")
+            words = args[at + 1 :]
+            args[at:] = ["--", words[0] if len(words) == 1 else shlex.join(words)] if words else []
+        given = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            at = next((n for n, word in enumerate(given) if word.partition("=")[0] == error.option_name), 0)
+            if at and not any(word.startswith("-") for word in given[max(0, at - 2) : at]):
+                raise click.UsageError(f"{error.format_message()} {QUOTE}", ctx) from None
+            raise
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message:
+                raise click.UsageError(f"{error.message}. {QUOTE}", ctx) from None
+            raise
+
+
+def interrupted(error: BaseException) -> str:
+    """What to say when somebody left, or a question found the end of the input."""
+    unanswered = isinstance(error, click.Abort) and isinstance(error.__context__, EOFError)
+    return "berg: there is nobody to answer the question; do without it: -y" if unanswered else "berg: interrupted"
 
 
 def say(text: str) -> None:
@@ -151,7 +184,7 @@ def sweep_options(command):
             "--resume",
             metavar="SWEEP",
             shell_complete=complete_sweeps,
-            help="Run the jobs of a sweep again that failed or were lost.",
+            help="Run jobs again that failed or were lost, or the one named SWEEP/3.",
         ),
     ]
     for option in reversed(options):

@@ -62,7 +62,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
     """The environment of the command: the machine's, the job's own, and berg's variables."""
     this, machine = attempt.job, attempt.machine
     return {
-        **{key: value for key, value in os.environ.items() if not key.startswith("BERG_")},
+        **{key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "DISABLE_GCS_"))},
         "HOME": str(boot.ROOT),
         "LANG": os.environ.get("LANG", "C.UTF-8"),
         "PATH": python_path(),

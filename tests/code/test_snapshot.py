@@ -200,6 +200,16 @@ def test_submodules_travel_with_their_changes(repo, trip, tmp_path):
     assert git(checkout, "status", "--porcelain") == ""
 
 
+def test_a_submodule_that_is_not_checked_out_is_named(repo, tmp_path):
+    inner = tmp_path / "inner"
+    git(repo, "clone", "-q", ".", str(inner))
+    git(repo, "submodule", "add", "-q", str(inner), "deps/inner")
+    commit(repo)
+    git(repo, "submodule", "deinit", "-q", "-f", "deps/inner")
+    (left,) = snapshot.take(repo).left_out
+    assert left == "deps/inner/ (a submodule that is not checked out: git submodule update --init)"
+
+
 def test_lfs_files_travel_as_content(repo, trip):
     git(repo, "lfs", "install", "--local")
     (repo / ".gitattributes").write_text("*.bin filter=lfs diff=lfs merge=lfs -text\n")

@@ -84,6 +84,20 @@ def test_no_repo(berg, tmp_path):
     refused(berg, *RUN, cwd=folder, says=(str(folder), "no commit yet", "git commit"))
 
 
+def test_a_command_without_quotes(berg):
+    for words in (
+        ["python", "train.py", "--lr=3"],
+        ["-g", "0", "python", "train.py", "--lr", "3"],
+        ["python", "train.py"],
+    ):
+        result = berg("run", *words)
+        assert result.returncode == 2 and "Quote the command" in result.stderr, result.stderr
+    assert "Quote" not in berg("run", "--gpus", "3", "python train.py").stderr
+    after = berg("run", "--dry-run", "-g", "0", "--", "python", "train.py", "--lr=3", "a b")
+    assert "Command   python train.py --lr=3 'a b'\n" in after.stderr, after.stderr
+    assert "Command   echo $HOME | cat\n" in berg("run", "--dry-run", "-g", "0", "--", "echo $HOME | cat").stderr
+
+
 def test_a_conflict(berg):
     blob = git(berg.repo, "rev-parse", "HEAD:train.py")
     stages = "".join(f"100644 {blob} {stage}\ttrain.py\n" for stage in (1, 2, 3))
