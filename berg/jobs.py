@@ -189,17 +189,15 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
 
 
-def is_final(each: Entry) -> bool:
-    return bool(each.state and each.state.final)
+def living(entries: list[Entry]) -> set[str]:
+    """Names of jobs and sweeps that are not over, or have machines."""
+    over = (each.state and each.state.final and not each.machines and not each.crew for each in entries)
+    return {each.sweep or each.name for each, is_over in zip(entries, over, strict=True) if not is_over}
 
 
 def newest(entries: list[Entry], limit: int) -> list[Entry]:
     """Entries without those that are over, but for the newest `limit`; a sweep counts as one."""
-    live = {
-        each.sweep or each.name
-        for each in entries
-        if each.machine or each.crew or not (each.state and each.state.final)
-    }
+    live = living(entries)
     over = dict.fromkeys(name for each in entries if (name := each.sweep or each.name) not in live)
     hidden = set(list(over)[limit:])
     return [each for each in entries if (each.sweep or each.name) not in hidden]
@@ -435,10 +433,11 @@ def log_chunks(config: Config, name: str, machine: str | None = None) -> Iterato
 
 
 def last_lines(config: Config, name: str, reason: str, count: int) -> bytes:
-    """The last lines of a job's log: of the machine that the reason of its end names, else of the first."""
+    """The last lines of a job's log, its last attempt's: of the machine that its reason names, else of the first."""
     bucket = Bucket(config)
     logs = sorted(logs_of(bucket, name, None), key=lambda log: machine_of(log) not in reason.split())
-    blob = bucket.get(logs[0]) if logs else None
+    of_one = [log for log in logs if machine_of(log) == machine_of(logs[0])]
+    blob = bucket.get(of_one[-1]) if of_one and count > 0 else None
     tail = blob and bucket.read_from(blob.name, max(0, blob.size - (64 << 10)))
     return b"".join((tail or b"").splitlines(keepends=True)[-count:])
 
@@ -513,7 +512,7 @@ def names_file() -> Path:
 def remember(entries: list[Entry]) -> None:
     """Keep names for the shell's completion, which must not wait for the network: `NAME [live] [sweep JOBS]`."""
     jobs = Counter(each.sweep or each.name for each in entries)
-    live = {each.sweep or each.name for each in entries if each.machines or each.crew or not is_final(each)}
+    live = living(entries)
     sweeps = {each.sweep for each in entries if each.sweep}
     lines = [
         f"{name}{' live' * (name in live)}{f' sweep {count}' if name in sweeps else ''}\n"

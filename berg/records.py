@@ -19,7 +19,6 @@ from berg.google.storage import Bucket, Listed
 from berg.jobs import Entry
 
 LATEST = ("@", "-")
-TAIL = 16 << 10  # bytes of a log in which its last lines are looked for
 THREADS = 16
 
 
@@ -67,9 +66,9 @@ def read(config: Config, name: str, lines: int) -> Record:
     results_dir = entry.state.job.get("results_dir")
     with ThreadPoolExecutor() as pool:
         described = pool.submit(described_job, bucket, entry.name)
-        log = pool.submit(last_lines, bucket, entry.name, lines)
+        log = pool.submit(jobs.last_lines, config, entry.name, entry.state.reason, lines)
         results = list(bucket.list(f"berg_results/{results_dir}/")) if results_dir else []
-        return Record(entry, described.result(), results, log.result())
+        return Record(entry, described.result(), results, log.result().decode(errors="replace").splitlines())
 
 
 def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
@@ -91,15 +90,6 @@ def described_job(bucket: Bucket, name: str) -> job.Job | None:
         return job.from_json(bucket.read(job.metadata_path(name)) or b"", name)
     except BergError:
         return None
-
-
-def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:
-    """The last lines of the log that was written last."""
-    logs = sorted(bucket.list(job.log_prefix(name)), key=lambda each: str(each.updated))
-    if not logs or not count:
-        return []
-    text = bucket.read_from(logs[-1].name, max(0, logs[-1].size - TAIL)) or b""
-    return text.decode(errors="replace").splitlines()[-count:]
 
 
 @dataclass
