@@ -189,17 +189,15 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
 
 
-def is_final(each: Entry) -> bool:
-    return bool(each.state and each.state.final)
+def living(entries: list[Entry]) -> set[str]:
+    """Names of jobs and sweeps that are not over, or have machines."""
+    over = (each.state and each.state.final and not each.machines and not each.crew for each in entries)
+    return {each.sweep or each.name for each, is_over in zip(entries, over, strict=True) if not is_over}
 
 
 def newest(entries: list[Entry], limit: int) -> list[Entry]:
     """Entries without those that are over, but for the newest `limit`; a sweep counts as one."""
-    live = {
-        each.sweep or each.name
-        for each in entries
-        if each.machine or each.crew or not (each.state and each.state.final)
-    }
+    live = living(entries)
     over = dict.fromkeys(name for each in entries if (name := each.sweep or each.name) not in live)
     hidden = set(list(over)[limit:])
     return [each for each in entries if (each.sweep or each.name) not in hidden]
@@ -407,7 +405,10 @@ def save_output(config: Config, bucket: Bucket, name: str, machine: Machine) -> 
 def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
     """Objects of a job's logs, in the order in which they began; of one machine if it is given."""
     logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name")]
-    return sorted((log for log in logs if machine in (None, machine_of(log))), key=lambda log: log.partition(".")[2])
+    return sorted(
+        (log for log in logs if machine in (None, machine_of(log))),
+        key=lambda log: log.rpartition("/")[2].partition(".")[2],
+    )
 
 
 def is_cluster(found: Entry) -> bool:
@@ -510,7 +511,7 @@ def names_file() -> Path:
 def remember(entries: list[Entry]) -> None:
     """Keep names for the shell's completion, which must not wait for the network: `NAME [live] [sweep JOBS]`."""
     jobs = Counter(each.sweep or each.name for each in entries)
-    live = {each.sweep or each.name for each in entries if each.machines or each.crew or not is_final(each)}
+    live = living(entries)
     sweeps = {each.sweep for each in entries if each.sweep}
     lines = [
         f"{name}{' live' * (name in live)}{f' sweep {count}' if name in sweeps else ''}\n"

@@ -71,7 +71,9 @@ for wrong in (lambda: berg.run("true", gpus=1), lambda: berg.run("true", num_gpu
     ran = python(berg, program)
     assert ran.returncode == 0, ran.stderr
     said = ran.stdout.splitlines()
-    assert said[0].startswith("TypeError berg.run() has no option 'gpus'. It has: data, disk_gb")
+    assert (
+        said[0].startswith("TypeError berg.run() has no option 'gpus'. It has: any_zone, ") and "gpu_type, " in said[0]
+    )
     assert said[1].startswith("BergError ") and "mars-east1-a" in said[1]
     assert "is not in a git repo" in said[2]
     assert "no job or machine 'nobody'" in said[3]

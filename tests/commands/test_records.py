@@ -20,7 +20,7 @@ def over(berg: Berg, name: str, results_dir: str, **details) -> None:
     text = job.State(state="SUCCEEDED", exit_code=0, job=details).to_json()
     berg.bucket.write(f".berg/jobs/{name}_state.json", text, metadata={"state": text})
     berg.bucket.write(f".berg/jobs/{name}_metadata.json", "{}")
-    berg.bucket.write(f".berg/logs/{name}/{name}.log", f"log of {name}\n")
+    berg.bucket.write(f".berg/logs/{name}/{name}.20260101T000000000.log", f"log of {name}\n")
     berg.bucket.write(f".berg/folders/{name}/0123", b"", metadata={"folder": "elsewhere"})
     berg.bucket.write(f"berg_results/{results_dir}/{name}.txt", "results")
 
@@ -121,7 +121,7 @@ def test_rm_takes_sweeps_whole_and_patterns(berg):
         "try-2_state.json",
     }
     assert berg.objects(".berg/sweeps/") == {} and list(berg.objects(".berg/logs/grid-")) == [
-        ".berg/logs/grid-other/grid-other.log"
+        ".berg/logs/grid-other/grid-other.20260101T000000000.log"
     ]
     assert berg("rm", "try-*", "-y").returncode == 0
     assert "try-2" in "".join(berg.objects(".berg/jobs/")) and "try-1" not in "".join(berg.objects(".berg/jobs/"))
@@ -146,6 +146,10 @@ def test_show_what_is_damaged_or_not_there(berg):
     over(berg, "odd", "odd")
     shown = berg("show", "odd")
     assert shown.returncode == 0 and "cannot be read" in shown.stdout and "log of odd" in shown.stdout
+    assert "log of odd" not in berg("show", "odd", "--lines", "0").stdout
+    berg.bucket.write(".berg/logs/odd/odd.20990101T000000000.log", "of its last attempt\n")
+    again = berg("show", "odd").stdout
+    assert "of its last attempt" in again and "log of odd" not in again
     assert "no job or machine 'nobody'" in berg("show", "nobody").stderr
     berg.bucket.write(".berg/jobs/bare_state.json", "{")
     assert "LOST" in berg("show", "bare").stdout
