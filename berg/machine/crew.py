@@ -1,5 +1,6 @@
 """A machine of a sweep, which takes one job after another until none is left."""
 
+import contextlib
 from collections.abc import Callable
 
 from berg import job
@@ -15,6 +16,8 @@ def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
     while attempt := take(machine, name, attempt):
         run(attempt)
         if attempt.machine_goes:
+            with contextlib.suppress(Exception):  # Google does it soon; this saves what is left of its notice
+                machine.delete(alone=True)
             return
     machine.say(f"No job of {name} is left")
     states = stored_states(machine, name).values()
