@@ -215,7 +215,7 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
             state = "FAILED"
         lost = mirror.tell(left)
         seconds = LAST_WORD if attempt.machine_goes else saving.UNREACHABLE
-        attempt.insist(lambda: conclude(attempt, state, reason, code, lost), seconds)
+        attempt.insist(lambda: conclude(attempt, state, reason, code, lost, is_whole), seconds)
     except Ended as error:
         leave(attempt, str(error))
         return
@@ -231,19 +231,18 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
             attempt.machine.delete(alone=True)
 
 
-def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: str) -> None:
-    """Write how the job ended, once its last results are in the bucket, or given up."""
+def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: str, is_whole: bool) -> None:
+    """Write how the job ended, once its last results are in the bucket, or given up (then they are not `is_whole`)."""
     in_cluster = attempt.job.num_machines > 1
     again = attempt.begins_anew()
     if in_cluster:
-        cluster.announce(attempt.member, uploaded="yes", lost=lost)
+        cluster.announce(attempt.member, uploaded="all" if is_whole else "part", lost=lost)
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
             state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
         if attempt.leads:
-            missing = cluster.wait_for_uploads(attempt.member, functools.partial(saving.tell_left, attempt))
-            missing = [text for text in missing if text not in reason]
-            state = "FAILED" if missing and state == "SUCCEEDED" else state
-            lost = "; ".join(filter(None, [lost, *missing]))
+            missing, all_whole = cluster.wait_for_uploads(attempt.member, functools.partial(saving.tell_left, attempt))
+            state = "FAILED" if state == "SUCCEEDED" and not all_whole else state
+            lost = "; ".join(filter(None, [lost, *(text for text in missing if text not in reason)]))
     lost = "; ".join(dict.fromkeys(filter(None, [attempt.state.lost, lost])))[:MOST_LOST]
     reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
     if attempt.leads:

@@ -14,6 +14,7 @@ changes that were not committed. Not covered: a submodule that was never checked
 import contextlib
 import hashlib
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -276,13 +277,13 @@ def add_to(snapshot: Snapshot, bucket, first: str, base: dict[str, Any], tell) -
     if base["commit"] == snapshot.commit:
         return [first]
     name = f"{first.rpartition('/')[0]}/{snapshot.commit}-on-{base['commit'][:12]}.pack"
-    size = send_pack(snapshot, bucket, name, base, tell)
     # A pack that approaches the first one in size is better made the new first one.
-    return [first, name] if size < max(1 << 20, base["bytes"] / 3) else []
+    most = max(1 << 20, base["bytes"] / 3)
+    return [first, name] if send_pack(snapshot, bucket, name, base, tell, most) < most else []
 
 
-def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None, tell) -> int:
-    """Upload the objects of a snapshot that its base lacks; returns the size of the pack in bytes."""
+def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None, tell, most: float = math.inf) -> int:
+    """Upload the objects of a snapshot that its base lacks, if they are less than `most`; returns their bytes."""
     revisions = [f"--shallow {snapshot.head}", snapshot.commit]
     options = ["--window=0"]  # deltas among the files of one commit save little and cost seconds
     if base:
@@ -297,7 +298,8 @@ def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None
                 snapshot.root, *command, "--compression=1", *options, env=objects_of(snapshot), stdin=stdin, stdout=file
             )
         size = pack.stat().st_size
-        bucket.upload(name, pack, lambda n: tell(n, size))
+        if size < most:
+            bucket.upload(name, pack, lambda n: tell(n, size))
         return size
 
 

@@ -398,17 +398,19 @@ def wait_for_commands(member: Member) -> tuple[int, str]:
         member.pause(1)
 
 
-def wait_for_uploads(member: Member, tell: Callable[[list[str]], None]) -> list[str]:
-    """Wait for the last results of all other machines that are there; what of whom is not in the bucket."""
+def wait_for_uploads(member: Member, tell: Callable[[list[str]], None]) -> tuple[list[str], bool]:
+    """Wait for the last results of all other machines that are there.
+
+    Returns what of whom is not in the bucket, and whether that is only what the bucket cannot take.
+    """
     while True:
         alive, blobs = living(member), phases(member)
         missing = [n for n, blob in blobs.items() if n != member.machine.name and not blob.metadata.get("uploaded")]
         if not any(name in alive and name not in member.silent for name in missing):
-            told = {name: blob.metadata.get("lost", "") for name, blob in blobs.items() if name != member.machine.name}
-            return [
-                *map(functools.partial(absence, member), missing),
-                *(f"{n}: {lost}" for n, lost in told.items() if lost),
-            ]
+            told = {name: blob.metadata for name, blob in blobs.items() if name != member.machine.name}
+            texts = [f"{name}: {about['lost']}" for name, about in told.items() if about.get("lost")]
+            is_whole = all(about.get("uploaded") == "all" for about in told.values())
+            return [*map(functools.partial(absence, member), missing), *texts], is_whole
         tell([blobs[name].metadata.get("left", "0 0") for name in missing])
         time.sleep(1)
 

@@ -1,5 +1,6 @@
 """Snapshots of real repos: sent to the embedded cloud's bucket, restored elsewhere, compared."""
 
+import random
 import subprocess
 
 import pytest
@@ -119,6 +120,16 @@ def test_a_base_that_is_gone_from_the_bucket_is_sent_again(repo, trip, bucket):
     _, checkout, sent = trip(repo, "again")
     assert len(sent) == 1
     assert differences(repo, checkout) == ""
+
+
+def test_a_large_file_on_top_of_a_small_repo_is_sent_once(repo, trip):
+    trip(repo)
+    (repo / "weights").write_bytes(random.Random(0).randbytes(3 << 20))
+    _, checkout, sent = trip(repo, "large")
+    assert len(sent) == 1 and sent[0] > 3 << 20
+    assert differences(repo, checkout) == ""
+    (repo / "train.py").write_text("edited\n")
+    assert trip(repo, "small")[2][0] < 2000, "what is large is the new base"
 
 
 def forget_history(folder):

@@ -255,6 +255,24 @@ def test_a_silent_machine_is_given_up(berg, cloud, silent):
     check_ended(berg, name, "FAILED", f"machine {name}-{silent} was silent for 15 s and was given up")
 
 
+def test_what_the_bucket_cannot_take_of_another_machine_is_named_and_fails_nothing(berg):
+    """As on a single machine."""
+    command = '[ "$BERG_NODE_RANK" = 0 ] || ln -s /etc/hostname $BERG_RESULTS_DIR/link'
+    assert launched(berg, "run", "-m", "2", "-g", "0", "-n", "link", "--each", "--wait", command)
+    why = "link-1: 1 file is not in the bucket: link/link (a link to outside of the results)"
+    check_ended(berg, "link", "SUCCEEDED", why)
+
+
+def test_what_another_machine_could_not_send_in_time_fails_the_job(berg, cloud):
+    cloud.fault("storage.objects.insert", match="slow/late", status=403, times=None)
+    command = '[ "$BERG_NODE_RANK" = 0 ] || echo x >$BERG_RESULTS_DIR/late'
+    ran = berg("run", "-m", "2", "-g", "0", "-n", "slow", "--each", "--max-hours", "0.015", "--wait", command)
+    assert ran.returncode == 1
+    found = berg.state("slow")
+    assert found["state"] == "FAILED" and "slow-1: 1 file is not in the bucket: slow/late" in found["reason"], found
+    wait_for(lambda: not berg.machines(), what="the end of the machines")
+
+
 def test_an_installation_that_fails_on_one_machine(berg):
     (berg.repo / "setup.sh").write_text('[ "$(hostname)" != bad-1 ] || exit 4\n')
     ran = berg("run", "-m", "2", "-g", "0", "-n", "bad", "--install-script", "setup.sh", "--wait", "echo; echo ready")
