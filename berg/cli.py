@@ -122,7 +122,7 @@ for command in (
 @click.option("--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours).")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
-def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) -> None:
+def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, **options) -> None:
     """Run CMD on a machine of its own, with the repo around you.
 
     CMD runs in the same folder of the git repo as you are in. The code is the working tree: the last
@@ -139,10 +139,10 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) 
     wishes = start.wish(options)
     if (wishes.cmd is None) != bool(resume):
         raise click.UsageError("give a command, or --resume SWEEP")
-    if grid or tasks or resume:
+    if grid or tasks or resume or new_code:
         from berg.commands import sweep as cli_sweep
 
-        sys.exit(cli_sweep.run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run))
+        sys.exit(cli_sweep.run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run))
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
     launched = start.start_machines(wishes, dry_run, quiet=as_json or tail)

@@ -1,6 +1,6 @@
 """The job: the contract between the laptop that submits it and the machine that runs it.
 
-.berg/jobs/<job>_metadata.json   what to run; written once
+.berg/jobs/<job>_metadata.json   what to run; written once, and anew where a sweep is resumed with new code
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
 .berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
 .berg/folders/<job>/...          the folders beside <results_dir> that it wrote to (google/mirror.py)

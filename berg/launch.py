@@ -77,10 +77,7 @@ def prepare(
         results_dir=results,
         gcs_results_dir=f"gs://{config.bucket}/berg_results/{results}",
         repo_name=repo_name(root.name),
-        git_commit=taken.head,
-        git_snapshot=taken.commit,
-        git_dirty=taken.dirty,
-        git_changed_files=taken.all_changed(),
+        **code_fields(taken),
         install_script=script or "",
         env=variables,
         secrets=sorted(secret_values),
@@ -110,6 +107,12 @@ def prepare(
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
     about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)
     return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
+
+
+def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:
+    """What a job says of its code."""
+    commits = {"git_commit": taken.head, "git_snapshot": taken.commit}
+    return {**commits, "git_dirty": taken.dirty, "git_changed_files": taken.all_changed()}
 
 
 def in_folder(wishes: Wishes, folder: Path, root: Path) -> Wishes:

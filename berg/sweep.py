@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, checks, job, jobs, launch, places
+from berg.code import snapshot
 from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
@@ -206,8 +207,18 @@ def states(config: Config, name: str) -> list[jobs.Entry]:
     return sorted(there, key=lambda entry: entry.name)
 
 
-def resume(config: Config, name: str, parallel: int | None, say: Callable[[str], None]) -> int:
-    """Submit again what failed or was lost, or the one job named SWEEP/INDEX; returns how many jobs those are."""
+def resume(
+    config: Config,
+    name: str,
+    parallel: int | None,
+    say: Callable[[str], None],
+    folder: Path | None = None,
+    tell: Callable[[int, int], None] = lambda done, size: None,
+) -> int:
+    """Submit again what failed or was lost, or the one job named SWEEP/INDEX; returns how many jobs those are.
+
+    With a folder they run the working tree around it from now on, else the code that they ran before.
+    """
     bucket = Bucket(config)
     name, _, index = name.partition("/")
     about = read(bucket, name)
@@ -223,26 +234,63 @@ def resume(config: Config, name: str, parallel: int | None, say: Callable[[str],
         again = [chosen]
     else:
         again = [entry for entry in there_are.values() if entry.state and entry.state.state in ("FAILED", "LOST")]
-    for entry in again:
-        assert entry.stored
-        state = replace(entry.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at="")
-        state.failures = state.ran_seconds = 0
-        state.restarts = -1  # the start to come is none
-        text = state.to_json()
-        try:
-            bucket.write(job.state_path(entry.name), text, entry.generation, metadata={"state": text})
-        except Changed:
-            raise BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {name}") from None
+    if not again:
+        return 0
+    before = ", ".join(sorted({str(entry.to_dict().get("commit")) for entry in again}))
+    code: dict[str, Any] = {}
+    if folder:
+        taken = snapshot.take(folder)
+        check_code(described(bucket, again[0]), taken)
+        code = launch.code_fields(taken) | {"snapshot": snapshot.send(taken, bucket, tell)}
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda entry: submit_again(bucket, entry, code), again))
     there = members(config, name)
-    taken = {machine.name for machine in there}
-    free = [each for each in machines(name, len(about["jobs"]) + len(taken)) if each not in taken]
+    used = {machine.name for machine in there}
+    free = [each for each in machines(name, len(about["jobs"]) + len(used)) if each not in used]
     wanted = min(parallel or len(again), len(again)) - sum(machine.status not in jobs.GOING for machine in there)
     if wanted > 0:
         create(config, places.of(about["place"]), about["machines"], free[:wanted], say)
-    if again and again[0].stored:
-        commit = again[0].stored.job.get("commit")
-        say(f"They run the code that the sweep began with, {commit}. New code takes a new sweep: --grid or --tasks")
+    if code:
+        changes = len(code["git_changed_files"])
+        with_changes = f", HEAD {taken.head[:12]} with {changes} of its files changed" if changes else ""
+        say(f"They run the code as it is now, {taken.commit[:12]}{with_changes}; before it was {before}")
+    else:
+        say(f"They run the code that they ran before, {before}. With the code around you: --new-code")
     return len(again)
+
+
+def described(bucket: Bucket, entry: jobs.Entry) -> job.Job:
+    return job.from_json(bucket.read(job.metadata_path(entry.name)) or b"", entry.name)
+
+
+def check_code(this: job.Job, taken: snapshot.Snapshot) -> None:
+    """Raise BergError unless a sweep's jobs can run another snapshot."""
+    if (here := launch.repo_name(taken.root.name)) != this.repo_name:
+        raise BergError(
+            f"{this.sweep} runs the repo {this.repo_name}, and this is {here}. Go there: cd {this.repo_name}"
+        )
+    script = this.install_script
+    if script and not (taken.root / script).is_file():
+        raise BergError(f"the sweep's --install-script {script} is not a file in {taken.root} any more")
+
+
+def submit_again(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> None:
+    """Let a job that is over run again, with other code if there is some; nobody else must have changed it."""
+    assert entry.stored
+    state = replace(entry.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at="")
+    state.failures = state.ran_seconds = 0
+    state.restarts = -1  # the start to come is none
+    path = job.metadata_path(entry.name)
+    try:
+        if code:
+            generation = blob.generation if (blob := bucket.get(path)) else 0
+            this = checks.check_size(replace(described(bucket, entry), **code))
+            bucket.write(path, this.to_json(), generation)
+            state.job = this.summary()
+        text = state.to_json()
+        bucket.write(job.state_path(entry.name), text, entry.generation, metadata={"state": text})
+    except Changed:
+        raise BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}") from None
 
 
 def results(entries: list[jobs.Entry], fetched: Path) -> Iterable[dict[str, Any]]:

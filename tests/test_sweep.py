@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import Berg, wait_for
+from conftest import Berg, commit, git, wait_for
 from test_run import check_ended
 
 from berg import BergError, job, sweep
@@ -62,7 +62,7 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
 
     again = berg("run", "--resume", "lr", "--wait", "--parallel", "1")
     assert again.returncode == 0 and "2 jobs of lr run again" in again.stderr, again.stderr
-    assert "the code that the sweep began with, " in again.stderr
+    assert "the code that they ran before, " in again.stderr
     assert berg("run", "--resume", "lr").stderr.startswith("No job of lr failed or was lost")
     fetched = berg("fetch", "lr", str(tmp_path / "here"))
     assert fetched.stdout == f"{tmp_path}/here/results.csv\n", fetched.stderr
@@ -73,6 +73,34 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
     assert (tmp_path / "here/sweep1/0.1_0.2/metrics.jsonl").exists()
     check_ended(berg, "lr-2", "SUCCEEDED", 0)
     assert berg.state("lr-2")["attempt"] == 2 and "lr 0.01 attempt 1" in berg("log", "lr/2").stdout
+
+
+def test_what_failed_runs_again_with_the_code_as_it_is_now(berg, tmp_path):
+    (berg.repo / "train.py").write_text("import sys\nsys.exit(int(sys.argv[1]))\n")
+    grid = ["-g", "0", "-n", "fix", "--parallel", "1", "--grid", "code=0,3"]
+    assert berg("run", *grid, "--wait", "python train.py {code}").returncode == 1
+    over(berg, "fix")
+    before = [json.loads(berg.bucket.read(job.metadata_path(f"fix-{n}"))) for n in range(2)]
+    (berg.repo / "train.py").write_text("print('mended')\n")
+    (tmp_path / "another").mkdir()
+    git(tmp_path / "another", "init", "-q")
+    (tmp_path / "another/a").touch()
+    commit(tmp_path / "another")
+    for wrong in (["--resume", "fix", "--dry-run"], ["--new-code", "true"]):
+        refused = berg("run", *wrong)
+        assert refused.returncode == 2 and "--resume" in refused.stderr, refused.stderr
+    elsewhere = berg("run", "--resume", "fix", "--new-code", cwd=tmp_path / "another")
+    assert elsewhere.returncode == 1 and "fix runs the repo proj, and this is another" in elsewhere.stderr
+    again = berg("run", "--resume", "fix", "--new-code", "--wait")
+    assert again.returncode == 0 and "mended" in berg.log("fix-1"), again.stderr
+    after = [json.loads(berg.bucket.read(job.metadata_path(f"fix-{n}"))) for n in range(2)]
+    old, new = before[1]["git_snapshot"], after[1]["git_snapshot"]
+    assert after[0] == before[0], "the job that succeeded stays as it was"
+    assert new != old and after[1]["git_changed_files"] == ["M train.py"]
+    assert f"the code as it is now, {new[:12]}, HEAD " in again.stderr and f"before it was {old[:12]}" in again.stderr
+    assert berg.state("fix-1")["job"]["commit"] == new[:12]
+    assert f"Checked out {new[:12]}" in berg.log("fix-1")
+    over(berg, "fix")
 
 
 def test_a_machine_that_goes_leaves_its_job_to_another(berg):

@@ -15,17 +15,21 @@ from berg.commands.terminal import say
 POLL = 2  # seconds
 
 
-def run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run) -> int:
+def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run) -> int:
     """Launch or resume a sweep; returns the exit code."""
     if tail:
         raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
     if grid and tasks:
         raise click.UsageError("give --grid or --tasks, not both")
+    if new_code and not resume:
+        raise click.UsageError("--new-code goes with --resume; what is new runs the code around you anyway")
     if resume:
         if grid or tasks:
             raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
+        if dry_run:
+            raise click.UsageError("--resume has no --dry-run; see what failed or was lost: berg list -v")
         settings = config.load_ready()
-        count = sweep.resume(settings, resume, parallel, say)
+        count = sweep.resume(settings, resume, parallel, say, Path.cwd() if new_code else None, tables.sending)
         name = resume.partition("/")[0]
         killed = f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0"
         say(f"{tables.plural(count, 'job')} of {name} {'runs' if count == 1 else 'run'} again" if count else killed)

@@ -186,6 +186,7 @@ def sweep_options(command):
             shell_complete=complete_sweeps,
             help="Run jobs again that failed or were lost, or the one named SWEEP/3.",
         ),
+        click.option("--new-code", is_flag=True, help="With --resume: take the repo around you, not the sweep's code."),
     ]
     for option in reversed(options):
         command = option(command)
