@@ -86,6 +86,7 @@ for command in (
     setup.init,
     setup.doctor,
     setup.gpus,
+    setup.tpus,
     setup.config_group,
     setup.local,
     setup.reap,

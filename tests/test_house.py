@@ -13,7 +13,7 @@ ROOMS = {
     "berg": {"__init__"},
     "contract": {"config", "job", "inventory", "checks", "credentials"},
     "plan": {"plan"},
-    "places": {"gce"},
+    "places": {"gce", "tpu"},
     "verbs": {"launch", "jobs", "sweep", "reap", "ssh", "sync", "init", "doctor", "records", "defaults", "api"},
     "worker": {"worker"},
     "cli": {"cli", "__main__"},

@@ -12,7 +12,7 @@ SECTIONS = {
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
     "Watching": ("log", "tail"),
-    "Setup": ("init", "doctor", "gpus", "config", "local"),
+    "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
 }
 
 
@@ -118,6 +118,7 @@ def machine_options(command):
         click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"),
         click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
         click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
+        click.option("--tpu", metavar="FAMILY-TOPOLOGY", help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg tpus)"),
         click.option("--image", help="Image or image family.  [default: default_image of the config]"),
         click.option("--image-project", help="Project of the image."),
         click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),
