@@ -137,7 +137,7 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, **options) 
     """
     wishes = start.wish(options)
     if (wishes.cmd is None) != bool(resume):
-        raise click.UsageError("give a command, or --resume SWEEP")
+        raise click.UsageError("give a command, or --resume NAME")
     if grid or tasks or resume:
         from berg.commands import sweep as cli_sweep
 

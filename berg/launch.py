@@ -23,11 +23,16 @@ from berg.plan import Plan, Wishes, check_variable
 
 
 def prepare(
-    config: Config, wishes: Wishes, folder: Path, sweep: int = 0, code: snapshot.Snapshot | None = None
+    config: Config,
+    wishes: Wishes,
+    folder: Path,
+    sweep: int = 0,
+    code: snapshot.Snapshot | None = None,
+    again: bool = False,
 ) -> Plan:
     """Check every wish and take the snapshot, unless there is one; raises BergError and leaves nothing behind.
 
-    `sweep` is the number of a sweep's machines, 0 for a job on its own.
+    `sweep` is the number of a sweep's machines, 0 for a job on its own; `again` says that the name's job goes on.
     """
     wishes.check()
     cmd = wishes.cmd
@@ -66,9 +71,10 @@ def prepare(
         zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
         bucket = Bucket(config)
         wanted = [pool.submit(data.measure, bucket, text) for text in wishes.data]
-        where, free = pool.submit(check_bucket, config), pool.submit(check_free, config, name)
+        where = pool.submit(check_bucket, config)
+        free = None if again else pool.submit(check_free, config, name)
         taken = code or snapshot.take(root)
-        bucket_region, _ = where.result(), free.result()
+        bucket_region, _ = where.result(), free and free.result()
         planned_zones = zones.result()
         check_room(config, [each.result() for each in wanted], image.result(), wishes.disk_gb)
         quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])

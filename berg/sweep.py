@@ -206,6 +206,10 @@ def states(config: Config, name: str) -> list[jobs.Entry]:
     return sorted(there, key=lambda entry: entry.name)
 
 
+def exists(config: Config, name: str) -> bool:
+    return bool(job.NAME.fullmatch(name)) and Bucket(config).exists(job.sweep_path(name))
+
+
 def resume(config: Config, name: str, parallel: int | None, say: Callable[[str], None]) -> int:
     """Submit again what failed or was lost; returns how many jobs those are."""
     bucket = Bucket(config)

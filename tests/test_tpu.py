@@ -7,6 +7,9 @@ import signal
 import pytest
 from conftest import wait_for
 
+from berg import reap
+from berg.local.machines import sshd
+
 ZONE = "us-central1-a"
 GROUPS = f"/compute/v1/projects/berg-local/zones/{ZONE}/instanceGroupManagers"
 TOLD = (
@@ -168,8 +171,7 @@ def test_kill_ends_a_slice(berg, cloud):
     assert not machines(cloud, "pod") and "items" not in cloud.call("GET", GROUPS)
 
 
-def test_reap_after_kill_9_of_the_laptop(berg, cloud):
-    """What a laptop that died while Google looked for room left is found, and goes in the right order."""
+def test_what_a_laptop_left_that_was_killed_while_google_looked_for_room_can_be_killed(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {"zone": ZONE, "left": 0})
     cloud.fault("compute.instanceGroupManagers.get", delay=30, times=None)
     started = berg.start("run", "-n", "pod", "--tpu", "v6e-2x4", "--zone", ZONE, "true")
@@ -177,7 +179,7 @@ def test_reap_after_kill_9_of_the_laptop(berg, cloud):
     os.kill(started.pid, signal.SIGKILL)
     started.wait()
     cloud.call("DELETE", "/_berg/faults")
-    assert "waits" not in berg("list").stderr
+    assert json.loads(berg("list", "--json").stdout)[0]["state"] == "SUBMITTED"
     done = berg("kill", "pod")
     assert done.returncode == 0, done.stderr
     assert "items" not in cloud.call("GET", GROUPS)
@@ -193,3 +195,35 @@ def test_ctrl_c_takes_a_slice_back(berg, cloud):
     assert not machines(cloud, "pod") and "items" not in cloud.call("GET", GROUPS)
 
 
+@pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
+def test_ssh_knows_workers_and_all_machines(berg, cloud):
+    assert berg("devbox", "-n", "pod", "--tpu", "v6e-2x4").returncode == 0
+    running(berg, cloud, "pod", 2)
+    done = berg("ssh", "pod", "--all", "--", "echo", "$BERG_NODE_RANK")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["pod-0 | 1", "pod-1 | 0"]
+    there = berg("ssh", "pod", "--worker", "0", "--dry-run")
+    assert "pod-1" in there.stdout, there.stderr
+    missing = berg("ssh", "pod", "--worker", "7", "--dry-run")
+    assert missing.returncode == 1 and "no machine with the number 7. Those that came up: 0, 1" in missing.stderr
+    failed = berg("ssh", "pod", "--all", "--", "exit $((BERG_NODE_RANK + 3))")
+    assert failed.returncode == 4  # of pod-0, the first by name
+    assert berg("ssh", "pod", "--all").returncode == 2
+    assert berg("kill", "pod").returncode == 0
+
+
+def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypatch):
+    monkeypatch.setattr(reap, "SETTLED", -1)
+    assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", "sleep 100").returncode == 0
+    running(berg, cloud, "pod", 2)
+    settings = cloud.settings(berg.bucket_name)
+    assert not reap.find(settings, "tester")
+    berg.bucket.delete(".berg/jobs/pod_state.json", ".berg/jobs/pod_metadata.json")
+    found = reap.find(settings, "tester")
+    assert [(each.kind, each.name, each.where) for each in found] == [("group", "pod", ZONE)]
+    reap.delete(settings, found)
+    assert not machines(cloud, "pod")
+    found = reap.find(settings, "tester")
+    assert sorted(each.kind for each in found) == ["policy", "template"]
+    reap.delete(settings, found)
+    assert not reap.find(settings, "tester")

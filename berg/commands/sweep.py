@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from berg import BergError, config, launch, sweep
+from berg.commands import start as commands_start
 from berg.commands import tables
 from berg.commands.terminal import say
 
@@ -25,6 +26,8 @@ def run(wishes, grid, tasks, parallel, resume, wait, tail, as_json, dry_run) -> 
         if grid or tasks:
             raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
         settings = config.load_ready()
+        if not sweep.exists(settings, resume):
+            return commands_start.resume(settings, resume, dry_run, wait, as_json)
         count = sweep.resume(settings, resume, parallel, say)
         say(f"{count} jobs of {resume} run again" if count else f"No job of {resume} failed or was lost")
         name = resume

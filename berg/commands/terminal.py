@@ -58,11 +58,6 @@ def complete_names(ctx, param, incomplete: str) -> list[str]:
     return [row[0] for row in rows if row[0].startswith(incomplete)]
 
 
-def complete_sweeps(ctx, param, incomplete: str) -> list[str]:
-    rows = [line.split() for line in remembered("names") if " sweep " in line]
-    return [row[0] for row in rows if row[0].startswith(incomplete)]
-
-
 def remember_zones(zones: list[str]) -> None:
     """Keep zones for the shell's completion."""
     with contextlib.suppress(OSError):
@@ -150,9 +145,9 @@ def sweep_options(command):
         click.option("--parallel", type=click.IntRange(1), help="Machines for all jobs.  [default: one each]"),
         click.option(
             "--resume",
-            metavar="SWEEP",
-            shell_complete=complete_sweeps,
-            help="Run the jobs of a sweep again that failed or were lost.",
+            metavar="NAME",
+            shell_complete=complete_names,
+            help="Go on with a job that failed or was lost, or with such jobs of a sweep.",
         ),
     ]
     for option in reversed(options):
