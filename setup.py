@@ -34,6 +34,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",
+            "jax==0.10.2",
             "matplotlib>=3.7",
             "numpy>=1.24",
             "scikit-learn>=1.3",

@@ -88,6 +88,7 @@ for command in (
     setup.init,
     setup.doctor,
     setup.gpus,
+    setup.tpus,
     setup.config_group,
     setup.local,
     setup.reap,
@@ -138,7 +139,7 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, *
     """
     wishes = start.wish(options)
     if (wishes.cmd is None) != bool(resume):
-        raise click.UsageError("give a command, or --resume SWEEP")
+        raise click.UsageError("give a command, or --resume NAME")
     if grid or tasks or resume or new_code:
         from berg.commands import sweep as cli_sweep
 

@@ -23,6 +23,7 @@ KEYS = {
     "num-gpus": ("num_gpus", NUMBER),
     "num-cpus": ("num_cpus", NUMBER),
     "machine-type": ("machine_type", TEXT),
+    "tpu": ("tpu", TEXT),
     "disk-gb": ("disk_gb", NUMBER),
     "image": ("image", TEXT),
     "image-project": ("image_project", TEXT),
@@ -37,10 +38,11 @@ KEYS = {
 VARIABLES = {"zones": "BERG_ZONES", "image": "BERG_DEFAULT_IMAGE", "image-project": "BERG_DEFAULT_IMAGE_PROJECT"}
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
-    "machine_type": {"gpu-type", "num-gpus", "num-cpus"},
-    "gpu_type": {"machine-type", "num-cpus"},
-    "num_gpus": {"machine-type", "num-cpus"},
-    "num_cpus": {"machine-type"},
+    "tpu": {"gpu-type", "num-gpus", "num-cpus", "machine-type"},
+    "machine_type": {"gpu-type", "num-gpus", "num-cpus", "tpu"},
+    "gpu_type": {"machine-type", "num-cpus", "tpu"},
+    "num_gpus": {"machine-type", "num-cpus", "tpu"},
+    "num_cpus": {"machine-type", "tpu"},
     "image": {"image-project"},
 }
 

@@ -39,7 +39,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     if plan.spot:
         scheduling["provisioningModel"] = "SPOT"
         scheduling["preemptionNoticeDuration"] = {"seconds": "120"}  # else the machine hears of it with the power-off
-    if plan.spot or shape.num_gpus:
+    if plan.spot or shape.num_gpus or plan.job.tpu:
         scheduling["onHostMaintenance"] = "TERMINATE"
     interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
     if shape.nic_type:
@@ -98,15 +98,32 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
     """
     if keep:
         return groups.create(config, [*request], next(iter(request.values())), names[0], say)
+    what = "the machine" if len(names) == 1 else f"{len(names)} machines"
+    hint = "Try other zones (--zone), another GPU type (-t), fewer GPUs (-g), or --spot"
+
+    def make(zone: str, body: dict[str, Any]) -> None:
+        instances.insert(config, zone, body, names)
+
+    return in_turn(request, make, what, say, hint)
+
+
+def in_turn(
+    bodies: dict[str, dict[str, Any]],
+    make: Callable[[str, dict[str, Any]], None],
+    what: str,
+    say: Callable[[str], None],
+    hint: str,
+) -> str:
+    """The first zone in which `make` works; raises BergError with why each that was tried would not do."""
     tried: list[str] = []
     full_regions: set[str] = set()
-    for zone, made in request.items():
+    for zone, body in bodies.items():
         region = region_of(zone)
         if region in full_regions:
             continue
         try:
-            say(f"Creating {'the machine' if len(names) == 1 else f'{len(names)} machines'} in {zone}")
-            instances.insert(config, zone, made, names)
+            say(f"Creating {what} in {zone}")
+            make(zone, body)
             return zone
         except api.OperationFailed as error:
             tried.append(f"{zone}: {error.explain(region)}")
@@ -115,11 +132,7 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
                 full_regions.add(region)
             elif error.blocks != "zone":
                 break
-    raise BergError(
-        "no machine could be created, and none was left behind.\n  "
-        + "\n  ".join(tried)
-        + "\nTry other zones (--zone), another GPU type (-t), fewer GPUs (-g), or --spot"
-    )
+    raise BergError("no machine could be created, and none was left behind.\n  " + "\n  ".join(tried) + f"\n{hint}")
 
 
 def let_in(config: Config, machine: Machine, line: str) -> bool | None:
@@ -141,7 +154,9 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
 def things(config: Config) -> list[Thing]:
     """Groups, disks that no machine has, and templates that no group is made from."""
     kept = groups.find(config)
-    found = [Thing("group", each["name"], each["region"], each["creationTimestamp"], "") for each in kept]
+    found = [
+        Thing("group", each["name"], each["region"], each["creationTimestamp"], "") for each in kept if "region" in each
+    ]
     fields = "items/*/disks(name,zone,users,labels,creationTimestamp),nextPageToken"
     for page in api.pages(config, "/aggregated/disks", filter=instances.ours(config), fields=fields):
         for scope in page.get("items", {}).values():

@@ -52,6 +52,7 @@ class Job:
     num_machines: int = 1
     gpus_per_machine: int = 0
     gpu_type: str = ""
+    tpu: str = ""  # FAMILY-TOPOLOGY of its TPUs, or a machine type
     machine_type: str = ""
     image: str = ""
     run_on: str = "first"
@@ -95,7 +96,7 @@ class Job:
             "group": self.group,
             **({"sweep": self.sweep, "params": self.params} if self.sweep else {}),
             "secrets": len(self.secrets),
-            "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else "",
+            "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else self.tpu,
         }
 
 

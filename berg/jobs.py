@@ -232,9 +232,9 @@ def entry(
         machines = [machine for machine in crew if has_one and machine.name == state.machine]
 
     def waits() -> bool:
-        if not state.job.get("group"):
-            return False
         place = place_name(state)
+        if place == "gce" and not state.job.get("group"):
+            return False
         return name in (waiting(place) if waiting else places.of(place).waiting(config, name))
 
     seconds = api.now(config) - blob.updated.timestamp()

@@ -18,22 +18,38 @@ from typing import Any
 from berg import BergError, __version__, checks, job, places, ssh
 from berg.code import dist, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, data, offers, secret
+from berg.google import accelerators, api, data, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
 
 def prepare(
-    config: Config, wishes: Wishes, folder: Path, sweep: int = 0, code: snapshot.Snapshot | None = None
+    config: Config,
+    wishes: Wishes,
+    folder: Path,
+    sweep: int = 0,
+    code: snapshot.Snapshot | None = None,
+    again: bool = False,
 ) -> Plan:
     """Check every wish and take the snapshot, unless there is one; raises BergError and leaves nothing behind.
 
-    `sweep` is the number of a sweep's machines, 0 for a job on its own.
+    `sweep` is the number of a sweep's machines, 0 for a job on its own; `again` says that the name's job goes on.
     """
     wishes.check()
     cmd = wishes.cmd
-    shape = accelerators.choose(wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type)
-    accelerators.check(shape, config.default_image, wishes.spot)
+    tpu = tpus.choose(wishes.tpu, wishes.spot) if wishes.tpu is not None else None
+    num_machines, is_slice = (tpu.hosts, tpu.hosts > 1) if tpu else (wishes.num_machines, False)
+    if is_slice and (sweep or wishes.restart_on_failure):
+        what = "each job of a sweep runs on one machine" if sweep else "--restart-on-failure is for one machine"
+        raise BergError(f"--tpu {wishes.tpu} is a slice of {num_machines} machines: {what}")
+    image_name, image_project = config.default_image, config.default_image_project
+    if tpu:
+        shape = tpu.shape
+        if not wishes.image:
+            image_name, image_project = tpu.image, tpus.IMAGE_PROJECT
+    else:
+        shape = accelerators.choose(wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type)
+        accelerators.check(shape, image_name, wishes.spot)
     variables = wishes.variables()
     secret_values = dict(secret.read(text) for text in wishes.secrets)
     for key in secret_values:
@@ -46,26 +62,27 @@ def prepare(
     if script and not code and not (root / script).is_file():
         raise BergError(f"--install-script {script} is not a file in {root}: give its path from there")
     name = job.check_name(wishes.name or job.new_name(root.name))
-    job.check_name(job.machine_names(name, wishes.num_machines)[-1])
+    job.check_name(job.machine_names(name, num_machines)[-1])
     guessed = wishes.results_dir or job.sketchy_guess_at_results_dir_from_cmd(cmd or "")
     guessed = guessed or "/".join(filter(None, (wishes.results_parent, name)))
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
-        image = pool.submit(offers.find_image, config, config.default_image, config.default_image_project)
+        image = pool.submit(offers.find_image, config, image_name, image_project)
         zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
         bucket = Bucket(config)
         wanted = [pool.submit(data.measure, bucket, text) for text in wishes.data]
-        where, free = pool.submit(check_bucket, config), pool.submit(check_free, config, name)
+        where = pool.submit(check_bucket, config)
+        free = None if again else pool.submit(check_free, config, name)
         taken = code or snapshot.take(root)
-        bucket_region, _ = where.result(), free.result()
+        bucket_region, _ = where.result(), free and free.result()
         planned_zones = zones.result()
         check_room(config, [each.result() for each in wanted], image.result(), wishes.disk_gb)
         quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-        needs = accelerators.quota_needs(shape, sweep or wishes.num_machines, wishes.disk_gb, wishes.spot)
+        needs = accelerators.quota_needs(shape, sweep or num_machines, wishes.disk_gb, wishes.spot)
         shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
-    alone = cmd is not None and wishes.num_machines == 1 and not sweep
+    alone = cmd is not None and num_machines == 1 and not sweep and not tpu
     grouped = alone and (wishes.spot or wishes.wait_for_capacity)
     region = planned_zones[0].rpartition("-")[0]
     if grouped:  # a group lies in one region
@@ -83,12 +100,14 @@ def prepare(
         secrets=sorted(secret_values),
         data=[each.result() for each in wanted],
         kind="devbox" if cmd is None else "job",
-        num_machines=wishes.num_machines,
-        run_on="each" if wishes.each else "first",
+        place="tpu" if is_slice else "gce",
+        num_machines=num_machines,
+        run_on="each" if wishes.each or is_slice else "first",
         keep_going=wishes.keep_going,
         idle_seconds=math.ceil(wishes.idle_hours * 3600),
         gpus_per_machine=shape.num_gpus,
         gpu_type=shape.gpu_type,
+        tpu=wishes.tpu.lower() if wishes.tpu else "",
         machine_type=shape.machine_type,
         image=image.result(),
         kill_instance_after_job=not wishes.no_kill,

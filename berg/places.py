@@ -7,7 +7,7 @@ its place it is told in machine/boot.py.
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from berg import BergError, gce
+from berg import BergError, gce, tpu
 from berg.config import Config
 from berg.inventory import Machine, Thing
 from berg.plan import Plan
@@ -63,12 +63,13 @@ class Place(Protocol):
         """Delete such a thing."""
 
 
-PLACES: dict[str, Place] = {"gce": gce}
+PLACES: dict[str, Place] = {"gce": gce, "tpu": tpu}
 
 
 def machines(config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = ()) -> list[Machine]:
     """The machines in all places, as `Place.machines` tells of one."""
-    return [machine for place in PLACES.values() for machine in place.machines(config, jobs, sweeps)]
+    listings = dict.fromkeys(place.machines for place in PLACES.values())  # Compute Engine lists those of both
+    return [machine for find in listings for machine in find(config, jobs, sweeps)]
 
 
 def of(name: str) -> Place:

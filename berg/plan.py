@@ -34,6 +34,7 @@ class Wishes:
     num_cpus: int | None = None
     machine_type: str | None = None
     num_machines: int = 1
+    tpu: str | None = None  # FAMILY-TOPOLOGY
     disk_gb: int = 200
     spot: bool = False
     max_hours: float = 168
@@ -70,6 +71,8 @@ class Wishes:
             raise BergError(f"--idle-hours {self.idle_hours:g} is not possible: give hours, or 0 for never")
         if not 10 <= self.disk_gb <= 65536:
             raise BergError(f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB")
+        if self.tpu is not None:
+            self.check_tpu()
         if self.max_restarts < 0 or self.restart_on_failure < 0:
             raise BergError("--max-restarts and --restart-on-failure count times: give 0 or more")
         if self.keep_going and not self.each:
@@ -77,6 +80,15 @@ class Wishes:
         if self.num_machines > 1 and (self.wait_for_capacity or self.restart_on_failure):
             option = "--wait-for-capacity" if self.wait_for_capacity else "--restart-on-failure"
             raise BergError(f"{option} is for jobs on one machine, not on {self.num_machines}")
+
+    def check_tpu(self) -> None:
+        """Raise BergError for options that say otherwise what --tpu says, or need what a slice has not."""
+        machine = {"-g": self.num_gpus, "-t": self.gpu_type, "-c": self.num_cpus, "--machine-type": self.machine_type}
+        given = [option for option, value in machine.items() if value is not None]
+        given += ["-m"] if self.num_machines != 1 else []
+        given += ["--wait-for-capacity"] if self.wait_for_capacity else []
+        if given:
+            raise BergError(f"--tpu says what the machines are and how many: leave out {', '.join(given)}")
 
     def variables(self) -> dict[str, str]:
         """The command's variables from --env."""

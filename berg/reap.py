@@ -78,7 +78,7 @@ def find(config: Config, user: str | None, say: Callable[[str], None] = jobs.sil
 
 def is_last(leftover: Leftover) -> bool:
     """Whether what it belongs to is to be deleted first."""
-    return leftover.kind == "template"
+    return leftover.kind in ("template", "policy")
 
 
 def idle_crews(config: Config, entries: list[jobs.Entry]) -> list[Leftover]:

@@ -17,6 +17,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -303,6 +304,47 @@ def config_entry(config: Config, target: Target) -> str:
     names = [target.machine, *([target.job] if first and target.job != target.machine else [])]
     values = {"HostName": target.host, "User": config.ssh_user, **keywords(config, target)}
     return "\n".join([f"Host {' '.join(names)}", *(f"    {key} {value}" for key, value in values.items()), ""])
+
+
+def worker(config: Config, name: str, rank: int) -> str:
+    """Name of the machine that has a rank in a cluster, as it said itself."""
+    found = jobs.find(config, name)
+    there = {machine.name for machine in found.machines}
+    ranks = {}
+    for blob in Bucket(config).list(job.machines_prefix(found.name), "name"):
+        node = json.loads(Bucket(config).read(blob.name) or b"{}")
+        if node.get("name") in there:
+            ranks[node.get("rank")] = node["name"]
+    if rank not in ranks:
+        known = ", ".join(map(str, sorted(ranks))) or "none yet"
+        raise BergError(f"{found.name} has no machine with the number {rank}. Those that came up: {known}")
+    return ranks[rank]
+
+
+def run_everywhere(config: Config, name: str, words: list[str], say: Say, write: Callable[[str], None]) -> int:
+    """Run a command on all machines of a job at once; the exit code of the first that failed, in their order.
+
+    `write` gets the lines of their output, each behind the name of its machine.
+    """
+    found = jobs.find(config, name)
+    names = sorted(machine.name for machine in found.machines) or [name]
+    width, writing = max(map(len, names)), threading.Lock()
+    public_key(create=True, say=say)  # by one thread alone
+
+    def run_on(machine: str) -> int:
+        target = find_target(config, machine, say)
+        line = command(config, target, ["-o", "BatchMode=yes"], words)
+        program = [require("ssh"), *line[1:]]
+        pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(program, text=True, errors="replace", **pipe) as process:  # type: ignore[call-overload]
+            for text in process.stdout:
+                with writing:
+                    write(f"{machine:<{width}} | {text.rstrip()}")
+        return process.returncode
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        codes = list(pool.map(run_on, names))
+    return next((code for code in codes if code), 0)
 
 
 def write_config(config: Config, say: Say) -> list[str]:

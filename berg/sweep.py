@@ -207,6 +207,10 @@ def states(config: Config, name: str) -> list[jobs.Entry]:
     return sorted(there, key=lambda entry: entry.name)
 
 
+def exists(config: Config, name: str) -> bool:
+    return bool(job.NAME.fullmatch(name)) and Bucket(config).exists(job.sweep_path(name))
+
+
 def resume(
     config: Config,
     name: str,

@@ -222,7 +222,7 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     if attempt.sweep:
         attempt.clear()
     elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
-        if in_cluster and attempt.leads:
+        if in_cluster and attempt.leads and attempt.job.place != "tpu":  # a slice goes with its group
             attempt.insist(lambda: cluster.delete_others(attempt.member), saving.UNREACHABLE)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
         attempt.machine.insist_on_deletion()

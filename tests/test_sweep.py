@@ -200,7 +200,7 @@ def test_kill_takes_all_jobs(berg):
         (["--tasks", "nowhere.csv", "x {lr}"], "cannot read nowhere.csv: No such file or directory"),
         (["--tasks", "ragged.csv", "x {lr}"], "ragged.csv, row 3: 2 values for 1 columns"),
         (["--tasks", "bad.jsonl", "x {lr}"], "bad.jsonl, line 2: "),
-        (["--resume", "nothing"], "there is no sweep 'nothing'"),
+        (["--resume", "nothing"], "there is no job or machine 'nothing'"),
     ],
 )
 def test_bad_input_is_refused_with_its_row(berg, options, says):

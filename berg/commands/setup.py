@@ -123,6 +123,29 @@ def gpus(everywhere: bool, as_json: bool) -> None:
     say("\nPrices are unknown to berg: https://cloud.google.com/compute/gpus-pricing")
 
 
+@click.command()
+@json_option
+def tpus(as_json: bool) -> None:
+    """Show TPU families, their topologies, and zones that have them.
+
+    One host is a machine like any other; several are a slice. v5p and tpu7x have larger slices than are shown: sides
+    that are multiples of 4, the smallest first. Quotas for TPUs are not shown by Google's API for regions.
+
+    \b
+    berg tpus
+    berg tpus --json | jq -r '.[] | select(.tpu == "v6e-4x4") | .zones[]'
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import offers
+
+    found = offers.tpus(settings)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(tables.tpus(found))
+
+
 @click.group(name="config")
 def config_group() -> None:
     """Look at the settings, and change them.

@@ -18,23 +18,36 @@ from berg.commands.terminal import name_argument, ready, say
 @click.option("-N", "no_command", is_flag=True, help="Only forward ports.")
 @click.option("-t", "terminal", is_flag=True, help="Give CMD a terminal.")
 @click.option("-A", "agent", is_flag=True, help="Let the machine use the keys of your ssh agent.")
+@click.option(
+    "--worker", type=click.IntRange(0), metavar="N", help="The machine of a cluster whose BERG_NODE_RANK is N."
+)
+@click.option("--all", "everywhere", is_flag=True, help="Run CMD on every machine; each line begins with its name.")
 @click.option("--dry-run", is_flag=True, help="Print the ssh command, ready to be run, and stop.")
-def ssh(name, command, forwards, no_command, terminal, agent, dry_run) -> None:
+def ssh(name, command, forwards, no_command, terminal, agent, worker, everywhere, dry_run) -> None:
     """Log in to the machine NAME, or run CMD there.
 
     NAME is a machine, a job, or a cluster, whose first machine is meant; it is waited for while it boots. This is
     plain OpenSSH with the key that gcloud uses, too; it exits with the exit code of CMD. Its words are joined by
-    blanks and read by the shell of the machine.
+    blanks and read by the shell of the machine. With --all the exit code is that of the first machine, in the order of
+    the machines, on which CMD failed.
 
     \b
     berg ssh my-devbox
     berg ssh my-devbox -L 6006:localhost:6006 -N     # TensorBoard on http://localhost:6006
     berg ssh my-devbox -- nvidia-smi
+    berg ssh my-slice --worker 3
+    berg ssh my-slice --all -- uptime
     tar c data | berg ssh my-devbox -- tar x -C /root
     """
     settings, name = ready(name)
     from berg import ssh
 
+    if everywhere:
+        if not command or forwards or no_command or terminal or agent or worker is not None or dry_run:
+            raise click.UsageError("--all takes a command and no other option: berg ssh NAME --all -- CMD")
+        sys.exit(ssh.run_everywhere(settings, name, list(command), say, click.echo))
+    if worker is not None:
+        name = ssh.worker(settings, name, worker)
     target = ssh.find_target(settings, name, say)
     flags = [flag for flag, given in (("-N", no_command), ("-t", terminal), ("-A", agent)) if given]
     flags += [word for forward in forwards for word in ("-L", forward)]

@@ -58,3 +58,21 @@ def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
     if as_json and state:
         click.echo(json.dumps({**asdict(state), **about}))
     return exit_code(state)
+
+
+def resume(settings, name: str, dry_run: bool, wait: bool, as_json: bool) -> int:
+    """Let a job that is over go on; returns the exit code."""
+    from berg import launch, records
+    from berg import resume as going_on
+    from berg.commands import tables
+    from berg.plan import wishes_of
+
+    found, this = going_on.described(settings, records.resolve(settings, name))
+    settings = config.load_ready(**wishes_of(this).settings)
+    plan = going_on.plan(settings, this)
+    say(tables.plan(plan))
+    if dry_run:
+        click.echo(json.dumps(launch.preview(plan), indent=2))
+        return 0
+    zone = going_on.submit(found, plan, say)
+    return follow((settings, this, zone), wait, False, as_json)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from berg import BergError, config, launch, sweep
+from berg.commands import start as commands_start
 from berg.commands import tables
 from berg.commands.terminal import say
 
@@ -26,9 +27,15 @@ def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dr
     if resume:
         if grid or tasks:
             raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
-        if dry_run:
-            raise click.UsageError("--resume has no --dry-run; see what failed or was lost: berg list -v")
         settings = config.load_ready()
+        if not sweep.exists(settings, resume.partition("/")[0]):
+            if new_code:
+                raise click.UsageError(
+                    f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {resume}"
+                )
+            return commands_start.resume(settings, resume, dry_run, wait, as_json)
+        if dry_run:
+            raise click.UsageError("--resume SWEEP has no --dry-run; see what failed or was lost: berg list -v")
         count = sweep.resume(settings, resume, parallel, say, Path.cwd() if new_code else None, tables.sending)
         name = resume.partition("/")[0]
         killed = f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0"

@@ -12,6 +12,7 @@ from datetime import datetime
 import click
 
 from berg import job
+from berg.google import tpus as tpu_types
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
@@ -34,6 +35,7 @@ def plan(plan) -> str:
         ("Code", code),
         *[("", line) for line in shorten(this.git_changed_files)],
         *[("Left out" if n == 0 else "", line) for n, line in enumerate(shorten(snapshot.left_out))],
+        *([("TPUs", f"{this.tpu}, {tpu_types.parse(this.tpu).chips} chips")] if this.tpu else []),
         ("Machine", f"{several}{plan.shape}{', spot' if plan.spot else ''}, {plan.disk_gb} GB disk"),
         ("Image", this.image.rpartition("/")[2]),
         ("Zones", ", ".join(plan.zones)),
@@ -68,6 +70,17 @@ def gpus(found, region: str, everywhere: bool) -> str:
         where = textwrap.wrap(", ".join(zones), 60, break_on_hyphens=False) or [elsewhere(each)]
         rows.append([each.type, ", ".join(map(str, each.per_machine)), *left, where[0]])
         rows += [["", "", "", "", line] for line in where[1:]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [fit(row, widths) for row in rows]
+    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+
+
+def tpus(found) -> str:
+    """What there is of TPUs, as a table."""
+    rows = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]]
+    for each in found:
+        about = [each["tpu"], str(each["hosts"]), str(each["chips"]), each["machine_type"]]
+        rows.append([*about, ", ".join(each["zones"]) or "none"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [fit(row, widths) for row in rows]
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])

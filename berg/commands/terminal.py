@@ -13,7 +13,7 @@ SECTIONS = {
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
     "Watching": ("log", "tail"),
-    "Setup": ("init", "doctor", "gpus", "config", "local"),
+    "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
 }
 
 
@@ -91,11 +91,6 @@ def complete_names(ctx, param, incomplete: str) -> list[str]:
     return [row[0] for row in rows if row[0].startswith(incomplete)]
 
 
-def complete_sweeps(ctx, param, incomplete: str) -> list[str]:
-    rows = [line.split() for line in remembered("names") if " sweep " in line]
-    return [row[0] for row in rows if row[0].startswith(incomplete)]
-
-
 def remember_zones(zones: list[str]) -> None:
     """Keep zones for the shell's completion."""
     with contextlib.suppress(OSError):
@@ -151,6 +146,7 @@ def machine_options(command):
         click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"),
         click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
         click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
+        click.option("--tpu", metavar="FAMILY-TOPOLOGY", help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg tpus)"),
         click.option("--image", help="Image or image family.  [default: default_image of the config]"),
         click.option("--image-project", help="Project of the image."),
         click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),
@@ -182,9 +178,9 @@ def sweep_options(command):
         click.option("--parallel", type=click.IntRange(1), help="Machines for all jobs.  [default: one each]"),
         click.option(
             "--resume",
-            metavar="SWEEP",
-            shell_complete=complete_sweeps,
-            help="Run jobs again that failed or were lost, or the one named SWEEP/3.",
+            metavar="NAME",
+            shell_complete=complete_names,
+            help="Go on with a job that failed or was lost, or with such jobs of a sweep, or with one: SWEEP/3.",
         ),
         click.option("--new-code", is_flag=True, help="With --resume: take the repo around you, not the sweep's code."),
     ]

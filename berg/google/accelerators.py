@@ -81,8 +81,9 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
 }
 TYPES = (*ATTACHED, *BUILT_IN)
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
-HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4")  # they take no persistent disk
-GVNIC_FAMILIES = ("a3", "a4", "g4")  # they have no other kind of network interface
+HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x")  # they take no persistent disk
+GVNIC_FAMILIES = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")  # they have no other kind of network interface
+TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
 NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")
 # https://developer.nvidia.com/cuda-gpus
 CAPABILITY = {
@@ -237,5 +238,6 @@ def quota_needs(shape: Shape, machines: int, disk_gb: int, spot: bool) -> list[t
         needs.append((gpus, [f"PREEMPTIBLE_{metric}"] if spot else [metric, f"PREEMPTIBLE_{metric}"]))
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
     needs += [(machines * disk_gb, [disk]), (machines, ["IN_USE_ADDRESSES"]), (machines, ["INSTANCES"])]
-    needs += [(cpus, ["CPUS_ALL_REGIONS"]), (gpus, ["GPUS_ALL_REGIONS"])]
+    # Without any quota for GPUs there are no TPUs either; theirs no region shows.
+    needs += [(cpus, ["CPUS_ALL_REGIONS"]), (gpus or int(family in TPU_FAMILIES), ["GPUS_ALL_REGIONS"])]
     return [(amount, metrics) for amount, metrics in needs if amount]

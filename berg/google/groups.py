@@ -29,19 +29,13 @@ def description(config: Config) -> str:
 
 def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
     """The bodies of the two requests that make a group, for a machine with the body of an insert."""
-    properties = without_zones(json.loads(json.dumps(body)))
-    for labels in (properties["labels"], properties["disks"][0]["initializeParams"]["labels"]):
-        labels.pop(OF_THE_JOB)
-    items = properties["metadata"]["items"]
-    properties["metadata"]["items"] = [item for item in items if item["key"] != OF_THE_JOB]
-    digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
-    template = {"name": f"berg-{digest}", "description": description(config), "properties": properties}
+    made_from = template(config, body)
     group = {
         "name": name,
         "description": description(config),
         "baseInstanceName": name[:MOST].rstrip("-"),
         "targetSize": 1,
-        "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{template['name']}",
+        "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{made_from['name']}",
         "distributionPolicy": {
             "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
             "targetShape": "ANY",
@@ -49,9 +43,25 @@ def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) 
         "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
         # Else a machine waits for room in the zone where it was first.
         "instanceLifecyclePolicy": {"forceUpdateOnRepair": "YES", "onRepair": {"allowChangingZone": "YES"}},
-        "allInstancesConfig": {"properties": {"labels": {OF_THE_JOB: name}, "metadata": {OF_THE_JOB: name}}},
+        "allInstancesConfig": all_instances(name),
     }
-    return {"template": template, "group": group}
+    return {"template": made_from, "group": group}
+
+
+def all_instances(name: str) -> dict[str, Any]:
+    """What tells the machines of a job's group whose they are."""
+    return {"properties": {"labels": {OF_THE_JOB: name}, "metadata": {OF_THE_JOB: name}}}
+
+
+def template(config: Config, body: dict[str, Any]) -> dict[str, Any]:
+    """The instance template for machines with the body of an insert, whichever job's they are."""
+    properties = without_zones(json.loads(json.dumps(body)))
+    for labels in (properties["labels"], properties["disks"][0]["initializeParams"]["labels"]):
+        labels.pop(OF_THE_JOB)
+    items = properties["metadata"]["items"]
+    properties["metadata"]["items"] = [item for item in items if item["key"] != OF_THE_JOB]
+    digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
+    return {"name": f"berg-{digest}", "description": description(config), "properties": properties}
 
 
 def path_of(region: str, name: str) -> str:
@@ -102,19 +112,22 @@ def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, 
 
 
 def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
-    """Berg's groups, in the API's words, with `region` as its short name; of one job if it is given."""
+    """Berg's groups, in the API's words, with `region` or `zone` as its short name; of one job if it is given."""
     found = []
     query = {"filter": f'description="{description(config)}"' + (f" AND name={name}" if name else "")}
-    fields = "items/*/instanceGroupManagers(name,region,targetSize,creationTimestamp,instanceTemplate),nextPageToken"
+    fields = "items/*/instanceGroupManagers(name,region,targetSize,creationTimestamp,instanceTemplate,"
+    fields += "zone,resourcePolicies,status(bulkInstanceOperation)),nextPageToken"
     for page in api.pages(config, "/aggregated/instanceGroupManagers", **query, fields=fields):
         for scope in page.get("items", {}).values():
-            found += [{**g, "region": api.last_part(g["region"])} for g in scope.get("instanceGroupManagers", [])]
+            for group in scope.get("instanceGroupManagers", []):
+                where = "zone" if "zone" in group else "region"
+                found.append({**group, where: api.last_part(group[where])})
     return found
 
 
 def waiting(config: Config, name: str | None = None) -> set[str]:
     """Names of the groups that have a machine, or wait for room for one; not those whose machine's time is over."""
-    return {group["name"] for group in find(config, name) if group.get("targetSize")}
+    return {group["name"] for group in find(config, name) if "region" in group and group.get("targetSize")}
 
 
 def unused_templates(config: Config, used: list[dict[str, Any]]) -> list[dict[str, Any]]:

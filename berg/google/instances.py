@@ -70,6 +70,7 @@ def machine_of(instance: dict[str, Any]) -> Machine:
         created_at=instance["creationTimestamp"],
         external_ip=access[0].get("natIP", ""),
         internal_ip=interface.get("networkIP", ""),
+        place=instance.get("labels", {}).get("berg-place", "gce"),
         gpus=", ".join(f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}" for gpu in gpus),
     )
 

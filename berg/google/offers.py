@@ -2,11 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from berg import BergError
 from berg.config import Config
 from berg.google import accelerators, api
 from berg.google.accelerators import Shape
+from berg.google.tpus import EIGHT
+from berg.google.tpus import everything as all_tpus
 
 
 def find_image(config: Config, image: str, project: str) -> str:
@@ -114,3 +117,27 @@ def gpus(config: Config) -> list[Gpu]:
         counts = accelerators.ATTACHED[name][1] if name in accelerators.ATTACHED else accelerators.BUILT_IN[name]
         found.append(Gpu(name, [*counts], sorted(set(places)), left(metric), left(f"PREEMPTIBLE_{metric}")))
     return found
+
+
+def tpus(config: Config) -> list[dict[str, Any]]:
+    """What there is of TPUs: names for --tpu, hosts, chips, machine types, and the zones of all regions."""
+    there = all_tpus()
+    kinds = " OR ".join(f"name={kind}" for kind in sorted({each.machine_type for each in there}))
+    zones: dict[str, list[str]] = {}
+    fields = "items/*/machineTypes(name,zone),nextPageToken"
+    for page in api.pages(config, "/aggregated/machineTypes", filter=kinds, fields=fields):
+        for scope in page.get("items", {}).values():
+            for item in scope.get("machineTypes", []):
+                zones.setdefault(item["name"], []).append(api.last_part(item["zone"]))
+    return [
+        {
+            "tpu": each.machine_type if each.machine_type == EIGHT else str(each),
+            "family": each.family,
+            "topology": each.topology,
+            "hosts": each.hosts,
+            "chips": each.chips,
+            "machine_type": each.machine_type,
+            "zones": sorted(zones.get(each.machine_type, [])),
+        }
+        for each in there
+    ]

@@ -185,9 +185,13 @@ class Machine:
         path = f"/compute/v1/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
         owner = metadata("instance/attributes/created-by", default="")
         if "/instanceGroupManagers/" in owner and not alone:
-            region = self.zone.rpartition("-")[0]
-            path = f"/compute/v1/projects/{self.project}/regions/{region}/instanceGroupManagers/{self.job}"
-        self.call(base + path + "?requestId=" + str(uuid.uuid4()), "DELETE")
+            where = "zones/" + self.zone if "/zones/" in owner else "regions/" + self.zone.rpartition("-")[0]
+            path = f"/compute/v1/projects/{self.project}/{where}/instanceGroupManagers/{self.job}"
+        try:
+            self.call(base + path + "?requestId=" + str(uuid.uuid4()), "DELETE")
+        except urllib.error.HTTPError as error:
+            if error.code != 400 or "/instanceGroupManagers/" not in path:
+                raise  # else another machine of the group asked for it already
 
     def insist_on_deletion(self):
         """Delete this machine whatever it takes. One that may not is turned off: then it costs its disk alone."""

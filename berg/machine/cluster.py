@@ -42,6 +42,7 @@ CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and `tt`
 HOST_FILE = boot.BERG / "hostfile"
 ENVIRONMENT = boot.BERG / "environment.sh"
 PROFILE = Path("/etc/profile.d/berg.sh")
+NUMBERED = 300  # seconds for the metadata to say which worker of a slice a machine is
 COMING = 600  # seconds for all machines to come up
 WATCH_INTERVAL = 3  # seconds between two looks at the others
 BEATS = 9  # times that a machine writes its object within the seconds of silence that it may be given up for
@@ -89,17 +90,38 @@ class Member:
 
 def describe(machine: boot.Machine, this: job.Job) -> Node:
     """This machine, from its metadata and its ssh keys."""
-    instance = machine.instance()
+    instance = slice_member(machine) if this.place == "tpu" else machine.instance()
     interface = (instance.get("networkInterfaces") or [{}])[0]
     names = job.machine_names(this.job_name, this.num_machines)
     return Node(
         name=machine.name,
-        rank=names.index(machine.name) if machine.name in names else 0,
+        rank=worker_number(instance)
+        if this.place == "tpu"
+        else names.index(machine.name)
+        if machine.name in names
+        else 0,
         instance_id=str(instance.get("id", "")),
         internal_ip=interface.get("ip", ""),
         external_ip=(interface.get("accessConfigs") or [{}])[0].get("externalIp", ""),
         slots=this.gpus_per_machine or os.cpu_count() or 1,
     )
+
+
+def slice_member(machine: boot.Machine) -> dict[str, Any]:
+    """What the metadata server knows of this machine, once Google has numbered the workers of its slice."""
+    end = time.monotonic() + NUMBERED
+    while worker_number(instance := machine.instance()) < 0:
+        if time.monotonic() > end:
+            raise BergError(f"Google did not say within {NUMBERED} s which worker of its slice {machine.name} is")
+        time.sleep(1)
+    return instance
+
+
+def worker_number(instance: dict[str, Any]) -> int:
+    """A worker's place in its slice, which is not the order of the names; -1 before Google has said it."""
+    told = instance.get("attributes", {})
+    number = told.get("worker-id", told.get("agent-worker-number", ""))
+    return int(number) if number.isdigit() else -1
 
 
 def announce(member: Member, **changes: str) -> None:
@@ -185,7 +207,7 @@ def gather(member: Member) -> list[Node]:
             if other in names and other not in nodes:
                 nodes[other] = Node(**json.loads(member.bucket.read(blob.name) or b"{}"))
         if len(nodes) == len(names):
-            return [nodes[name] for name in names]
+            return sorted((nodes[name] for name in names), key=lambda node: node.rank)
         missing = [name for name in names if name not in nodes]
         if time.monotonic() > next_look:
             next_look = time.monotonic() + WATCH_INTERVAL * max(member.node.rank, 1)
@@ -241,7 +263,7 @@ def introduce(member: Member, variables: dict[str, str]) -> None:
     node.introduced = True
     if len(nodes) == 1:
         return
-    add_lines(SSH / "authorized_keys", [nodes[0].node_key])
+    add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])  # the first machine's, the only one that has one
     port = nodes[0].ssh_port  # they are of one image
     form = "{}" if port == 22 else f"[{{}}]:{port}"
     hosts = [(f"{form.format(n.name)},{form.format(n.internal_ip)}", n.host_keys) for n in nodes]
@@ -307,6 +329,9 @@ def environment(member: Member) -> dict[str, str]:
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": port,
     }
+    if this.place == "tpu":  # libtpu, JAX and torch_tpu look for these before they ask the metadata server
+        variables["TPU_WORKER_ID"] = str(node.rank)
+        variables["TPU_WORKER_HOSTNAMES"] = ",".join(n.internal_ip for n in nodes)
     if len(nodes) > 1:
         variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = interface(node.internal_ip)
     return variables

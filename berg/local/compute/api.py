@@ -14,7 +14,7 @@ from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call, Cloud
-from berg.local.compute import bulk, catalog, checks, groups_api, images, rates, templates
+from berg.local.compute import bulk, catalog, checks, groups_api, images, policies, rates, templates
 from berg.local.compute import power as compute_power
 from berg.local.compute.checks import LINK, not_found
 from berg.local.compute.firewalls import delete_firewall, insert_firewall
@@ -61,6 +61,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "firewalls.delete": delete_firewall,
         "imageFamilyViews.get": images.image_family_view,
         **groups_api.HANDLERS,
+        **policies.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.list": list_operations for scope in ("zone", "region", "global")},

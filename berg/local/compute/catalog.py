@@ -1,6 +1,6 @@
 """What Google offers, as tables: zones, machine types, accelerators, images, quotas (as of 2026-11).
 
-Not covered: most regions, machine families that berg never asks for, prices, capacity, TPUs. Accelerators stand
+Not covered: most regions, machine families that berg never asks for, prices, capacity. Accelerators stand
 in the zones that Google documents for them; disk and image sizes are round figures.
 """
 
@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from berg.local.compute import tpus
+
 REGIONS = {
     "us-central1": "abcf",
     "us-west1": "abc",
     "us-east1": "bcd",
     "us-east4": "abc",
+    "us-east5": "abc",
+    "southamerica-west1": "abc",
     "europe-west1": "bcd",
     "europe-west4": "abc",
     "asia-east1": "abc",
@@ -142,11 +146,13 @@ MODELS = {
     "a3-ultragpu": ("SPOT", "FLEX_START", "RESERVATION_BOUND"),
     "a4-": ("SPOT", "FLEX_START", "RESERVATION_BOUND"),
     "a4x": ("RESERVATION_BOUND",),
+    "tpu7x": ("STANDARD", "RESERVATION_BOUND"),  # the others for projects that Google lets in
 }
 # The kinds of boot disk that families take, by how machine types begin; the first that fits. Others take all.
 PD, FAST_PD, HYPERDISK = ("pd-standard", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd"), ("hyperdisk-balanced",)
 BOOT_DISKS = {
     **{"a3-ultragpu": HYPERDISK, "a4": HYPERDISK, "g4": HYPERDISK, "a3": (*FAST_PD, *HYPERDISK), "g2": FAST_PD},
+    **{"ct6e": HYPERDISK, "tpu7x": HYPERDISK, "ct5p": ("pd-balanced",)},
     **dict.fromkeys(("n1", "n2", "e2", "c2", "a2", "f1", "g1", "custom"), PD),
 }
 # How many Local SSDs one may ask for, and how many come with a machine unasked; all others have none.
@@ -163,7 +169,7 @@ LOCAL_SSDS_INCLUDED = {
     **{"a3-highgpu-1g": 2, "a3-highgpu-2g": 4, "a3-highgpu-4g": 8, "a3-highgpu-8g": 16, "a3-megagpu": 16},
     **{"a3-ultragpu": 32, "a4-": 32, "a4x": 4},
 }
-GVNIC_ONLY = ("a3", "a4", "g4")  # families without VirtIO
+GVNIC_ONLY = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")  # families without VirtIO
 SHARED_CORE = {
     "f1-micro": (1, 614),
     "g1-small": (1, 1740),
@@ -184,6 +190,9 @@ CPU_PLATFORMS = {
     "a4": "Intel Emerald Rapids",
     "a4x": "NVIDIA Grace",
     "g4": "AMD Turin",
+    "ct5p": "AMD Milan",
+    "ct6e": "AMD Genoa",
+    "tpu7x": "AMD Turin",
 }
 # What an insert may ask for at least, by family; others cannot choose.
 MIN_CPU_PLATFORMS = {
@@ -206,6 +215,10 @@ class MachineType:
     def family(self) -> str:
         family = self.name.partition("-")[0]
         return "n1" if family == "custom" else family
+
+    @property
+    def is_tpu(self) -> bool:
+        return self.name in tpus.MACHINE_TYPES
 
     @property
     def shared_core(self) -> bool:
@@ -243,6 +256,10 @@ IMAGES = {
         Image("debian-12-bookworm-v20250910", "debian-12", "Debian 12", 10, "2025-09-10T12:00:00.000-07:00", True),
         Image("debian-12-bookworm-v20251014", "debian-12", "Debian 12", 10, "2025-10-14T12:00:00.000-07:00", True),
     ],
+    "ubuntu-os-accelerator-images": [
+        Image(f"{family}-v20260801", family, "Ubuntu for TPUs", 10, "2026-08-01T12:00:00.000-07:00", True)
+        for family in sorted({each.image for each in tpus.ALL})
+    ],
 }
 DISK_TYPES = {"pd-standard": 500, "pd-balanced": 100, "pd-ssd": 100, "hyperdisk-balanced": 100}
 
@@ -262,6 +279,7 @@ REGION_QUOTAS = {
     "IN_USE_ADDRESSES": 2000,
     **{accelerator[1]: 16 for accelerator in ACCELERATORS.values()},
     **{f"PREEMPTIBLE_{accelerator[1]}": 16 for accelerator in ACCELERATORS.values()},
+    **tpus.QUOTAS,
 }
 PROJECT_QUOTAS = {"GPUS_ALL_REGIONS": 64, "CPUS_ALL_REGIONS": 2000, "NETWORKS": 5, "FIREWALLS": 100}
 
@@ -278,6 +296,11 @@ def cpu_limits(zone: str, accelerator: str) -> dict[int, int] | None:
 def accelerator_zones(name: str) -> frozenset[str]:
     words = ACCELERATORS[name][3].split()
     return frozenset(zone for word in words for zone in _zones(word))
+
+
+@cache
+def tpu_zones(generation: str) -> frozenset[str]:
+    return frozenset(zone for word in tpus.GENERATIONS[generation].zones.split() for zone in _zones(word))
 
 
 def _zones(word: str) -> list[str]:
@@ -300,7 +323,11 @@ def machine_types_in(zone: str) -> list[MachineType]:
     for family, (sizes, memory) in FAMILIES.items():
         types += [MachineType(f"{family}-{cpus}", cpus, cpus * memory) for cpus in sizes]
     types += [MachineType(name, *row) for name, row in BUILT_IN.items() if zone in accelerator_zones(row[2])]
-    return types
+    return types + [
+        MachineType(name, cpus, memory)
+        for name, (cpus, memory, generation, _) in tpus.MACHINE_TYPES.items()
+        if zone in tpu_zones(generation)
+    ]
 
 
 def machine_type(zone: str, name: str) -> MachineType | None:

@@ -199,18 +199,26 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
         raise invalid(field, model, f"Machine type {kind.name} supports: {', '.join(models)}.")
     if model == "FLEX_START" and not given.get("maxRunDuration"):
         raise invalid(field, model, "A max run duration must be specified.")
-    if model == "FLEX_START" and not kind.accelerator:
+    if model == "FLEX_START" and not (kind.accelerator or kind.is_tpu):
         raise invalid(field, model, f"Machine type {kind.name} does not support it.")
 
 
 # --- the rest
 
 
-def check_rest(project: str, region: str, kind: catalog.MachineType, body: dict) -> None:
+def check_policy(compute: Compute, project: str, region: str, name: str) -> None:
+    """Refuse a policy of an instance: those that there are, are for groups."""
+    if (project, region, name) not in compute.policies:
+        raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
+    message = "Resource policy must have one of [VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
+    raise ApiError(400, "invalid", message)
+
+
+def check_rest(compute: Compute, project: str, region: str, kind: catalog.MachineType, body: dict) -> None:
     """What is kept as it is sent, and what cannot be had at all."""
     honoured("resource", body, INSTANCE)
     for policy in body.get("resourcePolicies") or []:
-        raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{last(policy)}")
+        check_policy(compute, project, region, last(policy))
     platform, platforms = body.get("minCpuPlatform"), catalog.MIN_CPU_PLATFORMS.get(kind.family, ())
     if platform and platform not in platforms:
         why = f"The CPU platform is not available for machine type {kind.name}."

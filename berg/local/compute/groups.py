@@ -11,7 +11,9 @@ What Google says, in pages below https://cloud.google.com/compute/docs/instance-
 - A creation that fails is tried again until it succeeds; `currentAction` and `lastAttempt` of the member show it
   (reference of listManagedInstances).
 
-Not covered: zonal groups, updates of a group or its template, health checks, stateful configuration, autoscaling,
+Zonal groups are slices of TPUs, see slices.py.
+
+Not covered: updates of a group or its template, health checks, stateful configuration, autoscaling,
 standby pools, instance flexibility, target pools, proactive redistribution, abandoned and recreated instances by
 request. Google waits longer and longer between attempts; here it is `refill` seconds.
 """
@@ -22,7 +24,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from berg.local.compute import power
+from berg.local.compute import power, slices
 from berg.local.compute.checks import last
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Group, Instance
@@ -67,7 +69,7 @@ async def delete(compute: Compute, group: Group) -> None:
         await compute.changed.wait()
         if compute.closing:
             return
-    del compute.groups[group.project, group.region, group.name]
+    del compute.groups[group.key]
     compute.drop("groups", group.resource["id"])
     compute.finish(compute.operations[group.deletion])
 
@@ -98,17 +100,27 @@ async def keep(compute: Compute, group: Group, name: str) -> None:
             continue
         if instance and status == "RUNNING":
             note(compute, group, member, action="NONE", errors=[], zone=instance.zone, created=True)
+            if group.zone:
+                slices.note(compute, group)
         elif not instance and repaired:
             note(compute, group, member, action="RECREATING" if member["created"] else "CREATING")
             wait = next_attempt - loop.time()
             if wait <= 0:
                 wait = compute.settings.refill
                 next_attempt = loop.time() + wait
-                create(compute, group, name)
+                if not group.zone:
+                    create(compute, group, name)
+                elif name == min(group.members):  # it makes all of them
+                    slices.create(compute, group, {name: body_of(compute, group, name) for name in missing(group)})
         try:
             await asyncio.wait_for(changed.wait(), wait)
         except asyncio.TimeoutError:
             pass
+
+
+def missing(group: Group) -> list[str]:
+    """Members that never had a machine."""
+    return [name for name, member in group.members.items() if not member["created"]]
 
 
 def note(compute: Compute, group: Group, member: dict, **values: Any) -> None:
@@ -151,7 +163,7 @@ def body_of(compute: Compute, group: Group, name: str) -> dict:
         **{item["key"]: item.get("value", "") for item in properties.get("metadata", {}).get("items", [])},
         **patch.get("metadata", {}),
         "instance-template": f"{owner}/global/instanceTemplates/{template}",
-        "created-by": f"{owner}/regions/{group.region}/instanceGroupManagers/{group.name}",
+        "created-by": f"{owner}/{group.place}/instanceGroupManagers/{group.name}",
     }
     return {
         **properties,
@@ -163,7 +175,7 @@ def body_of(compute: Compute, group: Group, name: str) -> dict:
 
 def first_zone(group: Group) -> str:
     """The zone for a new member: with EVEN the one with the fewest; else its machine decides."""
-    if group.resource["distributionPolicy"]["targetShape"] != "EVEN":
+    if group.zone or group.resource["distributionPolicy"]["targetShape"] != "EVEN":
         return group.zones[0]
     return min(group.zones, key=[member["zone"] for member in group.members.values()].count)
 

@@ -1,4 +1,4 @@
-"""The methods of regional managed instance groups; compute_groups.py does what they say and lists what is not covered.
+"""The methods of managed instance groups; compute_groups.py does what they say and lists what is not covered.
 
 A field of a group that is not honoured here is refused with 501, not ignored.
 """
@@ -9,11 +9,12 @@ import random
 import re
 import string
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call
-from berg.local.compute import catalog, checks, templates
+from berg.local.compute import catalog, checks, slices, templates
 from berg.local.compute import groups as compute_groups
 from berg.local.compute.checks import LINK
 from berg.local.compute.listing import listed, page
@@ -32,27 +33,34 @@ HONOURED = {
 
 
 async def insert_group(compute: Compute, call: Call) -> dict:
-    project, region = call.params["project"], call.params["region"]
+    project, zone = call.params["project"], call.params.get("zone", "")
+    region = call.params.get("region") or catalog.ZONES[zone]
     body = checks.written({"$ref": "InstanceGroupManager"}, call.body)
     for field in body:
-        if field not in HONOURED and body[field]:
+        if field not in (slices.HONOURED if zone else HONOURED) and body[field]:
             raise missing(field)
     template, version = template_of(compute, project, body)
-    group = Group(project, region, {"name": body["name"]}, {})
-    if (project, region, group.name) in compute.groups:
+    group = Group(project, region, {"name": body["name"]}, {}, zone=zone)
+    if group.key in compute.groups:
         raise checks.already_exists(group.path)
     size = check_size("resource.targetSize", body["targetSize"])
+    if zone:
+        made_from = templates.find(compute, project, checks.last(template))
+        own: dict[str, Any] = {"zone": f"{LINK}projects/{project}/zones/{zone}"}
+        own |= slices.check(compute, project, region, body, made_from)
+    else:
+        own = {"region": f"{LINK}projects/{project}/regions/{region}"}
+        own["distributionPolicy"] = check_distribution(project, region, body)
     group.resource = {
         "kind": "compute#instanceGroupManager",
         "id": compute.new_id(),
         "creationTimestamp": compute.timestamp(),
         "name": group.name,
         "description": body.get("description", ""),
-        "region": f"{LINK}projects/{project}/regions/{region}",
-        "distributionPolicy": check_distribution(project, region, body),
+        **own,
         "instanceTemplate": template,
         "versions": [{**version, "instanceTemplate": template}],
-        "instanceGroup": f"{LINK}projects/{project}/regions/{region}/instanceGroups/{group.name}",
+        "instanceGroup": f"{LINK}projects/{project}/{group.place}/instanceGroups/{group.name}",
         "baseInstanceName": check_base_name(body.get("baseInstanceName", group.name[:58])),
         "fingerprint": checks.fingerprint(body),
         "targetSize": 0,
@@ -63,8 +71,11 @@ async def insert_group(compute: Compute, call: Call) -> dict:
         **({"allInstancesConfig": check_all_instances(body)} if body.get("allInstancesConfig") else {}),
     }
 
+    if zone:
+        slices.check_size(compute, group, size)
+
     def begin() -> None:
-        compute.groups[project, region, group.name] = group
+        compute.groups[group.key] = group
         compute_groups.add(compute, group, new_names(group, size))
 
     return change(compute, call, "insert", group.path, group.resource["id"], begin)
@@ -160,10 +171,12 @@ def new_names(group: Group, count: int) -> list[str]:
 
 
 def group_of(compute: Compute, call: Call) -> Group:
-    key = (call.params["project"], call.params["region"], call.params["instanceGroupManager"])
-    if key not in compute.groups:
-        raise checks.not_found("projects/{}/regions/{}/instanceGroupManagers/{}".format(*key))
-    return compute.groups[key]
+    project, name = call.params["project"], call.params["instanceGroupManager"]
+    kind = "zone" if "zone" in call.params else "region"
+    where = call.params[kind]
+    if (project, where, name) not in compute.groups:
+        raise checks.not_found(f"projects/{project}/{kind}s/{where}/instanceGroupManagers/{name}")
+    return compute.groups[project, where, name]
 
 
 def open_group(compute: Compute, call: Call) -> Group:
@@ -174,7 +187,7 @@ def open_group(compute: Compute, call: Call) -> Group:
     return group
 
 
-def shown(group: Group) -> dict:
+def shown(compute: Compute, group: Group) -> dict:
     """A group with what its members do."""
     actions = schema.load("compute").schemas["InstanceGroupManagerActionsSummary"]["properties"]
     counts = Counter(camel(member["action"]) for member in group.members.values())
@@ -187,6 +200,7 @@ def shown(group: Group) -> dict:
             "isStable": counts["none"] == len(group.members) and not group.deletion,
             "versionTarget": {"isReached": True},
             "stateful": {"hasStatefulConfig": False, "perInstanceConfigs": {"allEffective": True}},
+            **(slices.status(compute, group) if group.zone else {}),
         },
     }
 
@@ -197,17 +211,27 @@ def camel(action: str) -> str:
 
 
 async def get_group(compute: Compute, call: Call) -> dict:
-    return shown(group_of(compute, call))
+    return shown(compute, group_of(compute, call))
 
 
 async def list_groups(compute: Compute, call: Call) -> dict:
     groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
-    return listed(call, "instanceGroupManager", "regions", [(group.region, shown(group)) for group in groups])
+    return listed(call, "instanceGroupManager", *by_place(call, groups, lambda group: shown(compute, group)))
+
+
+def by_place(call: Call, groups: list[Group], show: Callable[[Group], dict]) -> tuple[str, list[tuple[str, dict]]]:
+    """Which places a list is about, and what there is in each."""
+    if call.method.endswith("aggregatedList"):
+        return "everywhere", [(group.place, show(group)) for group in groups]
+    kind = "zones" if "zone" in call.params else "regions"
+    here = [group for group in groups if bool(group.zone) == (kind == "zones")]
+    return kind, [(group.zone or group.region, show(group)) for group in here]
 
 
 def instance_group(compute: Compute, group: Group) -> dict:
     """The InstanceGroup that stands beside a group: the machines that there are."""
-    kept = {key: group.resource[key] for key in ("name", "creationTimestamp", "description", "region", "fingerprint")}
+    where = "zone" if group.zone else "region"
+    kept = {key: group.resource[key] for key in ("name", "creationTimestamp", "description", where, "fingerprint")}
     link = group.resource["instanceGroup"]
     size = sum(instance.group == group.path for instance in compute.instances.values())
     same = {"kind": "compute#instanceGroup", "id": checks.number_of(link), "selfLink": link}
@@ -216,9 +240,7 @@ def instance_group(compute: Compute, group: Group) -> dict:
 
 async def list_instance_groups(compute: Compute, call: Call) -> dict:
     groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
-    return listed(
-        call, "instanceGroup", "regions", [(group.region, instance_group(compute, group)) for group in groups]
-    )
+    return listed(call, "instanceGroup", *by_place(call, groups, lambda group: instance_group(compute, group)))
 
 
 async def no_autoscalers(compute: Compute, call: Call) -> dict:
@@ -230,7 +252,7 @@ async def delete_group(compute: Compute, call: Call) -> dict:
     """The operation ends when all members are gone."""
     group = open_group(compute, call)
     ids = {"targetId": group.resource["id"], "clientOperationId": call.params.get("requestId")}
-    place = f"regions/{group.region}"
+    place = group.place
     operation = compute.operation(group.project, "delete", group.path, place, call.principal, **ids)
     error = compute.faults.take_operation_error(call.method)
     if error:
@@ -245,6 +267,9 @@ async def delete_group(compute: Compute, call: Call) -> dict:
 
 
 def change_members(compute: Compute, call: Call, group: Group, more: list[str], fewer: list[str]) -> dict:
+    if group.zone:
+        slices.check_size(compute, group, group.resource["targetSize"] + len(more) - len(fewer))
+
     def work() -> None:
         compute_groups.add(compute, group, more)
         compute_groups.remove(compute, group, fewer)
@@ -328,6 +353,16 @@ def managed(compute: Compute, group: Group, name: str) -> dict:
     return row
 
 
+MANAGER = {
+    "insert": insert_group,
+    "get": get_group,
+    "list": list_groups,
+    "delete": delete_group,
+    "resize": resize,
+    "createInstances": create_instances,
+    "deleteInstances": delete_instances,
+    "listManagedInstances": list_managed_instances,
+}
 HANDLERS = {
     "instanceTemplates.insert": templates.insert_template,
     "instanceTemplates.get": templates.get_template,
@@ -335,14 +370,10 @@ HANDLERS = {
     "instanceTemplates.aggregatedList": templates.list_templates,
     "instanceTemplates.delete": templates.delete_template,
     "instanceGroupManagers.aggregatedList": list_groups,
-    "regionInstanceGroupManagers.insert": insert_group,
-    "regionInstanceGroupManagers.get": get_group,
-    "regionInstanceGroupManagers.list": list_groups,
-    "regionInstanceGroupManagers.delete": delete_group,
-    "regionInstanceGroupManagers.resize": resize,
-    "regionInstanceGroupManagers.createInstances": create_instances,
-    "regionInstanceGroupManagers.deleteInstances": delete_instances,
-    "regionInstanceGroupManagers.listManagedInstances": list_managed_instances,
+    "instanceGroupManagerResizeRequests.insert": slices.refuse_resize_request,
+    **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
+    **{f"instanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
+    "instanceGroups.list": list_instance_groups,
     "regionInstanceGroups.list": list_instance_groups,
     "regionAutoscalers.list": no_autoscalers,
 }

@@ -22,9 +22,12 @@ TOKEN = re.compile(r'\s*(\(|\)|!=|<=|>=|[=:<>]|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\
 OPERATORS = ("=", "!=", ":", "<", ">", "<=", ">=", "eq", "ne")
 
 
-def listed(call: Call, kind: str, place: str, rows: list[tuple[str, dict]]) -> dict:
-    """One page of a list or of an aggregated list; `rows` are (zone or region, resource)."""
-    name = f"{kind}s"
+def listed(call: Call, kind: str, place: str, rows: list[tuple[str, dict]], plural: str = "") -> dict:
+    """One page of a list or of an aggregated list; `rows` are (zone or region, resource).
+
+    Of what is in zones and in regions, `place` is "everywhere", and rows begin with zones/<zone> or regions/<region>.
+    """
+    name = plural or f"{kind}s"
     aggregated = call.method.endswith("aggregatedList")
     singular = place[:-1]
     if not aggregated and singular in call.params:
@@ -40,7 +43,8 @@ def listed(call: Call, kind: str, place: str, rows: list[tuple[str, dict]]) -> d
     if aggregated:
         places = {"zones": catalog.ZONES, "regions": catalog.REGIONS}
         items: dict[str, dict] = {}
-        for scope in places.get(place, ["global"]):
+        everywhere = [f"{where}/{scope}" for where, scopes in places.items() for scope in scopes]
+        for scope in everywhere if place == "everywhere" else places.get(place, ["global"]):
             here = [resource for resource in kept if where[id(resource)] == scope]
             key = f"{place}/{scope}" if place in places else scope
             items[key] = {name: here} if here else empty_scope(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from berg.local.compute import catalog
+from berg.local.compute import catalog, tpus
 from berg.local.compute.checks import (
     LINK,
     already_exists,
@@ -35,8 +35,8 @@ def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tupl
     base = f"{LINK}projects/{project}/zones/{zone}"
     kind = check_machine_type(zone, body.get("machineType", ""))
     accelerators = check_accelerators(project, zone, kind, body)
-    check_rest(project, region, kind, body)
-    scheduling = check_scheduling(body, kind, bool(accelerators))
+    check_rest(compute, project, region, kind, body)
+    scheduling = check_scheduling(body, kind, bool(accelerators) or kind.is_tpu)
     labels = check_labels(body.get("labels", {}))
     metadata = check_metadata(body.get("metadata", {}))
     accounts = check_service_accounts(compute, project, body)
@@ -164,12 +164,14 @@ def check_accelerators(project: str, zone: str, kind: catalog.MachineType, body:
 def quota_needs(kind: catalog.MachineType, resource: dict, disk_gb: int, disk_type: str) -> dict[str, int]:
     """What an instance counts against, metric -> amount."""
     family = {"n2": "N2_CPUS", "c2": "C2_CPUS", "a2": "A2_CPUS"}.get(kind.family, "CPUS")
-    families = [] if kind.family.startswith(("a3", "a4", "g4")) else [family]  # those need quota for their GPUs alone
-    spot = resource["scheduling"]["provisioningModel"] == "SPOT"
+    # Those need quota for their GPUs or TPUs alone.
+    families = [] if kind.is_tpu or kind.family.startswith(("a3", "a4", "g4")) else [family]
+    model = resource["scheduling"]["provisioningModel"]
+    spot = model == "SPOT"
     disk_metric = {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}.get(disk_type, "SSD_TOTAL_GB")
     needs = {
         **{"PREEMPTIBLE_CPUS" if spot and each == "CPUS" else each: kind.cpus for each in families},
-        "CPUS_ALL_REGIONS": kind.cpus,
+        **(tpus.quota_needs(kind.name, model) if kind.is_tpu else {"CPUS_ALL_REGIONS": kind.cpus}),
         "INSTANCES": 1,
         disk_metric: disk_gb,
     }

@@ -16,6 +16,8 @@ import asyncio
 import logging
 from datetime import datetime, timezone
 
+from berg.local.compute import tpus
+from berg.local.compute.checks import last
 from berg.local.compute.state import Compute, Instance
 from berg.local.machines import sandbox
 
@@ -75,7 +77,8 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     folder = compute.machine_folder(instance)
     script = instance.metadata(compute.common_metadata(instance.project)).get("startup-script")
     agent = "old" if instance.plain_image else "new"
-    machine = sandbox.Machine(folder, instance.name, instance.address, compute.metadata_port, image, script, agent)
+    about = (instance.name, instance.address, compute.metadata_port, image, script, agent)
+    machine = sandbox.Machine(folder, *about, *chips_on(instance, compute.sandbox), instance.peers)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
     while not sandbox.is_up(folder):
@@ -90,6 +93,18 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
     watch(compute, instance)
     return True
+
+
+def chips_on(instance: Instance, there: sandbox.Sandbox) -> tuple[dict[str, str], list[str]]:
+    """The variables and the PCI devices by which programs know a machine with TPUs; none for others."""
+    kind = last(instance.resource["machineType"])
+    generation = tpus.generation_of(kind)
+    if not generation:
+        return {}, []
+    variables = tpus.variables(kind, instance.group or instance.id)
+    if there.files == sandbox.PLAIN and instance.peers:
+        variables |= tpus.forced(instance.attributes["worker-id"], list(instance.peers.values()))
+    return variables, [generation.device] * tpus.chips_of(kind)
 
 
 def watch(compute: Compute, instance: Instance) -> None:

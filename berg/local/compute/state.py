@@ -60,6 +60,8 @@ class Instance:
     token: str = ""
     token_expires: float = 0
     group: str = ""  # path of the managed instance group that it is a member of
+    attributes: dict[str, str] = field(default_factory=dict)  # metadata that Google adds
+    peers: dict[str, str] = field(default_factory=dict)  # name -> address of the workers of its slice, by their numbers
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class Instance:
 
     def metadata(self, common: dict | None = None) -> dict[str, str]:
         items = [*(common or {}).get("items", []), *self.resource["metadata"].get("items", [])]
-        return {item["key"]: item["value"] for item in items}
+        return {**{item["key"]: item["value"] for item in items}, **self.attributes}
 
 
 @dataclass
@@ -87,6 +89,9 @@ class Group:
     resource: dict  # Google's InstanceGroupManager, less what its members say
     members: dict[str, dict]
     deletion: str = ""  # name of the operation that deletes it
+    zone: str = ""  # of a zonal one, which is a slice: see slices.py
+    progress: dict = field(default_factory=dict)  # of a slice: Google's last word on how its machines come
+    formed: bool = False  # a slice was whole once
 
     @property
     def name(self) -> str:
@@ -94,11 +99,24 @@ class Group:
 
     @property
     def path(self) -> str:
-        return f"projects/{self.project}/regions/{self.region}/instanceGroupManagers/{self.name}"
+        return f"projects/{self.project}/{self.place}/instanceGroupManagers/{self.name}"
+
+    @property
+    def place(self) -> str:
+        return f"zones/{self.zone}" if self.zone else f"regions/{self.region}"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.project, self.zone or self.region, self.name
+
+    @property
+    def policy(self) -> str:
+        """Link of its workload policy."""
+        return self.resource.get("resourcePolicies", {}).get("workloadPolicy", "")
 
     @property
     def zones(self) -> list[str]:
-        return [last(row["zone"]) for row in self.resource["distributionPolicy"]["zones"]]
+        return [self.zone] if self.zone else [last(row["zone"]) for row in self.resource["distributionPolicy"]["zones"]]
 
 
 @dataclass
@@ -135,6 +153,7 @@ class Compute:
         self.disks: dict[tuple[str, str, str], dict] = {}
         self.templates: dict[tuple[str, str], dict] = {}
         self.groups: dict[tuple[str, str, str], Group] = {}
+        self.policies: dict[tuple[str, str, str], dict] = {}
         self.settled: dict[str, dict] = {}  # project -> common metadata, own images, quotas
         self.stockouts: dict[str, int] = {}  # zone -> how many instances it still takes
         self.changed = asyncio.Event()  # replaced whenever anything changes
@@ -149,7 +168,7 @@ class Compute:
     # --- on disk
 
     def load(self) -> None:
-        for kind in ("instances", "operations", "disks", "templates", "groups", "projects"):
+        for kind in ("instances", "operations", "disks", "templates", "groups", "policies", "projects"):
             (self.folder / kind).mkdir(parents=True, exist_ok=True)
         for row in self.read("instances"):
             instance = Instance(**row)
@@ -166,7 +185,10 @@ class Compute:
             self.templates[row["selfLink"].removeprefix(LINK).split("/")[1], row["name"]] = row
         for row in self.read("groups"):
             group = Group(**row)
-            self.groups[group.project, group.region, group.name] = group
+            self.groups[group.key] = group
+        for row in self.read("policies"):
+            _, project, _, region, _, name = row["selfLink"].removeprefix(LINK).split("/")
+            self.policies[project, region, name] = row
         for row in self.read("projects"):
             self.settled[row["project"]] = row
 
@@ -307,18 +329,21 @@ class Compute:
         for metric, amount in needs.items():
             where = None if metric in catalog.PROJECT_QUOTAS else region
             limit = self.limit(project, where, metric)
-            if self.usage(project, where, metric) + amount <= limit:
+            if limit and self.usage(project, where, metric) + amount <= limit:
                 continue
             scope = f"in region {region}" if where else "globally"
-            name, _, gpu_family = metric.partition(":")
+            name, _, family = metric.partition(":")
             info = {
                 "metricName": f"compute.googleapis.com/{name.lower()}",
                 "limitName": f"{name.replace('_', '-')}-per-project{'-region' if where else ''}",
                 "dimensions": {"region": region} if where else {"global": "global"},
                 "limit": float(limit),
             }
-            if gpu_family:
-                info["dimensions"] = {"region": region, "gpu_family": gpu_family}
+            if family:
+                info["dimensions"] = {
+                    "region": region,
+                    "tpu_family" if name.startswith("TPU") else "gpu_family": family,
+                }
             return {
                 "code": "QUOTA_EXCEEDED",
                 "message": f"Quota '{name}' exceeded.  Limit: {float(limit)} {scope}.",

@@ -21,7 +21,7 @@ from berg.local.errors import ApiError
 
 def change(compute: Compute, call: Call, kind: str, path: str, number: str, work: Callable[[], None]) -> dict:
     """Do what takes no time; a fault lets the operation fail without it."""
-    scope = f"regions/{call.params['region']}" if "region" in call.params else "global"
+    scope = next((f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params), "global")
     ids = {"targetId": number, "clientOperationId": call.params.get("requestId")}
     operation = compute.operation(call.params["project"], kind, path, scope, call.principal, **ids)
     error = compute.faults.take_operation_error(call.method)

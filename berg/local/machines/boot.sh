@@ -60,6 +60,8 @@ build_root() { # BIND...
     for path; do bind_read_only "$path"; done
     mount -t proc proc "$new/proc"
     mount --rbind /sys "$new/sys"
+    # The devices that JAX and others count. A host without PCI has no such folder.
+    [[ ! -d $folder/pci || ! -d $new/sys/bus/pci/devices ]] || mount --bind "$folder/pci" "$new/sys/bus/pci/devices"
     mount --rbind /dev "$new/dev"
     mount -t tmpfs -o mode=1777 tmpfs "$new/dev/shm"
     hostname "$machine_name" # the file in /proc/sys is not for the root of a user namespace

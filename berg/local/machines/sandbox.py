@@ -35,7 +35,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from berg.local.machines import sshd
@@ -61,6 +61,8 @@ PASSED_ON = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 SCRIPT = "tmp/metadata-scripts/startup-script"
 POWER_OFF = "#!/bin/sh\n# The first process of this machine takes SIGTERM as its power button.\nexec kill -TERM 1\n"
 
+GOOGLE, PROCESSOR = "0x1ae0", "0x088000"  # vendor and class of a PCI device that is a TPU
+
 LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
 
 PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
@@ -83,6 +85,9 @@ class Machine:
     image: Path | None  # the image's /root; None for an empty one
     startup_script: str | None
     agent: str = "new"  # or "old": Google's guest agent, whose lines the console shows
+    variables: dict[str, str] = field(default_factory=dict)  # more of its environment
+    devices: list[str] = field(default_factory=list)  # PCI devices of Google's, which take the place of the host's
+    peers: dict[str, str] = field(default_factory=dict)  # name -> address of others that it knows, as by Google's DNS
 
 
 def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
@@ -127,6 +132,11 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
     for name in (*OVERLAID, "root"):
         (folder / "work" / name).mkdir(parents=True, exist_ok=True)
     write_system_files(machine)
+    for number, device in enumerate(machine.devices):
+        shown = folder / f"pci/0000:00:{number + 4:02x}.0"
+        shown.mkdir(parents=True, exist_ok=True)
+        for name, value in (("vendor", GOOGLE), ("device", device), ("class", PROCESSOR)):
+            (shown / name).write_text(f"{value}\n")
     if sandbox.files != PLAIN:
         runs_sshd = not ssh_obstacle(sandbox) and machine.address != LOCALHOST
         variables = {name: value for name, value in environment(machine).items() if name != "TERM"}
@@ -160,6 +170,7 @@ def write_system_files(machine: Machine) -> None:
         # google-auth asks this host about every service account it meets, in the background, with its token.
         # A token of the embedded cloud is none of Google's business: nothing answers at this address.
         f"{machine.address} iamcredentials.googleapis.com\n"
+        + "".join(f"{address} {name}\n" for name, address in machine.peers.items() if name != machine.name)
     )
     for name in ("hostname", "resolv.conf", "hosts"):
         (etc / name).chmod(0o644)
@@ -208,6 +219,7 @@ def environment(machine: Machine) -> dict[str, str]:
         "TERM": "dumb",
         "GCE_METADATA_HOST": metadata_server,
         "GCE_METADATA_IP": metadata_server,
+        **machine.variables,
         **passed_on,
     }
 

@@ -1,0 +1,139 @@
+"""Which machines with TPUs Google offers through Compute Engine, and how many of them form a slice.
+
+Not covered: v2, v3, v4 and v5e, which exist only in the Cloud TPU API; several slices for one job; prices.
+"""
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+from berg import BergError
+from berg.google.accelerators import Shape
+
+HOST_CHIPS = 4  # of each machine of a slice
+IMAGE_PROJECT = "ubuntu-os-accelerator-images"
+OLDER = ("v2", "v3", "v4", "v5e", "v5litepod")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one generation of TPUs comes in: machine types by topology, one machine each, and the slices."""
+
+    name: str
+    image: str
+    host_type: str  # machine type of a slice's machines
+    alone: dict[str, str]  # topology of one machine -> machine type
+    slices: tuple[str, ...]
+    more: bool = False  # any AxBxC of multiples of 4, A <= B <= C, is one, too
+    spot: bool = True
+
+
+CUBES = ("2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
+V6E_IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+FAMILIES = {
+    "v6e": Family(
+        "v6e",
+        V6E_IMAGE,
+        "ct6e-standard-4t",
+        {"1x1": "ct6e-standard-1t", "2x2": "ct6e-standard-4t"},
+        ("2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+    ),
+    "v5p": Family("v5p", V6E_IMAGE, "ct5p-hightpu-4t", {"2x2x1": "ct5p-hightpu-4t"}, CUBES, more=True),
+    "tpu7x": Family(
+        "tpu7x",
+        "ubuntu-accel-2404-amd64-tpu-tpu7x",
+        "tpu7x-standard-4t",
+        {"2x2x1": "tpu7x-standard-4t"},
+        CUBES,
+        more=True,
+        spot=False,
+    ),
+}
+EIGHT = "ct6e-standard-8t"  # one machine of v6e with the topology of a slice of two
+MACHINE_TYPES = {EIGHT: ("v6e", "2x4")} | {
+    kind: (family.name, topology) for family in FAMILIES.values() for topology, kind in family.alone.items()
+}
+
+
+@dataclass(frozen=True)
+class Tpu:
+    """TPUs to ask for: one machine, or a slice of several."""
+
+    family: str
+    topology: str
+    machine_type: str
+    hosts: int
+
+    @property
+    def chips(self) -> int:
+        return prod(int(side) for side in self.topology.split("x"))
+
+    @property
+    def image(self) -> str:
+        return FAMILIES[self.family].image
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.machine_type, 0, "")
+
+    def __str__(self) -> str:
+        return f"{self.family}-{self.topology}"
+
+
+def choose(text: str, spot: bool) -> Tpu:
+    """The TPUs that FAMILY-TOPOLOGY names; raises BergError with what there is for any other name."""
+    found = parse(text.lower())
+    if spot and not FAMILIES[found.family].spot:
+        raise BergError(f"{found.family} cannot be had as a Spot machine unless Google let your project in: no --spot")
+    return found
+
+
+def parse(text: str) -> Tpu:
+    if text in MACHINE_TYPES:
+        return Tpu(*MACHINE_TYPES[text], text, 1)
+    name, _, rest = text.partition("-")
+    if name in OLDER:
+        raise BergError(
+            f"--tpu {text}: {name} exists only in the Cloud TPU API, which gets fixes only and has no time limit for "
+            f"its machines; berg leaves it out. It knows: {', '.join(FAMILIES)}"
+        )
+    family = FAMILIES.get(name)
+    if family is None:
+        raise BergError(f"--tpu {text}: there is no such family. Give FAMILY-TOPOLOGY; see: berg tpus")
+    alone = {"1": "1x1", "4": "2x2"}.get(rest, rest) if name == "v6e" else rest
+    if alone in family.alone:
+        return Tpu(name, alone, family.alone[alone], 1)
+    if rest in family.slices or (family.more and is_large_cube(rest)):
+        return Tpu(name, rest, family.host_type, prod(int(side) for side in rest.split("x")) // HOST_CHIPS)
+    if rest.isdigit():
+        raise BergError(f"--tpu {text} is not clear: {readings(family, int(rest))}. See: berg tpus")
+    offered = ", ".join([*family.alone, *family.slices])
+    raise BergError(f"--tpu {text}: {name} has no topology {rest!r}. It has: {offered}{', …' * family.more}")
+
+
+def is_large_cube(topology: str) -> bool:
+    sides = [int(side) for side in topology.split("x")] if re.fullmatch(r"\d{1,3}(x\d{1,3}){2}", topology) else []
+    return bool(sides) and sides == sorted(sides) and all(side and side % 4 == 0 for side in sides)
+
+
+def readings(family: Family, number: int) -> str:
+    """What a name with a bare number may mean, each as one would have to write it."""
+    chips = {"it may count chips": number}
+    if family.more:
+        chips["it may count cores, two of each chip"] = number // 2
+    said = []
+    for what, count in chips.items():
+        fitting = [t for t in (*family.alone, *family.slices) if prod(int(side) for side in t.split("x")) == count]
+        names = [f"--tpu {family.name}-{topology}" for topology in fitting] or ["nothing that there is"]
+        said.append(f"{what} ({', '.join(names)})")
+    if family.name == "v6e" and number == 8:
+        said = [f"one machine with 8 chips (--tpu {EIGHT})", "a slice of two with 4 each (--tpu v6e-2x4)"]
+    return " or ".join(said)
+
+
+def everything() -> list[Tpu]:
+    """All that can be asked for, but for the cubes that have no end."""
+    found = []
+    for family in FAMILIES.values():
+        found += [parse(f"{family.name}-{topology}") for topology in (*family.alone, *family.slices)]
+    return [*found[:2], parse(EIGHT), *found[2:]]

@@ -1,0 +1,192 @@
+"""Slices of TPUs as a place for jobs: several machines that Google makes together, or none.
+
+A job's slice is a zonal managed instance group in BULK mode, named like the job, with a workload policy that says its
+topology. What its machines are lies in an instance template (google/groups.py). Policies and templates are shared by
+jobs of the same kind, cost nothing, and are reap's when no group has them. Nothing repairs a slice: a machine that is
+lost ends the attempt. One machine with TPUs is no slice: gce.py makes it.
+
+Not covered: flex-start and reservations, for which the template's scheduling has room; several slices for one job.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from berg import gce
+from berg.config import Config
+from berg.google import api, groups, instances, tpus
+from berg.inventory import Machine, Thing
+from berg.plan import Plan
+
+PATIENCE = 1500  # seconds; Google may take 12 minutes to say that there is no room
+TELL_INTERVAL = 60  # seconds between two notes on how far it is
+machines = instances.find
+tell = gce.tell
+let_in = gce.let_in
+console = gce.console
+
+
+def warm_up() -> None:
+    """Nothing: its requests need no library of Google's."""
+
+
+def request(plan: Plan) -> dict[str, Any]:
+    """The topology, and what each machine is to be, by zone in the order of the attempts."""
+    bodies = gce.request(plan)
+    for body in bodies.values():
+        for labels in (body["labels"], body["disks"][0]["initializeParams"]["labels"]):
+            labels["berg-place"] = "tpu"
+    return {"topology": tpus.parse(plan.job.tpu).topology, "zones": bodies}
+
+
+def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
+    """The bodies of the four requests that make the slice, for the first zone."""
+    zone, body = next(iter(request["zones"].items()))
+    return requests(config, zone, request["topology"], body, names)
+
+
+def requests(config: Config, zone: str, topology: str, body: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    name = names[0].rpartition("-")[0]
+    owner = hashlib.sha256(config.bucket.encode()).hexdigest()[:8]
+    policy = {
+        "name": f"berg-{topology}-{owner}",
+        "description": groups.description(config),
+        "workloadPolicy": {
+            "type": "HIGH_THROUGHPUT",
+            "acceleratorTopology": topology,
+            "acceleratorTopologyMode": "AUTO_CONNECT",
+        },
+    }
+    where = f"projects/{config.project}/regions/{gce.region_of(zone)}/resourcePolicies/{policy['name']}"
+    template = groups.template(config, body)
+    group = {
+        "name": name,
+        "description": groups.description(config),
+        "baseInstanceName": name[: groups.MOST].rstrip("-"),
+        "targetSize": 0,
+        "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{template['name']}",
+        "targetSizePolicy": {"mode": "BULK"},
+        "resourcePolicies": {"workloadPolicy": f"https://www.googleapis.com/compute/v1/{where}"},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+        "updatePolicy": {"type": "OPPORTUNISTIC"},
+        "allInstancesConfig": groups.all_instances(name),
+    }
+    members = {"instances": [{"name": each} for each in names]}
+    return {"policy": policy, "template": template, "group": group, "members": members}
+
+
+def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
+    """Create the slice in the first zone that has room for it, and wait until all of it runs; returns the zone.
+
+    Raises BergError with every zone that was tried and why it would not do.
+    """
+
+    def make(zone: str, body: dict[str, Any]) -> None:
+        bodies = requests(config, zone, request["topology"], body, names)
+        try:
+            ask(config, zone, bodies)
+            wait(config, zone, names, say)
+        except api.OperationFailed as error:
+            if error.code != "alreadyExists":
+                delete(config, bodies["group"]["name"], [], "")
+            raise
+
+    what = f"a slice of {len(names)} machines"
+    return gce.in_turn(request["zones"], make, what, say, "Try other zones (--zone), another topology, or --spot")
+
+
+def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
+    """Send the four requests; raises OperationFailed with what Google says."""
+    from google.api_core import exceptions
+
+    group = f"/zones/{zone}/instanceGroupManagers"
+    shared = {
+        f"/regions/{gce.region_of(zone)}/resourcePolicies": bodies["policy"],
+        "/global/instanceTemplates": bodies["template"],
+    }
+    try:
+        for path, body in shared.items():
+            try:
+                api.write(config, path, body)
+            except exceptions.Conflict:
+                pass  # of an earlier job of this kind
+        api.write(config, group, bodies["group"])
+        api.write(config, f"{group}/{bodies['group']['name']}/createInstances", bodies["members"])
+    except exceptions.Conflict:
+        name = bodies["group"]["name"]
+        raise api.OperationFailed("alreadyExists", f"a group {name!r} exists in {zone}") from None
+    except exceptions.GoogleAPICallError as error:
+        raise api.OperationFailed(api.reason(error), error.message) from None
+
+
+def wait(config: Config, zone: str, names: list[str], say: Callable[[str], None]) -> None:
+    """Wait until every machine of a slice runs; raises OperationFailed when that will not be."""
+    path = f"/zones/{zone}/instanceGroupManagers/{names[0].rpartition('-')[0]}"
+    began = told = time.monotonic()
+    while True:
+        status = api.call(config, "GET", path, fields="status").get("status", {})
+        running = status.get("currentInstanceStatuses", {}).get("running", 0)
+        if running == len(names):
+            return
+        progress = status.get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
+        for error in progress.get("error", {}).get("errors", []):
+            code, message = error.get("code", ""), error.get("message", "")
+            if code == "INTERNAL_ERROR":  # after minutes of STAGING; what it says is none of the user's business
+                say(f"{zone}: INTERNAL_ERROR, by which Google means for TPUs that there is no room: {message}")
+                code = "insufficientCapacity"
+            raise api.OperationFailed(code, message)
+        if time.monotonic() > began + PATIENCE:
+            there = {each.name for each in machines(config, [names[0].rpartition("-")[0]], zone=zone)}
+            missing = [name for name in names if name not in there] or names
+            message = f"{', '.join(missing)} did not come within {PATIENCE // 60} minutes"
+            raise api.OperationFailed("RESOURCE_NOT_READY", message)
+        if time.monotonic() > told + TELL_INTERVAL:
+            told = time.monotonic()
+            say(f"{running} of {len(names)} machines run after {told - began:.0f} s")
+        time.sleep(min(0.5 + (time.monotonic() - began) / 30, 5))
+
+
+def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
+    """Groups that are slices, in the API's words, with `zone` as its short name."""
+    return [group for group in groups.find(config, name) if "zone" in group]
+
+
+def waiting(config: Config, job: str | None = None) -> set[str]:
+    """Names of the jobs whose slices are being made; one that lost a machine never gets another."""
+    coming = ((group["name"], group.get("status", {}).get("bulkInstanceOperation", {})) for group in find(config, job))
+    return {name for name, operation in coming if operation.get("inProgress")}
+
+
+def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
+    """Delete a job's slice with all of its machines, or machines that have none, and wait until they are gone."""
+    paths = [path_of(group["zone"], job) for group in find(config, job)]
+    paths = paths or [instances.path_of(machine) for machine in machines]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
+
+
+def path_of(zone: str, name: str) -> str:
+    return f"/zones/{zone}/instanceGroupManagers/{name}"
+
+
+def things(config: Config) -> list[Thing]:
+    """Slices, and workload policies that no slice has."""
+    slices = find(config)
+    found = [Thing("group", each["name"], each["zone"], each["creationTimestamp"], "", place="tpu") for each in slices]
+    used = {each.get("resourcePolicies", {}).get("workloadPolicy", "") for each in slices}
+    for page in api.pages(config, "/aggregated/resourcePolicies", filter=f'description="{groups.description(config)}"'):
+        for scope in page.get("items", {}).values():
+            for policy in scope.get("resourcePolicies", []):
+                if policy["selfLink"] not in used:
+                    region, why = api.last_part(policy["region"]), "no group has it"
+                    found.append(Thing("policy", policy["name"], region, policy["creationTimestamp"], why, place="tpu"))
+    return found
+
+
+def remove(config: Config, thing: Thing) -> None:
+    """Delete a slice, with its machines, or a policy; what is gone already is fine."""
+    policy = f"/regions/{thing.where}/resourcePolicies/{thing.name}"
+    path = path_of(thing.where, thing.name) if thing.kind == "group" else policy
+    api.delete(config, path, wait_for_it=True)

@@ -1,0 +1,221 @@
+"""Slices of TPUs of the embedded cloud: refusals word for word, all or none, and JAX, which finds its own way."""
+
+import re
+import sys
+
+import pytest
+from local_machines import Client, until
+from test_local_compute import error
+
+from berg.local import control
+
+ZONE = "us-east5-a"
+POLICIES = "/regions/us-east5/resourcePolicies"
+GROUPS = f"/zones/{ZONE}/instanceGroupManagers"
+TEMPLATES = "/global/instanceTemplates"
+IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+SUM = """
+import socket, jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+jax.distributed.initialize()
+ranks = multihost_utils.process_allgather(jnp.array([jax.process_index()])).ravel().tolist()
+name = multihost_utils.process_allgather(jnp.array([ord(letter) for letter in socket.gethostname()[-1]]))
+total = float(jax.jit(lambda x: x.sum())(multihost_utils.process_allgather(jnp.ones(jax.local_device_count()))))
+print("jax", jax.process_index(), jax.local_device_count(), jax.device_count(), ranks, total,
+      "".join(sorted(map(chr, name.ravel().tolist()))), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def client(cloud, tmp_path_factory):
+    """A cloud of this file's own: its quotas and stockouts are nobody else's."""
+    folder = tmp_path_factory.mktemp("slices") / "local"
+    control.start(folder, options=("--grace", "3", "--image", str(cloud.folder / "image")))
+    yield Client(folder)
+    control.reset(folder)
+
+
+@pytest.fixture(autouse=True)
+def clean(client):
+    client.control("settings", {"refill": 0.2, "grace": 3})
+    yield
+    client.session.delete(f"{client.url}/_berg/faults")
+    for row in client.call("GET", GROUPS).json().get("items", []):
+        client.wait(client.call("DELETE", f"{GROUPS}/{row['name']}"))
+    client.control("stockout", {"on": False})
+    for path in (POLICIES, TEMPLATES):
+        for row in client.call("GET", path).json().get("items", []):
+            client.wait(client.call("DELETE", f"{path}/{row['name']}"))
+
+
+def policy(client, topology: str = "2x4") -> str:
+    """The link of a workload policy."""
+    name, workload = f"p-{topology}", {"type": "HIGH_THROUGHPUT", "acceleratorTopology": topology}
+    client.wait(client.call("POST", POLICIES, {"name": name, "workloadPolicy": workload}))
+    return f"https://www.googleapis.com/compute/v1/projects/berg-local{POLICIES}/{name}"
+
+
+def template(client, script: str = "", machine_type: str = "ct6e-standard-4t", model: str = "STANDARD") -> str:
+    disk = {"sourceImage": IMAGE, "diskSizeGb": 200, "diskType": "hyperdisk-balanced"}
+    scheduling = {"provisioningModel": model, "onHostMaintenance": "TERMINATE", "automaticRestart": False}
+    scheduling |= {"instanceTerminationAction": "DELETE", "maxRunDuration": {"seconds": "600"}}
+    properties = {
+        "machineType": machine_type,
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        "networkInterfaces": [{"nicType": "GVNIC"}],
+        "scheduling": scheduling,
+        "metadata": {"items": [{"key": "startup-script", "value": script}] if script else []},
+    }
+    done = client.wait(client.call("POST", TEMPLATES, {"name": "tpu", "properties": properties}))
+    assert "error" not in done, done
+    return "projects/berg-local/global/instanceTemplates/tpu"
+
+
+def group_body(name: str, link: str, **fields) -> dict:
+    return {
+        "name": name,
+        "baseInstanceName": name,
+        "targetSize": 0,
+        "instanceTemplate": "projects/berg-local/global/instanceTemplates/tpu",
+        "targetSizePolicy": {"mode": "BULK"},
+        "resourcePolicies": {"workloadPolicy": link},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+        "updatePolicy": {"type": "OPPORTUNISTIC"},
+        **fields,
+    }
+
+
+def ask(client, name: str, count: int) -> dict:
+    """Ask for the machines of a group; returns the answer."""
+    names = [{"name": f"{name}-{number}"} for number in range(count)]
+    return client.call("POST", f"{GROUPS}/{name}/createInstances", {"instances": names})
+
+
+def status(client, name: str) -> dict:
+    return client.call("GET", f"{GROUPS}/{name}").json()["status"]
+
+
+def whole(client, name: str) -> dict:
+    def there():
+        found = status(client, name)
+        return found if not found["bulkInstanceOperation"]["inProgress"] else None
+
+    return until(there, f"all machines of {name}")
+
+
+def make(client, name: str = "s", topology: str = "2x4", script: str = "") -> None:
+    template(client, script)
+    client.wait(client.call("POST", GROUPS, group_body(name, policy(client, topology))))
+    sides = topology.split("x")
+    client.wait(ask(client, name, int(sides[0]) * int(sides[1]) // 4))
+
+
+def test_refusals(client):
+    template(client)
+    link = policy(client)
+    refused = error(client.call("POST", GROUPS, group_body("s", link, targetSizePolicy={"mode": "INDIVIDUAL"})))
+    assert refused == (400, "invalid", "MIGs with TPU accelerator topology require BULK mode in target size policy")
+    refused = error(client.call("POST", GROUPS, group_body("s", "p-2x4")))
+    assert refused[0] == 400 and refused[2].endswith("'p-2x4'. The URL is malformed.")
+    refused = error(client.call("POST", GROUPS, group_body("s", link.replace("us-east5", "us-east1"))))
+    assert refused[0] == 400 and "must be in the region" in refused[2]
+    assert error(client.call("POST", GROUPS, group_body("s", link.replace("2x4", "8x8"))))[0] == 404
+    three = policy(client, "2x2x2")
+    refused = error(client.call("POST", GROUPS, group_body("s", three)))
+    assert "ct6e-standard-4t does not support accelerator topology 2x2x2" in refused[2]
+    client.wait(client.call("POST", GROUPS, group_body("s", link)))
+    assert error(client.call("POST", GROUPS, group_body("s", link)))[:2] == (409, "alreadyExists")
+    refused = error(client.call("POST", f"{GROUPS}/s/resizeRequests", {"name": "r", "resizeBy": 2}))
+    assert refused[2] == "Creating resize requests for managed instance group with TPU is not allowed"
+    for answer in (ask(client, "s", 3), client.call("POST", f"{GROUPS}/s/resize", size=1)):
+        assert "Accelerator topology 2x4 takes 2 instances" in error(answer)[2]
+    refused = error(client.call("DELETE", f"{POLICIES}/p-2x4"))
+    assert refused[1] == "resourceInUseByAnotherResource"
+
+
+def single(name: str, **fields) -> dict:
+    disk = {"sourceImage": IMAGE, "diskType": f"zones/{ZONE}/diskTypes/hyperdisk-balanced"}
+    return {
+        "name": name,
+        "machineType": f"zones/{ZONE}/machineTypes/ct6e-standard-1t",
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        "networkInterfaces": [{"nicType": "GVNIC"}],
+        "scheduling": {"onHostMaintenance": "TERMINATE"},
+        **fields,
+    }
+
+
+def test_one_machine_with_tpus_is_checked_like_one_with_gpus(client):
+    insert = f"/zones/{ZONE}/instances"
+    link = policy(client)
+    refused = error(client.call("POST", insert, single("one", resourcePolicies=[link])))
+    kinds = "[VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
+    assert refused == (400, "invalid", f"Resource policy must have one of {kinds}")
+    assert "live migration" in error(client.call("POST", insert, single("one", scheduling={})))[2]
+    assert (
+        "gVNIC" in error(client.call("POST", insert, single("one", networkInterfaces=[{"nicType": "VIRTIO_NET"}])))[2]
+    )
+    client.control("quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 0})
+    done = client.wait(client.call("POST", insert, single("one")))
+    client.control("quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 256})
+    assert "TPUS_PER_TPU_FAMILY" in done["error"]["errors"][0]["message"]
+    info = done["error"]["errors"][0]["errorDetails"][0]["quotaInfo"]
+    assert info["limitName"] == "TPUS-PER-TPU-FAMILY-per-project-region"
+    assert info["dimensions"] == {"region": "us-east5", "tpu_family": "CT6E"}
+    client.control("quotas", {"metric": "GPUS_ALL_REGIONS", "limit": 0})
+    done = client.wait(client.call("POST", insert, single("one")))
+    client.control("quotas", {"metric": "GPUS_ALL_REGIONS", "limit": 64})
+    assert "GPUS_ALL_REGIONS" in done["error"]["errors"][0]["message"]
+    assert "error" not in client.wait(client.call("POST", insert, single("one")))
+    client.delete("one", ZONE)
+
+
+def test_all_or_none_until_there_is_room(client):
+    client.control("stockout", {"zones": [ZONE], "left": 1})
+    make(client)
+    found = until(lambda: status(client, "s")["bulkInstanceOperation"].get("lastProgressCheck"), "a first attempt")
+    assert [each["code"] for each in found["error"]["errors"]] == ["ZONE_RESOURCE_POOL_EXHAUSTED"]
+    assert status(client, "s")["bulkInstanceOperation"]["inProgress"]
+    assert client.get("s-0", ZONE) is client.get("s-1", ZONE) is None
+    client.control("stockout", {"on": False})
+    found = whole(client, "s")
+    assert found["appliedAcceleratorTopologies"] == [{"acceleratorTopology": "2x4", "state": "ACTIVE"}]
+    assert found["currentInstanceStatuses"]["running"] == 2
+
+
+def test_a_machine_that_went_is_not_made_anew(client):
+    make(client)
+    whole(client, "s")
+    client.control("instances/s-1/preempt", {"grace": 0})
+    until(lambda: client.get("s-1", ZONE) is None, "the end of s-1")
+    found = status(client, "s")
+    assert found["appliedAcceleratorTopologies"][0]["state"] == "INCOMPLETE"
+    assert not found["bulkInstanceOperation"]["inProgress"] and client.get("s-0", ZONE)
+
+
+@pytest.mark.parametrize(("topology", "workers"), [("2x4", 2), ("4x4", 4)])
+def test_jax_finds_its_slice_unmodified(client, topology, workers):
+    script = f"#!/bin/sh\ncat >/tmp/sum.py <<'END'\n{SUM}END\n{sys.executable} /tmp/sum.py 2>&1\necho over\n"
+    make(client, topology=topology, script=script)
+    consoles = [until(lambda n=n: over(client, f"s-{n}"), f"the end on s-{n}", 120) for n in range(workers)]
+    said = [re.findall(r"jax (\d+) (\d+) (\d+) (\[.*\]) ([\d.]+) (\d+)", text) for text in consoles]
+    assert all(len(each) == 1 for each in said), consoles
+    ranks = [int(each[0][0]) for each in said]
+    assert sorted(ranks) == list(range(workers)) and ranks != sorted(ranks)
+    everywhere = {each[0][1:] for each in said}
+    names = "".join(map(str, range(workers)))
+    assert everywhere == {("4", str(4 * workers), str(list(range(workers))), f"{4.0 * workers}", names)}
+
+
+def over(client, name: str) -> str:
+    console = client.console(name, ZONE)
+    return console if "startup-script: over" in console else ""
+
+
+def test_gcloud_could_list_it(client):
+    make(client)
+    scopes = client.call("GET", "/aggregated/instanceGroupManagers").json()["items"]
+    assert [row["name"] for row in scopes[f"zones/{ZONE}"]["instanceGroupManagers"]] == ["s"]
+    assert "instanceGroupManagers" not in scopes["regions/us-east5"]
+    scopes = client.call("GET", "/aggregated/resourcePolicies").json()["items"]
+    assert [row["name"] for row in scopes["regions/us-east5"]["resourcePolicies"]] == ["p-2x4"]

@@ -1,0 +1,229 @@
+"""Machines with TPUs: one is a machine like any other, several are a slice that comes and goes as a whole."""
+
+import json
+import os
+import signal
+
+import pytest
+from conftest import wait_for
+
+from berg import reap
+from berg.local.machines import sshd
+
+ZONE = "us-central1-a"
+GROUPS = f"/compute/v1/projects/berg-local/zones/{ZONE}/instanceGroupManagers"
+TOLD = (
+    'echo "worker $BERG_NODE_RANK of $BERG_NUM_NODES on $(hostname): $TPU_WORKER_ID $TPU_WORKER_HOSTNAMES '
+    '$MASTER_ADDR $PET_NODE_RANK" | tee $BERG_RESULTS_DIR/$BERG_NODE_RANK'
+)
+
+
+@pytest.fixture(autouse=True)
+def clean(cloud):
+    yield
+    for row in cloud.call("GET", GROUPS).get("items", []):
+        cloud.session.delete(f"{cloud.url}{GROUPS}/{row['name']}")
+    wait_for(lambda: "items" not in cloud.call("GET", GROUPS), what="the end of all slices")
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+
+
+def machines(cloud, name: str) -> dict[str, dict]:
+    return {key: each for key, each in cloud.instances().items() if each.get("labels", {}).get("berg-job") == name}
+
+
+def running(berg, cloud, name: str, count: int) -> None:
+    def there() -> bool:
+        return len(machines(cloud, name)) == count and berg.state(name)["state"] == "RUNNING"
+
+    wait_for(there, 60, f"{name} on {count} machines")
+
+
+def test_a_slice_runs_the_command_on_every_worker_in_its_own_order(berg, cloud):
+    done = berg("run", "-n", "pod", "--tpu", "v6e-2x4", "--wait", TOLD)
+    assert done.returncode == 0, done.stderr
+    results = berg.objects("berg_results/pod/")
+    lines = [results[f"berg_results/pod/{rank}"].decode().split() for rank in range(2)]
+    assert [line[1] for line in lines] == ["0", "1"] and {line[3] for line in lines} == {"2"}
+    # The numbers are those of the metadata, which are never the order of the names here.
+    assert [line[5] for line in lines] == ["pod-1:", "pod-0:"]
+    assert [line[6] for line in lines] == ["0", "1"] == [line[9] for line in lines]
+    addresses = {line[7] for line in lines}
+    assert len(addresses) == 1 and addresses.pop().split(",")[0] == lines[0][8] == lines[1][8]
+    assert {"pod-0", "pod-1"} <= {name.split("/")[3].partition(".")[0] for name in berg.objects(".berg/logs/pod/")}
+    wait_for(lambda: not machines(cloud, "pod"), what="the end of the machines")
+    wait_for(lambda: "items" not in cloud.call("GET", GROUPS), what="the end of the group")
+
+
+def test_one_machine_with_tpus_is_no_slice(berg, cloud):
+    done = berg("run", "-n", "one", "--tpu", "v6e-1", "--spot", "--wait", "ls /sys/bus/pci/devices")
+    assert done.returncode == 0, done.stderr
+    assert "ct6e-standard-1t" in done.stderr and "0000:00:04.0" in berg.log("one")
+    asked = cloud.call("GET", "/_berg/requests")["requests"]
+    assert not [each for each in asked if "nstanceGroupManagers.insert" in each["method"]]
+    assert json.loads(berg.objects()[".berg/jobs/one_metadata.json"])["place"] == "gce"
+
+
+def test_a_dry_run_shows_the_four_requests(berg):
+    done = berg("run", "--tpu", "v6e-4x4", "--spot", "--max-hours", "4", "--dry-run", "-n", "pod", "true")
+    assert done.returncode == 0, done.stderr
+    assert "4 machines, each ct6e-standard-4t, spot" in done.stderr and "v6e-4x4, 16 chips" in done.stderr
+    bodies = json.loads(done.stdout)
+    workload = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4", "acceleratorTopologyMode": "AUTO_CONNECT"}
+    assert bodies["policy"]["workloadPolicy"] == workload
+    properties = bodies["template"]["properties"]
+    assert properties["machineType"] == "ct6e-standard-4t"
+    scheduling = properties["scheduling"]
+    assert scheduling["provisioningModel"] == "SPOT" and scheduling["maxRunDuration"] == {"seconds": "14400"}
+    assert scheduling["instanceTerminationAction"] == "DELETE" and scheduling["onHostMaintenance"] == "TERMINATE"
+    group = bodies["group"]
+    assert group["targetSizePolicy"] == {"mode": "BULK"} and group["targetSize"] == 0
+    assert group["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
+    assert bodies["members"] == {"instances": [{"name": f"pod-{number}"} for number in range(4)]}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v6e-8", "one machine with 8 chips (--tpu ct6e-standard-8t) or a slice of two with 4 each (--tpu v6e-2x4)"),
+        ("v6e-16", "it may count chips (--tpu v6e-4x4)"),
+        ("v5p-16", "chips (--tpu v5p-2x2x4) or it may count cores, two of each chip (--tpu v5p-2x2x2)"),
+        ("v6e-3x3", "v6e has no topology '3x3'. It has: 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"),
+        ("v5p-8x4x4", "v5p has no topology '8x4x4'"),
+        ("v4-8", "v4 exists only in the Cloud TPU API"),
+        ("h100", "there is no such family. Give FAMILY-TOPOLOGY; see: berg tpus"),
+    ],
+)
+def test_names_that_are_not_clear_are_not_guessed(berg, name, said):
+    done = berg("run", "--tpu", name, "true")
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-g", "1"], "leave out -g"),
+        (["-t", "t4"], "leave out -t"),
+        (["-m", "2"], "leave out -m"),
+        (["--machine-type", "n1-standard-1"], "leave out --machine-type"),
+        (["--wait-for-capacity"], "leave out --wait-for-capacity"),
+        (["--restart-on-failure", "1"], "--restart-on-failure is for one machine"),
+        (["--zone", "us-west1-a"], "It is offered in: europe-west4-a, southamerica-west1-a"),
+        (["--grid", "lr=1,2"], "each job of a sweep runs on one machine"),
+    ],
+)
+def test_what_does_not_go_with_tpus(berg, options, said):
+    done = berg("run", "--tpu", "v6e-2x4", *options, "echo {lr}" if "--grid" in options else "true")
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_tpus_lists_what_there_is(berg):
+    rows = {row["tpu"]: row for row in json.loads(berg("tpus", "--json").stdout)}
+    assert rows["v6e-4x4"]["hosts"] == 4 and rows["v6e-4x4"]["chips"] == 16
+    assert rows["v6e-4x4"]["machine_type"] == "ct6e-standard-4t" and ZONE in rows["v6e-4x4"]["zones"]
+    assert rows["ct6e-standard-8t"]["hosts"] == 1 and rows["tpu7x-2x2x1"]["zones"] == ["us-central1-c"]
+    table = berg("tpus").stdout
+    assert len(table.splitlines()) == len(rows) + 1 and "v5p-4x4x4" in table
+
+
+@pytest.mark.parametrize("code", ["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"])
+def test_no_room_in_one_zone_leads_to_the_next(berg, cloud, code):
+    fault = {"code": code, "message": "An internal error has occurred"}
+    cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault)
+    done = berg("run", "-n", "pod", "--tpu", "v6e-2x4", "--zone", "us-east5-a", "--zone", ZONE, "--wait", "true")
+    assert done.returncode == 0, done.stderr
+    assert "us-east5-a: out of stock" in done.stderr and f"in {ZONE} after" in done.stderr
+    left = cloud.call("GET", "/compute/v1/projects/berg-local/zones/us-east5-a/instanceGroupManagers")
+    assert "items" not in left
+
+
+def test_no_quota_is_said_and_nothing_stays(berg, cloud):
+    metric = {"region": "us-central1", "metric": "PREEMPTIBLE_TPU_V6E"}
+    cloud.call("POST", "/_berg/quotas", {**metric, "limit": 4})
+    done = berg("run", "-n", "pod", "--tpu", "v6e-2x4", "--spot", "true")
+    cloud.call("POST", "/_berg/quotas", {**metric, "limit": 1536})
+    assert done.returncode == 1 and "PREEMPTIBLE_TPU_V6E" in done.stderr and "none was left behind" in done.stderr
+    assert "items" not in cloud.call("GET", GROUPS) and not machines(cloud, "pod")
+    assert not [name for name in berg.objects(".berg/jobs/") if "pod" in name]
+
+
+def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
+    command = "[ -e $BERG_RESULTS_DIR/half ] && exit; touch $BERG_RESULTS_DIR/half; sleep 100"
+    assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", command).returncode == 0
+    running(berg, cloud, "pod", 2)
+    wait_for(lambda: "berg_results/pod/half" in berg.objects("berg_results/pod/"), 40, "the first results")
+    cloud.call("POST", "/_berg/instances/pod-1/preempt", {"grace": 20})
+    wait_for(lambda: berg.state("pod")["state"] == "FAILED", 60, "the end of the attempt")
+    assert "pod-1" in berg.state("pod")["reason"]
+    wait_for(lambda: not machines(cloud, "pod"), what="the end of the machines")
+    done = berg("run", "--resume", "pod", "--wait")
+    assert done.returncode == 0, done.stderr
+    state = berg.state("pod")
+    assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1)
+
+
+def test_kill_ends_a_slice(berg, cloud):
+    assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", "sleep 100").returncode == 0
+    running(berg, cloud, "pod", 2)
+    row = json.loads(berg("list", "--json").stdout)[0]
+    assert (row["name"], row["gpus"], len(row["instances"])) == ("pod", "v6e-2x4", 2)
+    done = berg("kill", "pod")
+    assert done.returncode == 0 and berg.state("pod")["state"] == "KILLED"
+    assert not machines(cloud, "pod") and "items" not in cloud.call("GET", GROUPS)
+
+
+def test_what_a_laptop_left_that_was_killed_while_google_looked_for_room_can_be_killed(berg, cloud):
+    cloud.call("POST", "/_berg/stockout", {"zone": ZONE, "left": 0})
+    cloud.fault("compute.instanceGroupManagers.get", delay=30, times=None)
+    started = berg.start("run", "-n", "pod", "--tpu", "v6e-2x4", "--zone", ZONE, "true")
+    wait_for(lambda: "items" in cloud.call("GET", GROUPS), what="the group")
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait()
+    cloud.call("DELETE", "/_berg/faults")
+    assert json.loads(berg("list", "--json").stdout)[0]["state"] == "SUBMITTED"
+    done = berg("kill", "pod")
+    assert done.returncode == 0, done.stderr
+    assert "items" not in cloud.call("GET", GROUPS)
+
+
+def test_ctrl_c_takes_a_slice_back(berg, cloud):
+    cloud.fault("compute.instanceGroupManagers.get", delay=30)
+    started = berg.start("run", "-n", "pod", "--tpu", "v6e-2x4", "true")
+    wait_for(lambda: machines(cloud, "pod"), what="the machines")
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 130 and "Taking back" in said
+    assert not machines(cloud, "pod") and "items" not in cloud.call("GET", GROUPS)
+
+
+@pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
+def test_ssh_knows_workers_and_all_machines(berg, cloud):
+    assert berg("devbox", "-n", "pod", "--tpu", "v6e-2x4").returncode == 0
+    running(berg, cloud, "pod", 2)
+    done = berg("ssh", "pod", "--all", "--", "echo", "$BERG_NODE_RANK")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["pod-0 | 1", "pod-1 | 0"]
+    there = berg("ssh", "pod", "--worker", "0", "--dry-run")
+    assert "pod-1" in there.stdout, there.stderr
+    missing = berg("ssh", "pod", "--worker", "7", "--dry-run")
+    assert missing.returncode == 1 and "no machine with the number 7. Those that came up: 0, 1" in missing.stderr
+    failed = berg("ssh", "pod", "--all", "--", "exit $((BERG_NODE_RANK + 3))")
+    assert failed.returncode == 4  # of pod-0, the first by name
+    assert berg("ssh", "pod", "--all").returncode == 2
+    assert berg("kill", "pod").returncode == 0
+
+
+def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypatch):
+    monkeypatch.setattr(reap, "SETTLED", -1)
+    assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", "sleep 100").returncode == 0
+    running(berg, cloud, "pod", 2)
+    settings = cloud.settings(berg.bucket_name)
+    assert not reap.find(settings, "tester")
+    berg.bucket.delete(".berg/jobs/pod_state.json", ".berg/jobs/pod_metadata.json")
+    found = reap.find(settings, "tester")
+    assert [(each.kind, each.name, each.where) for each in found] == [("group", "pod", ZONE)]
+    reap.delete(settings, found)
+    assert not machines(cloud, "pod")
+    found = reap.find(settings, "tester")
+    assert sorted(each.kind for each in found) == ["policy", "template"]
+    reap.delete(settings, found)
+    assert not reap.find(settings, "tester")
