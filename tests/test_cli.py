@@ -135,3 +135,15 @@ def test_the_core_story_can_be_read_in_one_sitting():
     assert sum(sizes.values()) <= 900, sizes
     large = {str(path): code_lines(path) for path in PACKAGE.rglob("*.py") if code_lines(path) > 400}
     assert not large, "a file over 400 lines wants to be two"
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colors_are_for_terminals_that_want_them(tmp_path, no_color):
+    ours, theirs = os.openpty()
+    env = {**os.environ, "BERG_HOME": str(tmp_path), "HOME": str(tmp_path), "TERM": "xterm", "NO_COLOR": no_color}
+    command = [sys.executable, "-m", "berg", "doctor"]
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, env=env, timeout=60, check=False)
+    os.close(theirs)
+    seen = os.read(ours, 4096)
+    os.close(ours)
+    assert b"settings" in seen and (b"\x1b[" in seen) == (not no_color), seen

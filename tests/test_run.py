@@ -387,12 +387,15 @@ def test_globs_and_all_ask_first(berg):
 
 def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, tmp_path):
     berg.bucket.write("berg_results/beside/foreign", "not of this job")
-    command = "cd /root/berg_results; mkdir -p beside own; echo b >beside/b; echo a >$BERG_RESULTS_DIR/a"
+    command = (
+        "cd /root/berg_results; mkdir -p beside own; echo b >beside/b; echo a >own/a; ln -s a own/l; ln -s a own/k"
+    )
     ran = berg("run", "-g", "0", "-n", "two", "-r", "own", "--wait", command)
     assert ran.returncode == 0, ran.stderr
     says = "It wrote to other folders, too: berg_results/beside"
     assert says in ran.stderr and says in berg("list").stdout
     assert "Results that are not in berg_results/own: berg_results/beside\n" in berg.log("two")
+    assert "2 links were sent as copies: a bucket has no links. own/k leads to" in berg.log("two")
     assert berg.state("two")["elsewhere"] == "berg_results/beside"
     for folder, arguments in ((tmp_path / "here", [str(tmp_path / "here")]), (berg.home / "berg_results", [])):
         fetched = berg("fetch", "two", *arguments)

@@ -317,6 +317,6 @@ class Interleaved:
 
     def prefix(self, source: str) -> bytes:
         text = f"{source} | "
-        if self.stream.isatty():
+        if self.stream.isatty() and not os.environ.get("NO_COLOR"):
             text = click.style(text, fg=MACHINE_COLORS[list(self.rest).index(source) % len(MACHINE_COLORS)])
         return text.encode()

@@ -100,6 +100,7 @@ class Mirror:
     underway: dict[str, Sending] = field(default_factory=dict)
     ready: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     folders: set[str] = field(default_factory=set)  # that are recorded
+    links: set[str] = field(default_factory=set)  # paths that were sent as copies of what they lead to
     taken: set[str] = field(default_factory=set)  # paths whose object is somebody else's
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
@@ -241,8 +242,10 @@ class Mirror:
                         if target in above:
                             self.refused[path] = "a link to a folder that holds it"
                         else:
+                            self.links.update([path] if real and real not in inside else [])
                             pending.append((path, (*above, target)))
                     elif entry.is_file():
+                        self.links.update([path] if real else [])
                         yield path, entry.stat()
                 except FileNotFoundError:
                     continue
