@@ -11,7 +11,6 @@ berg_results/<results_dir>/...   what it left
 import json
 import re
 import secrets
-import shlex
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
@@ -26,7 +25,6 @@ FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
 HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-FILE = re.compile(r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$")
 
 
 @dataclass
@@ -253,22 +251,3 @@ def check_name(name: str) -> str:
             "for example: berg run -n bs-256"
         )
     return name
-
-
-def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
-    """The folder named after `berg_results/` in a command, such as sweep1/bs_256; None without one."""
-    words = shlex.shlex(cmd, posix=True, punctuation_chars=True)
-    words.whitespace_split, words.commenters, before = True, "", ""
-    try:
-        for word in words:
-            # A word that is a path may have blanks in it; in one that is code the path ends with them.
-            found = re.match(r"[^\s'\"(]*berg_results/([^'\"`;|&<>()=,]+)", word)
-            found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
-            if found:
-                folder, unknown = re.split(r"(?=[$*?\\])|$", found[1].strip("/ "), maxsplit=1)
-                is_file = before.endswith(">") or before in (">&", "tee", "-a") or FILE.search(folder)
-                return (folder.rpartition("/")[0] if unknown or is_file else folder) or None
-            before = word
-    except ValueError:  # a quote that does not end
-        pass
-    return None

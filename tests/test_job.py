@@ -6,7 +6,7 @@ from berg import BergError, checks, job
 
 
 def test_results_dir_is_read_off_the_command():
-    guess = job.sketchy_guess_at_results_dir_from_cmd
+    guess = checks.sketchy_guess_at_results_dir_from_cmd
     assert guess("python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256") == "sweep1/bs_256"
     assert guess("python train.py --logdir '/root/berg_results/a/b/' --x") == "a/b"
     assert guess("python a.py >/root/berg_results/x/log; true") == "x"
