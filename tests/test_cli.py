@@ -97,7 +97,7 @@ def test_names_complete_in_the_shell_without_the_network(tmp_path):
     assert completed("berg ssh ") == ["digits-2", "grid"], "nobody logs in to what is gone"
     assert completed("berg log grid/1") == ["grid/1", "grid/10", "grid/11"]
     assert completed("berg show old/") == ["old/0", "old/1"]
-    assert completed("berg run --resume o") == ["old"]
+    assert completed("berg run --resume o") == ["other", "old"], "a job that is over goes on, too"
     assert completed("berg run -t a100") == ["a100", "a100-80gb"]
     assert completed("berg devbox --zone us-c") == ["us-central1-a", "us-central1-f"]
     assert completed("berg config set zo") == ["zones"]
