@@ -1,7 +1,8 @@
-"""What a job and its state must be like for a machine or a list to do anything with them."""
+"""What a job and its state must be like for a machine or a list to do anything with them; its guessed results dir."""
 
 import json
 import re
+import shlex
 from dataclasses import fields
 from typing import Any, get_args, get_origin
 
@@ -9,6 +10,7 @@ from berg import BergError
 
 # Bytes. Linux takes 128 KiB for one argument or variable.
 MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
+FILE = re.compile(r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$")
 
 
 def check_size(job: Any) -> Any:
@@ -70,3 +72,22 @@ def check_results_dir(results_dir: str) -> str:
     if any(part in ("", ".", "..") for part in parts) or re.search(r"[\x00-\x1f\\*?\[\]#]", results_dir):
         raise BergError(f"{results_dir!r} cannot be a results dir: give a relative path, such as sweep1/bs_256")
     return results_dir
+
+
+def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
+    """The folder named after `berg_results/` in a command, such as sweep1/bs_256; None without one."""
+    words = shlex.shlex(cmd, posix=True, punctuation_chars=True)
+    words.whitespace_split, words.commenters, before = True, "", ""
+    try:
+        for word in words:
+            # A word that is a path may have blanks in it; in one that is code the path ends with them.
+            found = re.match(r"[^\s'\"(]*berg_results/([^'\"`;|&<>()=,]+)", word)
+            found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
+            if found:
+                folder, unknown = re.split(r"(?=[$*?\\])|$", found[1].strip("/ "), maxsplit=1)
+                is_file = before.endswith(">") or before in (">&", "tee", "-a") or FILE.search(folder)
+                return (folder.rpartition("/")[0] if unknown or is_file else folder) or None
+            before = word
+    except ValueError:  # a quote that does not end
+        pass
+    return None

@@ -27,7 +27,7 @@ def main() -> None:
     gc.set_threshold(100_000)  # imports make many objects, none of which is garbage
     sys.modules.setdefault("grpc", None)  # type: ignore[arg-type]  # google-api-core does without, in 0.05 s less
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        sys.exit(cli.main(standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None))
     except click.UsageError as error:
         error.show()
         sys.exit(2)

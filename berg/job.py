@@ -135,6 +135,7 @@ class State:
     uploading_since: str = ""
     left_files: int = 0  # while UPLOADING: what is not in the bucket yet
     left_bytes: int = 0
+    elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
     lost: str = ""  # what an attempt could not bring to the bucket, in words
     machine: str = ""
     zone: str = ""
@@ -250,12 +251,3 @@ def check_name(name: str) -> str:
             "for example: berg run -n bs-256"
         )
     return name
-
-
-def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
-    """The folder named after `berg_results/` in a command, such as sweep1/bs_256; None without one."""
-    found = re.search(r"berg_results/([^\s'\"`;|&<>()=,$\\*?]+)", cmd)
-    if not found:
-        return None
-    folder = re.sub(r"(^|/)[^/]+\.(txt|log|jsonl?|csv|tsv|out|pt|pth|npz|npy|png|yaml)$", "", found.group(1).strip("/"))
-    return folder or None

@@ -154,7 +154,7 @@ def last_words(config: Config, machine: Machine) -> str:
 def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[str], None] = silent) -> list[Entry]:
     """All jobs and machines of a user (None: everybody's), the newest first; with a prefix, only jobs named so.
 
-    Without the bucket the machines alone, which `say` hears.
+    Without the bucket the machines alone, which `say` hears; without any of those, too, that is an error.
     """
     from google.api_core import exceptions
 
@@ -165,6 +165,8 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
         try:
             blobs = list(bucket.list(f".berg/jobs/{prefix}", "name,metadata,updated,generation", "**_state.json"))
         except exceptions.NotFound:
+            if not listed.result():
+                raise
             say(f"bucket {config.bucket!r} does not exist, and with it no job; these are the machines alone")
             blobs = []
         owned: dict[str, list[Machine]] = {}

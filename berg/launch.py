@@ -63,7 +63,7 @@ def prepare(
         raise BergError(f"--install-script {script} is not a file in {root}: give its path from there")
     name = job.check_name(wishes.name or job.new_name(root.name))
     job.check_name(job.machine_names(name, num_machines)[-1])
-    guessed = wishes.results_dir or job.sketchy_guess_at_results_dir_from_cmd(cmd or "")
+    guessed = wishes.results_dir or checks.sketchy_guess_at_results_dir_from_cmd(cmd or "")
     guessed = guessed or "/".join(filter(None, (wishes.results_parent, name)))
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
     _ = config.session  # found or refused before the threads need it

@@ -128,12 +128,10 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
     `say` hears every few seconds what it waits for. Raises BergError for a name that is unknown, a machine that
     is gone or does not come, and one that does not answer.
     """
-    key = public_key(create=True, say=say)
-    assert key is not None
     began, told = time.monotonic(), -float(TELL_INTERVAL)
     silent_since = None
     while True:
-        target, missing = look(config, name, key)
+        target, missing = look(config, name, say)
         if target:
             pin(target)
             if answers(target):
@@ -157,7 +155,7 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
     return target
 
 
-def look(config: Config, name: str, key: str) -> tuple[Target | None, str]:
+def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
     """The machine once it can be logged in to, else what is still missing; raises BergError if it will not come."""
     found = jobs.find(config, name)
     machine, state = found.machine, found.state
@@ -172,6 +170,8 @@ def look(config: Config, name: str, key: str) -> tuple[Target | None, str]:
         raise BergError(f"the machine {machine.name} is {status} ({found.status}{ended})")
     if status != "RUNNING":
         return None, f"the machine {machine.name} is {status}"
+    key = public_key(create=True, say=say)
+    assert key is not None
     target = reach(config, found.name, machine, key)
     if target:
         return target, ""

@@ -102,7 +102,7 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
             raise BergError(f"{where} has a value for {unused[0]!r}, but the command has no {{{unused[0]}}}")
         command = fill(cmd, values)
         given = results_dir and f"{results_dir}/{index:0{width}}"
-        results = given or job.sketchy_guess_at_results_dir_from_cmd(command) or f"{base}/{index:0{width}}"
+        results = given or checks.sketchy_guess_at_results_dir_from_cmd(command) or f"{base}/{index:0{width}}"
         if results in seen:
             raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
         seen[results] = index

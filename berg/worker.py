@@ -245,13 +245,16 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
             lost = "; ".join(filter(None, [lost, *(text for text in missing if text not in reason)]))
     lost = "; ".join(dict.fromkeys(filter(None, [attempt.state.lost, lost])))[:MOST_LOST]
     reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
+    elsewhere = attempt.results.elsewhere(alone=not in_cluster) if attempt.leads else ""
+    if elsewhere:
+        attempt.say(f"Results that are not in berg_results/{attempt.job.results_dir}: {elsewhere}")
     if attempt.leads:
         how = "begins anew on another machine" if again else state
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
     if not saving.send_log(attempt):
         reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
-    until = attempt.results.synced_until
-    about = {"exit_code": code, "synced_until": until, "lost": lost, "left_files": 0, "left_bytes": 0}
+    about = {"exit_code": code, "synced_until": attempt.results.synced_until, "lost": lost}
+    about |= {"elsewhere": elsewhere, "left_files": 0, "left_bytes": 0}
     if again:
         maintained = attempt.outcome == MAINTAINED  # this machine comes back, and that is none of the restarts it has
         reason += "; it comes back, and the job begins anew" if maintained else ELSEWHERE

@@ -97,7 +97,7 @@ def test_names_complete_in_the_shell_without_the_network(tmp_path):
     assert completed("berg ssh ") == ["digits-2", "grid"], "nobody logs in to what is gone"
     assert completed("berg log grid/1") == ["grid/1", "grid/10", "grid/11"]
     assert completed("berg show old/") == ["old/0", "old/1"]
-    assert completed("berg run --resume o") == ["old"]
+    assert completed("berg run --resume o") == ["other", "old"], "a job that is over goes on, too"
     assert completed("berg run -t a100") == ["a100", "a100-80gb"]
     assert completed("berg devbox --zone us-c") == ["us-central1-a", "us-central1-f"]
     assert completed("berg config set zo") == ["zones"]
@@ -135,3 +135,15 @@ def test_the_core_story_can_be_read_in_one_sitting():
     assert sum(sizes.values()) <= 900, sizes
     large = {str(path): code_lines(path) for path in PACKAGE.rglob("*.py") if code_lines(path) > 400}
     assert not large, "a file over 400 lines wants to be two"
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colors_are_for_terminals_that_want_them(tmp_path, no_color):
+    ours, theirs = os.openpty()
+    env = {**os.environ, "BERG_HOME": str(tmp_path), "HOME": str(tmp_path), "TERM": "xterm", "NO_COLOR": no_color}
+    command = [sys.executable, "-m", "berg", "doctor"]
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, env=env, timeout=60, check=False)
+    os.close(theirs)
+    seen = os.read(ours, 4096)
+    os.close(ours)
+    assert b"settings" in seen and (b"\x1b[" in seen) == (not no_color), seen

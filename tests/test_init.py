@@ -97,6 +97,15 @@ def test_a_broken_file_is_set_aside(berg, init):
     assert saved(berg)["project"] == "berg-local"
 
 
+def test_from_the_embedded_cloud_to_google_errors_are_googles(berg):
+    result = berg("init", "-y")
+    assert result.returncode == 1, result.stderr
+    assert "no Google credentials found. Run: gcloud auth application-default login" in result.stderr
+    assert "embedded cloud" not in result.stderr
+    refused = berg("run", "-g", "0", "true", BERG_BUCKET="no-such-bucket")
+    assert "'no-such-bucket' does not exist. Create it, or choose another one: berg init --local" in refused.stderr
+
+
 def test_settings_for_google_are_not_replaced_by_local_ones_unasked(berg):
     berg.write_config(project="my-project", bucket="my-bucket")
     result = berg("init", "--local")

@@ -6,10 +6,20 @@ from berg import BergError, checks, job
 
 
 def test_results_dir_is_read_off_the_command():
-    guess = job.sketchy_guess_at_results_dir_from_cmd
+    guess = checks.sketchy_guess_at_results_dir_from_cmd
     assert guess("python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256") == "sweep1/bs_256"
     assert guess("python train.py --logdir '/root/berg_results/a/b/' --x") == "a/b"
-    assert guess("python a.py > /root/berg_results/x/log; true") == "x/log"
+    assert guess("python a.py >/root/berg_results/x/log; true") == "x"
+    assert guess("python a.py 2>&1 | tee -a /root/berg_results/x/log") == "x"
+    assert guess("python a.py --out=/root/berg_results/x/model.safetensors") == "x"
+    assert guess("python a.py --out '/root/berg_results/my runs/one'") == "my runs/one"
+    assert guess(r"python a.py --out /root/berg_results/my\ runs/one") == "my runs/one"
+    assert guess("bash -c 'python a.py --out /root/berg_results/a b'") == "a"
+    assert guess("python -c \"open('/root/berg_results/x/f.txt', 'w')\"") == "x"
+    assert guess("python a.py dir=/root/berg_results/a/b,lr=3") == "a/b"
+    assert guess("python a.py --out /root/berg_results/a/run_$SEED/x") == "a"
+    assert guess("python a.py --out /root/berg_results/run-$(date +%F)") is None
+    assert guess("OUT=/root/berg_results/v1.5 python a.py; echo don't") == "v1.5"
     assert guess("python a.py > /root/berg_results/lr_0.1/out.log") == "lr_0.1"
     assert guess("python a.py > /root/berg_results/out.log") is None
     assert guess("ls /root/berg_results/") is None

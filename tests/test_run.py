@@ -385,6 +385,33 @@ def test_globs_and_all_ask_first(berg):
     assert berg("kill", "sweep-3").returncode == 0, "a name in full is enough for somebody else's"
 
 
+def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, tmp_path):
+    berg.bucket.write("berg_results/beside/foreign", "not of this job")
+    command = (
+        "cd /root/berg_results; mkdir -p beside own; echo b >beside/b; echo a >own/a; ln -s a own/l; ln -s a own/k"
+    )
+    ran = berg("run", "-g", "0", "-n", "two", "-r", "own", "--wait", command)
+    assert ran.returncode == 0, ran.stderr
+    says = "It wrote to other folders, too: berg_results/beside"
+    assert says in ran.stderr and says in berg("list").stdout
+    assert "Results that are not in berg_results/own: berg_results/beside\n" in berg.log("two")
+    assert "2 links were sent as copies: a bucket has no links. own/k leads to" in berg.log("two")
+    assert berg.state("two")["elsewhere"] == "berg_results/beside"
+    for folder, arguments in ((tmp_path / "here", [str(tmp_path / "here")]), (berg.home / "berg_results", [])):
+        fetched = berg("fetch", "two", *arguments)
+        assert fetched.returncode == 0 and "1 of its files are in other folders" in fetched.stderr, fetched.stderr
+        assert (folder / "beside/b").read_text() == "b\n" and not (folder / "beside/foreign").exists()
+        assert (folder / ("a" if arguments else "own/a")).exists()
+
+
+def test_of_many_files_fetch_names_the_first(berg):
+    for number in range(30):
+        berg.bucket.write(f"berg_results/many/{number:02}", "12345")
+    said = berg("fetch", "many").stderr.splitlines()
+    assert len(said) == 22 and all("berg_results/many/" in line for line in said[:20]), said
+    assert said[20].split()[:4] == ["150", "in", "30", "files,"], said
+
+
 def test_a_job_whose_machine_is_gone_is_lost(berg, cloud, monkeypatch):
     """A crash leaves no word; a minute after the last one, every reader comes to the same conclusion."""
     assert berg("run", "-g", "0", "-n", "crashed", "echo ready; sleep 100").returncode == 0

@@ -412,6 +412,12 @@ def test_a_machine_that_never_comes(bucket, cloud, at_home, monkeypatch):
     assert said[-1:] == ["Waiting for slow: its machine is being created"]
 
 
+def test_an_unknown_name_makes_no_key(cloud, bucket, at_home):
+    with pytest.raises(BergError, match="there is no job or machine 'nobody'"):
+        ssh.find_target(cloud.settings(bucket.name), "nobody", print)
+    assert not (at_home / ".ssh").exists()
+
+
 def test_the_key_is_made_once_as_gcloud_makes_it(at_home):
     said: list[str] = []
     assert ssh.public_key(create=False) is None

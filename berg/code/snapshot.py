@@ -212,7 +212,8 @@ def add_lfs_content(root: Path, env: dict[str, str]) -> None:
 def last_line(error) -> str:
     output = error.stderr if isinstance(error.stderr, str) else (error.stderr or b"").decode(errors="replace")
     lines = [line for line in output.replace("stderr:", "").strip(" \n'").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else str(error)
+    named = [line for line in lines if line.startswith("error: ")][:1]  # which file; the last line only sums up
+    return [*lines[-1:], *named][-1].strip() if lines else str(error)
 
 
 def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n, size: None) -> dict[str, Any]:

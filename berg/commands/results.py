@@ -12,6 +12,7 @@ from berg.commands.terminal import json_option, name_argument, ready, say
 from berg.job import State
 
 LAST_LINES = 20  # of the log of a job that failed
+MOST_NAMED = 20  # files that come; of more only their number and bytes are said
 
 
 def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> State | None:
@@ -113,7 +114,12 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     while True:
         state = jobs.find(settings, job_name).state if job_name else None
         over = state is None or state.final
-        fetched, files, left = fetch(bucket, prefix, target, lambda path, size: say(f"{size:>14,}  {path}"))
+        tell = told()
+        fetched, files, left = fetch(bucket, prefix, target, tell)
+        if job_name:
+            new, others, missing = fetch_beside(bucket, job_name, prefix, folder, tell)
+            fetched, files, left = fetched + new, files + others, left | missing
+        tell("", 0)
         if not keep or over:
             break
         time.sleep(10)
@@ -125,6 +131,34 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
         say(f"{fetched} of {files} files were new or changed")
         click.echo(target)
     tell_missing({name: state} if state else {}, left)
+
+
+def fetch_beside(bucket, name: str, prefix: str, folder: Path | None, tell=lambda path, size: None):
+    """Bring what a job wrote to other folders than its own; FOLDER then stands for berg_results. As fetch() returns."""
+    from berg import job
+    from berg.google import fetch, mirror
+
+    root, _, own = prefix.partition("/")
+    found = mirror.beside(bucket, f"{root}/", own.rstrip("/"), job.folders_prefix(name), name)
+    counts = fetch.fetch(bucket, f"{root}/", folder or Path.home() / root, tell, listed=found)
+    if counts[1]:
+        say(f"{counts[1]} of its files are in other folders of {folder or Path.home() / root}")
+    return counts
+
+
+def told():
+    """A function that says which files came, with their bytes; those after the first ones in one line, with ("", 0)."""
+    sizes: list[int] = []  # several threads tell
+
+    def tell(path: str, size: int) -> None:
+        if path:
+            sizes.append(size)
+        if path and len(sizes) <= MOST_NAMED:
+            say(f"{size:>14,}  {path}")
+        elif not path and len(sizes) > MOST_NAMED:
+            say(f"{sum(sizes):>14,}  in {len(sizes):,} files, the others included")
+
+    return tell
 
 
 def tell_missing(states, left: dict[str, Exception]) -> None:
@@ -156,6 +190,9 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
             results = entry.to_dict()["results_dir"]
             new, files, missing = fetch(bucket, f"berg_results/{results}/", target / results)
             fetched, total, left = fetched + new, total + files, left | missing
+            if entry.state and (entry.state.elsewhere or entry.state.state != "SUCCEEDED"):
+                new, files, missing = fetch_beside(bucket, entry.name, f"berg_results/{results}/", target)
+                fetched, total, left = fetched + new, total + files, left | missing
             if new:
                 say(f"{new:>6} files  {results}")
         sweep.write_results(entries, target, table)

@@ -53,7 +53,17 @@ def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> No
         if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
             # What was answered for the embedded cloud says nothing about Google.
             settings = config.Config(user=settings.user)
-        config.save(setup.walk_through(settings, given, yes, create_bucket))
+        from berg.google.storage import explain
+
+        try:
+            answers = setup.walk_through(settings, given, yes, create_bucket)
+        except (click.ClickException, click.Abort):
+            raise
+        except Exception as error:  # in the words of the cloud that was asked, not of the one that is set up so far
+            if sentence := explain(error, settings):
+                raise BergError(sentence) from error
+            raise
+        config.save(answers)
     say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
 
 

@@ -28,6 +28,7 @@ def plan(plan) -> str:
     defaults = this.wishes.get("defaults")
     several = f"{this.num_machines} machines, each " if this.num_machines > 1 else ""
     where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on] if several else ""
+    is_guess = not this.wishes.get("results_dir") and not this.results_dir.endswith(this.job_name)
     rows = [
         ("Job", this.job_name) if this.cmd else ("Devbox", this.job_name),
         *([("Command", this.cmd + where)] if this.cmd else []),
@@ -50,7 +51,7 @@ def plan(plan) -> str:
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
         *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
         *([("Defaults", f"{', '.join(defaults[1:])} (of {defaults[0]})")] if defaults else []),
-        ("Results", this.gcs_results_dir),
+        ("Results", this.gcs_results_dir + (" (read off the command; another: -r)" if is_guess else "")),
         ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
@@ -114,7 +115,23 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
         color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
         lines.append(click.style(fit(row, widths), fg=color))
         if each.state and each.state.reason:
-            lines += textwrap.wrap(each.state.reason, room - 4, initial_indent="    ", subsequent_indent="    ")
+            lines += textwrap.wrap(
+                each.state.reason,
+                room - 4,
+                break_long_words=False,
+                break_on_hyphens=False,
+                initial_indent="    ",
+                subsequent_indent="    ",
+            )
+        if each.state and each.state.elsewhere:
+            lines += textwrap.wrap(
+                also(each.state),
+                room - 4,
+                break_long_words=False,
+                break_on_hyphens=False,
+                initial_indent="    ",
+                subsequent_indent="    ",
+            )
         if with_machines and len(each.machines) > 1:
             for machine in each.machines:
                 addresses = f"{machine.internal_ip}  {machine.external_ip}"
@@ -239,8 +256,13 @@ def outcome(name: str, state: job.State) -> str:
     """How a job ended, in a line."""
     code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
     reason = f": {state.reason}" if state.reason else ""
+    beside = f"\n{also(state)}" if state.elsewhere else ""
     kept = f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}" if state.job.get("kept") else ""
-    return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True) + kept
+    return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True) + beside + kept
+
+
+def also(state: job.State) -> str:
+    return f"It wrote to other folders, too: {state.elsewhere}"
 
 
 def plural(count: int, word: str) -> str:
@@ -295,6 +317,6 @@ class Interleaved:
 
     def prefix(self, source: str) -> bytes:
         text = f"{source} | "
-        if self.stream.isatty():
+        if self.stream.isatty() and not os.environ.get("NO_COLOR"):
             text = click.style(text, fg=MACHINE_COLORS[list(self.rest).index(source) % len(MACHINE_COLORS)])
         return text.encode()

@@ -100,6 +100,7 @@ class Mirror:
     underway: dict[str, Sending] = field(default_factory=dict)
     ready: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     folders: set[str] = field(default_factory=set)  # that are recorded
+    links: set[str] = field(default_factory=set)  # paths that were sent as copies of what they lead to
     taken: set[str] = field(default_factory=set)  # paths whose object is somebody else's
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
@@ -241,8 +242,10 @@ class Mirror:
                         if target in above:
                             self.refused[path] = "a link to a folder that holds it"
                         else:
+                            self.links.update([path] if real and real not in inside else [])
                             pending.append((path, (*above, target)))
                     elif entry.is_file():
+                        self.links.update([path] if real else [])
                         yield path, entry.stat()
                 except FileNotFoundError:
                     continue
@@ -388,16 +391,20 @@ class Mirror:
 
     def listed(self) -> Iterator[Any]:
         """The job's objects."""
-        own = f"{self.prefix}{self.own}/"
-        yield from self.bucket.list(own, LISTED)
-        for record in self.bucket.list(self.records, "name,metadata") if self.records else ():
-            folder = record.metadata["folder"]
-            for blob in self.bucket.list(f"{self.prefix}{folder}/" if folder else self.prefix, LISTED, delimiter="/"):
-                if self.is_jobs(blob) and not blob.name.startswith(own):
-                    yield blob
+        yield from self.bucket.list(f"{self.prefix}{self.own}/", LISTED)
+        if self.records:
+            job_name = self.writer.rpartition("/")[0]
+            yield from beside(self.bucket, self.prefix, self.own, self.records, job_name, self.folders.add)
 
     def is_jobs(self, blob) -> bool:
-        return (blob.metadata or {}).get(WRITER, "").rpartition("/")[0] == self.writer.rpartition("/")[0]
+        return writer_of(blob) == self.writer.rpartition("/")[0]
+
+    def elsewhere(self, alone: bool) -> str:
+        """In words, the folders beside its own that the job wrote to; other machines' are read off the bucket."""
+        records = () if alone else self.bucket.list(self.records, "name,metadata")
+        folders = sorted(self.folders.union(record.metadata["folder"] for record in records))
+        more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
+        return ", ".join(shorten(f"{self.prefix}{folder}", 80) for folder in folders[:3]) + more
 
     def finish(self, progress: Callable[[str], None], seconds: float = math.inf) -> dict[str, str]:
         """Pass over the folder until every file is in the bucket byte for byte; returns those that are not, with why.
@@ -435,6 +442,23 @@ class Mirror:
         """Pass over the folder every `interval` seconds until `stop`; failures wait for the next pass."""
         while not stop.wait(interval):
             self.sync(stop=stop.is_set)
+
+
+def beside(
+    bucket, prefix: str, own: str, records: str, job_name: str, tell: Callable[[str], None] = lambda folder: None
+) -> Iterator[Any]:
+    """What a job wrote to other folders than its own, in those that it recorded; `tell` hears of each."""
+    for record in bucket.list(records, "name,metadata"):
+        folder = record.metadata["folder"]
+        tell(folder)
+        for blob in bucket.list(f"{prefix}{folder}/" if folder else prefix, LISTED, delimiter="/"):
+            if writer_of(blob) == job_name and not blob.name.startswith(f"{prefix}{own}/"):
+                yield blob
+
+
+def writer_of(blob) -> str:
+    """The job that wrote an object; "" if none says so."""
+    return (blob.metadata or {}).get(WRITER, "").rpartition("/")[0]
 
 
 def at_once(large: bool) -> int:

@@ -295,6 +295,7 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     from google.auth import exceptions as auth
 
     bucket = config.bucket if config else ""
+    cloud, init = ("The embedded cloud", "berg init --local") if config and config.endpoint else ("Google", "berg init")
     renew = "Run: gcloud auth application-default login"
     if config and config.credentials_file:
         restart = "Restart the embedded cloud: berg local stop && berg local start"
@@ -305,21 +306,21 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
         return f"your Google credentials have expired or were revoked. {renew}"
     if isinstance(error, (auth.TransportError, requests.ConnectionError, requests.Timeout)):
         if config and config.endpoint:
-            return f"cannot reach {config.endpoint}. Check the network, or set up an embedded cloud: berg init --local"
+            return f"cannot reach {config.endpoint}. Check the network, or set up an embedded cloud: {init}"
         return "cannot reach Google Cloud. Check the network and try again"
     if isinstance(error, exceptions.RetryError):
         return (config and explain(error.cause, config)) or f"{error.cause or error}; it was retried. Try again later"
     if isinstance(error, exceptions.NotFound) and "bucket" in str(error).lower():
-        return f"bucket {bucket!r} does not exist. Create it, or choose another one: berg init"
+        return f"bucket {bucket!r} does not exist. Create it, or choose another one: {init}"
     if isinstance(error, exceptions.Forbidden):
         if "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors):
             return f"an API is not enabled: {error.message}"
         return (
             f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the role "
-            f"roles/storage.objectAdmin on it ({error.message}). Choose another one: berg init"
+            f"roles/storage.objectAdmin on it ({error.message}). Choose another one: {init}"
         )
     if isinstance(error, exceptions.GoogleAPICallError) and error.code == 507:
         return error.message  # the embedded cloud's full disk, in its own sentence
     if isinstance(error, exceptions.GoogleAPICallError):
-        return f"Google refused: {error.message} (HTTP {error.code})"
+        return f"{cloud} refused: {error.message} (HTTP {error.code})"
     return None

@@ -63,6 +63,11 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
         results.join(max(0.1, min(3, last_moment(attempt) - now)))
     if results.is_alive():
         return {path: attempt.trouble or "it was being sent" for path, _ in left(attempt)}, False
+    if count := len(attempt.results.links):
+        what = "1 link was sent as a copy" if count == 1 else f"{count:,} links were sent as copies"
+        attempt.say(
+            f"{what}: a bucket has no links. {min(attempt.results.links)} leads to what is in the results already"
+        )
     return found, not (found.keys() - attempt.results.refused.keys())
 
 

@@ -1,5 +1,6 @@
 """Snapshots of real repos: sent to the embedded cloud's bucket, restored elsewhere, compared."""
 
+import os
 import random
 import subprocess
 
@@ -292,3 +293,18 @@ def test_a_commit_that_is_not_in_the_packs_is_named(repo, bucket, tmp_path):
     bucket.download(description["packs"][0], tmp_path / "pack")
     with pytest.raises(BergError, match="commit 1111.*cannot be restored"):
         snapshot.restore(wrong, tmp_path / "out", lambda name: (tmp_path / "pack").open("rb"))
+
+
+def test_what_git_cannot_add_is_named(repo):
+    (repo / "inner").mkdir()
+    git(repo / "inner", "init", "-q")
+    with pytest.raises(BergError, match="cannot add the files of .*: error: 'inner/' does not have a commit"):
+        snapshot.take(repo)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads all")
+def test_an_unreadable_file_is_named(repo):
+    (repo / "closed").write_text("x")
+    (repo / "closed").chmod(0)
+    with pytest.raises(BergError, match="closed.*Permission denied"):
+        snapshot.take(repo)

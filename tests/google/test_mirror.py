@@ -181,6 +181,7 @@ def test_links_stay_inside_and_bad_names_are_told(mirror, tmp_path):
     assert "line break" in reasons
     assert "UTF-8" in reasons
     assert mirror.failed == {}
+    assert mirror.links == {"in", "dir"}
 
 
 def test_failures_are_retried_until_all_is_there(mirror, cloud):
