@@ -284,6 +284,7 @@ def main() -> None:
     \b
     berg-worker run digits-1121-0930-x7k
     """
+    api.forbidden_passes_until = time.monotonic() + boot.FORBIDDEN_SECONDS
 
 
 @main.command(name="run")

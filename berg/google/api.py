@@ -27,6 +27,9 @@ BLOCKS_ALL = ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS")
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
 tell: Callable[[str], None] = functools.partial(click.echo, err=True)
+# time.monotonic() until which 403 may pass, in a process of a machine: what was granted a moment ago counts after
+# minutes. On a laptop it is for a person to mend.
+forbidden_passes_until = -math.inf
 
 
 class OperationFailed(BergError):
@@ -59,7 +62,7 @@ def retrying():
     Too many requests in a minute are a 403 at Compute Engine; with the next minute they are allowed again.
     """
     import requests
-    from google.api_core import exceptions, retry
+    from google.api_core import exceptions
 
     broken = (requests.ConnectionError, requests.Timeout, exceptions.TooManyRequests, exceptions.ServerError)
 
@@ -67,7 +70,22 @@ def retrying():
         too_fast = isinstance(error, exceptions.Forbidden) and reason(error) == "rateLimitExceeded"
         return too_fast or isinstance(error, broken)
 
-    return retry.Retry(passes, initial=0.5, maximum=15, timeout=90, on_error=tell_if_slow("Google Cloud"))
+    return patient(passes, 90, "Google Cloud", initial=0.5, maximum=15)
+
+
+def patient(passes: Callable[[BaseException], bool], seconds: float, what: str, **pauses: float):
+    """The retry of one call: for so long what passes, and 403 for as long as that may pass."""
+    from google.api_core import exceptions, retry
+
+    began = time.monotonic()
+
+    def predicate(error: Exception) -> bool:
+        if isinstance(error, exceptions.Forbidden) and time.monotonic() < forbidden_passes_until:
+            return True
+        return passes(error) and time.monotonic() < began + seconds
+
+    longest = max(seconds, forbidden_passes_until - began)
+    return retry.Retry(predicate, timeout=longest, on_error=tell_if_slow(what), **pauses)
 
 
 def tell_if_slow(what: str) -> Callable[[Exception], None]:
@@ -80,7 +98,8 @@ def tell_if_slow(what: str) -> Callable[[Exception], None]:
             began = math.inf
             why = getattr(error, "message", "") or f"no connection ({type(error).__name__})"
             why = re.sub(r"^[A-Z]+ https?://\S+: ", "", why)
-            tell(f"Waiting for {what}, and trying again for up to two minutes: {why}")
+            late = "; rights that were granted just now take minutes" if getattr(error, "code", 0) == 403 else ""
+            tell(f"Waiting for {what}, and trying again for up to {'15' if late else 'two'} minutes: {why}{late}")
 
     return on_error
 

@@ -89,11 +89,13 @@ class Bucket:
 
     @property
     def retry(self):
-        """For one call: 408, 429, 500-504 and broken connections, with jitter, for two minutes; never another 4xx."""
-        from google.api_core.retry import Retry
+        """For one call: 408, 429, 500-504 and broken connections, with jitter, for two minutes; never another 4xx.
+
+        On a machine that is new 403 as well.
+        """
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        return Retry(DEFAULT_RETRY._predicate, timeout=120, on_error=api.tell_if_slow(f"gs://{self.name}"))
+        return api.patient(DEFAULT_RETRY._predicate, 120, f"gs://{self.name}")
 
     def read(self, name: str) -> bytes | None:
         """Content of an object; None if there is no such object."""

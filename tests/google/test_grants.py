@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import time
 import uuid
 
 import pytest
@@ -136,6 +137,28 @@ def test_a_job_right_after_init_waits_for_its_rights(berg, cloud, init):
     assert "403 Forbidden" in berg.log("early") or any(
         each["status"] == 403 for each in cloud.call("GET", "/_berg/requests")["requests"]
     )
+
+
+def test_rights_that_are_late_for_the_worker_cost_nothing(berg, cloud, init):
+    """What counts for one request may not count for the next: boot has read the wheel, then all is forbidden."""
+    began = time.monotonic()
+    assert init("-y").returncode == 0
+    cloud.fault("storage.objects.get", match=".whl?alt=media", delay=1)
+    ran = berg("run", "-g", "0", "-n", "late", "echo ran > $BERG_RESULTS_DIR/out")
+    assert ran.returncode == 0, ran.stderr
+
+    def refused() -> bool:
+        requests = cloud.call("GET", "/_berg/requests")["requests"]
+        return any(each["method"].startswith("storage.") and each["status"] == 403 for each in requests)
+
+    wait_for(lambda: cloud.call("GET", "/_berg/faults")["faults"][0]["hits"])
+    time.sleep(1.05)  # the answer is on its way, and the worker begins to import
+    cloud.call("POST", "/_berg/settings", {"grant_delay": time.monotonic() - began + 10})
+    wait_for(refused)
+    wait_for(lambda: berg.state("late")["state"] in ("SUCCEEDED", "FAILED"), 60)
+    assert berg.state("late")["state"] == "SUCCEEDED", berg.state("late")
+    assert berg.objects("berg_results/late/")["berg_results/late/out"] == b"ran\n"
+    wait_for(lambda: not berg.machines(), what="the end of the machine")
 
 
 def test_all_kinds_of_jobs_end_well_as_that_account_and_it_may_do_no_more(berg, cloud, init):
