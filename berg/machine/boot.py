@@ -194,7 +194,10 @@ class Machine:
                 raise  # else another machine of the group asked for it already
 
     def insist_on_deletion(self):
-        """Delete this machine whatever it takes. One that may not is turned off: then it costs its disk alone."""
+        """Delete this machine whatever it takes. One that may not is turned off: then it costs its disk alone.
+
+        The power goes when this process has ended, as all of its unit must.
+        """
         pause = 1.0
         while True:
             try:
@@ -203,7 +206,8 @@ class Machine:
                 self.say(f"The machine could not be deleted: {error}")
                 if error.code == 403:  # and was for a quarter of an hour
                     self.say("It is turned off instead. Delete it: berg reap")
-                    subprocess.run(["poweroff"], check=False)
+                    if shutil.which("poweroff") and not subprocess.run(["poweroff"]).returncode:
+                        sys.exit()
             except Exception as error:
                 self.say(f"The machine could not be deleted: {error}")
             time.sleep(pause)

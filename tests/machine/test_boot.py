@@ -137,3 +137,20 @@ def test_rights_that_come_late_are_waited_for(berg):
     run(berg, "early", "echo ran")
     wait_for(lambda: berg.state("early")["state"] == "SUCCEEDED", 60)
     wait_for(lambda: "early" not in berg.machines(), 60)
+
+
+def test_a_machine_that_may_not_be_deleted_turns_itself_off(berg):
+    """Off it costs its disk alone, and `berg reap` finds it."""
+    berg.cloud.fault("compute.instances.delete", match="/instances/stuck", status=403, times=None)
+    # The worker that saves what is left gives up after seconds what else it would for a quarter of an hour.
+    impatient = "sed -i 's/^FORBIDDEN_SECONDS = 900/FORBIDDEN_SECONDS = 3/' /root/berg/app/berg/machine/boot.py"
+    run(berg, "stuck", f"echo kept > $BERG_RESULTS_DIR/out; {impatient}; kill -9 $PPID; sleep 60")
+    wait_for(lambda: berg.machines()["stuck"]["status"] == "TERMINATED", 60)
+    assert berg.state("stuck")["state"] == "FAILED" and "killed by signal 9" in berg.state("stuck")["reason"]
+    assert berg.objects("berg_results/stuck/")["berg_results/stuck/out"] == b"kept\n"
+    path = f"/compute/v1/projects/berg-local/zones/{zone_of(berg, 'stuck')}/instances/stuck/serialPort"
+    assert "It is turned off instead. Delete it: berg reap" in berg.cloud.call("GET", path)["contents"]
+    berg.cloud.call("DELETE", "/_berg/faults")
+    reaped = berg("reap", "-y")
+    assert reaped.returncode == 0 and "stuck" in reaped.stdout + reaped.stderr, reaped.stderr
+    wait_for(lambda: not berg.machines())
