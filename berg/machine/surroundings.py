@@ -13,6 +13,8 @@ from berg.machine.attempt import Attempt, Stopped
 from berg.machine.process import RESULTS
 
 BIN = boot.BERG / "bin"
+# Variables of the worker, and of the unit that it runs in, which are none of a command's.
+OURS = ("BERG_", "DISABLE_GCS_", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID")
 PYTHONS = (boot.ROOT / "anaconda3/bin", Path("/opt/conda/bin"))
 PANES = f"""#!/bin/sh
 # tmux with a shell, the log, and the monitors that this machine has.
@@ -62,7 +64,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
     """The environment of the command: the machine's, the job's own, and berg's variables."""
     this, machine = attempt.job, attempt.machine
     return {
-        **{key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "DISABLE_GCS_"))},
+        **{key: value for key, value in os.environ.items() if not key.startswith(OURS)},
         "HOME": str(boot.ROOT),
         "LANG": os.environ.get("LANG", "C.UTF-8"),
         "PATH": python_path(),

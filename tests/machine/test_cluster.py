@@ -250,6 +250,7 @@ def test_a_silent_machine_is_given_up(berg, cloud, silent):
     begun(berg, name, times=3)
     wait_for(lambda: len(names(berg, name)) == 3, 30, "the results")
     cloud.call("POST", f"/_berg/instances/{name}-{silent}/cut")
+    cloud.call("POST", "/_berg/settings", {"grace": 10})  # else it has two minutes to go
     wait_for(lambda: berg.state(name)["finished_at"], 90, f"the end of {name}")
     wait_for(lambda: not berg.machines(), 60, "the end of the machines, of which one does not listen")
     check_ended(berg, name, "FAILED", f"machine {name}-{silent} was silent for 15 s and was given up")
