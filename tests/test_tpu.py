@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import wait_for
@@ -227,3 +230,31 @@ def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypa
     assert sorted(each.kind for each in found) == ["policy", "template"]
     reap.delete(settings, found)
     assert not reap.find(settings, "tester")
+
+
+def test_the_example_learns_on_a_slice_and_goes_on_after_a_lost_machine(berg, cloud):
+    shutil.copy(Path(__file__).parent.parent / "examples/tpu_jax/train.py", berg.repo)
+    command = (
+        f"n=3; [ -e $BERG_RESULTS_DIR/checkpoint.npz ] && n=6; {sys.executable} train.py --epochs=$n --batch-size=64 "
+        "&& { [ $n = 6 ] || sleep 100; }"
+    )
+    assert berg("run", "-n", "digits", "--tpu", "v6e-2x4", command).returncode == 0
+
+    def metrics() -> list[dict]:
+        found = berg.objects("berg_results/digits/").get("berg_results/digits/metrics.jsonl", b"")
+        return [json.loads(line) for line in found.splitlines()]
+
+    wait_for(lambda: len(metrics()) == 3, 100, "three epochs")
+    assert "berg_results/digits/checkpoint.npz" in berg.objects("berg_results/digits/")
+    cloud.call("POST", "/_berg/instances/digits-0/preempt", {"grace": 20})
+    wait_for(lambda: berg.state("digits")["state"] == "FAILED", 60, "the end of the attempt")
+    wait_for(lambda: not machines(cloud, "digits"), what="the end of the machines")
+    done = berg("run", "--resume", "digits", "--wait")
+    assert done.returncode == 0, done.stderr + berg.log("digits")
+    rows = metrics()
+    assert [(row["epoch"], row["chips"], row["workers"]) for row in rows] == [(n, 8, 2) for n in range(1, 7)]
+    assert rows[-1]["train_loss"] < 0.5 * rows[0]["train_loss"] and rows[-1]["test_accuracy"] > 0.8
+    log = berg.log("digits")
+    assert log.count("going on after epoch 3") == 1
+    for rank, name in enumerate(("digits-1", "digits-0")):
+        assert log.count(f"worker {rank} of 2 on {name}: 4 of 8 cpu devices") == 2

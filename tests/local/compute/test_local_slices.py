@@ -209,7 +209,7 @@ def test_jax_finds_its_slice_unmodified(client, topology, workers):
 
 def over(client, name: str) -> str:
     console = client.console(name, ZONE)
-    return console if "startup-script: over" in console else ""
+    return console if re.search(r"\bover\r?$", console, re.M) else ""
 
 
 def test_gcloud_could_list_it(client):
