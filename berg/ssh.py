@@ -138,7 +138,7 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
                 break
             silent_since = silent_since or time.monotonic()
             missing = f"nothing answers at {target.host} port {target.port}"
-            if time.monotonic() > silent_since + min(NO_ANSWER, patience):
+            if time.monotonic() > min(silent_since + NO_ANSWER, began + patience):
                 raise BergError(
                     f"{target.machine} runs, but {missing}. If a firewall is in the way: gcloud compute "
                     f"firewall-rules create berg-ssh --allow=tcp:{target.port} --network={config.network}"
