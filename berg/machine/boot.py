@@ -264,10 +264,10 @@ def give_up(machine, reason):
         name = f".berg/jobs/{machine.job}_state.json"
         content, generation = machine.read(name)
         state = json.loads(content)
-        elsewhere = state.get("machine") == machine.name and state.get("zone") not in ("", machine.zone)
-        if elsewhere and state["state"] != "SUBMITTED":
-            pass  # a machine of this name in another zone has the job
-        elif state["state"] not in ("SUCCEEDED", "FAILED", "KILLED", "LOST"):
+        # A machine of this name in another zone may have the job.
+        is_elsewhere = state.get("machine") == machine.name and state.get("zone") not in ("", machine.zone)
+        ours = state["state"] == "SUBMITTED" or not is_elsewhere
+        if ours and state["state"] not in ("SUCCEEDED", "FAILED", "KILLED", "LOST"):
             log = f".berg/logs/{machine.job}/{machine.log.name}"
             upload = machine.object_url(log, upload=True) + "?uploadType=media&name=" + quote(log, safe="")
             machine.call(upload, "POST", machine.log.read_bytes(), "text/plain")
