@@ -307,11 +307,13 @@ def test_state_is_damaged_from_the_beginning(trial):
     laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
     wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
     trial.berg.bucket.write(f".berg/jobs/{trial.name}_state.json", "null", metadata={"state": "null"})
-    laptop.communicate()
+    said = laptop.communicate()
+    assert laptop.returncode == 0, said
     trial.record("lost", 0)
     wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
     trial.record("leaked", 0)
-    assert "was overwritten" in trial.state()["reason"]
+    state = trial.state()
+    assert "was overwritten" in state.get("reason", ""), (state, said, trial.log())
 
 
 ODD_JOBS = {"no machines": {"num_machines": 0}, "a NUL": {"env": {"A": "x\0"}}, "no command": {"cmd": ""}}
