@@ -296,6 +296,14 @@ def save(machine, python, died):
     return False
 
 
+def goes_down():
+    try:
+        state = subprocess.run(["systemctl", "is-system-running"], stdout=subprocess.PIPE).stdout
+    except OSError:
+        return False
+    return state.strip() == b"stopping"
+
+
 def hand_over():
     """Let systemd run this file as a unit of its own; whether it does."""
     script, unit = BERG / "boot.py", SYSTEMD / "berg.service"
@@ -312,6 +320,9 @@ def hand_over():
         subprocess.run(["systemctl", "daemon-reload"], check=True)
         subprocess.run(["systemctl", "start", "--no-block", "berg"], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
+        if goes_down():
+            console("The machine goes down: there is no time to begin")
+            return True
         console(f"systemd does not take berg's unit ({error}); going on without it")
         return False
     console("Going on as a unit of systemd's: systemctl status berg")

@@ -3,7 +3,9 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import local_machines
 import pytest
 from conftest import wait_for
 
@@ -61,6 +63,22 @@ def test_a_second_start_leaves_a_running_job_alone(berg):
     log = berg.log("twice")
     assert log.count("Berg works on this machine already: nothing to do") == 2 and log.count("again: 0") == 2
     assert "unit: 0" in log and log.count("Starting on twice") == 1 and berg.state("twice")["attempt"] == 1
+
+
+def test_a_machine_that_goes_down_begins_nothing(berg):
+    client = local_machines.Client(berg.cloud.folder)
+    source = Path(boot.__file__).read_text()
+    client.insert(
+        "late",
+        f"#!/bin/bash\ncat >/root/boot.py <<'END'\n{source}\nEND\necho there\n"
+        "until [ -e /run/systemd/stopping ]; do sleep 0.01; done\npython3 /root/boot.py >/proc/1/fd/1 2>&1\n",
+        image=local_machines.LEARNING,
+    )
+    client.console_with("late", ": there")
+    client.wait(client.call("POST", f"/zones/{local_machines.ZONE}/instances/late/stop"))
+    console = client.console_with("late", "there is no time to begin")
+    assert client.status("late") == "TERMINATED" and "Starting on" not in console
+    client.delete("late")
 
 
 def test_the_boot_is_complete_while_the_job_runs(berg):

@@ -244,6 +244,21 @@ def test_a_unit_is_told_at_once_and_has_its_time(boot, sandbox):
     assert told["term"] - began < 1 and told["done"] - told["term"] > 3.9 and "pipe" not in told
 
 
+def test_nothing_begins_on_a_machine_that_goes_down(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    script = (
+        f"#!/bin/bash\ncat >/run/systemd/system/x.service <<'END'\n{UNIT}END\nsystemctl is-system-running\n"
+        "until [ -e /run/systemd/stopping ]; do sleep 0.01; done\n"
+        "{ systemctl start x || systemctl is-system-running || echo nothing; } >/proc/1/fd/1 2>&1\n"
+    )
+    machine = boot(script)
+    console_with(machine, "startup-script: running")
+    assert shut_down(machine, sandbox, 20) < 5
+    console = console_with(machine, "nothing")
+    assert "Transaction for x.service/start is destructive" in console and "\nstopping\n" in console
+
+
 def test_a_unit_of_words_that_do_nothing_is_refused(boot, sandbox):
     if sandbox.files == machines.PLAIN:
         pytest.skip("plain machines have no systemd")
