@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from berg import BergError, config
+from berg import BergError, columns, config, wrapped
 from berg.commands.terminal import json_option, remember_zones, say, yes_option
 
 
@@ -100,9 +100,10 @@ def doctor(as_json: bool) -> None:
     else:
         colours = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.FAILED: "red"}
         for each in findings:
-            click.echo(f"{click.style(f'{each.status:<8}', colours[each.status])} {each.check:<17} {each.found}")
+            line = wrapped(f"{each.status:<8} {each.check:<17} {each.found}", sys.stdout, 27)
+            click.echo(click.style(line[:8], colours[each.status]) + line[8:])
             if each.mend:
-                click.echo(f"{'':<26} {each.mend}")
+                click.echo(wrapped(f"{'':<26} {each.mend}", sys.stdout))
     sys.exit(any(each.status == doctor.FAILED for each in findings))
 
 
@@ -193,7 +194,10 @@ def show(as_json: bool) -> None:
         return
     width = max(map(len, values))
     for key, value in values.items():
-        click.echo(f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}")
+        line = f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}"
+        if 0 < columns(sys.stdout) < len(line):
+            line = f"{key:<{width}}  {json.dumps(value)}\n    # {config.HELP[key]}"
+        click.echo(wrapped(line, sys.stdout))
 
 
 def complete_keys(ctx, param, incomplete: str) -> list[str]:
@@ -305,7 +309,8 @@ def status(as_json: bool) -> None:
     else:
         for key, value in values.items():
             lines = value if isinstance(value, list) else [value]
-            click.echo("\n".join(f"{key if n == 0 else '':<12} {line}" for n, line in enumerate(lines)))
+            for n, line in enumerate(lines):
+                click.echo(wrapped(f"{key if n == 0 else '':<12} {line}", sys.stdout, 13))
 
 
 @local.command()
@@ -358,7 +363,8 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     else:
         for each in leftovers:
             age = tables.age(each.what.created_at)
-            click.echo(f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}")
+            line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
+            click.echo(wrapped(line, sys.stdout, 10))
         if not yes:
             click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
         reap.delete(settings, leftovers)

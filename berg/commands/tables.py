@@ -1,9 +1,7 @@
 """What berg shows, as text: the plan of a job, the list of jobs, how one ended."""
 
 import os
-import shutil
 import sys
-import textwrap
 import time
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +9,8 @@ from datetime import datetime
 
 import click
 
-from berg import job
+from berg import columns, job, wrapped
+from berg.commands.terminal import labelled, table
 from berg.google import tpus as tpu_types
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
@@ -55,7 +54,7 @@ def plan(plan) -> str:
         ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
-    return "\n".join(f"{click.style(f'{key:<9}', bold=True)} {value}" for key, value in rows) + "\n"
+    return labelled(rows, sys.stderr) + "\n"
 
 
 def data_set(wish) -> str:
@@ -63,28 +62,24 @@ def data_set(wish) -> str:
 
 
 def gpus(found, region: str, everywhere: bool) -> str:
-    """GPU types as a table; zones below each other where they are many."""
+    """GPU types as a table."""
     rows = [["TYPE", "PER MACHINE", "QUOTA LEFT", "SPOT", f"ZONES{'' if everywhere else f' OF {region}'}"]]
     for each in found:
         zones = [zone for zone in each.zones if everywhere or zone.startswith(f"{region}-")]
         left = ["unknown" if count is None else f"{count:g}" for count in (each.quota_left, each.spot_quota_left)]
-        where = textwrap.wrap(", ".join(zones), 60, break_on_hyphens=False) or [elsewhere(each)]
-        rows.append([each.type, ", ".join(map(str, each.per_machine)), *left, where[0]])
-        rows += [["", "", "", "", line] for line in where[1:]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [fit(row, widths) for row in rows]
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+        rows.append([each.type, ", ".join(map(str, each.per_machine)), *left, ", ".join(zones) or elsewhere(each)])
+    return table(rows, sys.stdout)
 
 
 def tpus(found) -> str:
     """What there is of TPUs, as a table."""
-    rows = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]]
+    rows, before = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]], None
     for each in found:
         about = [each["tpu"], str(each["hosts"]), str(each["chips"]), each["machine_type"]]
-        rows.append([*about, ", ".join(each["zones"]) or "none"])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [fit(row, widths) for row in rows]
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+        same = columns(sys.stdout) and each["zones"] == before
+        rows.append([*about, "as above" if same else ", ".join(each["zones"]) or "none"])
+        before = each["zones"]
+    return table(rows, sys.stdout)
 
 
 def elsewhere(gpu) -> str:
@@ -107,31 +102,20 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
         for row, each in zip(rows, entries, strict=True):
             row.insert(1, each.user)
     widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
-    room = max(shutil.get_terminal_size((120, 24)).columns, 60)
+    room = max(columns(sys.stdout) or 10_000, 60)
     results = header.index("RESULTS")
-    widths[results] = max(8, min(widths[results], widths[results] + room - sum(widths) - 2 * len(widths)))
-    lines = [click.style(fit(header, widths), bold=True)]
+    widths[results] = max(8, min(widths[results], widths[results] + room + 2 - sum(widths) - 2 * len(widths)))
+    apart = sum(widths) + 2 * len(widths) > room + 2  # names are for typing: they are never cut
+
+    def line(row: list[str]) -> str:
+        return f"{row[0]}\n  {fit(row[1:], widths[1:])}" if apart else fit(row, widths)
+
+    lines = [click.style(line(header), bold=True)]
     for row, each in zip(rows, entries, strict=True):
         color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
-        lines.append(click.style(fit(row, widths), fg=color))
-        if each.state and each.state.reason:
-            lines += textwrap.wrap(
-                each.state.reason,
-                room - 4,
-                break_long_words=False,
-                break_on_hyphens=False,
-                initial_indent="    ",
-                subsequent_indent="    ",
-            )
-        if each.state and each.state.elsewhere:
-            lines += textwrap.wrap(
-                also(each.state),
-                room - 4,
-                break_long_words=False,
-                break_on_hyphens=False,
-                initial_indent="    ",
-                subsequent_indent="    ",
-            )
+        lines.append(click.style(line(row), fg=color))
+        for text in filter(None, (each.state and each.state.reason, each.state and also(each.state))):
+            lines.append(wrapped(f"    {text}", sys.stdout))
         if with_machines and len(each.machines) > 1:
             for machine in each.machines:
                 addresses = f"{machine.internal_ip}  {machine.external_ip}"
@@ -179,6 +163,8 @@ def sweep(jobs) -> str:
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
     shown = rows if len(rows) <= 2 * SHOWN + 1 else [*rows[: SHOWN + 1], *rows[-SHOWN:]]
     widths = [min(40, max(len(row[column]) for row in shown)) for column in range(len(rows[0]))]
+    while sum(widths) + 2 * len(widths) - 2 > (columns(sys.stderr) or 10_000) and max(widths) > 8:
+        widths[widths.index(max(widths))] -= 1
     lines = [fit(row, widths) for row in shown]
     if len(shown) < len(rows):
         lines.insert(SHOWN + 1, f"… {len(rows) - len(shown)} more …")
@@ -254,15 +240,20 @@ def left(name: str, see: str) -> str:
 
 def outcome(name: str, state: job.State) -> str:
     """How a job ended, in a line."""
-    code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
-    reason = f": {state.reason}" if state.reason else ""
     beside = f"\n{also(state)}" if state.elsewhere else ""
     kept = f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}" if state.job.get("kept") else ""
-    return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True) + beside + kept
+    return click.style(f"{name} {state.state}{why(state)}", fg=COLORS.get(state.state), bold=True) + beside + kept
+
+
+def why(state: job.State) -> str:
+    """The exit code of a job that is over, and the reason that it ended so."""
+    is_said = f"exit code {state.exit_code}" in state.reason
+    code = "" if state.exit_code is None or is_said else f" with exit code {state.exit_code}"
+    return code + (f": {state.reason}" if state.reason else "")
 
 
 def also(state: job.State) -> str:
-    return f"It wrote to other folders, too: {state.elsewhere}"
+    return f"It wrote to other folders, too: {state.elsewhere}" if state.elsewhere else ""
 
 
 def plural(count: int, word: str) -> str:

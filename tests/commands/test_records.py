@@ -31,7 +31,14 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     shown = berg("show", "@")
     assert shown.returncode == 0, shown.stderr
     text = shown.stdout
-    for part in ("first", "FAILED with exit code 7", "exit 7", "M train.py", "3,000  m.bin", "1 uncommitted change"):
+    for part in (
+        "first",
+        "FAILED: the command failed with exit code 7",
+        "exit 7",
+        "M train.py",
+        "3,000  m.bin",
+        "1 uncommitted change",
+    ):
         assert part in text, text
     assert "  30\n" in text and "  20\n" not in text, "the last lines of the log, and no more"
     assert "berg log first" in text and "berg rm first" in text and "berg kill" not in text

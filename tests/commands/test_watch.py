@@ -59,7 +59,7 @@ def test_wait_shows_each_state_and_the_end_of_the_log_of_what_failed(berg):
         assert line in ran.stderr
     assert "(all of it: berg log fails):" in ran.stderr
     assert "\n100\n" in ran.stderr and "\n95\n" in ran.stderr and "\n70\n" not in ran.stderr
-    assert ran.stderr.endswith("fails FAILED with exit code 3: the command failed with exit code 3\n")
+    assert ran.stderr.endswith("fails FAILED: the command failed with exit code 3\n")
     assert ran.stdout == "fails\n"
 
 
