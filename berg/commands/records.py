@@ -162,6 +162,9 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
             f"{each.name}{count}: {tables.plural(len(each.results), 'file')} of results, {tables.size(left)}; "
             f"log and state, {tables.size(rest)}"
         )
+        if each.beside:
+            folders = dict.fromkeys(blob.name.rpartition("/")[0] for blob in each.beside)
+            say(f"  of these {len(each.beside):,} in {', '.join(tables.shorten([*folders]))}")
         for folder, owner in each.shared.items():
             say(f"  berg_results/{folder} stays: {owner} has its results there, too")
     if not yes:

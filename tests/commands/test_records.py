@@ -112,6 +112,16 @@ def test_results_of_other_jobs_stay(berg):
     assert berg.objects(".berg/folders/") == {}
 
 
+def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
+    over(berg, "theirs", "theirs")
+    command = "cd /root/berg_results; mkdir -p mine aside theirs; for d in mine aside theirs; do echo 1 > $d/new; done"
+    run(berg, "wide", command, "-r", "mine")
+    said = berg("rm", "wide", "-y")
+    assert said.returncode == 0 and "  of these 1 in berg_results/aside\n" in said.stderr, said.stderr
+    left = set(berg.objects("berg_results/"))
+    assert left == {"berg_results/theirs/new", "berg_results/theirs/theirs.txt"}, "that goes with theirs"
+
+
 def test_rm_takes_sweeps_whole_and_patterns(berg):
     for index in range(3):
         over(berg, f"grid-{index}", f"grid/{index}", sweep="grid")
