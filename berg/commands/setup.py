@@ -111,10 +111,10 @@ def doctor(as_json: bool) -> None:
 @click.option("-a", "--all", "everywhere", is_flag=True, help="Zones of all regions, not only of mine.")
 @json_option
 def gpus(everywhere: bool, as_json: bool) -> None:
-    """Show GPU types, zones that have them, and quota left.
+    """Show GPU types, zones that have them, quota left, prices.
 
-    The quotas are those of the configured region; where Google shows none, they are unknown. A quota is a right, not a
-    promise: a zone may be out of stock all the same.
+    Quotas and prices are those of the configured region, on demand and of Spot machines; `?` stands for what Google
+    does not show. A quota is a right, not a promise: a zone may be out of stock all the same.
 
     \b
     berg gpus
@@ -123,21 +123,22 @@ def gpus(everywhere: bool, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.google import offers
+    from berg.google import offers, prices
 
-    found = offers.gpus(settings)
+    listed, why = prices.look_up(settings, settings.region)
+    found = offers.gpus(settings, listed)
     remember_zones(sorted({zone for each in found for zone in each.zones}))
     if as_json:
         click.echo(json.dumps([vars(each) for each in found], indent=2))
         return
     click.echo(tables.gpus(found, settings.region, everywhere))
-    say("\nPrices are unknown to berg: https://cloud.google.com/compute/gpus-pricing")
+    say(f"\n{tables.about_prices(listed, why)}" + " The smallest machine with such GPUs." * bool(listed))
 
 
 @click.command()
 @json_option
 def tpus(as_json: bool) -> None:
-    """Show TPU families, their topologies, and zones that have them.
+    """Show TPU families, their topologies, zones, prices.
 
     One host is a machine like any other; several are a slice. v5p and tpu7x have larger slices than are shown: sides
     that are multiples of 4, the smallest first. Quotas for TPUs are not shown by Google's API for regions.
@@ -148,13 +149,15 @@ def tpus(as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.google import offers
+    from berg.google import offers, prices
 
-    found = offers.tpus(settings)
+    listed, why = prices.look_up(settings, settings.region)
+    found = offers.tpus(settings, listed)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(tables.tpus(found))
+    say(f"\n{tables.about_prices(listed, why)}{tables.per_chip(found) if listed else ''}")
 
 
 @click.group(name="config")

@@ -11,6 +11,7 @@ import click
 
 from berg import columns, job, wrapped
 from berg.commands.terminal import labelled, table
+from berg.google import prices
 from berg.google import tpus as tpu_types
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
@@ -44,6 +45,7 @@ def plan(plan) -> str:
             if plan.far_zones
             else []
         ),
+        ("Price", price(plan)),
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
@@ -63,12 +65,48 @@ def data_set(wish) -> str:
 
 def gpus(found, region: str, everywhere: bool) -> str:
     """GPU types as a table."""
-    rows = [["TYPE", "PER MACHINE", "QUOTA LEFT", "SPOT", f"ZONES{'' if everywhere else f' OF {region}'}"]]
+    rows = [["TYPE", "PER MACHINE", "QUOTA, SPOT", "$/H, SPOT", f"ZONES{'' if everywhere else f' OF {region}-'}"]]
     for each in found:
         zones = [zone for zone in each.zones if everywhere or zone.startswith(f"{region}-")]
-        left = ["unknown" if count is None else f"{count:g}" for count in (each.quota_left, each.spot_quota_left)]
-        rows.append([each.type, ", ".join(map(str, each.per_machine)), *left, ", ".join(zones) or elsewhere(each)])
+        zones = zones if everywhere else [zone.removeprefix(f"{region}-") for zone in zones]
+        quota = [f"{count:g}" if count is not None else "?" for count in (each.quota_left, each.spot_quota_left)]
+        about = [", ".join(map(str, each.per_machine)), ", ".join(quota)]
+        rows.append([each.type, *about, dollars(each.usd_per_hour, each.spot_usd_per_hour)])
+        rows[-1].append(", ".join(zones) or elsewhere(each))
     return table(rows, sys.stdout)
+
+
+def dollars(*amounts: float | None) -> str:
+    return ", ".join("?" if amount is None else f"{amount:,.2f}" for amount in amounts)
+
+
+def about_prices(listed, why: str) -> str:
+    """Where prices come from and what is not in them, or why they are unknown."""
+    if listed is None:
+        return f"Prices: unknown: {why}"
+    return f"List prices in {listed.region} of {listed.date}, without disks and traffic."
+
+
+def per_chip(found) -> str:
+    """Prices of each family of TPUs, of which every chip costs the same."""
+    first = {each["family"]: each for each in reversed(found)}
+    costs = {name: (each["usd_per_hour"], each["spot_usd_per_hour"], each["chips"]) for name, each in first.items()}
+    shown = [f"{name} {dollars(*(each and each / chips for each in two))}" for name, (*two, chips) in costs.items()]
+    return f" $/h a chip, on demand and Spot: {'; '.join(reversed(shown))}."
+
+
+def price(plan) -> str:
+    """What the machines of a plan cost, as far as it was looked up before."""
+    region, spot = plan.zones[0].rpartition("-")[0], plan.spot
+    listed = prices.known(plan.config, region)
+    hourly = [listed and listed.per_hour(plan.shape, kind) for kind in (spot, not spot)]
+    if listed is None or hourly[0] is None:
+        return "unknown" + ("; berg gpus looks for prices" if listed is None else f" in {region}")
+    count, hours = plan.job.num_machines, plan.job.max_run_seconds / 3600
+    kinds = ("as Spot", "on demand") if spot else ("on demand", "as Spot")
+    each = [f"${dollars(cost * count)} an hour {kind}" for cost, kind in zip(hourly, kinds, strict=True) if cost]
+    most = f"at most ${hourly[0] * count * hours:,.0f} in {hours:g} h"
+    return f"{', '.join(each)}; {most} (list price in {region} of {listed.date}, without disks and traffic)"
 
 
 def tpus(found) -> str:
