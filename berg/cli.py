@@ -1,6 +1,7 @@
 """Berg's commands: parse, call, print. Only the cli modules print."""
 
 import gc
+import io
 import json
 import os
 import sys
@@ -29,7 +30,8 @@ def main() -> None:
     try:
         sys.exit(cli.main(standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None))
     except click.UsageError as error:
-        error.show()
+        error.show(shown := io.StringIO())
+        say(shown.getvalue().rstrip())
         sys.exit(2)
     except click.ClickException as error:
         show_traceback()

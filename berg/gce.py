@@ -124,10 +124,11 @@ def in_turn(
         try:
             say(f"Creating {what} in {zone}")
             make(zone, body)
+            if tried:
+                say("\n".join(tried))
             return zone
         except api.OperationFailed as error:
             tried.append(f"{zone}: {error.explain(region)}")
-            say(tried[-1])
             if error.blocks == "region":
                 full_regions.add(region)
             elif error.blocks != "zone":

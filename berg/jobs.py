@@ -71,6 +71,12 @@ class Entry:
         )
 
     @property
+    def can_end(self) -> bool:
+        """Whether it is not over, or has machines that nobody else deletes."""
+        is_left = self.machine or (self.state and self.state.state == "LOST" and self.crew)
+        return bool(is_left or (self.state and not self.state.final))
+
+    @property
     def place(self) -> places.Place:
         """Where its machines are."""
         return places.of(self.machine.place if self.machine else place_name(self.state))
@@ -296,7 +302,7 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
     """Names of what can be killed: as given, by globs over what is mine and lives, or all of that."""
     if not everything and not any(is_glob(pattern) for pattern in patterns):
         return list(dict.fromkeys(name for pattern in patterns for name in parts(config, pattern)))
-    living = [e.name for e in overview(config, config.user) if e.machine or (e.state and not e.state.final)]
+    living = [e.name for e in overview(config, config.user) if e.can_end]
     found: list[str] = []
     for pattern in ("*",) if everything else patterns:
         hits = fnmatch.filter(living, pattern) if is_glob(pattern) else [pattern]
@@ -307,10 +313,10 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
 
 
 def parts(config: Config, name: str) -> list[str]:
-    """The jobs of a sweep that are not over, those that no machine has first; of anything else its name."""
+    """The jobs of a sweep that are to be ended, those that no machine has first; of anything else its name."""
     if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
         return [name]
-    live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.state and not e.state.final]
+    live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.can_end]
     return [e.name for e in sorted(live, key=lambda e: (bool(e.machines), e.name))]
 
 
@@ -349,10 +355,12 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                 break
             time.sleep(0.5)
             found = look_again(config, found)
-    for machine in found.machines:
+    is_lost = bool(found.state and found.state.state == "LOST")
+    gone = found.crew if is_lost and found.sweep else found.machines  # none of those takes another job
+    for machine in gone:
         save_console(config, name, machine)
-    if not found.sweep or now:  # else its machine takes the next job
-        found.place.delete(config, name, found.machines, found.group)
+    if not found.sweep or now or is_lost:  # else its machine takes the next job
+        found.place.delete(config, name, gone, found.group)
     forget_secrets(config, found)
     while found.state and not found.state.final:
         ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
@@ -394,13 +402,8 @@ def save_console(config: Config, name: str, machine: Machine) -> None:
     from google.api_core import exceptions
 
     bucket = Bucket(config)
-    with contextlib.suppress(exceptions.NotFound):  # no bucket to keep it in
-        save_output(config, bucket, name, machine)
-
-
-def save_output(config: Config, bucket: Bucket, name: str, machine: Machine) -> None:
-    if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
-        with contextlib.suppress(Changed):
+    with contextlib.suppress(exceptions.NotFound, Changed):  # NotFound: no bucket to keep it in
+        if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
             bucket.write(f"{job.log_prefix(name)}{machine.name}.log", output, generation=0)
 
 
@@ -519,7 +522,5 @@ def remember(entries: list[Entry]) -> None:
         f"{name}{' live' * (name in live)}{f' sweep {count}' if name in sweeps else ''}\n"
         for name, count in sorted(jobs.items())
     ]
-    try:
+    with contextlib.suppress(OSError):  # completion is a comfort
         names_file().write_text("".join(lines))
-    except OSError:
-        pass  # completion is a comfort

@@ -153,17 +153,17 @@ def check_bucket(config: Config) -> str:
     """Where the bucket lies; raises BergError unless it can be used and belongs to the project that pays."""
     from google.api_core import exceptions
 
-    bucket = Bucket(config)
+    bucket, init = Bucket(config), f"berg init{' --local' if config.endpoint else ''}"
     found = bucket.client.get_bucket(config.bucket, timeout=(10, 60), retry=bucket.retry)
     try:
         project = api.call(config, "GET", "", fields="defaultServiceAccount")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
-        raise BergError(f"project {config.project!r} cannot be used: {error.message} Choose one: berg init") from None
+        raise BergError(f"project {config.project!r} cannot be used: {error.message} Choose one: {init}") from None
     number = project.get("defaultServiceAccount", "").partition("-")[0]
     if number.isdigit() and int(number) != found.project_number:
         raise BergError(
             f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) than "
-            f"{config.project!r} (number {number}). Choose a bucket of the project: berg init"
+            f"{config.project!r} (number {number}). Choose a bucket of the project: {init}"
         )
     return found.location.lower()
 

@@ -13,7 +13,7 @@ from typing import Any
 from berg import BergError, job, jobs
 from berg.code import snapshot
 from berg.config import Config
-from berg.google import secret
+from berg.google import mirror, secret
 from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Listed
 from berg.jobs import Entry
@@ -109,6 +109,7 @@ class Removal:
     name: str
     jobs: list[str]
     results: list[Listed] = field(default_factory=list)
+    beside: list[Listed] = field(default_factory=list)  # of them, those in folders that are no job's
     others: list[Listed] = field(default_factory=list)  # logs, and what berg knows of it
     secrets: bool = False
     shared: dict[str, str] = field(default_factory=dict)  # results dir that stays -> the job whose it is, too
@@ -141,6 +142,10 @@ def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:
         alone = [f"berg_results/{folder}/" for folder in folders if folder not in removal.shared]
         for listed in side_by_side(lambda prefix: list(bucket.list(prefix)), alone, THREADS):
             removal.results += listed
+        known = {blob.name for blob in removal.results}
+        for listed in side_by_side(lambda each: beside(bucket, entries[each], whose), removal.jobs, THREADS):
+            removal.beside += [blob for blob in listed if blob.name not in known]
+        removal.results += removal.beside
         removal.secrets = any(entries[each].to_dict().get("secrets") for each in removal.jobs)
         paths = {path(each) for each in removal.jobs for path in (job.metadata_path, job.state_path)}
         kinds = (job.log_prefix, job.machines_prefix, job.folders_prefix)
@@ -151,6 +156,15 @@ def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:
                 if blob.name in paths or folder in folders_of or blob.name == job.sweep_path(removal.name):
                     removal.others.append(blob)
     return removals
+
+
+def beside(bucket: Bucket, entry: Entry, whose: Iterable[str]) -> list[Listed]:
+    """What a job wrote to other folders than its own; what lies in another job's goes with that one."""
+    if not (own := results_of(entry)):
+        return []
+    theirs = tuple(f"berg_results/{folder}/" for folder in whose)
+    found = mirror.beside(bucket, "berg_results/", own, job.folders_prefix(entry.name), entry.name)
+    return [blob for blob in found if not blob.name.startswith(theirs)]
 
 
 def results_of(entry: Entry) -> str:

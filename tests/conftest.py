@@ -154,8 +154,8 @@ class Berg:
     allowed: list[int] = field(default_factory=list)  # bad answers that a test provokes
 
     def environment(self, **more: str) -> dict[str, str]:
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "GOOGLE_"))}
-        return {**clean, "BERG_HOME": str(self.home), "HOME": str(self.home), "COLUMNS": "160", **more}
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "GOOGLE_", "COLUMNS"))}
+        return {**clean, "BERG_HOME": str(self.home), "HOME": str(self.home), **more}
 
     def __call__(self, *arguments: str, cwd: Path | None = None, stdin: str | None = None, **env: str):
         folder, environment = cwd or self.repo, self.environment(**env)

@@ -156,7 +156,7 @@ def test_the_exit_code_comes_back_also_when_the_cloud_stumbles(berg, cloud):
     shown = json.loads(ran.stdout)
     assert (shown["job"], shown["zone"]) == ("seven", "us-central1-b")
     assert "us-central1-a: out of stock" in ran.stderr
-    assert "seven FAILED with exit code 7: the command failed with exit code 7" in ran.stderr
+    assert "seven FAILED: the command failed with exit code 7" in ran.stderr
     assert "\nbefore\n" in berg.log("seven") and "\nbefore\n" in ran.stderr.partition("The end of the log")[2]
     check_ended(berg, "seven", "FAILED", 7)
     assert berg("tail", "seven").returncode == 7

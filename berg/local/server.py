@@ -20,6 +20,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from berg.local import control_api, schema
+from berg.local.billing import api as billing_api
 from berg.local.call import CLOUD, Call, Cloud, cut, parse_json, suffer
 from berg.local.compute import api as compute_api
 from berg.local.errors import ApiError
@@ -44,6 +45,7 @@ SERVICES = (
     "iam",
     "cloudresourcemanager",
     "serviceusage",
+    "cloudbilling",
 )  # each below /<service>/v1/
 WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
@@ -70,7 +72,7 @@ def make_app(cloud: Cloud) -> web.Application:
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
     app[HANDLERS] = {}
-    for module in (storage_api, secrets_api, iam_api, services):
+    for module in (storage_api, secrets_api, iam_api, services, billing_api):
         app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))

@@ -35,7 +35,7 @@ TITLES = {
     "tpu": "Cloud TPU API",
 }
 ENABLED = (
-    *("cloudresourcemanager", "compute", "iam", "oslogin", "secretmanager", "serviceusage", "storage"),
+    *("cloudbilling", "cloudresourcemanager", "compute", "iam", "oslogin", "secretmanager", "serviceusage", "storage"),
     "storage-component",
 )
 KEPT_OPERATIONS = 50
@@ -109,6 +109,8 @@ def check(cloud: Cloud, call: Call) -> None:
 def project_of(cloud: Cloud, call: Call) -> str | None:
     """The id of the project that a request is about; None if it names none that is there."""
     params = call.params
+    if call.method.startswith("cloudbilling."):  # it names none: the caller's own counts
+        return cloud.project_named(call.headers.get("X-Goog-User-Project") or next(iter(cloud.projects)))
     if call.method.startswith("storage.") and "project" not in params:
         name = params.get("bucket") or params.get("destinationBucket", "")
         return (cloud.storage.bucket(name) or {}).get("project")
