@@ -228,10 +228,19 @@ def bucket(cloud) -> storage.Bucket:
     return fresh
 
 
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory) -> Path:
+    """Where the archive of the worker's packages is kept, which takes a second to make."""
+    folder = tmp_path_factory.getbasetemp() / "packages"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture
-def berg(cloud, bucket, repo, tmp_path):
+def berg(cloud, bucket, repo, tmp_path, packages):
     home = tmp_path / "home"
     home.mkdir()
+    (home / "packages").symlink_to(packages)
     name = bucket.name
     instance = Berg(cloud, home, repo, name)
     settings = cloud.settings(name)

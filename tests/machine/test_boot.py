@@ -155,3 +155,17 @@ def test_a_machine_that_may_not_be_deleted_turns_itself_off(berg):
     reaped = berg("reap", "-y")
     assert reaped.returncode == 0 and "stuck" in reaped.stdout + reaped.stderr, reaped.stderr
     wait_for(lambda: not berg.machines())
+
+
+def test_machines_take_what_the_worker_needs_from_the_bucket(berg):
+    """The default image has no environment for berg, and cannot make one: no venv, no network."""
+    run(berg, "plain", "python3 -c 'import click'; ls /root/berg; ls /root/berg/packages")
+    run(berg, "golden", "ls /root/berg", "--image", "golden", "--image-project", "golden-images")
+    for name in ("plain", "golden"):
+        wait_for(lambda name=name: berg.state(name)["state"] == "SUCCEEDED", 60)
+        assert "Making a python environment" not in berg.log(name)
+    assert "\nvenv\n" not in berg.log("plain") and "\ngoogle_crc32c\n" in berg.log("plain")
+    assert "\npackages\n" not in berg.log("golden") and "\nvenv\n" in berg.log("golden")
+    sent = berg.cloud.call("GET", "/_berg/requests")["requests"]
+    uploads = [each for each in sent if "packages-" in each["path"] and each["verb"] == "POST"]
+    assert len([name for name in berg.objects(".berg/dist/") if "packages-" in name]) == 1 and len(uploads) <= 1

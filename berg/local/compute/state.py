@@ -59,6 +59,7 @@ class Instance:
     ends_at: float | None = None  # when maxRunDuration is over
     token: str = ""
     token_expires: float = 0
+    learns: bool = False  # whether its image is one of Google's for deep learning
     group: str = ""  # path of the managed instance group that it is a member of
     attributes: dict[str, str] = field(default_factory=dict)  # metadata that Google adds
     peers: dict[str, str] = field(default_factory=dict)  # name -> address of the workers of its slice, by their numbers
