@@ -223,10 +223,11 @@ def install(machine):
         return python, wheel
     if machine.packages and sys.version_info >= (3, 10):
         if not shutil.which("git"):
-            apt_install("git")
+            apt_install(machine, "git")
         unpack(machine, machine.packages, "packages")
         return sys.executable, wheel
-    return install_packages(machine, wheel), wheel
+    why = "this python is older than 3.10" if machine.packages else "the laptop that sent the job had none to send"
+    return install_packages(machine, wheel, why), wheel
 
 
 def unpack(machine, name, folder):
@@ -239,30 +240,51 @@ def unpack(machine, name, folder):
     return archive
 
 
-def install_packages(machine, wheel):
+def install_packages(machine, wheel, why):
     """Make a python environment for berg with pip, as the last resort; returns its python."""
-    machine.say("Making a python environment for berg (a golden image has one)")
+    machine.say(f"Making a python environment for berg with pip: {why} (a golden image has one)")
     python = BERG / "venv/bin/python"
     if not shutil.which("git") or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode:
-        apt_install("git", "python3-venv", "python3-pip")
+        apt_install(machine, "git", "python3-venv", "python3-pip")
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(BERG / "venv")], check=True)
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+        execute(sys.executable, "-m", "venv", str(BERG / "venv"))
+    execute(str(python), "-m", "pip", "install", "--quiet", str(wheel))
     return python
 
 
-def apt_install(*packages):
-    """Install packages of the image's distribution.
+def apt_install(machine, *packages):
+    """Install packages of the image's distribution, when what its first boot installs lets go of the locks.
 
-    The first boot of an image may install some, too, and hold the locks: that of the lists, for which apt-get does not
-    wait, and that of dpkg.
+    apt-get itself waits for dpkg's lock alone, not for those of its lists and archives.
     """
-    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    until = time.monotonic() + LOCKED_SECONDS
-    while subprocess.run(["apt-get", "update", "-q"], env=environment).returncode and time.monotonic() < until:
-        time.sleep(5)
-    wait = f"DPkg::Lock::Timeout={LOCKED_SECONDS}"
-    subprocess.run(["apt-get", "-o", wait, "install", "-q", "-y", *packages], env=environment, check=True)
+    machine.say("Installing with apt-get: " + " ".join(packages))
+    until, told = time.monotonic() + LOCKED_SECONDS, False
+    while True:
+        try:
+            execute("apt-get", "update", "-q")
+            return execute("apt-get", "install", "-q", "-y", *packages)
+        except OSError as error:
+            if "lock" not in str(error) or time.monotonic() > until:
+                raise
+            if not told:
+                machine.say(
+                    f"{error}. Trying again for {LOCKED_SECONDS // 60} minutes: the first boot of an image has "
+                    "packages to install, too"
+                )
+            told = True
+        time.sleep(2)
+
+
+def execute(*command):
+    """Run a program; raises OSError with its last words if it fails."""
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C.UTF-8")
+    pipe = subprocess.PIPE
+    ran = subprocess.run(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    output = ran.stdout.decode(errors="replace").strip()
+    console(output)
+    if ran.returncode:
+        lines = [line for line in output.splitlines() if line.startswith(("E: ", "ERROR: "))] or output.splitlines()
+        raise OSError(" ".join(command[:3]) + " failed: " + "".join(lines[:1]))
 
 
 def run_worker(python, *arguments):
@@ -343,11 +365,12 @@ def hand_over():
 
 
 def keep_packages():
-    """Let no timer upgrade packages, or restart what uses them, under a job."""
+    """Let no timer upgrade packages under a job, and the job's apt-get install wait for those that do so now."""
     folder = Path("/etc/apt/apt.conf.d")
     try:
         if folder.is_dir():
-            (folder / "99berg").write_text('APT::Periodic::Enable "0";\n')
+            settings = f'APT::Periodic::Enable "0";\nDPkg::Lock::Timeout "{LOCKED_SECONDS}";\n'
+            (folder / "99berg").write_text(settings)
     except OSError:
         pass  # not ours to write
 
@@ -379,7 +402,7 @@ def work():
         python, wheel = install(machine)
         code = run_worker(python, *arguments)
         if code == DEPENDENCIES_MISSING:
-            python = install_packages(machine, wheel)
+            python = install_packages(machine, wheel, "what is there does not run here")
             code = run_worker(python, *arguments)
         for _ in range(CRASHES):
             if not code:

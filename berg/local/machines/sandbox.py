@@ -65,6 +65,17 @@ POWER_OFF = "#!/bin/sh\n# The first process of this machine takes SIGTERM as its
 
 GOOGLE, PROCESSOR = "0x1ae0", "0x088000"  # vendor and class of a PCI device that is a TPU
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What apt-daily does at the first boot, as others see it: it holds the locks of apt and dpkg.
+APT_DAILY = """\
+#!/usr/bin/env -S python3 -I -S
+import contextlib, fcntl, time
+held = []
+for name in ("lib/apt/lists/lock", "lib/dpkg/lock-frontend", "lib/dpkg/lock", "cache/apt/archives/lock"):
+    with contextlib.suppress(OSError):  # without root, or on a host without apt
+        held.append(open("/var/" + name, "w"))
+        fcntl.lockf(held[-1], fcntl.LOCK_EX)
+time.sleep({seconds})
+"""
 LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
 
 PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
@@ -90,7 +101,8 @@ class Machine:
     variables: dict[str, str] = field(default_factory=dict)  # more of its environment
     devices: list[str] = field(default_factory=list)  # PCI devices of Google's, which take the place of the host's
     peers: dict[str, str] = field(default_factory=dict)  # name -> address of others that it knows, as by Google's DNS
-    learns: bool = False  # whether it is of a deep-learning image: with torch, without python3-venv, busy at first
+    learns: bool = False  # whether it is of a deep-learning image: with torch, without python3-venv
+    busy: float = 0  # seconds for which its first boot installs packages
 
 
 def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
@@ -121,6 +133,7 @@ def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
 def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
     """Lay out a machine's folder; at a later boot keep its disk, but empty /tmp and /run."""
     folder, root = machine.folder, machine.folder / "rootfs"
+    first = not root.exists()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "init.pid").unlink(missing_ok=True)
     for name in ("tmp", "run", "old"):
@@ -130,6 +143,9 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
         make_public(path)
     (root / "tmp").mkdir(mode=0o1777)
     (root / "tmp").chmod(0o1777)
+    if first and machine.busy and sandbox.files == OVERLAY:
+        (root / "run/apt-daily").write_text(APT_DAILY.format(seconds=machine.busy))
+        (root / "run/apt-daily").chmod(0o755)
     (folder / "empty").mkdir(exist_ok=True)
     (folder / "upper/root").mkdir(exist_ok=True)
     for name in (*OVERLAID, "root"):
