@@ -42,6 +42,9 @@ def pytest_addoption(parser) -> None:
 
 def pytest_configure(config) -> None:
     config.addinivalue_line("markers", "fault(name, promises, weight): what goes wrong in a test")
+    config.addinivalue_line(
+        "markers", "golden: the machines boot a golden image, as boots are most of what a test costs"
+    )
 
 
 def pytest_generate_tests(metafunc) -> None:
@@ -238,14 +241,16 @@ def packages(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def berg(cloud, bucket, repo, tmp_path, packages):
+def berg(cloud, bucket, repo, tmp_path, packages, request):
     home = tmp_path / "home"
     home.mkdir()
     (home / "packages").symlink_to(packages)
     name = bucket.name
     instance = Berg(cloud, home, repo, name)
     settings = cloud.settings(name)
+    golden = {"default_image": "golden", "default_image_project": "golden-images"}
     instance.write_config(
+        **(golden if request.node.get_closest_marker("golden") else {}),
         project=settings.project,
         bucket=name,
         endpoint=cloud.url,
