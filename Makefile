@@ -70,9 +70,9 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 	tar -xzf $(VENV)/foreign/gcsfs-*.tar.gz -C $(VENV)/foreign
 	mv $(VENV)/foreign/gcsfs-2025.10.0 $@
 
-# What pip needs to build a package on the tests' machines, which have no network.
-$(VENV)/wheelhouse: $(VENV)/demo
-	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py
+# What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.
+$(VENV)/wheelhouse: $(VENV)/demo Makefile
+	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py .
 	touch $@
 
 $(VENV)/bench: $(VENV)/demo

@@ -52,6 +52,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "berg-bucket": config.bucket,
         **owner,
         "berg-dist": f".berg/dist/{plan.wheel[0]}",
+        **({"berg-packages": f".berg/dist/{plan.packages[0]}"} if plan.packages[0] else {}),
         **({"berg-endpoint": config.endpoint} if config.endpoint else {}),
         "enable-oslogin": "FALSE",  # it would refuse the keys in the metadata
         **({"ssh-keys": plan.ssh_key} if plan.ssh_key else {}),

@@ -10,13 +10,13 @@ import math
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from berg import BergError, __version__, checks, job, places, ssh
-from berg.code import dist, snapshot
+from berg.code import dist, packages, snapshot
 from berg.config import Config
 from berg.google import accelerators, api, data, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
@@ -68,6 +68,7 @@ def prepare(
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
+        needed = pool.submit(packages.build)
         image = pool.submit(offers.find_image, config, image_name, image_project)
         zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
         bucket = Bucket(config)
@@ -124,7 +125,7 @@ def prepare(
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)
+    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), needed.result(), line, secret_values, shortages)
     return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
 
 
@@ -243,9 +244,10 @@ def import_ahead(place: places.Place) -> threading.Thread:
 
 def send_code(plan: Plan, bucket: Bucket, tell: Callable[[int, int], None]) -> None:
     with ThreadPoolExecutor() as pool:
-        wheel: Future[Any] = pool.submit(send_wheel, bucket, *plan.wheel)
+        archives = [pool.submit(send_archive, bucket, *each) for each in (plan.wheel, plan.packages)]
         plan.job.snapshot = snapshot.send(plan.snapshot, bucket, tell)
-        wheel.result()
+        for each in archives:
+            each.result()
 
 
 def take_back(config: Config, this: job.Job) -> None:
@@ -259,8 +261,8 @@ def take_back(config: Config, this: job.Job) -> None:
     Bucket(config).delete(job.state_path(this.job_name), job.metadata_path(this.job_name))
 
 
-def send_wheel(bucket: Bucket, name: str, content: bytes) -> None:
+def send_archive(bucket: Bucket, name: str, content: bytes) -> None:
     path = f".berg/dist/{name}"
-    if not bucket.exists(path):
+    if name and not bucket.exists(path):
         with contextlib.suppress(Changed):
             bucket.write(path, content, generation=0)

@@ -130,6 +130,7 @@ class Plan:
     disk_gb: int
     spot: bool
     wheel: tuple[str, bytes]
+    packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
     shortages: list[str] = field(default_factory=list)  # quotas that have no room for the machines now

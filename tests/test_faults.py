@@ -29,6 +29,7 @@ from berg import BergError, jobs, reap
 from berg.google import groups
 from berg.local import control
 
+pytestmark = pytest.mark.golden  # how the worker came to a machine makes no difference to what goes wrong later
 WRITER = """
 import hashlib, os, sys, time
 seed, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import time
 import zipfile
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from conftest import WHEELHOUSE, Berg, commit, git, wait_for
 
 from berg import cli, jobs
+from berg.local.machines import sandbox
 
 
 def job_of(berg: Berg, name: str) -> dict:
@@ -91,7 +93,7 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     job = job_of(berg, "one")
     log = berg.log("one")
     for line in (
-        "python /root/anaconda3/bin/python",
+        f"python {shutil.which('python', path=sandbox.PATH) or '/root/berg/bin/python'}",
         "ModuleNotFoundError: No module named 'google'",
         "ModuleNotFoundError: No module named 'berg'",
         f"head {job['git_snapshot']} on main",

@@ -147,6 +147,7 @@ def test_mpi_on_a_single_machine(berg):
 BORROW_TORCH = """
 echo nameserver 127.0.0.1 >/etc/resolv.conf
 site=$(python -c 'import site; print(site.getsitepackages()[0])')
+rm -rf $site/torch # stands for the image's
 echo {borrowed} >$site/borrowed.pth
 printf '#!/bin/sh\\nexec python -m torch.distributed.run "$@"\\n' >$(dirname $(command -v python))/torchrun
 chmod +x $(dirname $(command -v python))/torchrun

@@ -234,6 +234,10 @@ main() {
     if [[ $mode != plain ]]; then
         start_sshd {idle}>&- </dev/null &
         services=$!
+        if [[ -x /run/apt-daily ]]; then
+            /run/apt-daily {idle}>&- </dev/null &
+            services+=" $!"
+        fi
     fi
     run_script startup-script "$script"
     while :; do
