@@ -363,3 +363,6 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
             click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
         reap.delete(settings, leftovers)
         say("Deleted.")
+
+
+COMMANDS = (init, doctor, gpus, tpus, config_group, local, reap)

@@ -12,7 +12,7 @@ SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
-    "Watching": ("log", "tail"),
+    "Watching": ("log", "tail", "wait", "top", "tensorboard"),
     "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
 }
 
