@@ -25,6 +25,7 @@ SCRIPTS = [
     "sync_edit",
     "worker",
     "operations",
+    "usage",
     "cluster_start",
     "results",
     "growing",
