@@ -1,4 +1,4 @@
-"""The commands that look at what runs: top, tensorboard, wait."""
+"""The commands that look at what runs: wait, top, tensorboard."""
 
 import json
 import shutil
@@ -8,47 +8,72 @@ import time
 import click
 
 from berg import BergError, config
+from berg.commands.results import exit_code
 from berg.commands.terminal import complete_names, json_option, name_argument, say
 
-POLL, REDRAW, BRING = 2, 5, 30  # seconds
-HISTORY = 60  # samples in a sparkline: half an hour
+POLL, REDRAW, BRING = 2, 10, 30  # seconds
+HISTORY = 1800  # seconds that a sparkline shows
+STALE = 120  # seconds after which a sample says nothing of now
 BLOCKS = "▁▂▃▄▅▆▇█"
+COLUMNS = ("GPU", "GPU MEM", "CPU", "MEMORY")
+
+names_argument = click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
+
+
+def parts_of(settings, names: tuple[str, ...]) -> list[str]:
+    """The names, with the jobs of a sweep in place of the sweep, and my latest job's for `@`."""
+    from berg import records
+
+    resolved = [records.resolve(settings, name) for name in names]
+    return list(dict.fromkeys(part for name in resolved for part in records.members(settings, name)))
 
 
 @click.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("--any", "first", is_flag=True, help="Only until the first of them is over.")
+@names_argument
+@click.option("--any", "first", is_flag=True, help="Only until one of them is over.")
 @json_option
 def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
     """Wait until jobs are over.
 
-    Exits with 0 if all succeeded, else with the exit code of the first that did not. A sweep is waited for whole.
+    A sweep is waited for whole. Exits with 0 if all succeeded, else with the exit code of the first that did not.
 
     \b
     berg wait digits-1121-0930-x7k && berg fetch digits-1121-0930-x7k
     berg wait --any first-try second-try
     """
     settings = config.load_ready()
-    from berg import jobs, records
+    from berg import jobs
     from berg.commands import tables
 
-    waiting = list(dict.fromkeys(part for name in names for part in records.members(settings, name)))
+    found = [jobs.find(settings, name) for name in parts_of(settings, names)]
     over: dict = {}
-    while waiting and not (first and over):
-        for name in list(waiting):
-            found = jobs.find(settings, name)
-            if found.state is None:
-                raise BergError(f"{name} is a machine without a job, which is never over")
-            if found.state.final:
-                waiting.remove(name)
-                over[name] = found.state
-                say(tables.outcome(name, found.state))
-        if waiting and not (first and over):
-            time.sleep(POLL)
+    while True:
+        for entry in found:
+            if entry.state is None:
+                raise BergError(f"{entry.name} is a machine without a job, which is never over. End it: berg kill")
+            if entry.state.final:
+                over[entry.name] = entry.state
+                say(tables.outcome(entry.name, entry.state))
+        waiting = [entry.name for entry in found if entry.name not in over]
+        if not waiting or (first and over):
+            break
+        time.sleep(POLL)
+        found = look_at(settings, waiting)
     if as_json:
         click.echo(json.dumps([{"name": name, "state": s.state, "exit_code": s.exit_code} for name, s in over.items()]))
-    failed = [state for state in over.values() if state.state != "SUCCEEDED"]
-    sys.exit(failed[0].exit_code or 1 if failed else 0)
+    sys.exit(next((exit_code(state) for state in over.values() if exit_code(state)), 0))
+
+
+def look_at(settings, names: list[str]) -> list:
+    """Those jobs as they are now: with two requests, however many they are."""
+    from berg import jobs
+
+    if len(names) == 1:
+        return [jobs.find(settings, names[0])]
+    entries = {entry.name: entry for entry in jobs.overview(settings, None)}
+    if gone := next((name for name in names if name not in entries), None):
+        raise BergError(f"{gone} was deleted meanwhile")
+    return [entries[name] for name in names]
 
 
 @click.command()
@@ -58,8 +83,8 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
 def top(name: str | None, once: bool, as_json: bool) -> None:
     """Show how busy my machines are, live.
 
-    A row for each machine: GPUs, memory, CPU and network, and the last half hour of the GPUs (of the CPU without any).
-    Machines look at themselves every 30 seconds (berg run --sample-seconds).
+    A row for each machine: GPUs (or TPUs), CPU, memory and network now, and the last half hour of its GPUs, or of its
+    CPUs where it has none. With NAME a row for each GPU as well. Machines look at themselves every 30 seconds.
 
     \b
     berg top
@@ -67,18 +92,26 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg import jobs
+    from berg.google.fetch import side_by_side
     from berg.google.storage import Bucket
     from berg.watch import usage
 
+    bucket = Bucket(settings)
+
+    parts = parts_of(settings, (name,)) if name else []
+
     def look() -> list[dict]:
-        found = [jobs.find(settings, name)] if name else jobs.overview(settings, settings.user)
+        if len(parts) == 1:
+            found = [jobs.find(settings, parts[0])]
+        else:
+            found = jobs.overview(settings, None if parts else settings.user)
+            found = [each for each in found if each.machines and (each.name in parts or not parts)]
+        _ = bucket.client
         rows = []
-        for entry in found:
-            if entry.machines or name:
-                samples = usage.read(Bucket(settings), entry.name, HISTORY)
-                names = sorted({*samples, *(machine.name for machine in entry.machines)})
-                about = {"job": entry.name, "state": entry.status}
-                rows += [{**about, "machine": each, "samples": samples.get(each, [])} for each in names]
+        for entry, samples in side_by_side(lambda each: (each, usage.read(bucket, each.name, HISTORY)), found):
+            machines = [machine.name for machine in entry.machines] or sorted(samples)
+            about = {"job": entry.name, "state": entry.status, "over": bool(entry.state and entry.state.final)}
+            rows += [{**about, "machine": each, "samples": samples.get(each, [])} for each in machines]
         return rows
 
     while True:
@@ -86,40 +119,39 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(rows))
             return
-        text = table(rows)
+        shown = table(rows, bool(name)) if rows else "No machine of yours runs. See: berg list"
         if once or not sys.stdout.isatty():
-            click.echo(text) if rows else say("No machine of yours runs. See: berg list")
+            click.echo(shown) if rows else say(shown)
             return
         click.clear()
-        click.echo(text or "No machine of yours runs.")
-        click.secho(f"{time.strftime('%H:%M:%S')}  Ctrl-C ends it", dim=True)
+        click.echo(f"{shown}\n\n{time.strftime('%H:%M:%S')}, every {REDRAW} s until Ctrl-C")
         time.sleep(REDRAW)
 
 
-def table(rows: list[dict]) -> str:
-    """A line for each machine, as wide as the terminal."""
-    from berg.watch.usage import accelerators, mean
+def table(rows: list[dict], in_detail: bool) -> str:
+    """A line for each machine, as wide as the terminal; in detail also one for each GPU and TPU."""
+    from berg.commands import tables
+    from berg.watch import usage
 
-    if not rows:
-        return ""
     room = shutil.get_terminal_size((100, 24)).columns
     width = max(7, min(32, max(len(row["machine"]) for row in rows)))
-    head = f"{'MACHINE':<{width}}  {'GPU':>9}  {'GPU MEM':>9}  {'CPU':>9}  {'MEMORY':>9}  {'NET/s':>7}  "
-    lines = [click.style(f"{head}LAST HALF HOUR"[:room], bold=True)]
+    head = f"{'MACHINE':<{width}}  {'  '.join(f'{name:>9}' for name in COLUMNS)}  {'NET/s':>7}  LAST HALF HOUR"
+    lines = [click.style(head[:room], bold=True)]
     for row in rows:
         samples = row["samples"]
-        last = samples[-1] if samples else {}
+        is_new = samples and (row["over"] or time.time() - samples[-1]["time"] < STALE)
+        last = samples[-1] if is_new else {}
         shown = row["machine"] if len(row["machine"]) <= width else f"{row['machine'][: width - 1]}…"
-        cells = [
-            bar(mean(last)),
-            bar(memory_percent(last)),
-            bar(last.get("cpu_percent")),
-            bar(last.get("memory_percent")),
-        ]
-        network = last.get("received_per_second", 0) + last.get("sent_per_second", 0) if last else None
-        left = f"{shown:<{width}}  {'  '.join(cells)}  {size(network):>7}  "
-        history = [mean(each) if accelerators(each) else each.get("cpu_percent") for each in samples]
-        lines.append(left + (sparkline(history, room - len(left)) if samples else row["state"]))
+        percents = [usage.mean(last), memory_percent(last), last.get("cpu_percent"), last.get("memory_percent")]
+        network = last.get("received_per_second", 0) + last.get("sent_per_second", 0)
+        left = f"{shown:<{width}}  {'  '.join(map(bar, percents))}  {tables.size(network) if last else '-':>7}  "
+        history = [(each["time"], usage.mean(each)) for each in samples if usage.accelerators(each)]
+        history = history or [(each["time"], each.get("cpu_percent")) for each in samples]
+        lines.append(left + (sparkline(history, room - len(left)) if is_new else row["state"]))
+        for name, each in usage.accelerators(last).items() if in_detail else ():
+            lines.append(f"  {name:<{width - 2}}  {bar(each.get('percent'))}  {bar(memory_percent({'gpus': [each]}))}")
+            for key, unit in (("watt", "W"), ("celsius", "°C")):
+                lines[-1] += f"  {each[key]:.0f} {unit}" if each.get(key) is not None else ""
     return "\n".join(lines)
 
 
@@ -140,23 +172,20 @@ def bar(percent: float | None) -> str:
     return f"{drawn:<4}{percent:4.0f}%"
 
 
-def sparkline(values: list[float | None], room: int) -> str:
-    shown = values[-max(room, 1) :]
-    return "".join(" " if value is None else BLOCKS[min(7, max(0, int(value / 12.5)))] for value in shown)
-
-
-def size(count: float | None) -> str:
-    if count is None:
-        return "-"
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
+def sparkline(history: list[tuple[float, float | None]], room: int) -> str:
+    """Percents of the last half hour by their time, in so many columns; a blank where nobody knows."""
+    columns = max(1, min(room, 60))
+    buckets: list[list[float]] = [[] for _ in range(columns)]
+    for when, percent in history:
+        age = history[-1][0] - when
+        if percent is not None and age < HISTORY:
+            buckets[columns - 1 - int(age / HISTORY * columns)].append(percent)
+    means = [sum(bucket) / len(bucket) if bucket else None for bucket in buckets]
+    return "".join(" " if value is None else BLOCKS[min(7, max(0, int(value / 12.5)))] for value in means)
 
 
 @click.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
+@names_argument
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this computer.  [default: a free one]")
 @click.option("--once", is_flag=True, help="Bring what there is, print the folder, and stop.")
 def tensorboard(names: tuple[str, ...], port: int, once: bool) -> None:

@@ -15,18 +15,20 @@ from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Listed
 from berg.watch.events import Series, is_number
 
-LINE = 400  # bytes that most samples have at most
+END = 24 << 10  # bytes that are read first of the end of an object: half an hour of samples without accelerators
 SUFFIX = ".usage.jsonl"
 KINDS = {"gpus": "gpu", "tpus": "tpu"}
 
 
-def read(bucket: Bucket, name: str, last: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    """The samples of each of a job's machines, by time: all there are, or the `last` ones of its last attempt."""
+def read(bucket: Bucket, name: str, seconds: float | None = None) -> dict[str, list[dict[str, Any]]]:
+    """The samples of each of a job's machines, by time: all there are, or those of the last `seconds` of the job."""
     found = objects(bucket, name)
-    wanted = [(machine, blob) for machine, blobs in found.items() for blob in (blobs[-1:] if last else blobs)]
-    samples: dict[str, list[dict[str, Any]]] = {machine: [] for machine in found}
-    for machine, more in side_by_side(lambda each: (each[0], samples_in(bucket, each[1], last)), wanted):
-        samples[machine] += more
+    written = {blob.name: blob.updated.timestamp() for blobs in found.values() for blob in blobs if blob.updated}
+    since = max(written.values(), default=0) - seconds if seconds else 0
+    wanted = [(machine, blob) for machine, blobs in found.items() for blob in blobs if written[blob.name] >= since]
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for machine, more in side_by_side(lambda each: (each[0], samples_since(bucket, each[1], since)), wanted):
+        samples.setdefault(machine, []).extend(more)
     return samples
 
 
@@ -38,14 +40,15 @@ def objects(bucket: Bucket, name: str) -> dict[str, list[Listed]]:
     return {machine: sorted(blobs, key=lambda blob: blob.name) for machine, blobs in found.items()}
 
 
-def samples_in(bucket: Bucket, blob: Listed, last: int | None) -> list[dict[str, Any]]:
-    size = last * LINE if last else blob.size
-    while True:  # lines of machines with many accelerators are longer
+def samples_since(bucket: Bucket, blob: Listed, since: float) -> list[dict[str, Any]]:
+    """The samples of an object from a time on; only its end is read where that will do."""
+    size = END if since else blob.size
+    while True:
         start = max(0, blob.size - size)
         data = bucket.read_from(blob.name, start) or b""
         samples = list(parse(data.partition(b"\n")[2] if start else data))
-        if not start or len(samples) >= (last or 0):
-            return samples[-last:] if last else samples
+        if not start or (samples and samples[0]["time"] < since):
+            return [sample for sample in samples if sample["time"] >= since]
         size *= 4
 
 
