@@ -16,7 +16,7 @@ setup(
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
     packages=find_packages(include=["berg", "berg.*"]),
-    package_data={"berg.local.machines": ["*.sh"]},
+    package_data={"berg.local.machines": ["*.sh"], "berg.watch": ["page.css", "page.js"]},
     install_requires=[
         "click>=8.1.7",
         "GitPython>=3.1.40",

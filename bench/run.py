@@ -21,6 +21,7 @@ SCRIPTS = [
     "startup",
     "size",
     "list",
+    "page",
     "submit",
     "sync_edit",
     "worker",

@@ -8,7 +8,7 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import data, listing, records, results, setup, start
+from berg.commands import data, listing, page, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands import watch as watching
 from berg.commands.terminal import (
@@ -92,6 +92,7 @@ for command in (
     *records.COMMANDS,
     *cli_ssh.COMMANDS,
     *watching.COMMANDS,
+    page.page,
 ):
     cli.add_command(command)
 

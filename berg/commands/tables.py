@@ -5,14 +5,13 @@ import shutil
 import sys
 import textwrap
 import time
-from collections import Counter
-from dataclasses import replace
 from datetime import datetime
 
 import click
 
 from berg import job
 from berg.google import tpus as tpu_types
+from berg.words import also, cells, folded, plural, size
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
@@ -163,16 +162,6 @@ def states(entries) -> str:
     return " ".join(f"{each.name} {each.status}" for each in entries)
 
 
-def cells(each) -> list[str]:
-    state, details = each.state, each.state.job if each.state else {}
-    zone = each.machine.zone if each.machine else state.zone if state else ""
-    gpus = details.get("gpus") or (each.machine.gpus if each.machine else "")
-    if details.get("machines", 1) > 1:
-        gpus = f"{details['machines']} machines" + (f" of {gpus}" if gpus else "")
-    code = "" if state is None or state.exit_code is None else str(state.exit_code)
-    return [each.name, each.status, age(each.created_at), zone, gpus, details.get("results_dir", ""), code]
-
-
 def sweep(jobs) -> str:
     """The jobs of a sweep with what differs between them."""
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
@@ -185,49 +174,9 @@ def sweep(jobs) -> str:
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]]) + "\n"
 
 
-def counts(states) -> str:
-    """How many jobs are in which state, as in `2 RUNNING, 1 FAILED`."""
-    order = (*job.ACTIVE, *job.FINAL)
-    return ", ".join(f"{states[state]} {state}" for state in order if states[state])
-
-
-def folded(entries) -> list:
-    """Entries with one in place of all jobs of a sweep: its name, and how many jobs are in which state."""
-    sweeps: dict = {}
-    for each in entries:
-        if each.sweep:
-            sweeps.setdefault(each.sweep, []).append(each)
-    shown, done = [], set()
-    for each in entries:
-        if not each.sweep:
-            shown.append(each)
-        elif each.sweep not in done:
-            done.add(each.sweep)
-            parts = sweeps[each.sweep]
-            results = results_of([part.state.job["results_dir"] for part in parts])
-            details = {**each.state.job, "sweep": "", "results_dir": results, "machines": len(each.crew)}
-            state = job.State(state=counts(Counter(part.state.state for part in parts)), job=details)
-            shown.append(replace(each, name=each.sweep, state=state, machines=each.crew))
-    return shown
-
-
-def results_of(folders: list[str]) -> str:
-    """What all results folders of a sweep have in common."""
-    common = os.path.commonpath(folders)
-    return f"{common}/…" if common else "…"
-
-
 def fit(row: list[str], widths: list[int]) -> str:
     cut = [text if len(text) <= width else text[: width - 1] + "…" for text, width in zip(row, widths, strict=True)]
     return "  ".join(f"{text:<{width}}" for text, width in zip(cut, widths, strict=True)).rstrip()
-
-
-def age(timestamp: str) -> str:
-    seconds = max(0, job.age_seconds(timestamp)) if timestamp else 0
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 def progress(found) -> str:
@@ -259,23 +208,6 @@ def outcome(name: str, state: job.State) -> str:
     beside = f"\n{also(state)}" if state.elsewhere else ""
     kept = f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}" if state.job.get("kept") else ""
     return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True) + beside + kept
-
-
-def also(state: job.State) -> str:
-    return f"It wrote to other folders, too: {state.elsewhere}"
-
-
-def plural(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def size(count: float) -> str:
-    """Bytes in the unit that people would say."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
 
 
 def counter(what: str, total: int):

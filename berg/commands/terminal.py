@@ -12,7 +12,7 @@ SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
-    "Watching": ("log", "tail", "wait", "top", "tensorboard"),
+    "Watching": ("log", "tail", "wait", "top", "tensorboard", "page"),
     "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
 }
 
