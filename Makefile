@@ -40,9 +40,10 @@ lint: $(VENV)/lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Write docs/commands.md anew, from what the commands say of themselves.
+# Write docs/commands.md anew, from what the commands say of themselves, and the pictures of the page, where Chromium is.
 docs: $(VENV)/demo
 	$(BIN)/python tools/commands.py docs/commands.md
+	$(BIN)/python tools/screenshot.py docs
 
 clean:
 	rm -rf $(VENV) .demo build *.egg-info
@@ -57,7 +58,7 @@ $(VENV)/demo: setup.py
 
 $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client rsync
-	[ "$$(id -u)" != 0 ] || tools/require faketime openssh-server openmpi-bin tmux # for machines, which run sshd only for root
+	[ "$$(id -u)" != 0 ] || tools/require chromium faketime openssh-server openmpi-bin tmux # the page's tests; machines'
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
 

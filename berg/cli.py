@@ -9,8 +9,9 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import data, listing, records, results, setup, start
+from berg.commands import data, listing, page, records, results, setup, start
 from berg.commands import ssh as cli_ssh
+from berg.commands import watch as watching
 from berg.commands.terminal import (
     Quoted,
     Sections,
@@ -87,24 +88,13 @@ def cli() -> None:
 
 for command in (
     listing.list_,
-    setup.init,
-    setup.doctor,
-    setup.gpus,
-    setup.tpus,
-    setup.config_group,
-    setup.local,
-    setup.reap,
-    results.log,
-    results.tail,
-    results.fetch,
-    records.show,
-    records.rm,
-    records.rerun,
     data.data,
-    cli_ssh.ip,
-    cli_ssh.ssh,
-    cli_ssh.ssh_config,
-    cli_ssh.sync,
+    *setup.COMMANDS,
+    *results.COMMANDS,
+    *records.COMMANDS,
+    *cli_ssh.COMMANDS,
+    *watching.COMMANDS,
+    page.page,
 ):
     cli.add_command(command)
 

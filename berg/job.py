@@ -3,6 +3,7 @@
 .berg/jobs/<job>_metadata.json   what to run; written once, and anew where a sweep is resumed with new code
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
 .berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
+.berg/logs/<job>/<machine>.<time>.usage.jsonl   what they were busy with (machine/usage.py)
 .berg/folders/<job>/...          the folders beside <results_dir> that it wrote to (google/mirror.py)
 .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
 berg_results/<results_dir>/...   what it left
@@ -57,6 +58,7 @@ class Job:
     image: str = ""
     run_on: str = "first"
     keep_going: bool = False  # a command that fails on one machine leaves the others alone
+    sample_seconds: int = 30  # between two looks at what a machine is busy with; 0: none
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
     patience_seconds: int = 3600  # without progress, after which a machine gives up the upload of the last results
     kill_instance_after_job: bool = True

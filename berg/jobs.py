@@ -409,7 +409,7 @@ def save_console(config: Config, name: str, machine: Machine) -> None:
 
 def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
     """Objects of a job's logs, in the order in which they began; of one machine if it is given."""
-    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name")]
+    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name", "**.log")]
     return sorted(
         (log for log in logs if machine in (None, machine_of(log))),
         key=lambda log: log.rpartition("/")[2].partition(".")[2],

@@ -116,6 +116,7 @@ def prepare(
         sweep=name if sweep else "",
         group=region if grouped else "",
         max_restarts=wishes.max_restarts,
+        sample_seconds=wishes.sample_seconds,
         restart_on_failure=wishes.restart_on_failure,
         wishes=wishes.to_dict(),
         created_at=job.now(),

@@ -49,6 +49,7 @@ class Wishes:
     wait_for_capacity: bool = False
     max_restarts: int = 20
     restart_on_failure: int = 0
+    sample_seconds: int = 30  # 0: no samples
 
     def to_dict(self) -> dict[str, Any]:
         """What was given, for the job's metadata; values of secrets are not among it."""
@@ -71,6 +72,8 @@ class Wishes:
             raise BergError(f"--idle-hours {self.idle_hours:g} is not possible: give hours, or 0 for never")
         if not 10 <= self.disk_gb <= 65536:
             raise BergError(f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB")
+        if self.sample_seconds != 0 and not 1 <= self.sample_seconds <= 3600:
+            raise BergError(f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none")
         if self.tpu is not None:
             self.check_tpu()
         if self.max_restarts < 0 or self.restart_on_failure < 0:

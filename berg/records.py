@@ -86,6 +86,13 @@ def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
     return snapshot.Snapshot(root, this.repo_name, branch, *commits, Path(), changed, sent=this.snapshot)
 
 
+def members(config: Config, name: str) -> list[str]:
+    """The jobs of a sweep; of anything else its name."""
+    if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
+        return [name]
+    return sorted(e.name for e in jobs.overview(config, None, f"{name}-") if e.sweep == name)
+
+
 def described_job(bucket: Bucket, name: str) -> job.Job | None:
     try:
         return job.from_json(bucket.read(job.metadata_path(name)) or b"", name)
@@ -95,7 +102,7 @@ def described_job(bucket: Bucket, name: str) -> job.Job | None:
 
 def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:
     """The last lines of the log that was written last."""
-    logs = sorted(bucket.list(job.log_prefix(name)), key=lambda each: str(each.updated))
+    logs = sorted(bucket.list(job.log_prefix(name), glob="**.log"), key=lambda each: str(each.updated))
     if not logs or not count:
         return []
     text = bucket.read_from(logs[-1].name, max(0, logs[-1].size - TAIL)) or b""

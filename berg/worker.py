@@ -104,6 +104,8 @@ def begin(attempt: Attempt) -> None:
         introduce(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
+    if attempt.job.sample_seconds:
+        attempt.start_thread(attempt.watch_usage)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
 
 

@@ -182,7 +182,8 @@ class Berg:
         return {blob.name: bucket.read(blob.name) for blob in bucket.list(prefix)}
 
     def log(self, job: str) -> str:
-        return b"".join(self.objects(f".berg/logs/{job}/").values()).decode()
+        logs = self.objects(f".berg/logs/{job}/").items()
+        return b"".join(content for name, content in logs if name.endswith(".log")).decode()
 
     def machines(self) -> dict[str, dict]:
         """Instances that were created for this test's bucket, by name; that of a group by the name of the group."""

@@ -173,3 +173,6 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
         records.remove(settings, each, tables.counter("Deleting", len(each.results) + len(each.others)))
         records.forget([each.name])
         say(f"Deleted {each.name}")
+
+
+COMMANDS = (show, rm, rerun)

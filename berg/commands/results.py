@@ -206,3 +206,6 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
         say(f"{fetched} of {total} files of {len(entries)} jobs were new or changed")
         click.echo(table)
     tell_missing({}, left)
+
+
+COMMANDS = (log, tail, fetch)

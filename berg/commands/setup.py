@@ -355,8 +355,7 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     berg reap --all --json                   # only look
     """
     settings = config.load_ready()
-    from berg import reap
-    from berg.commands import tables
+    from berg import reap, words
 
     leftovers = reap.find(settings, None if everybody else settings.user, say)
     if as_json:
@@ -365,10 +364,13 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
         say("Nothing was left behind.")
     else:
         for each in leftovers:
-            age = tables.age(each.what.created_at)
+            age = words.age(each.what.created_at)
             line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
             click.echo(wrapped(line, sys.stdout, 10))
         if not yes:
             click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
         reap.delete(settings, leftovers)
         say("Deleted.")
+
+
+COMMANDS = (init, doctor, gpus, tpus, config_group, local, reap)

@@ -3,8 +3,6 @@
 import os
 import sys
 import time
-from collections import Counter
-from dataclasses import replace
 from datetime import datetime
 
 import click
@@ -13,6 +11,7 @@ from berg import columns, job, wrapped
 from berg.commands.terminal import labelled, table
 from berg.google import prices
 from berg.google import tpus as tpu_types
+from berg.words import also, cells, folded, plural, size
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
@@ -185,16 +184,6 @@ def states(entries) -> str:
     return " ".join(f"{each.name} {each.status}" for each in entries)
 
 
-def cells(each) -> list[str]:
-    state, details = each.state, each.state.job if each.state else {}
-    zone = each.machine.zone if each.machine else state.zone if state else ""
-    gpus = details.get("gpus") or (each.machine.gpus if each.machine else "")
-    if details.get("machines", 1) > 1:
-        gpus = f"{details['machines']} machines" + (f" of {gpus}" if gpus else "")
-    code = "" if state is None or state.exit_code is None else str(state.exit_code)
-    return [each.name, each.status, age(each.created_at), zone, gpus, details.get("results_dir", ""), code]
-
-
 def sweep(jobs) -> str:
     """The jobs of a sweep with what differs between them."""
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
@@ -209,49 +198,9 @@ def sweep(jobs) -> str:
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]]) + "\n"
 
 
-def counts(states) -> str:
-    """How many jobs are in which state, as in `2 RUNNING, 1 FAILED`."""
-    order = (*job.ACTIVE, *job.FINAL)
-    return ", ".join(f"{states[state]} {state}" for state in order if states[state])
-
-
-def folded(entries) -> list:
-    """Entries with one in place of all jobs of a sweep: its name, and how many jobs are in which state."""
-    sweeps: dict = {}
-    for each in entries:
-        if each.sweep:
-            sweeps.setdefault(each.sweep, []).append(each)
-    shown, done = [], set()
-    for each in entries:
-        if not each.sweep:
-            shown.append(each)
-        elif each.sweep not in done:
-            done.add(each.sweep)
-            parts = sweeps[each.sweep]
-            results = results_of([part.state.job["results_dir"] for part in parts])
-            details = {**each.state.job, "sweep": "", "results_dir": results, "machines": len(each.crew)}
-            state = job.State(state=counts(Counter(part.state.state for part in parts)), job=details)
-            shown.append(replace(each, name=each.sweep, state=state, machines=each.crew))
-    return shown
-
-
-def results_of(folders: list[str]) -> str:
-    """What all results folders of a sweep have in common."""
-    common = os.path.commonpath(folders)
-    return f"{common}/…" if common else "…"
-
-
 def fit(row: list[str], widths: list[int]) -> str:
     cut = [text if len(text) <= width else text[: width - 1] + "…" for text, width in zip(row, widths, strict=True)]
     return "  ".join(f"{text:<{width}}" for text, width in zip(cut, widths, strict=True)).rstrip()
-
-
-def age(timestamp: str) -> str:
-    seconds = max(0, job.age_seconds(timestamp)) if timestamp else 0
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 def progress(found) -> str:
@@ -288,23 +237,6 @@ def why(state: job.State) -> str:
     is_said = f"exit code {state.exit_code}" in state.reason
     code = "" if state.exit_code is None or is_said else f" with exit code {state.exit_code}"
     return code + (f": {state.reason}" if state.reason else "")
-
-
-def also(state: job.State) -> str:
-    return f"It wrote to other folders, too: {state.elsewhere}" if state.elsewhere else ""
-
-
-def plural(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def size(count: float) -> str:
-    """Bytes in the unit that people would say."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
 
 
 def counter(what: str, total: int):

@@ -16,7 +16,7 @@ SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
-    "Watching": ("log", "tail"),
+    "Watching": ("log", "tail", "wait", "top", "tensorboard", "page"),
     "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
 }
 
@@ -189,6 +189,9 @@ def machine_options(command):
         click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
         click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
         click.option("--data", multiple=True, metavar="NAME[:PATH]", help="Data set to bring there; repeatable."),
+        click.option(
+            "--sample-seconds", type=int, default=30, help="How often to look how busy they are.  [default: 30]"
+        ),
         click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
         json_option,
     ]

@@ -21,7 +21,7 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster
+from berg.machine import boot, cluster, usage
 from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
@@ -205,7 +205,7 @@ class Attempt:
         self.over.set()
         if self.job.results_dir and not self.state.lost:
             shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
-        for file in (self.machine.log, self.restored, self.marker):
+        for file in (self.machine.log, self.usage_file, self.restored, self.marker):
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
@@ -215,6 +215,11 @@ class Attempt:
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
             raise BergError(f"its machine went away or crashed {self.state.restarts} times (--max-restarts)")
+
+    @property
+    def usage_file(self) -> Path:
+        """Beside the log, and mirrored with it."""
+        return self.machine.log.with_suffix(usage.SUFFIX)
 
     @property
     def marker(self) -> Path:
@@ -372,6 +377,15 @@ class Attempt:
         if self.process:
             end_group(self.process.pid, 0)
         os._exit(0)
+
+    def watch_usage(self) -> None:
+        """Keep what this machine is busy with, until its part of the job ends."""
+        file, told = self.usage_file, False
+        for sample in usage.samples(self.job.sample_seconds, self.done.wait, bool(self.job.tpu)):
+            usage.append(file, sample)
+            if sample.get("tpus", []) is None and not told:
+                told = True
+                self.say("How busy the TPUs are is not known: berg's environment here has no grpcio")
 
     def become_reachable(self) -> None:
         try:

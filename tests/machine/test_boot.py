@@ -5,8 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 import zipfile
+from pathlib import Path
 
 import local_machines
 import pytest
