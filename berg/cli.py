@@ -8,7 +8,7 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import data, listing, records, results, setup, start
+from berg.commands import cluster, data, listing, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands.terminal import (
     Quoted,
@@ -103,6 +103,7 @@ for command in (
     cli_ssh.ssh,
     cli_ssh.ssh_config,
     cli_ssh.sync,
+    cluster.cluster,
 ):
     cli.add_command(command)
 
