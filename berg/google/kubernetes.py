@@ -24,6 +24,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CORE = "/api/v1/namespaces/default"
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
 MERGE = "application/merge-patch+json"
+PUBLIC = ".gke.goog"  # names that have a public certificate
 MOST_LOG = 1 << 20  # bytes
 
 
@@ -57,7 +58,7 @@ def server_of(config: Config, cluster: dict[str, Any]) -> Server:
     """The API of a cluster; raises BergError for one that has none yet."""
     place = container.where(cluster)
     dns = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
-    if dns.get("allowExternalTraffic") and dns.get("endpoint"):
+    if dns.get("allowExternalTraffic") and dns.get("endpoint", "").endswith(PUBLIC):
         return Server(place, f"https://{dns['endpoint']}")
     certificate = cluster.get("masterAuth", {}).get("clusterCaCertificate")
     if not cluster.get("endpoint") or not certificate:
@@ -108,8 +109,8 @@ def request(
                 verify=server.verify,
             )
         except (requests.ConnectionError, requests.Timeout) as error:
-            if time.monotonic() + pause > end:
-                why = type(error).__name__
+            why = type(error).__name__
+            if time.monotonic() + pause > end or isinstance(error, requests.exceptions.SSLError):
                 raise Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list") from None
         else:
             if answer.status_code < 400:
