@@ -35,7 +35,7 @@ TITLES = {
     "tpu": "Cloud TPU API",
 }
 ENABLED = (
-    *("cloudresourcemanager", "compute", "iam", "oslogin", "secretmanager", "serviceusage", "storage"),
+    *("cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager", "serviceusage", "storage"),
     "storage-component",
 )
 KEPT_OPERATIONS = 50

@@ -242,4 +242,4 @@ main() {
     done
 }
 
-main "$@"
+[[ ${BASH_SOURCE[0]} != "$0" ]] || main "$@"

@@ -88,6 +88,11 @@ class Machine:
     variables: dict[str, str] = field(default_factory=dict)  # more of its environment
     devices: list[str] = field(default_factory=list)  # PCI devices of Google's, which take the place of the host's
     peers: dict[str, str] = field(default_factory=dict)  # name -> address of others that it knows, as by Google's DNS
+    metadata_address: str = ""  # where its metadata server is, if not at its own address: a pod's is its node's
+
+    @property
+    def metadata_host(self) -> str:
+        return self.metadata_address or self.address
 
 
 def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
@@ -166,7 +171,7 @@ def write_system_files(machine: Machine) -> None:
     (etc / "resolv.conf").write_text(resolver.read_text() if resolver.exists() else "")
     (etc / "hosts").write_text(
         "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
-        f"{machine.address} {machine.name} metadata.google.internal metadata\n"
+        f"{machine.address} {machine.name}\n{machine.metadata_host} metadata.google.internal metadata\n"
         # google-auth asks this host about every service account it meets, in the background, with its token.
         # A token of the embedded cloud is none of Google's business: nothing answers at this address.
         f"{machine.address} iamcredentials.googleapis.com\n"
@@ -202,7 +207,7 @@ def own_root(machine: Machine, root: Path) -> None:
 
 def environment(machine: Machine) -> dict[str, str]:
     """Everything a machine's processes inherit from outside; see the module's docstring."""
-    metadata_server = f"{machine.address}:{machine.metadata_port}"
+    metadata_server = f"{machine.metadata_host}:{machine.metadata_port}"
     passed_on = {
         name: value
         for name, value in os.environ.items()
