@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -250,13 +251,22 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
 
 
 def idle(config: Config) -> list[str]:
-    """A sentence for each of berg's clusters in which no pod of a job is."""
-    lines = []
-    for cluster in container.clusters(config):
-        if container.is_ours(cluster) and cluster.get("status") == "RUNNING" and status(config, cluster).idle:
-            what = f"cluster {cluster['name']} in {cluster['location']} is idle and costs {IDLE_PRICE}"
-            lines.append(f"{what}. Delete it: berg cluster delete {cluster['name']}")
-    return lines
+    """A sentence for each of berg's clusters in which no pod of a job is; none for who may not look."""
+    ours = set(gke.places(config))
+    with ThreadPoolExecutor(8) as pool:
+        looks = pool.map(lambda each: status(config, container.get(config, each)), sorted(ours))
+        return [
+            f"the cluster {each.name} in {each.location} is idle, and costs {IDLE_PRICE}{with_nodes(each)}. "
+            f"Delete it: berg cluster delete {each.name}"
+            for each in looks
+            if each.idle
+        ]
+
+
+def with_nodes(found: Status) -> str:
+    """What an idle cluster costs beside its price: nodes for jobs that are there without one."""
+    count = sum(each["pool"] != "system" for each in found.nodes)
+    return f", and {count} nodes for jobs as long as they are there" if count else ""
 
 
 # --- kubectl

@@ -447,6 +447,8 @@ def shell(machine: Machine) -> list[str]:
 
 
 def console(config: Config, machine: Machine) -> str:
+    if machine.status in ("PROVISIONING", "STAGING"):  # it has no log to be asked for
+        return ""
     return k8s.log(config, connect(config, machine.zone), machine.pod)
 
 
