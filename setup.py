@@ -16,7 +16,11 @@ setup(
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
     packages=find_packages(include=["berg", "berg.*"]),
-    package_data={"berg.local.machines": ["*.sh"], "berg.watch": ["page.css", "page.js"]},
+    package_data={
+        "berg.local.machines": ["*.sh"],
+        "berg.local.kubernetes": ["*.sh"],
+        "berg.watch": ["page.css", "page.js"],
+    },
     install_requires=[
         "click>=8.1.7",
         "GitPython>=3.1.40",
@@ -30,7 +34,7 @@ setup(
     extras_require={
         "tensorboard": ["tensorboard>=2.17"],  # for berg tensorboard
         # The embedded cloud: a web server, and Google's discovery documents to check requests against.
-        "local": ["aiohttp>=3.9", "google-api-python-client>=2.202"],
+        "local": ["aiohttp>=3.9", "google-api-python-client>=2.202", "lightkube-models>=1.30"],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.5",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from berg import BergError, config
+from berg import BergError, clusters, config, gke
 from berg.config import Config
 from berg.google import accelerators, api, grants, offers
 from berg.google.storage import Bucket, explain
@@ -358,6 +358,13 @@ def check_other(settings: Config, name: str, email: str) -> Finding:
     return Finding(name, WARNING, f"{has}; berg cannot tell whether that includes {grants.NEEDS}", mend)
 
 
+def check_clusters(settings: Config) -> list[Finding]:
+    """Whether clusters cost money for nothing."""
+    ours = gke.places(settings)
+    idle = [Finding("clusters", WARNING, text, "berg cluster delete NAME") for text in clusters.idle(settings)]
+    return idle or [Finding("clusters", OK, ", ".join(ours) or "none of berg's")]
+
+
 ASKED = {
     "project": check_project,
     "apis": check_apis,
@@ -367,4 +374,5 @@ ASKED = {
     "image": check_image,
     "quota": check_quotas,
     "firewall": check_firewall,
+    "clusters": check_clusters,
 }

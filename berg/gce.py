@@ -22,6 +22,7 @@ machines = instances.find
 waiting = groups.waiting
 tell = instances.set_metadata
 console = instances.serial_output
+why_gone, proxy, shell = instances.why_gone, instances.tunnel, instances.no_shell
 
 
 def request(plan: Plan) -> dict[str, Any]:

@@ -65,7 +65,8 @@ class Job:
     max_run_seconds: int = 0
     sweep: str = ""  # whose job this is; "": a job on its own
     params: dict[str, str] = field(default_factory=dict)  # of a sweep's job, what fills the command's placeholders
-    group: str = ""  # region of the instance group that Google refills with machines for it; "": none
+    group: str = ""  # region of the instance group that Google refills, or cluster that makes its pods; "": neither
+    wait_seconds: int = 0  # for all its pods to have a node, after which it is given up; 0: for ever
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
     wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again

@@ -6,15 +6,12 @@ import functools
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from berg import BergError, checks, job, places
-from berg import config as settings
+from berg import BergError, checks, job, names, places
 from berg.config import Config
 from berg.google import api, secret
 from berg.google.storage import Bucket, Changed
@@ -192,7 +189,7 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
         owned.pop(f"{each.sweep}/", None)
     if not prefix:
         entries += [Entry(name.rstrip("/"), None, left) for name, left in owned.items()]
-        remember(entries)
+        names.remember([(each.name, each.sweep) for each in entries], living(entries))
     mine = [each for each in entries if user in (None, each.user)]
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
 
@@ -243,12 +240,16 @@ def entry(
         place = place_name(state)
         if place == "gce" and not state.job.get("group"):
             return False
-        return name in (waiting(place) if waiting else places.of(place).waiting(config, name))
+        there = waiting(place) if waiting else places.of(place).waiting(config, name)
+        return not there.isdisjoint((name, state.job.get("sweep"), state.job.get("group")))
 
     seconds = api.now(config) - blob.updated.timestamp()
     needed = crew if crew and state.state == "SUBMITTED" else machines
     words = words or functools.partial(last_words, config)
     seen = conclude(state, seconds, needed, waits, words)
+    if seen.state == "LOST" and not state.final and (group := state.job.get("group")):
+        why = places.of(place_name(state)).why_gone(config, state.job.get("sweep") or name, group)
+        seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
     return Entry(name, seen, machines, blob.generation, state, crew)
 
 
@@ -507,20 +508,3 @@ def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
         return f"berg_results/{state.job['results_dir']}/", name
     folder = name.removeprefix(f"gs://{config.bucket}/").removeprefix("/root/").removeprefix("berg_results/")
     return f"berg_results/{checks.check_results_dir(folder.strip('/'))}/", None
-
-
-def names_file() -> Path:
-    return settings.home() / "names"
-
-
-def remember(entries: list[Entry]) -> None:
-    """Keep names for the shell's completion, which must not wait for the network: `NAME [live] [sweep JOBS]`."""
-    jobs = Counter(each.sweep or each.name for each in entries)
-    live = living(entries)
-    sweeps = {each.sweep for each in entries if each.sweep}
-    lines = [
-        f"{name}{' live' * (name in live)}{f' sweep {count}' if name in sweeps else ''}\n"
-        for name, count in sorted(jobs.items())
-    ]
-    with contextlib.suppress(OSError):  # completion is a comfort
-        names_file().write_text("".join(lines))

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, checks, job, places, ssh
+from berg import BergError, __version__, checks, gke, job, places, ssh
 from berg.code import dist, packages, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, data, offers, secret, tpus
+from berg.google import accelerators, api, container, data, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
@@ -43,7 +43,10 @@ def prepare(
         what = "each job of a sweep runs on one machine" if sweep else "--restart-on-failure is for one machine"
         raise BergError(f"--tpu {wishes.tpu} is a slice of {num_machines} machines: {what}")
     image_name, image_project = config.default_image, config.default_image_project
-    if tpu:
+    cluster = container.find(config, wishes.cluster) if wishes.cluster else None
+    if cluster:
+        shape = gke.choose(cluster, wishes)
+    elif tpu:
         shape = tpu.shape
         if not wishes.image:
             image_name, image_project = tpu.image, tpus.IMAGE_PROJECT
@@ -69,21 +72,25 @@ def prepare(
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         needed = pool.submit(packages.build)
-        image = pool.submit(offers.find_image, config, image_name, image_project)
-        zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
+        if not cluster:
+            image = pool.submit(offers.find_image, config, image_name, image_project)
+            zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
         bucket = Bucket(config)
         wanted = [pool.submit(data.measure, bucket, text) for text in wishes.data]
         where = pool.submit(check_bucket, config)
         free = None if again else pool.submit(check_free, config, name)
         taken = code or snapshot.take(root)
         bucket_region, _ = where.result(), free and free.result()
-        planned_zones = zones.result()
-        check_room(config, [each.result() for each in wanted], image.result(), wishes.disk_gb)
-        quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-        needs = accelerators.quota_needs(shape, sweep or num_machines, wishes.disk_gb, wishes.spot)
-        shortages = offers.shortages(quotas.result(), needs)
+        planned_zones = [cluster["location"]] if cluster else zones.result()
+        image_path = config.default_docker_image if cluster else image.result()
+        shortages = []
+        if not cluster:  # whose nodes have their own disks, and count by themselves
+            check_room(config, [each.result() for each in wanted], image_path, wishes.disk_gb)
+            quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
+            needs = accelerators.quota_needs(shape, sweep or num_machines, wishes.disk_gb, wishes.spot)
+            shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
-    alone = cmd is not None and num_machines == 1 and not sweep and not tpu
+    alone = cmd is not None and num_machines == 1 and not sweep and not tpu and not cluster
     grouped = alone and (wishes.spot or wishes.wait_for_capacity)
     region = planned_zones[0].rpartition("-")[0]
     if grouped:  # a group lies in one region
@@ -101,7 +108,7 @@ def prepare(
         secrets=sorted(secret_values),
         data=[each.result() for each in wanted],
         kind="devbox" if cmd is None else "job",
-        place="tpu" if is_slice else "gce",
+        place="gke" if cluster else "tpu" if is_slice else "gce",
         num_machines=num_machines,
         run_on="each" if wishes.each or is_slice else "first",
         keep_going=wishes.keep_going,
@@ -110,11 +117,12 @@ def prepare(
         gpu_type=shape.gpu_type,
         tpu=wishes.tpu.lower() if wishes.tpu else "",
         machine_type=shape.machine_type,
-        image=image.result(),
+        image=image_path,
         kill_instance_after_job=not wishes.no_kill,
         max_run_seconds=round(wishes.max_hours * 3600),
         sweep=name if sweep else "",
-        group=region if grouped else "",
+        group=container.where(cluster) if cluster else region if grouped else "",
+        wait_seconds=round(wishes.wait_hours * 3600),
         max_restarts=wishes.max_restarts,
         sample_seconds=wishes.sample_seconds,
         restart_on_failure=wishes.restart_on_failure,

@@ -35,6 +35,9 @@ class Wishes:
     machine_type: str | None = None
     num_machines: int = 1
     tpu: str | None = None  # FAMILY-TOPOLOGY
+    cluster: str | None = None  # whose pods are the machines
+    docker: str | None = None  # image of those
+    wait_hours: float = 0  # for room for all of them; 0: for ever
     disk_gb: int = 200
     spot: bool = False
     max_hours: float = 168
@@ -58,7 +61,8 @@ class Wishes:
     @property
     def settings(self) -> dict[str, object]:
         """What of it stands in for settings."""
-        return {"zones": self.zones, "default_image": self.image, "default_image_project": self.image_project}
+        images = {"default_image": self.image, "default_docker_image": self.docker}
+        return {"zones": self.zones, **images, "default_image_project": self.image_project}
 
     def check(self) -> None:
         """Raise BergError for what is not possible, whatever there is at Google."""
@@ -76,6 +80,11 @@ class Wishes:
             raise BergError(f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none")
         if self.tpu is not None:
             self.check_tpu()
+        if self.cluster is not None:
+            self.check_cluster()
+        elif self.docker is not None or self.wait_hours:
+            option = "--docker" if self.docker is not None else "--wait-hours"
+            raise BergError(f"{option} is for pods: give --cluster NAME as well")
         if self.max_restarts < 0 or self.restart_on_failure < 0:
             raise BergError("--max-restarts and --restart-on-failure count times: give 0 or more")
         if self.keep_going and not self.each:
@@ -92,6 +101,23 @@ class Wishes:
         given += ["--wait-for-capacity"] if self.wait_for_capacity else []
         if given:
             raise BergError(f"--tpu says what the machines are and how many: leave out {', '.join(given)}")
+
+    def check_cluster(self) -> None:
+        """Raise BergError for options that a pod cannot have: its nodes are what they are."""
+        nodes: dict[str, Any] = {
+            "--image": self.image,
+            "--image-project": self.image_project,
+            "--machine-type": self.machine_type,
+        }
+        nodes |= {"--tpu": self.tpu, "--zone": self.zones or None, "--any-zone": self.any_zone or None}
+        nodes |= {"--disk-gb": self.disk_gb if self.disk_gb != Wishes.disk_gb else None}
+        nodes |= {"--no-kill": self.no_kill or None, "--wait-for-capacity": self.wait_for_capacity or None}
+        if given := [option for option, value in nodes.items() if value is not None]:
+            raise BergError(
+                f"--cluster: the cluster's nodes are what they are, and pods wait anyway: leave out {given[0]}"
+            )
+        if not 0 <= self.wait_hours <= 24 * 30:
+            raise BergError(f"--wait-hours {self.wait_hours:g} is not possible: give up to 720, or 0 for ever")
 
     def variables(self) -> dict[str, str]:
         """The command's variables from --env."""

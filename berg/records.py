@@ -214,12 +214,3 @@ def remove(config: Config, removal: Removal, tell: Callable[[int], None]) -> Non
         for _ in side_by_side(lambda each: bucket.delete(each.name), part, THREADS):
             gone += 1
             tell(gone)
-
-
-def forget(names: Iterable[str]) -> None:
-    """Take names off those that the shell completes."""
-    try:
-        left = [line for line in jobs.names_file().read_text().splitlines() if line.split()[:1][0] not in names]
-        jobs.names_file().write_text("".join(f"{line}\n" for line in left))
-    except (OSError, IndexError):
-        pass

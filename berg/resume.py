@@ -38,7 +38,7 @@ def plan(config: Config, this: job.Job) -> Plan:
     """What the job's machines are to be, from its own wishes and code."""
     wishes = replace(wishes_of(this), name=this.job_name, results_dir=this.results_dir)
     made = launch.prepare(config, wishes, Path.cwd(), code=records.code_of(config, this), again=True)
-    return replace(made, job=replace(this, place=made.job.place))
+    return replace(made, job=replace(this, place=made.job.place, group=made.job.group))
 
 
 def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:

@@ -41,7 +41,11 @@ Say = Callable[[str], None]
 
 
 class NoServer(BergError):
-    """The machine will never be reached by ssh."""
+    """The machine will never be reached by ssh; `shell` is the command that runs others there, if there is one."""
+
+    def __init__(self, message: str, shell: list[str]):
+        super().__init__(message)
+        self.shell = shell
 
 
 @dataclass
@@ -52,9 +56,10 @@ class Target:
     job: str
     zone: str
     instance_id: str
-    address: str  # "": it has no external one, and is reached through IAP
+    address: str  # "": it has no external one, and is reached through `proxy`
     port: int
     host_keys: list[str]
+    proxy: list[str]
     key_is_new: bool = False  # our key was given to it just now
 
     @property
@@ -198,15 +203,17 @@ def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target |
         raise BergError(
             f"gs://{config.bucket}/{object_name} is damaged ({error!r}). End it: berg kill {name}"
         ) from None
+    place = places.of(machine.place)
     if not keys:
         why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
-        raise NoServer(f"the machine {name} runs no ssh server; {why}")
+        raise NoServer(f"the machine {name} runs no ssh server; {why}", place.shell(machine))
     with KEY_MAKING:
         key = public_key(create=True, say=say) or ""
-    is_new = places.of(machine.place).let_in(config, machine, metadata_line(config, key))
+    is_new = place.let_in(config, machine, metadata_line(config, key))
     if is_new is None:
         return None
-    return Target(name, job_name, machine.zone, machine.id, machine.external_ip, port, keys, is_new)
+    address, proxy = machine.external_ip, place.proxy(config, machine)
+    return Target(name, job_name, machine.zone, machine.id, address, port, keys, proxy, is_new)
 
 
 def pin(target: Target) -> None:
@@ -290,9 +297,7 @@ def keywords(config: Config, target: Target) -> dict[str, str]:
         "ServerAliveCountMax": "3",
     }
     if not target.address:
-        tunnel = ["gcloud", "compute", "start-iap-tunnel", target.machine, "%p", "--listen-on-stdin"]
-        tunnel += ["--project", config.project, "--zone", target.zone, "--verbosity=warning"]
-        values["ProxyCommand"] = shlex.join(tunnel)
+        values["ProxyCommand"] = shlex.join(target.proxy)
     return values
 
 

@@ -13,7 +13,7 @@ ROOMS = {
     "berg": {"__init__"},
     "contract": {"config", "job", "inventory", "checks", "credentials", "words"},
     "plan": {"plan"},
-    "places": {"gce", "tpu"},
+    "places": {"gce", "gke", "tpu"},
     "verbs": {
         "launch",
         "jobs",
@@ -25,6 +25,8 @@ ROOMS = {
         "init",
         "doctor",
         "records",
+        "names",
+        "clusters",
         "defaults",
         "api",
     },

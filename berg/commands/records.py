@@ -151,6 +151,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     berg rm sweep1 'try-*'
     """
     settings = config.load_ready()
+    from berg import names as names_seen
     from berg import records
     from berg.commands import tables
 
@@ -171,7 +172,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
         click.confirm(f"Delete {'these' if len(removals) > 1 else 'it'} for good?", abort=True, err=True)
     for each in removals:
         records.remove(settings, each, tables.counter("Deleting", len(each.results) + len(each.others)))
-        records.forget([each.name])
+        names_seen.forget([each.name])
         say(f"Deleted {each.name}")
 
 

@@ -59,7 +59,7 @@ def start(wishes, grid, tasks, parallel, as_json, dry_run):
     for option, value in (("-m", wishes.num_machines > 1), ("--each", wishes.each)):
         if value:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
-    for option in ("no_kill", "wait_for_capacity"):
+    for option in ("no_kill", "wait_for_capacity", "wait_hours"):
         if getattr(wishes, option):
             raise BergError(
                 f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job after another"

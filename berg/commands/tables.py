@@ -36,9 +36,9 @@ def plan(plan) -> str:
         *[("", line) for line in shorten(this.git_changed_files)],
         *[("Left out" if n == 0 else "", line) for n, line in enumerate(shorten(snapshot.left_out))],
         *([("TPUs", f"{this.tpu}, {tpu_types.parse(this.tpu).chips} chips")] if this.tpu else []),
-        ("Machine", f"{several}{plan.shape}{', spot' if plan.spot else ''}, {plan.disk_gb} GB disk"),
-        ("Image", this.image.rpartition("/")[2]),
-        ("Zones", ", ".join(plan.zones)),
+        machine(plan, several),
+        ("Image", this.image if this.place == "gke" else this.image.rpartition("/")[2]),
+        ("Cluster", this.group) if this.place == "gke" else ("Zones", ", ".join(plan.zones)),
         *(
             [("", f"{', '.join(plan.far_zones)}: not in {plan.bucket_region}, where the bucket is")]
             if plan.far_zones
@@ -56,6 +56,15 @@ def plan(plan) -> str:
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
     return labelled(rows, sys.stderr) + "\n"
+
+
+def machine(plan, several: str) -> tuple[str, str]:
+    this, spot = plan.job, ", spot" if plan.spot else ""
+    if this.place == "gke":
+        pods = f"{this.num_machines} pods, each " if several else ""
+        gpus = f"{plan.shape.num_gpus} x {plan.shape.gpu_type}" if plan.shape.num_gpus else "no GPU"
+        return "Pod", f"{pods}{gpus}{spot}"
+    return "Machine", f"{several}{plan.shape}{spot}, {plan.disk_gb} GB disk"
 
 
 def data_set(wish) -> str:
@@ -119,6 +128,35 @@ def tpus(found) -> str:
     return table(rows, sys.stdout)
 
 
+def cluster(found, price: str) -> str:
+    """A cluster with its pools, nodes and pods."""
+    idle = f", idle, and costs {price}" if found.idle and found.state == "RUNNING" else ""
+    parts = [f"{found.name} in {found.location}: {found.state}{idle}"]
+    parts += [found.problems] if found.problems else []
+    rows = [["POOL", "MACHINE TYPE", "GPUS", "NODES", "STATUS"]]
+    for pool in found.pools:
+        there = sum(node["pool"] == pool["pool"] for node in found.nodes)
+        nodes = f"{there} of {pool['min_nodes']} to {pool['max_nodes']}"
+        kind = pool["machine_type"] + ", spot" * pool["spot"]
+        rows.append([pool["pool"], kind, pool["gpus"], nodes, pool["problems"] or pool["status"]])
+    parts.append(table(rows, sys.stdout))
+    if found.trouble:
+        parts.append(found.trouble)
+    if found.nodes:
+        free = sum(node["gpus"] - node["used"] for node in found.nodes)
+        rows = [["NODE", "POOL", "READY", "GPUS", "USED"]]
+        for node in found.nodes:
+            drivers = "drivers are coming" if node["drivers"] == "coming" else "yes" if node["ready"] else "no"
+            rows.append([node["node"], node["pool"], drivers, str(node["gpus"]), str(node["used"])])
+        parts += [table(rows, sys.stdout), f"GPUs: {sum(node['used'] for node in found.nodes)} used, {free} free"]
+    if found.pods:
+        rows = [["POD", "JOB", "STATUS", "NODE", "GPUS"]]
+        rows += [[pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])] for pod in found.pods]
+        notes = [f"{pod['name']} waits: {pod['note']}" for pod in found.pods if pod["note"]]
+        parts.append("\n".join([table(rows, sys.stdout), *notes]))
+    return "\n\n".join(parts)
+
+
 def elsewhere(gpu) -> str:
     regions = sorted({zone.rpartition("-")[0] for zone in gpu.zones})
     return f"none; in {', '.join(regions[:3])}{', …' if len(regions) > 3 else ''}" if regions else "none"
@@ -151,7 +189,8 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
     for row, each in zip(rows, entries, strict=True):
         color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
         lines.append(click.style(line(row), fg=color))
-        for text in filter(None, (each.state and each.state.reason, each.state and also(each.state))):
+        notes = {machine.note: f"{machine.name} waits: {machine.note}" for machine in each.machines if machine.note}
+        for text in filter(None, (each.state and each.state.reason, *notes.values(), each.state and also(each.state))):
             lines.append(wrapped(f"    {text}", sys.stdout))
         if with_machines and len(each.machines) > 1:
             for machine in each.machines:
@@ -215,7 +254,7 @@ def progress(found) -> str:
         what = "a machine of its sweep" if found.sweep else "room for its machine" if found.group else "its machine"
     else:
         what = f"{machine.name} in {machine.zone}, which boots" if machine.status == "RUNNING" else machine.name
-        what += f" ({machine.status})"
+        what += f" ({machine.note or machine.status})"
     return f"{found.name} SUBMITTED: waiting for {what}"
 
 

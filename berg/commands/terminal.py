@@ -14,7 +14,7 @@ from berg import columns, config, wrapped
 # Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
 SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
-    "Machines": ("devbox", "ssh", "ssh-config", "sync", "ip", "reap"),
+    "Machines": ("devbox", "cluster", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
     "Watching": ("log", "tail", "wait", "top", "tensorboard", "page"),
     "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
@@ -174,6 +174,9 @@ def machine_options(command):
         click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
         click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
         click.option("--tpu", metavar="FAMILY-TOPOLOGY", help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg tpus)"),
+        click.option("--cluster", metavar="NAME", help="In pods of this cluster instead (berg cluster list)."),
+        click.option("--docker", metavar="IMAGE", help="Container image of the pods.  [default: of the config]"),
+        click.option("--wait-hours", type=float, default=0, help="Give up if not all pods have a node by then."),
         click.option("--image", help="Image or image family.  [default: default_image of the config]"),
         click.option("--image-project", help="Project of the image."),
         click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),

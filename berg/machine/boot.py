@@ -10,6 +10,9 @@ A startup script hears nothing when its machine goes down (its service has KillM
 script's runner only), and soon there is no network. So where there is systemd, the script makes a unit that runs
 this file a second time, with `work`, and ends. The unit hears SIGTERM at once, and the network stays until it has
 stopped.
+
+In a pod of a cluster it is the one program of the container. What it has to know is in its environment, what it is
+told later in its annotations, and its exit code says whether Kubernetes is to make another pod.
 """
 
 import fcntl
@@ -59,6 +62,9 @@ StandardOutput=tty
 GOING = 60  # seconds in which a machine that was told to stop is gone
 TOLD: list = []  # when this script was told to stop, as it is when the machine stops
 CRASHES = 3  # of its worker, that a machine of a sweep survives
+POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
+ANNOTATIONS = Path("/etc/berg/pod/annotations")  # what the pod is told, a line KEY="VALUE" each
+OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
 
@@ -131,11 +137,24 @@ def instance_facts():
     }
 
 
+def pod_facts():
+    """What a pod was told when it was created, in its environment."""
+    facts = json.loads(os.environ["BERG_FACTS"])
+    return {**facts, "name": facts["names"][int(os.environ["JOB_COMPLETION_INDEX"])], "zone": os.environ["BERG_NODE"]}
+
+
+def annotations():
+    """What a pod is told now, as the attributes of an instance; a slash in a key stands for a dash."""
+    lines = ANNOTATIONS.read_text().splitlines() if ANNOTATIONS.exists() else []
+    pairs = [line.partition("=") for line in lines]
+    return {key.replace("/", "-"): json.loads(value) for key, _, value in pairs if value[-1:] == '"'}
+
+
 class Machine:
     """This machine: who it is, by a few facts whose source depends on the place, its console and log, its end."""
 
     def __init__(self, facts=None):
-        facts = facts or instance_facts()
+        facts = facts or (pod_facts() if POD else instance_facts())
         self.name, self.zone, self.project = facts["name"], facts["zone"], facts["project"]
         self.bucket, self.dist, self.endpoint = facts["bucket"], facts["dist"], facts["endpoint"]
         self.job, self.sweep, self.packages = facts["job"], facts["sweep"], facts["packages"]
@@ -155,8 +174,15 @@ class Machine:
         return max(folder.glob(self.name + ".*.log"), default=folder / name)
 
     def instance(self):
-        """All that the metadata server knows of this machine."""
+        """All that the metadata server knows of this machine; of a pod, in the same words, what it was told."""
+        if POD:
+            return {"id": POD, "networkInterfaces": [{"ip": os.environ["BERG_POD_IP"]}], "attributes": annotations()}
         return json.loads(metadata("instance/?recursive=true"))
+
+    def told(self):
+        """The same, of a pod with what its node knows, for who has no time: one request."""
+        found = json.loads(request(METADATA + "instance/?recursive=true", headers=FLAVOR, attempts=1)[0])
+        return {**found, "attributes": annotations()} if POD else found
 
     def say(self, text):
         """One line for the serial console and for the job's log."""
@@ -181,7 +207,12 @@ class Machine:
         return content, headers.get("x-goog-generation", "0")
 
     def delete(self, alone=False):
-        """Delete this machine, with the group that would replace it if it belongs to one and this is not `alone`."""
+        """Delete this machine, with the group that would replace it if it belongs to one and this is not `alone`.
+
+        A pod just ends.
+        """
+        if POD:
+            return
         base = self.endpoint or "https://compute.googleapis.com"
         path = f"/compute/v1/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
         owner = metadata("instance/attributes/created-by", default="")
@@ -386,8 +417,23 @@ def keep_packages():
         pass  # not ours to write
 
 
+def pod_exit_code():
+    """0 for what succeeded, 42 for a job that is over without, 1 for what another pod is to go on with."""
+    machine = Machine()
+    if machine.sweep:
+        return int(bool(TOLD))
+    try:
+        state = json.loads(machine.read(".berg/jobs/" + machine.job + "_state.json")[0])["state"]
+    except Exception as error:
+        console(f"The job's state cannot be read: {error}")
+        return 1
+    return {"SUCCEEDED": 0, "SUBMITTED": 1}.get(state, OVER)
+
+
 def main():
     bypass_proxies()
+    if POD:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # until there is a worker, which is told
     if sys.argv[1:] == ["work"]:
         os.environ["BERG_UNIT"] = "1"  # the worker's, too
     if "BERG_UNIT" in os.environ or not hand_over():
@@ -395,6 +441,8 @@ def main():
             work()
         finally:
             console("berg's startup script has ended")
+    if POD:
+        sys.exit(pod_exit_code())
 
 
 def work():

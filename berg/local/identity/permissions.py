@@ -141,6 +141,12 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     collection, verb = rest.split(".")[-2:]
     if collection in ("operations", "permissions"):
         return []
+    if service == "container":
+        path = call.params.get("name") or call.params.get("parent", "")
+        word = "clusters" if collection == "nodePools" or verb == "getServerConfig" else collection
+        verb = {"list": "list", "get": "get", "create": "create", "delete": "delete"}.get(verb, "update")
+        verb = "update" if collection == "nodePools" and verb in ("create", "delete") else verb
+        return [(f"container.{word}.{verb}", resource_of(cloud, path))]
     name = secrets_api.resource_of(call)
     if service == "serviceusage":
         verb = {"batchEnable": "enable", "batchGet": "get"}.get(verb, verb)

@@ -35,7 +35,8 @@ TITLES = {
     "tpu": "Cloud TPU API",
 }
 ENABLED = (
-    *("cloudbilling", "cloudresourcemanager", "compute", "iam", "oslogin", "secretmanager", "serviceusage", "storage"),
+    *("cloudbilling", "cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager"),
+    *("serviceusage", "storage"),
     "storage-component",
 )
 KEPT_OPERATIONS = 50

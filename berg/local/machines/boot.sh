@@ -247,4 +247,4 @@ main() {
     done
 }
 
-main "$@"
+[[ ${BASH_SOURCE[0]} != "$0" ]] || main "$@"

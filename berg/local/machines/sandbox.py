@@ -103,6 +103,11 @@ class Machine:
     peers: dict[str, str] = field(default_factory=dict)  # name -> address of others that it knows, as by Google's DNS
     learns: bool = False  # whether it is of a deep-learning image: with torch, without python3-venv
     busy: float = 0  # seconds for which its first boot installs packages
+    metadata_address: str = ""  # where its metadata server is, if not at its own address: a pod's is its node's
+
+    @property
+    def metadata_host(self) -> str:
+        return self.metadata_address or self.address
 
 
 def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
@@ -185,7 +190,7 @@ def write_system_files(machine: Machine) -> None:
     (etc / "resolv.conf").write_text(resolver.read_text() if resolver.exists() else "")
     (etc / "hosts").write_text(
         "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
-        f"{machine.address} {machine.name} metadata.google.internal metadata\n"
+        f"{machine.address} {machine.name}\n{machine.metadata_host} metadata.google.internal metadata\n"
         # google-auth asks this host about every service account it meets, in the background, with its token.
         # A token of the embedded cloud is none of Google's business: nothing answers at this address.
         f"{machine.address} iamcredentials.googleapis.com\n"
@@ -243,7 +248,7 @@ def own_root(machine: Machine, root: Path) -> None:
 
 def environment(machine: Machine) -> dict[str, str]:
     """Everything a machine's processes inherit from outside; see the module's docstring."""
-    metadata_server = f"{machine.address}:{machine.metadata_port}"
+    metadata_server = f"{machine.metadata_host}:{machine.metadata_port}"
     passed_on = {
         name: value
         for name, value in os.environ.items()
