@@ -12,8 +12,8 @@ import copy
 import secrets
 import time
 
-from berg.local.kubernetes.checks import indexes_in
 from berg.local.kubernetes.defaults import INDEX, TRACKING
+from berg.local.kubernetes.job_checks import indexes_in
 from berg.local.kubernetes.kinds import condition, is_leaving, is_over, owned_by, stamp
 from berg.local.kubernetes.plane import LETTERS, Plane
 

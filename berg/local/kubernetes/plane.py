@@ -9,7 +9,6 @@ Not covered: finalizers of users' own are kept, and nobody removes them but they
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import re
 import secrets
@@ -46,6 +45,13 @@ class Settings:
     scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
     scale_down: float = 600.0  # seconds that a node may be idle
     give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come
+
+
+def without_nulls(value: Any) -> Any:
+    """A copy without what is null, which means "not set"."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 @dataclass
@@ -94,7 +100,7 @@ class Plane:
         """Make an object of a body; raise Kubernetes' refusal if it may not be."""
         kind = KINDS[plural]
         checks.check_form(kind, body, strict)
-        body = copy.deepcopy(body)
+        body = without_nulls(body)
         meta = body.setdefault("metadata", {})
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"] + "".join(secrets.choice(LETTERS) for _ in range(5))
@@ -104,9 +110,9 @@ class Plane:
         if key in self.store.rows[plural]:
             message = f'{kind.resource} "{meta["name"]}" already exists'
             raise Refusal(409, "AlreadyExists", message, name=meta["name"], group=kind.group, kind=plural)
+        meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
         checks.check_meaning(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}
-        meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
         fill(plural, body)
         if plural == "services":
             self.give_address(body)

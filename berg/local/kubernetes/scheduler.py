@@ -5,21 +5,12 @@ Not covered: affinity but for required node affinity, spreading, priorities and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from berg.local.kubernetes.defaults import GPU
 from berg.local.kubernetes.kinds import is_leaving, is_over, set_condition
 from berg.local.kubernetes.plane import Plane
-
-UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "n": 1e-9, "u": 1e-6, "E": 1e18}
-UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
-
-
-def amount(quantity: object) -> float:
-    """A quantity as a number: 500m, 20Gi, 2e3."""
-    found = re.fullmatch(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
-    return float(found[1]) * UNITS[found[2]] if found else 0.0
+from berg.local.kubernetes.quantity import amount
 
 
 def requests(pod: dict) -> dict[str, float]:

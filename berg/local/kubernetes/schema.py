@@ -33,6 +33,11 @@ SCALARS: dict[str, tuple[Any, str]] = {
     "bool": (bool, "bool"),
     "float": ((int, float), "float64"),
 }
+# Numbers of 64 bits; the models do not tell.
+LONG = {
+    *("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerationSeconds", "deletionGracePeriodSeconds"),
+    *("generation", "observedGeneration", "runAsUser", "runAsGroup", "fsGroup", "expirationSeconds"),
+}
 GO = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 OF_STRINGS = ("labels", "annotations", "ata", "elector")  # how the paths of maps of strings end
 OF_QUANTITIES = ("limits", "requests", "capacity", "allocatable")
@@ -111,7 +116,11 @@ def check(where: str, kind: ast.expr, value: Any, path: str, parent: str, found:
         check_map(value, path, parent, found)
     elif name in SCALARS:
         fits, shown = SCALARS[name]
-        if not isinstance(value, fits) or (name in ("int", "float") and isinstance(value, bool)):
+        if name == "int" and path.rpartition(".")[2] in LONG:
+            shown = "int64"
+        range_ = 2 ** (63 if shown == "int64" else 31)
+        big = name == "int" and isinstance(value, int) and not -range_ <= value < range_
+        if big or not isinstance(value, fits) or (name in ("int", "float") and isinstance(value, bool)):
             found.append(wrong(value, parent, path, shown))
     elif name == "Quantity":
         check_quantity(value, found)
@@ -142,4 +151,6 @@ def wrong(value: Any, parent: str, path: str, wanted: str) -> str:
     """Go's words for a wrong type; it writes paths without the numbers of list items."""
     at = re.sub(r"\[[0-9]+\]", "", path)
     kind = GO.get(type(value), "null")
+    if kind == "number" and wanted.startswith("int"):
+        kind = f"number {value}"
     return f"json: cannot unmarshal {kind} into Go struct field {parent}.{at} of type {wanted}"
