@@ -23,7 +23,8 @@ def test_wait_ends_with_the_jobs_and_the_first_exit_code_that_was_not_0(berg):
     assert both.returncode == 7, both.stderr
     found = {row["name"]: (row["state"], row["exit_code"]) for row in json.loads(both.stdout)}
     assert found == {"good": ("SUCCEEDED", 0), "bad": ("FAILED", 7)}
-    assert "good SUCCEEDED with exit code 0" in both.stderr and "bad FAILED: the command failed with exit code 7" in both.stderr
+    ended = both.stderr
+    assert "good SUCCEEDED with exit code 0" in ended and "bad FAILED: the command failed with exit code 7" in ended
     assert berg("wait", "good").returncode == 0 and berg("wait", "@").returncode == 7
 
 
