@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
 
 
 def also(state: job.State) -> str:
-    return f"It wrote to other folders, too: {state.elsewhere}"
+    return f"It wrote to other folders, too: {state.elsewhere}" if state.elsewhere else ""
 
 
 def plural(count: int, word: str) -> str:
