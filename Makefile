@@ -13,7 +13,7 @@ demo: $(VENV)/demo
 	./examples/demo.sh
 
 test: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 4 --dist worksteal $(PYTEST)
+	$(BIN)/pytest -n 6 --dist worksteal $(PYTEST)
 
 # Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud.
 foreign: $(VENV)/test $(VENV)/foreign/gcsfs
