@@ -81,7 +81,8 @@ def pytest_runtest_makereport(item, call):
     """With a failure goes what the embedded cloud logged."""
     report = yield
     if report.failed and "cloud" in getattr(item, "funcargs", ()):
-        lines = (item.funcargs["cloud"].folder / "server.log").read_text(errors="replace").splitlines()[-100:]
+        log = item.funcargs["cloud"].folder / "server.log"
+        lines = log.read_text(errors="replace").splitlines()[-100:] if log.exists() else []  # it is gone at the end
         report.sections.append(("log of the embedded cloud", "\n".join(lines)))
     return report
 

@@ -712,6 +712,29 @@ def test_the_cloud_restarts(trial):
     trial.check("SUCCEEDED", 40)
 
 
+@pytest.mark.parametrize("end", ["preempt", "delete"])
+@fault("the cloud itself is killed while a machine goes down", "1 2 4")
+def test_the_cloud_restarts_while_a_machine_goes_down(trial, end):
+    folder = trial.berg.cloud.folder
+    save = "trap 'sleep 4; echo saved >$BERG_RESULTS_DIR/checkpoint; exit 1' TERM"
+    trial.run(f"{save}; {trial.command(3)}; while :; do sleep 0.1; done")
+    trial.until("all written")
+    if end == "preempt":
+        trial.power("preempt", grace=30)
+    else:
+        zone = trial.berg.state(trial.name)["zone"]
+        path = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
+        trial.berg.cloud.call("DELETE", path)
+    time.sleep(trial.dice.uniform(0, 3))
+    server = json.loads((folder / "server.json").read_text())
+    os.kill(server["pid"], signal.SIGKILL)
+    time.sleep(trial.dice.uniform(0.5, 2))
+    control.start(folder, server["port"])
+    trial.check("FAILED" if end == "preempt" else "KILLED", 3)
+    found = trial.berg.objects(f"berg_results/{trial.name}/")
+    assert found.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n"
+
+
 # --- restarts and secrets
 
 
