@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import click
 
@@ -205,12 +206,12 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     uploading = {"state": "UPLOADING", "ending": state, "exit_code": code, "reason": reason}
     try:
         if not attempt.machine_goes:  # else every second is for the results
-            attempt.insist(lambda: attempt.write_state(**uploading, uploading_since=job.now()), saving.UNREACHABLE)
+            attempt.write_state(soon=True, **uploading, uploading_since=job.now())
         if not attempt.leads and state != "ENDED":
             attempt.insist(lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1)
         left, is_whole = saving.save(attempt, reason)
         for path, why in left.items():
-            attempt.say(f"Not in the bucket: {path}: {why}")
+            attempt.say(f"Not in the bucket: {mirror.shorten(path, 2 * mirror.MAX_NAME)}: {why}")
         if not is_whole and state == "SUCCEEDED" and not attempt.begins_anew():
             state = "FAILED"
         lost = mirror.tell(left)
@@ -253,7 +254,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
     if not saving.send_log(attempt):
         reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
-    about = {"exit_code": code, "synced_until": attempt.results.synced_until, "lost": lost}
+    about: dict[str, Any] = {"exit_code": code, "synced_until": attempt.results.synced_until, "lost": lost}
     about |= {"elsewhere": elsewhere, "left_files": 0, "left_bytes": 0}
     if again:
         maintained = attempt.outcome == MAINTAINED  # this machine comes back, and that is none of the restarts it has

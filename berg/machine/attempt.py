@@ -29,6 +29,7 @@ GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
 NOTICE = 28  # of the 30 seconds that Google gives
 PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last results
 LAST_WORD = 4  # and these for the last state
+HURRY = 2, 5  # seconds to connect to the bucket, and between two pieces of its answer, from then on
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
@@ -36,6 +37,7 @@ MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most mac
 MAINTAINED = ("FAILED", "Google stopped the machine to maintain its host")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
+STALLED = 180  # seconds after which a write of the state is not waited for by the next one
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
@@ -85,6 +87,7 @@ class Attempt:
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
         self.exit_code: int | None = None  # of the command for whose failure it is to stop
         self.lock = threading.Lock()
+        self.writing, self.written = threading.Lock(), ""  # the state, by one thread at a time
         self.next_write = -math.inf  # when the state may be written again
         self.later: threading.Timer | None = None  # writes it then
         self.stopped = threading.Event()  # the outcome is known
@@ -135,11 +138,11 @@ class Attempt:
         self.results.own = state.job.get("results_dir", "")
         return state
 
-    def write_state(self, **changes) -> None:
+    def write_state(self, soon: bool = False, **changes) -> None:
         """Record how the job goes; raises Ended if somebody else wrote that it is over.
 
-        Cloud Storage takes one write of an object a second. What comes sooner is written when the second is over, with
-        what came meanwhile; this machine's last word waits for it.
+        Cloud Storage takes one write of an object a second. What comes sooner, and what is to be written `soon`, is
+        written beside what goes on, with what came meanwhile; this machine's last word waits for it.
         """
         if not self.leads:
             return
@@ -151,23 +154,44 @@ class Attempt:
                 setattr(self.state, key, value)
             self.state.note()
             early = self.next_write - time.monotonic()
-            if early > 0 and self.state.state in job.ACTIVE[1:]:
+            if (soon or early > 0) and self.state.state in job.ACTIVE[1:]:
                 if not self.later:
-                    self.later = threading.Timer(early + 0.05, self.write_state_by_the_way)
+                    self.later = threading.Timer(max(early, 0) + 0.05, self.write_state_by_the_way)
                     self.later.daemon = True
                     self.later.start()
                 return
             if self.later:
                 self.later.cancel()
                 self.later = None
-            time.sleep(max(early, 0))
-            text = self.state.to_json()
-            try:
-                path = job.state_path(self.name)
-                self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
-            except Changed:
-                raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them") from None
+        in_turn = self.writing.acquire(timeout=LAST_WORD / 2 if self.machine_goes else STALLED)
+        try:
+            time.sleep(max(self.next_write - time.monotonic(), 0))
+            self.put_state()
             self.next_write = time.monotonic() + WRITE_INTERVAL
+        finally:
+            if in_turn:
+                self.writing.release()
+
+    def put_state(self) -> None:
+        path = job.state_path(self.name)
+        while (text := self.state.to_json()) != self.written:
+            try:
+                self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
+                self.written = text
+            except Changed:
+                stored = self.bucket.get(path)
+                if not (stored and self.wrote(stored)):
+                    why = f"the state of {self.name} was written by somebody else; leaving it to them"
+                    raise Ended(why) from None
+                self.generation = stored.generation
+
+    def wrote(self, stored) -> bool:
+        """Whether a state is this machine's: a write of it that nobody waited for any more arrived after all."""
+        try:
+            state = job.state_from_json((stored.metadata or {})["state"])
+        except (KeyError, ValueError):
+            return False
+        return not state.final and (state.machine, state.zone) == (self.machine.name, self.machine.zone)
 
     def write_state_by_the_way(self, **changes) -> None:
         """The same outside of the job's course: trouble waits for the next time."""
@@ -197,7 +221,11 @@ class Attempt:
             started_at=state.started_at or job.now(),
             attempt=state.attempt + again,
             restarts=state.restarts + again,
-            **{"ending": "", "reason": "", "exit_code": None, "left_files": 0, "left_bytes": 0},
+            ending="",
+            reason="",
+            exit_code=None,
+            left_files=0,
+            left_bytes=0,
         )
         self.marker.touch()
 
@@ -307,6 +335,7 @@ class Attempt:
             self.hurry.set()
             if self.machine_goes:
                 self.gone_at = time.monotonic() + NOTICE
+                self.bucket.timeout = HURRY
             self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
 
     def pause(self, seconds: float | None = None) -> None:
@@ -434,7 +463,7 @@ class Attempt:
             pause = pause_after(self.results.sync(STATE_INTERVAL, self.done.is_set))
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()
-                self.write_state_by_the_way(synced_until=self.results.synced_until)
+                self.write_state_by_the_way(soon=True, synced_until=self.results.synced_until)
 
 
 def disk() -> str:

@@ -356,6 +356,11 @@ def give_up(machine, reason):
             body = part + resource + "\r\n" + part + text + "\r\n--berg--\r\n"
             upload = machine.object_url(name, upload=True) + "?uploadType=multipart&ifGenerationMatch=" + generation
             machine.call(upload, "POST", body.encode(), "multipart/related; boundary=berg")
+            if state.get("job", {}).get("secrets") and not machine.sweep:
+                base = (
+                    machine.endpoint + "/secretmanager" if machine.endpoint else "https://secretmanager.googleapis.com"
+                )
+                machine.call(f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}", "DELETE")
         if not json.loads(machine.read(f".berg/jobs/{machine.job}_metadata.json")[0])["kill_instance_after_job"]:
             return
     except Exception as error:
