@@ -77,6 +77,7 @@ class Attempt:
         self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, "", folders, self.restored)
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
+        self.webhook = ""  # URL to tell of the job's end
         node = cluster.Node(self.machine.name, 0)
         leads = bool(sweep) or self.machine.name.removeprefix(name).strip("-0") == ""
         # Until the job has been read, one that says nothing but that its machine is to be deleted.
@@ -255,7 +256,7 @@ class Attempt:
         self.say(f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})")
         return True
 
-    def insist(self, step: Callable[[], None], seconds: float = math.inf) -> None:
+    def insist(self, step: Callable[[], object], seconds: float = math.inf) -> None:
         """Do a step that must not fail: again and again, until it is done, or fails for so many seconds.
 
         Only a machine's deletion is tried for ever. What is Ended is left undone.
@@ -263,7 +264,8 @@ class Attempt:
         pause, end = 1.0, time.monotonic() + seconds
         while True:
             try:
-                return step()
+                step()
+                return None
             except Ended:
                 raise
             except Exception as error:
