@@ -128,6 +128,7 @@ def prepare(
         wait_seconds=round(wishes.wait_hours * 3600),
         max_restarts=wishes.max_restarts,
         sample_seconds=wishes.sample_seconds,
+        monitoring=config.monitoring,
         restart_on_failure=wishes.restart_on_failure,
         wishes=wishes.to_dict(),
         created_at=job.now(),
