@@ -9,7 +9,7 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import cluster, dashboard, data, listing, page, records, results, setup, start
+from berg.commands import cluster, dashboard, data, listing, page, profile, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands import watch as watching
 from berg.commands.terminal import (
@@ -96,6 +96,7 @@ for command in (
     *watching.COMMANDS,
     page.page,
     cluster.cluster,
+    profile.profile,
     dashboard.dashboard,
 ):
     cli.add_command(command)

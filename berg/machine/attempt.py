@@ -21,7 +21,7 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster, pods, report, usage
+from berg.machine import boot, cluster, pods, profile, report, usage
 from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
@@ -101,6 +101,7 @@ class Attempt:
         self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
+        self.profiler_port = profile.free_port()  # of the server that the command may start
         self.state, self.generation, self.ran_before = State(), 0, 0
 
     @property
@@ -346,7 +347,7 @@ class Attempt:
     def watch(self) -> None:
         """Wait for word from outside: it arrives through the machine's own metadata, or a pod's annotations."""
         query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
-        etag, warned = "0", False
+        etag, warned, profiled = "0", False, set[str]()
         while not self.over.is_set():  # also while the last results are sent
             try:
                 if boot.POD:
@@ -360,6 +361,10 @@ class Attempt:
                 continue
             if ending := self.ending_in(values):
                 self.stop(*ending)
+            asked = profile.asked(self.name, values.get("attributes", {}))
+            for when in asked.keys() - (profiled or asked.keys()):  # those of the first look were an earlier attempt's
+                self.start_thread(profile.answer, self, when, asked[when])
+            profiled = asked.keys() | {""}
             if values.get("maintenanceEvent") == MAINTENANCE and not warned:
                 warned = True
                 self.say("Google is going to stop this machine, within the hour, to maintain its host")
