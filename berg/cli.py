@@ -86,20 +86,9 @@ def cli() -> None:
     """
 
 
-for command in (
-    listing.list_,
-    data.data,
-    *setup.COMMANDS,
-    *results.COMMANDS,
-    *records.COMMANDS,
-    *cli_ssh.COMMANDS,
-    *watching.COMMANDS,
-    page.page,
-    cluster.cluster,
-    profile.profile,
-    dashboard.dashboard,
-):
-    cli.add_command(command)
+for module in (listing, data, setup, results, records, cli_ssh, watching, page, profile, dashboard, cluster):
+    for command in module.COMMANDS:
+        cli.add_command(command)
 
 
 @cli.command(cls=Quoted)

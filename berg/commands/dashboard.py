@@ -83,3 +83,6 @@ def existing(settings) -> dict:
     if there is None:
         raise BergError(f"{settings.project} has no dashboard of berg's. Make it: berg dashboard create")
     return there
+
+
+COMMANDS = (dashboard,)

@@ -45,3 +45,6 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
         if "py-spy" in kinds:
             say("Open it:  https://www.speedscope.app (files stay in the browser), or: npx speedscope FILE")
     sys.exit(0 if files else 1)
+
+
+COMMANDS = (profile,)

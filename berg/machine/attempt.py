@@ -398,7 +398,7 @@ class Attempt:
         reporter = report.Reporter(self.bucket.config, self.machine, self.say)
         for sample in usage.samples(self.job.sample_seconds, self.done.wait, bool(self.job.tpu)):
             usage.append(file, sample)
-            if self.job.monitoring:
+            if self.job.monitoring and not boot.POD:
                 reporter.tell(sample)
             if sample.get("tpus", []) is None and not told:
                 told = True

@@ -1,4 +1,4 @@
-"""A profile of the command while it runs, asked for through this machine's metadata: `berg-profile-JOB-TIME`, SECONDS.
+"""A profile of the command while it runs, asked for by this machine's metadata: `berg-profile-TIME`, `JOB SECONDS`.
 
 What can be had, the best first: JAX's profiler server (torch_tpu's is the same), if the command started one on
 BERG_PROFILER_PORT; else py-spy, which reads the memory of python processes from outside and never stops them. The
@@ -44,8 +44,8 @@ def asked(name: str, attributes: dict[str, str]) -> dict[str, str]:
 
     Each has a key of its own: of two that are written quickly to one key the machine might see the second alone.
     """
-    found = {key.removeprefix(f"berg-profile-{name}-"): value for key, value in attributes.items()}
-    return {when: seconds for when, seconds in found.items() if WHEN.fullmatch(when)}
+    found = {key.removeprefix("berg-profile-"): value.partition(" ") for key, value in attributes.items()}
+    return {when: seconds for when, (whose, _, seconds) in found.items() if WHEN.fullmatch(when) and whose == name}
 
 
 def answer(attempt: Any, when: str, seconds: str) -> None:

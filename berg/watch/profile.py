@@ -66,7 +66,7 @@ def ask(config: Config, found: jobs.Entry, machines: list[Machine], when: str, s
 
     def tell(machine: Machine) -> tuple[str, str]:
         try:
-            found.place.tell(config, machine, f"berg-profile-{found.name}-{when}", f"{seconds:g}")
+            found.place.tell(config, machine, f"berg-profile-{when}", f"{found.name} {seconds:g}")
         except Exception as error:
             return machine.name, f"it cannot be told: {getattr(error, 'message', error)}"
         return machine.name, ""

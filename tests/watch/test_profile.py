@@ -92,7 +92,7 @@ def test_two_at_once_and_a_command_that_ends(berg):
     running(berg, "short", "python3 spin.py 25")
     assert berg("profile", "short", "-s", "1").returncode == 0  # which brings py-spy
     first = berg.start("profile", "short", "-s", "60")
-    wait_for(lambda: '"value": "60"' in json.dumps(berg.machines()["short"]["metadata"]))
+    wait_for(lambda: '"value": "short 60"' in json.dumps(berg.machines()["short"]["metadata"]))
     second = berg("profile", "short", "-s", "1")
     assert second.returncode == 1 and "another profile is being taken just now" in second.stderr
     output, words = first.communicate(timeout=120)
@@ -118,7 +118,7 @@ def test_a_machine_that_goes_meanwhile_is_named(berg):
     commit(berg.repo)
     running(berg, "goes", "python3 spin.py 90")
     asking = berg.start("profile", "goes", "-s", "40")
-    wait_for(lambda: "berg-profile-goes" in json.dumps(berg.machines()["goes"]["metadata"]))
+    wait_for(lambda: "goes 40" in json.dumps(berg.machines()["goes"]["metadata"]))
     zone = berg.machines()["goes"]["zone"].rpartition("/")[2]
     berg.cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/goes")
     _, words = asking.communicate(timeout=120)
