@@ -73,7 +73,7 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 
 # What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.
 $(VENV)/wheelhouse: $(VENV)/demo Makefile
-	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py .
+	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py py-spy .
 	touch $@
 
 $(VENV)/bench: $(VENV)/demo

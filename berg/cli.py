@@ -9,7 +9,7 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import cluster, data, listing, page, records, results, setup, start
+from berg.commands import cluster, dashboard, data, listing, page, profile, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands import watch as watching
 from berg.commands.terminal import (
@@ -86,18 +86,9 @@ def cli() -> None:
     """
 
 
-for command in (
-    listing.list_,
-    data.data,
-    *setup.COMMANDS,
-    *results.COMMANDS,
-    *records.COMMANDS,
-    *cli_ssh.COMMANDS,
-    *watching.COMMANDS,
-    page.page,
-    cluster.cluster,
-):
-    cli.add_command(command)
+for module in (listing, data, setup, results, records, cli_ssh, watching, page, profile, dashboard, cluster):
+    for command in module.COMMANDS:
+        cli.add_command(command)
 
 
 @cli.command(cls=Quoted)
@@ -110,6 +101,7 @@ for command in (
 @click.option("--keep-going", is_flag=True, help="With --each: where CMD fails first, the others go on.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
 @click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees.")
+@click.option("--notify", metavar="URL", help="Webhook to tell of the end; or NAME[=FILE] that holds its URL.")
 @click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is.")
 @click.option("--max-restarts", type=int, default=20, show_default=True, help="Restarts after lost machines, at most.")
 @click.option("--restart-on-failure", type=int, default=0, metavar="N", help="Run CMD again when it fails, N times.")

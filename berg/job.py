@@ -46,6 +46,7 @@ class Job:
     cwd: str = ""  # folder of the repo that the command runs in
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
+    notify: bool = False  # its secrets hold the URL of a webhook that is to hear of its end
     data: list[dict[str, Any]] = field(default_factory=list)  # name, path, files, bytes, checksum of each data set
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
@@ -69,6 +70,7 @@ class Job:
     wait_seconds: int = 0  # for all its pods to have a node, after which it is given up; 0: for ever
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
+    monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
     wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again
     created_at: str = ""
     created_by: str = ""
@@ -98,7 +100,7 @@ class Job:
             "kept": not self.kill_instance_after_job,
             "group": self.group,
             **({"sweep": self.sweep, "params": self.params} if self.sweep else {}),
-            "secrets": len(self.secrets),
+            "secrets": len(self.secrets) + self.notify,
             "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else self.tpu,
         }
 

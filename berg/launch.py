@@ -59,6 +59,8 @@ def prepare(
         check_variable("--secret", key)
         if key in variables:
             raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
+    if wishes.notify:
+        secret_values[secret.WEBHOOK] = secret.webhook(wishes.notify)
     root = code.root if code else snapshot.find_root(folder)
     wishes = replace(wishes, cwd=wishes.cwd or "") if code else in_folder(wishes, folder, root)
     script = wishes.install_script
@@ -105,7 +107,8 @@ def prepare(
         **code_fields(taken),
         install_script=script or "",
         env=variables,
-        secrets=sorted(secret_values),
+        secrets=sorted(secret_values.keys() - {secret.WEBHOOK}),
+        notify=bool(wishes.notify),
         data=[each.result() for each in wanted],
         kind="devbox" if cmd is None else "job",
         place="gke" if cluster else "tpu" if is_slice else "gce",
@@ -125,6 +128,7 @@ def prepare(
         wait_seconds=round(wishes.wait_hours * 3600),
         max_restarts=wishes.max_restarts,
         sample_seconds=wishes.sample_seconds,
+        monitoring=config.monitoring,
         restart_on_failure=wishes.restart_on_failure,
         wishes=wishes.to_dict(),
         created_at=job.now(),
@@ -265,7 +269,7 @@ def take_back(config: Config, this: job.Job) -> None:
     if this.group:
         place.delete(config, this.job_name, [], this.group)
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), "")
-    if this.secrets:
+    if this.secrets or this.notify:
         secret.delete(config, this.job_name)
     Bucket(config).delete(job.state_path(this.job_name), job.metadata_path(this.job_name))
 

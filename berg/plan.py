@@ -45,6 +45,7 @@ class Wishes:
     install_script: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
+    notify: str | None = field(default=None, repr=False)  # URL of a webhook, or NAME or NAME=FILE that holds it
     data: tuple[str, ...] = ()  # NAME or NAME:PATH
     each: bool = False
     keep_going: bool = False
@@ -56,7 +57,8 @@ class Wishes:
 
     def to_dict(self) -> dict[str, Any]:
         """What was given, for the job's metadata; values of secrets are not among it."""
-        return {key: value for key, value in asdict(self).items() if key not in ("cmd", "name")}
+        left_out = ["cmd", "name", *(["notify"] if "://" in (self.notify or "") else [])]
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
     @property
     def settings(self) -> dict[str, object]:

@@ -141,7 +141,7 @@ def submit(
     launch.send_code(plan, bucket, tell)
     request = place.request(plan)
     names = [each.job_name for each in all_jobs]
-    secrets = bool(plan.secrets)
+    secrets = bool(plan.job.secrets)
     about = {"jobs": names, "place": plan.job.place, "machines": request, "secrets": secrets}
     try:
         bucket.write(job.sweep_path(name), json.dumps(about), generation=0)

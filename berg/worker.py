@@ -22,7 +22,7 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import api, mirror, secret
-from berg.machine import boot, cluster, crew, data, idle, saving
+from berg.machine import boot, cluster, crew, data, idle, notify, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -94,8 +94,7 @@ def begin(attempt: Attempt) -> None:
     if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
-    if attempt.job.secrets:
-        attempt.secrets = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
+    notify.read_secrets(attempt)
     install_commands()
     attempt.member.node = cluster.describe(attempt.machine, attempt.job)
     attempt.member.nodes = [attempt.member.node]
@@ -252,6 +251,8 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
     if attempt.leads:
         how = "begins anew on another machine" if again else state
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
+    if not again:
+        notify.tell(attempt, state, reason, code)
     if not saving.send_log(attempt):
         reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
     about: dict[str, Any] = {"exit_code": code, "synced_until": attempt.results.synced_until, "lost": lost}
@@ -262,7 +263,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
         attempt.state.restarts -= maintained
         attempt.write_state(**{**about, "exit_code": None}, state="SUBMITTED", ending="", reason=reason)
     else:
-        if attempt.leads and attempt.job.secrets and not attempt.sweep:
+        if attempt.leads and (attempt.job.secrets or attempt.job.notify) and not attempt.sweep:
             attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
         attempt.write_state(**about, state=state, ending="", reason=reason, finished_at=job.now())
 
@@ -345,6 +346,8 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         with contextlib.suppress(BergError):
             saving.read_job(attempt)
             attempt.member.node = cluster.describe(attempt.machine, attempt.job)
+        with contextlib.suppress(Exception):
+            notify.read_secrets(attempt)
         if attempt.job.num_machines > 1:
             attempt.start_thread(cluster.beat, attempt.member)
         ending = attempt.state.ending  # it had seen the command end

@@ -223,3 +223,6 @@ def exec_(place: str, pod: str, command: tuple[str, ...], terminal: bool) -> Non
     from berg.google import podexec
 
     sys.exit(podexec.run(settings, gke.connect(settings, place), pod, list(command), terminal))
+
+
+COMMANDS = (cluster,)

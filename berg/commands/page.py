@@ -52,3 +52,6 @@ def page(names: tuple[str, ...], everybody: bool, port: int, export: Path | None
         say("")
     finally:
         server.server_close()
+
+
+COMMANDS = (page,)

@@ -24,13 +24,15 @@ def sentence(key: str) -> str:
 @click.option("--service-account", help="Account that machines act as.")
 @click.option("--image", "default_image", help=sentence("default_image"))
 @click.option("--image-project", "default_image_project", help=sentence("default_image_project"))
+@click.option("--monitoring/--no-monitoring", default=None, help="Machines tell Cloud Monitoring how busy they are.")
 @click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
 @click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
-def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> None:
+def init(local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, **given: str | None) -> None:
     """Set berg up: find what it needs, and keep the answers.
 
     That is project, region, bucket, service account and image. Running it again offers the earlier answers. Every
-    answer is also a flag.
+    answer is also a flag. With --monitoring the machines' account may write metrics, and memory, GPUs and TPUs appear
+    in Cloud Monitoring (berg dashboard).
 
     \b
     berg init
@@ -40,6 +42,8 @@ def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> No
     if local and (flags := [f"--{key.removeprefix('default_').replace('_', '-')}" for key in given if given[key]]):
         raise click.UsageError(f"--local sets up all of the embedded cloud by itself; leave {', '.join(flags)} out")
     settings = load_or_set_aside()
+    if monitoring is not None:
+        settings.monitoring = int(monitoring)
     from berg import init as setup
 
     if local and settings.project and not settings.endpoint and not yes:
@@ -48,11 +52,11 @@ def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> No
             "To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init --local -y)"
         )
     if local:
-        config.save(setup.set_up_local())
+        config.save(setup.set_up_local(settings.monitoring))
     else:
         if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
             # What was answered for the embedded cloud says nothing about Google.
-            settings = config.Config(user=settings.user)
+            settings = config.Config(user=settings.user, monitoring=settings.monitoring)
         from berg.google.storage import explain
 
         try:

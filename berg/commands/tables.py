@@ -49,6 +49,7 @@ def plan(plan) -> str:
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
+        *([("Notify", "a webhook, of the end")] if this.notify else []),
         *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
         *([("Defaults", f"{', '.join(defaults[1:])} (of {defaults[0]})")] if defaults else []),
         ("Results", this.gcs_results_dir + (" (read off the command; another: -r)" if is_guess else "")),

@@ -16,7 +16,7 @@ SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "cluster", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
-    "Watching": ("log", "tail", "wait", "top", "tensorboard", "page"),
+    "Watching": ("log", "tail", "wait", "top", "tensorboard", "profile", "page", "dashboard"),
     "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
 }
 

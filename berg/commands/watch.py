@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import signal
+import subprocess
 import sys
 import time
 
@@ -199,37 +201,47 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool) -> None:
     berg tensorboard lr-sweep baselines/resnet
     """
     settings = config.load_ready()
-    from berg import records
+    from berg.commands import tables
     from berg.watch import board
 
+    parts = parts_of(settings, names)
     folder = config.home() / "tensorboard" / board.key(names)
     folder.mkdir(parents=True, exist_ok=True)
-    parts = list(dict.fromkeys(part for name in names for part in records.members(settings, name)))
-    brought = sum(board.follow(settings, each, folder) for each in parts)
-    if not any(folder.rglob("*tfevents*")) and not any(folder.rglob("plugins")):
-        raise BergError(
-            f"there is nothing to show of {', '.join(names)}: no event file, profile, metrics.jsonl or sample"
-        )
-    say(f"Brought {brought} files to {folder}")
+    made: dict = {}
+    brought = sum(board.follow(settings, each, folder, made) for each in parts)
+    if not any(path.is_file() for path in folder.rglob("*")):
+        missing = "no event file, profile or metrics.jsonl in its results, and no sample of a machine"
+        raise BergError(f"there is nothing to show of {', '.join(names)} yet: {missing}")
+    say(f"Brought {tables.plural(brought, 'file')} to {folder}")
     if once:
         click.echo(folder)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # TensorBoard ends with this
     process, address = board.start(folder, port)
     click.echo(address)
     say("Ctrl-C ends it")
     try:
-        while process.poll() is None:
-            time.sleep(BRING)
+        while not ended(process, BRING):
             for each in parts:
                 try:
-                    board.follow(settings, each, folder)
+                    board.follow(settings, each, folder, made)
                 except Exception as error:  # the network may fail for a while
-                    say(f"{each}: {error}; trying again")
+                    say(f"{each} could not be brought: {error}; trying again")
+        raise BergError(f"TensorBoard ended: {board.last_line(folder)}")
     except KeyboardInterrupt:
         pass
     finally:
         process.terminate()
         process.wait()
+
+
+def ended(process: subprocess.Popen, seconds: float) -> bool:
+    """Whether a process ends within so many seconds."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 COMMANDS = (wait, top, tensorboard)

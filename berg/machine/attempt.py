@@ -21,7 +21,7 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster, pods, usage
+from berg.machine import boot, cluster, pods, profile, report, usage
 from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
@@ -79,6 +79,7 @@ class Attempt:
         self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, "", folders, self.restored)
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
+        self.webhook = ""  # URL to tell of the job's end
         node = cluster.Node(self.machine.name, 0)
         leads = bool(sweep) or self.machine.name.removeprefix(name).strip("-0") == ""
         # Until the job has been read, one that says nothing but that its machine is to be deleted.
@@ -103,6 +104,7 @@ class Attempt:
         self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
+        self.profiler_port = profile.free_port()  # of the server that the command may start
         self.state, self.generation, self.ran_before = State(), 0, 0
 
     @property
@@ -283,7 +285,7 @@ class Attempt:
         self.say(f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})")
         return True
 
-    def insist(self, step: Callable[[], None], seconds: float = math.inf) -> None:
+    def insist(self, step: Callable[[], object], seconds: float = math.inf) -> None:
         """Do a step that must not fail: again and again, until it is done, or fails for so many seconds.
 
         Only a machine's deletion is tried for ever. What is Ended is left undone.
@@ -291,7 +293,8 @@ class Attempt:
         pause, end = 1.0, time.monotonic() + seconds
         while True:
             try:
-                return step()
+                step()
+                return None
             except Ended:
                 raise
             except Exception as error:
@@ -373,7 +376,7 @@ class Attempt:
     def watch(self) -> None:
         """Wait for word from outside: it arrives through the machine's own metadata, or a pod's annotations."""
         query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
-        etag, warned = "0", False
+        etag, warned, profiled = "0", False, set[str]()
         while not self.over.is_set():  # also while the last results are sent
             try:
                 if boot.POD:
@@ -387,6 +390,10 @@ class Attempt:
                 continue
             if ending := self.ending_in(values):
                 self.stop(*ending)
+            asked = profile.asked(self.name, values.get("attributes", {}))
+            for when in asked.keys() - (profiled or asked.keys()):  # those of the first look were an earlier attempt's
+                self.start_thread(profile.answer, self, when, asked[when])
+            profiled = asked.keys() | {""}
             if values.get("maintenanceEvent") == MAINTENANCE and not warned:
                 warned = True
                 self.say("Google is going to stop this machine, within the hour, to maintain its host")
@@ -417,8 +424,11 @@ class Attempt:
     def watch_usage(self) -> None:
         """Keep what this machine is busy with, until its part of the job ends."""
         file, told = self.usage_file, False
+        reporter = report.Reporter(self.bucket.config, self.machine, self.say)
         for sample in usage.samples(self.job.sample_seconds, self.done.wait, bool(self.job.tpu)):
             usage.append(file, sample)
+            if self.job.monitoring and not boot.POD:
+                reporter.tell(sample)
             if sample.get("tpus", []) is None and not told:
                 told = True
                 self.say("How busy the TPUs are is not known: berg's environment here has no grpcio")

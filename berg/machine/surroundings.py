@@ -76,6 +76,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
         "BERG_REPO_DIR": str(repo_folder(this)),
         "BERG_DATA_DIR": str(boot.ROOT / "data"),
         "BERG_NUM_GPUS": str(this.gpus_per_machine),
+        "BERG_PROFILER_PORT": str(attempt.profiler_port),
         "BERG_ATTEMPT": str(attempt.state.attempt),
         **cluster.environment(attempt.member),
         **this.env,

@@ -69,9 +69,11 @@ def is_number(value: Any) -> bool:
 
 
 def write(file: Path, series: Series) -> None:
-    """Write series to an event file."""
-    with file.open("wb") as output:
-        output.write(record(fixed(WALL_TIME, "<d", 0) + embedded(FILE_VERSION, b"brain.Event:2")))
+    """Append series to an event file, which need not exist."""
+    with file.open("ab") as output:
+        if not output.tell():
+            first = min((when for points in series.values() for _, _, when in points), default=0.0)
+            output.write(record(fixed(WALL_TIME, "<d", first) + embedded(FILE_VERSION, b"brain.Event:2")))
         for tag, points in series.items():
             name = embedded(TAG, tag.encode(errors="replace"))
             for step, value, when in points:

@@ -35,7 +35,7 @@ def read(bucket: Bucket, name: str, seconds: float | None = None) -> dict[str, l
 def objects(bucket: Bucket, name: str) -> dict[str, list[Listed]]:
     """The objects of a job's samples by machine, the earliest first."""
     found: dict[str, list[Listed]] = {}
-    for blob in bucket.list(job.log_prefix(name), "name,size,updated", f"**{SUFFIX}"):
+    for blob in bucket.list(job.log_prefix(name), "name,size,updated,crc32c", f"**{SUFFIX}"):
         found.setdefault(jobs.machine_of(blob.name), []).append(blob)
     return {machine: sorted(blobs, key=lambda blob: blob.name) for machine, blobs in found.items()}
 

@@ -151,6 +151,8 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     if service == "serviceusage":
         verb = {"batchEnable": "enable", "batchGet": "get"}.get(verb, verb)
     verb = "update" if verb == "patch" else verb
+    if service == "monitoring":  # whose resources have no policies of their own
+        name = "/".join(name.split("/")[:2])
     return [(f"{service}.{collection}.{verb}", resource_of(cloud, name))]
 
 
