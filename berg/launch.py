@@ -229,27 +229,29 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
 def alive(
     config: Config, this: job.Job, state: str, generation: int, say: Callable[[str], None]
 ) -> Callable[[str], None]:
-    """`say`, which also writes a job's state anew: one that is old and has no machine is taken for LOST.
+    """`say`, which from its second sentence on also writes the state of a job without machines anew.
 
-    Machines of a zone that was given up may have begun the job before they went; then it begins anew elsewhere.
+    One that is old is taken for LOST. Machines of a zone that was given up may have begun the job before they went;
+    then it begins anew elsewhere. Where there is a machine nothing is written: its worker may be about to.
     """
-    bucket, path = Bucket(config), job.state_path(this.job_name)
-
-    def write(at: int) -> int:
-        return bucket.write(path, state, at, metadata={"state": state})
+    bucket, path, said = Bucket(config), job.state_path(this.job_name), 0
 
     def tell(text: str) -> None:
-        nonlocal generation
+        nonlocal generation, said
         say(text)
-        try:
-            generation = write(generation)
-        except Changed:
-            there = bucket.get(path)
+        said += 1
+        if said == 1 or places.of(this.place).machines(config, jobs=[this.job_name]):
+            return
+        for _ in range(2):
+            try:
+                generation = bucket.write(path, state, generation, metadata={"state": state})
+                return
+            except Changed:
+                there = bucket.get(path)
             words = (there.metadata or {}).get("state", "") if there else ""
-            if not there or (words and job.state_from_json(words).reason.startswith("killed by ")):
-                raise BergError(f"{this.job_name} was ended meanwhile") from None
-            if not places.of(this.place).machines(config, jobs=[this.job_name]):
-                generation = write(there.generation)
+            if not there or not words or job.state_from_json(words).reason.startswith("killed by "):
+                raise BergError(f"{this.job_name} was ended meanwhile")
+            generation = there.generation
 
     return tell
 
