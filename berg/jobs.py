@@ -18,6 +18,7 @@ from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
+BETWEEN_ZONES = 300  # more of them for a slice, which is taken back in one zone before the next one is tried
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 LEFT_STILL = 120  # seconds without progress of an upload, after which `kill` says what would be lost
 BLOCK = 8 << 20
@@ -109,8 +110,7 @@ def place_name(state: job.State | None) -> str:
 
 
 def describe(machine: Machine) -> dict[str, Any]:
-    details = {"name": machine.name, "status": machine.status, "zone": machine.zone}
-    return {**details, "external_ip": machine.external_ip, "internal_ip": machine.internal_ip}
+    return {key: getattr(machine, key) for key in ("name", "status", "zone", "external_ip", "internal_ip")}
 
 
 def conclude(
@@ -125,7 +125,8 @@ def conclude(
     So is one whose machine, or all that it waits for in its sweep, ended the startup script without a worker.
     """
     alive = [machine for machine in machines if machine.status not in OFF]
-    if state.final or seconds_since_written < LOST_AFTER or (alive and state.state != "SUBMITTED"):
+    patience = LOST_AFTER + BETWEEN_ZONES * (state.state == "SUBMITTED" and place_name(state) == "tpu")
+    if state.final or seconds_since_written < patience or (alive and state.state != "SUBMITTED"):
         return state
     if alive:
         needed = alive if state.job.get("sweep") else alive[:1]  # of a cluster the first one, which leads
@@ -245,8 +246,7 @@ def entry(
 
     seconds = api.now(config) - blob.updated.timestamp()
     needed = crew if crew and state.state == "SUBMITTED" else machines
-    words = words or functools.partial(last_words, config)
-    seen = conclude(state, seconds, needed, waits, words)
+    seen = conclude(state, seconds, needed, waits, words or functools.partial(last_words, config))
     if seen.state == "LOST" and not state.final and (group := state.job.get("group")):
         why = places.of(place_name(state)).why_gone(config, state.job.get("sweep") or name, group)
         seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))

@@ -211,7 +211,7 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
     send_code(plan, bucket, tell)
     state = job.State(job=this.summary()).to_json()
     try:  # claims the name
-        bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
+        generation = bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
     except Changed:
         raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
     try:
@@ -219,7 +219,8 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         if plan.secrets:
             secret.store(plan.config, this.job_name, plan.secrets, this.max_run_seconds)
         importing.join()
-        return place.create(plan.config, place.request(plan), plan.machines, bool(this.group), say)
+        tell_alive = alive(plan.config, this, state, generation, say)
+        return place.create(plan.config, place.request(plan), plan.machines, bool(this.group), tell_alive)
     except BaseException:
         say("Taking back what was created")
         try:
@@ -227,6 +228,36 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         except BaseException:
             say(f"That did not work. {this.job_name} may have a machine; delete it:  berg kill --now {this.job_name}")
         raise
+
+
+def alive(
+    config: Config, this: job.Job, state: str, generation: int, say: Callable[[str], None]
+) -> Callable[[str], None]:
+    """`say`, which from its second sentence on also writes the state of a job without machines anew.
+
+    One that is old is taken for LOST. Machines of a zone that was given up may have begun the job before they went;
+    then it begins anew elsewhere. Where there is a machine nothing is written: its worker may be about to.
+    """
+    bucket, path, said = Bucket(config), job.state_path(this.job_name), 0
+
+    def tell(text: str) -> None:
+        nonlocal generation, said
+        say(text)
+        said += 1
+        if said == 1 or places.of(this.place).machines(config, jobs=[this.job_name]):
+            return
+        for _ in range(2):
+            try:
+                generation = bucket.write(path, state, generation, metadata={"state": state})
+                return
+            except Changed:
+                there = bucket.get(path)
+            words = (there.metadata or {}).get("state", "") if there else ""
+            if not there or not words or job.state_from_json(words).reason.startswith("killed by "):
+                raise BergError(f"{this.job_name} was ended meanwhile")
+            generation = there.generation
+
+    return tell
 
 
 def preview(plan: Plan) -> Any:

@@ -387,6 +387,14 @@ def test_globs_and_all_ask_first(berg):
     assert berg("kill", "sweep-3").returncode == 0, "a name in full is enough for somebody else's"
 
 
+def test_a_file_without_an_ending_is_no_folder(berg):
+    (berg.repo / "save.py").write_text("import sys; open(sys.argv[2], 'w').write('weights')\n")
+    ran = berg("run", "-g", "0", "-n", "saver", "--wait", "python save.py --out /root/berg_results/x/model")
+    assert ran.returncode == 0, ran.stderr
+    assert "berg_results/x (read off the command; another: -r)" in ran.stderr
+    assert berg.objects("berg_results/x/")["berg_results/x/model"] == b"weights"
+
+
 def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, tmp_path):
     berg.bucket.write("berg_results/beside/foreign", "not of this job")
     command = (

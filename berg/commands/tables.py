@@ -44,7 +44,7 @@ def plan(plan) -> str:
             if plan.far_zones
             else []
         ),
-        ("Price", price(plan)),
+        *([] if this.place == "gke" else [("Price", price(plan))]),  # pods share nodes
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
