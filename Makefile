@@ -57,7 +57,7 @@ $(VENV)/demo: setup.py
 	touch $@
 
 $(VENV)/test: $(VENV)/demo
-	tools/require git git-lfs iproute2 openssh-client rsync
+	tools/require git git-lfs iproute2 openssh-client python3-pip python3-venv rsync
 	[ "$$(id -u)" != 0 ] || tools/require chromium faketime openssh-server openmpi-bin tmux # the page's tests; machines'
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@

@@ -48,7 +48,8 @@ def run(attempt: Attempt) -> None:
     """See a job through, from its metadata to the deletion of this machine (if it is not to take another job)."""
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
-        attempt.machine.insist_on_deletion()
+        if not attempt.state.job.get("kept"):
+            attempt.machine.insist_on_deletion()
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
     api.tell = attempt.say
