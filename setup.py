@@ -28,8 +28,8 @@ setup(
         "watchfiles>=0.21",  # inotify, FSEvents and their like, for berg sync
     ],
     extras_require={
-        # The embedded cloud: a web server, and Google's discovery documents to check requests against.
-        "local": ["aiohttp>=3.9", "google-api-python-client>=2.202"],
+        # The embedded cloud: a web server, Google's discovery documents to check requests against, and for its TLS.
+        "local": ["aiohttp>=3.9", "cryptography>=41", "google-api-python-client>=2.202"],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.5",

@@ -13,6 +13,8 @@ ZONE = "us-central1-c"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 LEARNING = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
+NIC = {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
+
 
 def until(condition, what: str, seconds: float = 20):
     """Wait for a condition and return its value."""
@@ -29,7 +31,7 @@ def body(name: str, script: str = "", image: str = IMAGE, **fields) -> dict:
     """The body of an insert."""
     disk = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image}}
     accounts = [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}]
-    base = {"name": name, "disks": [disk], "networkInterfaces": [{}], "serviceAccounts": accounts}
+    base = {"name": name, "disks": [disk], "networkInterfaces": [NIC], "serviceAccounts": accounts}
     base["machineType"] = f"zones/{ZONE}/machineTypes/n1-standard-1"
     base["metadata"] = {"items": [{"key": "startup-script", "value": script}] if script else []}
     return {**base, **fields}

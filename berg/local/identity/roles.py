@@ -27,8 +27,8 @@ CONSOLE = "compute.instances.getSerialPortOutput compute.images.getFromFamily"
 BUCKETS = "!storage.* storage.buckets.create storage.buckets.delete storage.buckets.list"
 FOLDERS = "storage.managedFolders.get storage.managedFolders.list"
 PREDEFINED = {
-    "roles/owner": f"* {BUCKETS}",
-    "roles/editor": "* !*.setIamPolicy !iam.roles.create !iam.roles.update !iam.roles.delete "
+    "roles/owner": f"* !orgpolicy.policy.set {BUCKETS}",
+    "roles/editor": "* !orgpolicy.policy.set !*.setIamPolicy !iam.roles.create !iam.roles.update !iam.roles.delete "
     f"!secretmanager.versions.access {BUCKETS}",
     "roles/viewer": f"*.get *.list *.getIamPolicy {CONSOLE} !storage.* storage.buckets.list",
     "roles/compute.admin": f"compute.* {PROJECT}",
@@ -37,6 +37,7 @@ PREDEFINED = {
     "compute.instanceGroupManagers.* compute.instanceTemplates.* compute.resourcePolicies.* compute.autoscalers.* "
     f"compute.projects.setCommonInstanceMetadata {USES} {LOOK} {PROJECT} serviceusage.services.get "
     "serviceusage.services.list",
+    "roles/iap.tunnelResourceAccessor": "iap.tunnelInstances.accessViaIAP",
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs iam.serviceAccounts.get iam.serviceAccounts.list "
     f"{PROJECT}",
     "roles/secretmanager.admin": f"secretmanager.* {PROJECT}",
@@ -87,7 +88,7 @@ ELSEWHERE = {
     "cloudtrace": "admin agent user",
     "container": "admin clusterAdmin clusterViewer defaultNodeServiceAccount developer viewer",
     "errorreporting": "admin user viewer writer",
-    "iap": "admin httpsResourceAccessor tunnelResourceAccessor",
+    "iap": "admin httpsResourceAccessor",
     "logging": "admin bucketWriter configWriter logWriter privateLogViewer viewer",
     "monitoring": "admin editor metricWriter viewer",
     "pubsub": "admin editor publisher subscriber viewer",
