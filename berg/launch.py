@@ -18,7 +18,7 @@ from typing import Any
 from berg import BergError, __version__, checks, job, places, ssh
 from berg.code import dist, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, data, offers, secret, tpus
+from berg.google import accelerators, api, data, networks, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
@@ -79,7 +79,11 @@ def prepare(
         planned_zones = zones.result()
         check_room(config, [each.result() for each in wanted], image.result(), wishes.disk_gb)
         quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-        needs = accelerators.quota_needs(shape, sweep or num_machines, wishes.disk_gb, wishes.spot)
+        regions = dict.fromkeys(zone.rpartition("-")[0] for zone in planned_zones) if config.no_external_ip else ()
+        ways = [check_ways(config, pool.submit(networks.ways, config, region).result()) for region in regions]
+        needs = accelerators.quota_needs(
+            shape, sweep or num_machines, wishes.disk_gb, wishes.spot, not config.no_external_ip
+        )
         shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
     alone = cmd is not None and num_machines == 1 and not sweep and not tpu
@@ -124,8 +128,18 @@ def prepare(
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)
+    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages, ways)
     return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
+
+
+def check_ways(config: Config, ways: networks.Ways) -> networks.Ways:
+    """Raise BergError for a region in which a machine without an external address would never hear of its job."""
+    if ways.to_google is False:
+        raise BergError(
+            f"a machine without an external address reaches nothing of Google's from the subnetwork {ways.subnetwork} "
+            f"in {ways.region}. Let it: {ways.mend(config.project, to_internet=False)}"
+        )
+    return ways
 
 
 def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:

@@ -8,7 +8,10 @@ A machine publishes its host keys in the bucket once it can be logged in to. The
 then on ssh refuses any other key, whatever the bucket says. Our public key reaches the machine through its
 metadata, as with gcloud.
 
-Not covered: OS Login (off on berg's machines), Windows.
+A machine without an external address is reached through gcloud's tunnel, which takes gcloud's own login.
+
+Root's key is installed by berg's worker, whether OS Login is on or not; another user's by Google's guest agent, which
+does it with OS Login off. Not covered: logging in by OS Login itself, Windows.
 """
 
 import json
@@ -112,6 +115,11 @@ def run(command: list[str]) -> str:
 
 def require(program: str) -> str:
     found = shutil.which(program)
+    if not found and program == "gcloud":
+        raise NoServer(
+            "the program gcloud is missing, through whose tunnel berg reaches machines without an external address. "
+            "Install it: https://cloud.google.com/sdk/docs/install, and run: gcloud auth login"
+        )
     if not found:
         raise BergError(f"the program {program} is missing. Install OpenSSH's client (Debian: openssh-client)")
     return found
@@ -199,6 +207,8 @@ def reach(config: Config, job_name: str, machine: Machine, key: str) -> Target |
     if not keys:
         why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
         raise NoServer(f"the machine {name} runs no ssh server; {why}")
+    if not machine.external_ip:
+        require("gcloud")
     is_new = places.of(machine.place).let_in(config, machine, metadata_line(config, key))
     if is_new is None:
         return None
@@ -287,7 +297,8 @@ def keywords(config: Config, target: Target) -> dict[str, str]:
     }
     if not target.address:
         tunnel = ["gcloud", "compute", "start-iap-tunnel", target.machine, "%p", "--listen-on-stdin"]
-        tunnel += ["--project", config.project, "--zone", target.zone, "--verbosity=warning"]
+        # At "warning" it recommends NumPy each time.
+        tunnel += ["--project", config.project, "--zone", target.zone, "--verbosity=error", *config.tunnel_options]
         values["ProxyCommand"] = shlex.join(tunnel)
     return values
 

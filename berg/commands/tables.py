@@ -45,6 +45,7 @@ def plan(plan) -> str:
             if plan.far_zones
             else []
         ),
+        *[("Network" if n == 0 else "", text) for n, text in enumerate(network(plan))],
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
@@ -56,6 +57,20 @@ def plan(plan) -> str:
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
     return "\n".join(f"{click.style(f'{key:<9}', bold=True)} {value}" for key, value in rows) + "\n"
+
+
+def network(plan) -> list[str]:
+    """What machines without an external address reach."""
+    if not plan.config.no_external_ip:
+        return []
+    lines = ["no external address; ssh goes through IAP, with gcloud"]
+    for ways in plan.ways:
+        if ways.to_google is None:
+            lines.append(f"you may not see whether {ways.region} has Private Google Access, without which nothing runs")
+        if ways.to_internet is False:
+            command = ways.mend(plan.config.project, to_internet=True)
+            lines.append(f"{ways.region} has no Cloud NAT: pip and the internet are out of reach. For one: {command}")
+    return lines
 
 
 def data_set(wish) -> str:

@@ -222,7 +222,9 @@ def check(shape: Shape, image: str, spot: bool) -> None:
         )
 
 
-def quota_needs(shape: Shape, machines: int, disk_gb: int, spot: bool) -> list[tuple[int, list[str]]]:
+def quota_needs(
+    shape: Shape, machines: int, disk_gb: int, spot: bool, addresses: bool = True
+) -> list[tuple[int, list[str]]]:
     """What machines count against: an amount, and the metrics of which one must have room for it.
 
     A machine with a time limit of a week may draw on the quota of preemptible ones, too.
@@ -237,7 +239,7 @@ def quota_needs(shape: Shape, machines: int, disk_gb: int, spot: bool) -> list[t
         metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
         needs.append((gpus, [f"PREEMPTIBLE_{metric}"] if spot else [metric, f"PREEMPTIBLE_{metric}"]))
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
-    needs += [(machines * disk_gb, [disk]), (machines, ["IN_USE_ADDRESSES"]), (machines, ["INSTANCES"])]
+    needs += [(machines * disk_gb, [disk]), (machines * addresses, ["IN_USE_ADDRESSES"]), (machines, ["INSTANCES"])]
     # Without any quota for GPUs there are no TPUs either; theirs no region shows.
     needs += [(cpus, ["CPUS_ALL_REGIONS"]), (gpus or int(family in TPU_FAMILIES), ["GPUS_ALL_REGIONS"])]
     return [(amount, metrics) for amount, metrics in needs if amount]

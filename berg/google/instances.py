@@ -119,6 +119,14 @@ def set_metadata(config: Config, machine: Machine, key: str, value: str | Callab
     return None
 
 
+def unused_disks(config: Config) -> list[dict[str, Any]]:
+    """Disks of this bucket's jobs that no machine has."""
+    fields = "items/*/disks(name,zone,users,labels,creationTimestamp),nextPageToken"
+    listed = pages(config, "/aggregated/disks", filter=ours(config), fields=fields)
+    scopes = (scope for page in listed for scope in page.get("items", {}).values())
+    return [disk for scope in scopes for disk in scope.get("disks", []) if not disk.get("users")]
+
+
 def import_compute() -> None:
     """Import what `insert` needs of google-cloud-compute without the other hundred services, which take a second more.
 
