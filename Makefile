@@ -69,6 +69,7 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 	! command -v npm >/dev/null || npm install --silent --no-fund --prefix $(VENV)/foreign '@google-cloud/storage@7.22.0'
 	tar -xzf $(VENV)/foreign/gcsfs-*.tar.gz -C $(VENV)/foreign
 	mv $(VENV)/foreign/gcsfs-2025.10.0 $@
+	touch $@
 
 # What pip needs to build a package on the tests' machines, which have no network.
 $(VENV)/wheelhouse: $(VENV)/demo

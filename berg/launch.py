@@ -81,9 +81,8 @@ def prepare(
         quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
         regions = dict.fromkeys(zone.rpartition("-")[0] for zone in planned_zones) if config.no_external_ip else ()
         ways = [check_ways(config, pool.submit(networks.ways, config, region).result()) for region in regions]
-        needs = accelerators.quota_needs(
-            shape, sweep or num_machines, wishes.disk_gb, wishes.spot, not config.no_external_ip
-        )
+        about = (wishes.disk_gb, wishes.spot, not config.no_external_ip, wishes.max_hours <= 7 * 24)
+        needs = accelerators.quota_needs(shape, sweep or num_machines, *about)
         shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
     alone = cmd is not None and num_machines == 1 and not sweep and not tpu
@@ -128,8 +127,8 @@ def prepare(
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages, ways)
-    return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
+    rest = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages, ways)
+    return Plan(config, this, shape, planned_zones, bucket_region, taken, *rest)
 
 
 def check_ways(config: Config, ways: networks.Ways) -> networks.Ways:

@@ -45,6 +45,7 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     error = compute.faults.take_operation_error(call.method, call.params.get("zone"))
     sample = next(iter(samples.values()))
     needs = {metric: amount * len(names) for metric, amount in sample.needs.items()}
+    needs = compute.drawn(project, region, needs, sample.resource["scheduling"])
     error = error or forbidden(compute, project, sample.zone, {**properties, "name": names[0]})
     error = error or compute.quota_error(project, region, needs)
     shape = body.get("locationPolicy", {}).get("targetShape", "ANY_SINGLE_ZONE")
