@@ -1,6 +1,7 @@
 """Berg's commands: parse, call, print. Only the cli modules print."""
 
 import gc
+import io
 import json
 import os
 import sys
@@ -8,8 +9,9 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import data, listing, records, results, setup, start
+from berg.commands import cluster, data, listing, page, records, results, setup, start
 from berg.commands import ssh as cli_ssh
+from berg.commands import watch as watching
 from berg.commands.terminal import (
     Quoted,
     Sections,
@@ -29,7 +31,8 @@ def main() -> None:
     try:
         sys.exit(cli.main(standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None))
     except click.UsageError as error:
-        error.show()
+        error.show(shown := io.StringIO())
+        say(shown.getvalue().rstrip())
         sys.exit(2)
     except click.ClickException as error:
         show_traceback()
@@ -85,24 +88,14 @@ def cli() -> None:
 
 for command in (
     listing.list_,
-    setup.init,
-    setup.doctor,
-    setup.gpus,
-    setup.tpus,
-    setup.config_group,
-    setup.local,
-    setup.reap,
-    results.log,
-    results.tail,
-    results.fetch,
-    records.show,
-    records.rm,
-    records.rerun,
     data.data,
-    cli_ssh.ip,
-    cli_ssh.ssh,
-    cli_ssh.ssh_config,
-    cli_ssh.sync,
+    *setup.COMMANDS,
+    *results.COMMANDS,
+    *records.COMMANDS,
+    *cli_ssh.COMMANDS,
+    *watching.COMMANDS,
+    page.page,
+    cluster.cluster,
 ):
     cli.add_command(command)
 

@@ -31,6 +31,7 @@ KEYS = {
     "spot": ("spot", "true or false"),
     "no-external-ip": ("no_external_ip", "true or false"),
     "max-hours": ("max_hours", NUMBER),
+    "sample-seconds": ("sample_seconds", NUMBER),
     "install-script": ("install_script", TEXT),
     "env": ("env", TABLE),
     "data": ("data", LIST),
@@ -44,6 +45,7 @@ VARIABLES = {
 }
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
+    "cluster": {"machine-type", "num-cpus", "tpu", "disk-gb", "image", "image-project", "zones"},
     "tpu": {"gpu-type", "num-gpus", "num-cpus", "machine-type"},
     "machine_type": {"gpu-type", "num-gpus", "num-cpus", "tpu"},
     "gpu_type": {"machine-type", "num-cpus", "tpu"},

@@ -3,6 +3,7 @@
 .berg/jobs/<job>_metadata.json   what to run; written once, and anew where a sweep is resumed with new code
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
 .berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
+.berg/logs/<job>/<machine>.<time>.usage.jsonl   what they were busy with (machine/usage.py)
 .berg/folders/<job>/...          the folders beside <results_dir> that it wrote to (google/mirror.py)
 .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
 berg_results/<results_dir>/...   what it left
@@ -57,13 +58,15 @@ class Job:
     image: str = ""
     run_on: str = "first"
     keep_going: bool = False  # a command that fails on one machine leaves the others alone
+    sample_seconds: int = 30  # between two looks at what a machine is busy with; 0: none
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
     patience_seconds: int = 3600  # without progress, after which a machine gives up the upload of the last results
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
     sweep: str = ""  # whose job this is; "": a job on its own
     params: dict[str, str] = field(default_factory=dict)  # of a sweep's job, what fills the command's placeholders
-    group: str = ""  # region of the instance group that Google refills with machines for it; "": none
+    group: str = ""  # region of the instance group that Google refills, or cluster that makes its pods; "": neither
+    wait_seconds: int = 0  # for all its pods to have a node, after which it is given up; 0: for ever
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
     wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again

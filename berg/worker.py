@@ -8,7 +8,6 @@ from berg.machine import libraries  # noqa: F401 - first: it makes what comes ne
 # isort: split
 import contextlib
 import functools
-import json
 import os
 import shutil
 import signal
@@ -79,8 +78,7 @@ def run(attempt: Attempt) -> None:
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
     if attempt.outcome == SHUT_DOWN:
         with contextlib.suppress(OSError, ValueError):  # its metadata may tell whose doing it is
-            found = boot.request(f"{boot.METADATA}instance/?recursive=true", headers=boot.FLAVOR, attempts=1)[0]
-            attempt.outcome = attempt.ending_in(json.loads(found)) or SHUT_DOWN
+            attempt.outcome = attempt.ending_in(attempt.machine.told()) or SHUT_DOWN
     exit_code = exit_code if attempt.exit_code is None else attempt.exit_code
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
 
@@ -104,6 +102,8 @@ def begin(attempt: Attempt) -> None:
         introduce(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
+    if attempt.job.sample_seconds:
+        attempt.start_thread(attempt.watch_usage)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SERVICES = ("compute", "storage", "secretmanager", "iam", "cloudresourcemanager", "serviceusage")
+SERVICES = ("compute", "storage", "secretmanager", "iam", "cloudresourcemanager", "serviceusage", "container")
 
 
 class Gcloud:

@@ -14,6 +14,7 @@ IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 LEARNING = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
 NIC = {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
+GOLDEN = "projects/golden-images/global/images/family/golden"
 
 
 def until(condition, what: str, seconds: float = 20):

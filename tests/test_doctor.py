@@ -128,7 +128,8 @@ def test_rights_that_the_person_lacks(berg, cloud, look):
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
     findings = look(BERG_CREDENTIALS_FILE=str(file), BERG_SERVICE_ACCOUNT=email)
     assert findings["rights: machines"]["mend"].endswith("--role roles/compute.instanceAdmin.v1")
-    assert findings["rights: secrets"]["status"] == "warning"
+    assert findings["rights: secrets"]["status"] == findings["rights: slices"]["status"] == "warning"
+    assert "compute.resourcePolicies.create" in findings["rights: slices"]["found"]
     assert findings["rights: account"]["mend"].endswith("--role roles/iam.serviceAccountUser")
     for check in ("project", "bucket", "rights: machines", "rights: account"):
         assert findings[check]["status"] == "failed", check

@@ -29,6 +29,7 @@ from berg import BergError, jobs, reap
 from berg.google import groups
 from berg.local import control
 
+pytestmark = pytest.mark.golden  # how the worker came to a machine makes no difference to what goes wrong later
 WRITER = """
 import hashlib, os, sys, time
 seed, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -307,11 +308,13 @@ def test_state_is_damaged_from_the_beginning(trial):
     laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
     wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
     trial.berg.bucket.write(f".berg/jobs/{trial.name}_state.json", "null", metadata={"state": "null"})
-    laptop.communicate()
+    said = laptop.communicate()
+    assert laptop.returncode == 0, said
     trial.record("lost", 0)
     wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
     trial.record("leaked", 0)
-    assert "was overwritten" in trial.state()["reason"]
+    state = trial.state()
+    assert "was overwritten" in state.get("reason", ""), (state, said, trial.log())
 
 
 ODD_JOBS = {"no machines": {"num_machines": 0}, "a NUL": {"env": {"A": "x\0"}}, "no command": {"cmd": ""}}
@@ -603,7 +606,7 @@ def test_stockout_in_two_zones(trial):
 def test_stockout(trial):
     with stockout(trial.berg):
         ran = trial.run(None, fails=True)
-        assert ran.stderr.count("out of stock") >= 8, "as they came, and all of them at the end"
+        assert ran.stderr.count("out of stock") == 4, "all of them at the end, and once"
     trial.record("lost", 0)
     trial.record("leaked", len(trial.leaked()))
     assert trial.leaked() == [] and not trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json")

@@ -24,6 +24,8 @@ from aiohttp import web
 from berg.local.call import Cloud
 from berg.local.compute import groups, power
 from berg.local.compute.state import Compute, Settings
+from berg.local.container import planes
+from berg.local.container.state import Container
 from berg.local.control import write_json
 from berg.local.machines import sandbox as machines
 from berg.local.machines import sshd, tunnel
@@ -63,6 +65,7 @@ async def serve(options: argparse.Namespace) -> None:
     settings = Settings(options.grace, options.delay)
     compute = Compute(folder / "compute", cloud.projects, cloud.faults, settings)
     cloud.compute = compute
+    cloud.container = Container(folder / "kubernetes", compute, cloud.tokens)
     compute.sandbox = sandbox_of(folder)
     ports = read_json(folder / "metadata.json")
     metadata = MetadataServer(compute, cloud.tokens, ports.get("port", 0))
@@ -74,6 +77,7 @@ async def serve(options: argparse.Namespace) -> None:
     if not options.end_machines:
         groups.resume(compute)
         compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
+        await planes.resume(cloud)
         await listen_until_told(cloud, options.port)
     await power.close(compute)
     stop.set()
@@ -102,6 +106,7 @@ async def listen_until_told(cloud: Cloud, port: int) -> None:
     await told.wait()
     log.info("told to stop: ending the machines first")
     # Machines still need the APIs while they end: to upload their last results.
+    await planes.close(cloud.container)
     await power.close(cloud.compute)
     await runner.cleanup()
 

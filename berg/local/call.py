@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from berg.local.compute.state import Compute
+from berg.local.container.state import Container
 from berg.local.errors import ApiError
 from berg.local.faults import Fault, Faults, RequestLog
 from berg.local.identity.iam import Iam
@@ -62,6 +63,7 @@ class Cloud:
     iam: Iam
     faults: Faults
     compute: Compute = None  # type: ignore[assignment]  # some tests serve buckets alone
+    container: Container = None  # type: ignore[assignment]  # as for compute
     requests: RequestLog = field(default_factory=RequestLog)
 
     def __post_init__(self) -> None:

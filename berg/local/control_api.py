@@ -15,6 +15,10 @@ from berg.local.call import Cloud, parse_json
 from berg.local.compute import catalog, power
 from berg.local.compute.checks import check_place
 from berg.local.errors import ApiError
+from berg.local.kubernetes import kubelet, streams
+from berg.local.kubernetes.plane import Plane
+
+SETTINGS = {"Storage": ["write_interval"], "Iam": ["grant_delay"]}  # of what holds more than settings
 
 
 def routes(cloud: Cloud) -> list[web.RouteDef]:
@@ -33,6 +37,10 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/instances/{name}/maintain", maintain),
         ("POST", "/_berg/instances/{name}/crash", crash),
         ("POST", "/_berg/instances/{name}/cut", cut),
+        ("POST", "/_berg/clusters/{name}/images", set_image),
+        ("POST", "/_berg/clusters/{name}/cut", cut_streams),
+        ("POST", "/_berg/pods/{name}/evict", evict),
+        ("POST", "/_berg/pods/{name}/oom", run_out_of_memory),
     ]
     return [web.route(verb, path, functools.partial(answer, cloud, handler)) for verb, path, handler in table]
 
@@ -107,13 +115,14 @@ async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
 
 async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
     settings = cloud.compute.settings if cloud.compute else None
+    holders = [cloud.storage, cloud.iam, *([settings, cloud.container.settings] if settings else [])]
     for key, value in body.items():
-        holder = {"write_interval": cloud.storage, "grant_delay": cloud.iam}.get(key, settings)
-        if not hasattr(holder, key):
+        holder = next((each for each in holders if key in SETTINGS.get(type(each).__name__, vars(each))), None)
+        if holder is None:
             raise ApiError(400, "invalid", f"Unknown setting: {key}")
         setattr(holder, key, float(value))
     return {
-        **(vars(settings) if settings else {}),
+        **({**vars(settings), **vars(cloud.container.settings)} if settings else {}),
         "write_interval": cloud.storage.write_interval,
         "grant_delay": cloud.iam.grant_delay,
     }
@@ -135,3 +144,41 @@ async def crash(cloud: Cloud, name: str, body: dict) -> dict:
 async def cut(cloud: Cloud, name: str, body: dict) -> dict:
     await power.cut_off(cloud.compute, cloud.compute.find(name), body.get("cut", True))
     return {}
+
+
+def plane_named(cloud: Cloud, name: str) -> Plane:
+    for (_, _, known), plane in cloud.container.planes.items():
+        if known == name:
+            return plane
+    raise ApiError(404, "notFound", f"clusters/{name}")
+
+
+def pod_named(cloud: Cloud, name: str) -> tuple[Plane, dict]:
+    for plane in cloud.container.planes.values():
+        for pod in plane.store.all("pods"):
+            if pod["metadata"]["name"] == name:
+                return plane, pod
+    raise ApiError(404, "notFound", f"pods/{name}")
+
+
+async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
+    images = plane_named(cloud, name).images
+    if not isinstance(body.get("image"), str):
+        raise ApiError(400, "invalid", 'Needs {"image": a part of its name}, and may have error and on')
+    images.pop(body["image"], None)
+    if body.get("on", True):
+        images[body["image"]] = body.get("error") or "failed to resolve reference: not found"
+    return images
+
+
+async def cut_streams(cloud: Cloud, name: str, body: dict) -> dict:
+    return {"cut": streams.cut_all(plane_named(cloud, name), body.get("what", "watch"))}
+
+
+async def evict(cloud: Cloud, name: str, body: dict) -> dict:
+    kubelet.evict(*pod_named(cloud, name), float(body.get("grace", 0)))
+    return {}
+
+
+async def run_out_of_memory(cloud: Cloud, name: str, body: dict) -> dict:
+    return {"killed": kubelet.run_out_of_memory(*pod_named(cloud, name))}

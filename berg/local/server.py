@@ -20,9 +20,11 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from berg.local import control_api, schema
+from berg.local.billing import api as billing_api
 from berg.local.call import CLOUD, Call, Cloud, cut, parse_json, suffer
 from berg.local.compute import api as compute_api
 from berg.local.compute.routers import reaches_google
+from berg.local.container import api as container_api
 from berg.local.errors import ApiError
 from berg.local.faults import Faults
 from berg.local.identity import api as iam_api
@@ -46,6 +48,8 @@ SERVICES = (
     "iam",
     "cloudresourcemanager",
     "serviceusage",
+    "cloudbilling",
+    "container",
 )  # each below /<service>/v1/
 WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
@@ -72,10 +76,11 @@ def make_app(cloud: Cloud) -> web.Application:
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
     app[HANDLERS] = {}
-    for module in (storage_api, secrets_api, iam_api, orgpolicies, services):
+    for module in (storage_api, secrets_api, iam_api, orgpolicies, services, billing_api):
         app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))
+        app[HANDLERS].update(container_api.handlers(cloud))
         cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
         app.middlewares.append(network)
     app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens))

@@ -21,7 +21,7 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster
+from berg.machine import boot, cluster, pods, usage
 from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
@@ -129,7 +129,8 @@ class Attempt:
     def learn(self) -> State:
         """Read the state for the first time, and what follows from it."""
         state = self.read_state()
-        self.member.leads = self.member.leads or bool(state.job.get("group"))  # whose machine has any name
+        # The machine of a group has any name.
+        self.member.leads = self.member.leads or bool(state.job.get("group") and state.job.get("machines") == 1)
         self.ran_before = state.ran_seconds
         self.results.own = state.job.get("results_dir", "")
         return state
@@ -205,16 +206,23 @@ class Attempt:
         self.over.set()
         if self.job.results_dir and not self.state.lost:
             shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
-        for file in (self.machine.log, self.restored, self.marker):
+        for file in (self.machine.log, self.usage_file, self.restored, self.marker):
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
+        if boot.POD:
+            return machine in pods.living(self.name, self.job.num_machines, others=True)
         listed = instances.find(self.bucket.config, names=[machine], zone=zone)
         return any(each.status in cluster.ALIVE for each in listed)
 
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
             raise BergError(f"its machine went away or crashed {self.state.restarts} times (--max-restarts)")
+
+    @property
+    def usage_file(self) -> Path:
+        """Beside the log, and mirrored with it."""
+        return self.machine.log.with_suffix(usage.SUFFIX)
 
     @property
     def marker(self) -> Path:
@@ -225,7 +233,7 @@ class Attempt:
         """Whether another machine goes on with the job, after this one was taken away."""
         if self.outcome == MAINTAINED and self.job.is_restarted:
             return True
-        others = self.job.group or self.sweep
+        others = self.sweep or (self.job.group and self.job.num_machines == 1 and self.job.kind == "job")
         return self.machine_goes and bool(others) and self.state.restarts < self.job.max_restarts
 
     @property
@@ -334,13 +342,17 @@ class Attempt:
         return code
 
     def watch(self) -> None:
-        """Wait for word from outside: it arrives through the machine's own metadata."""
+        """Wait for word from outside: it arrives through the machine's own metadata, or a pod's annotations."""
         query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
         etag, warned = "0", False
         while not self.over.is_set():  # also while the last results are sent
             try:
-                content, headers = boot.request(boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1)
-                etag, values = headers.get("ETag", "0"), json.loads(content)
+                if boot.POD:
+                    self.over.wait(1)
+                    values = self.machine.instance()
+                else:
+                    content, headers = boot.request(boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1)
+                    etag, values = headers.get("ETag", "0"), json.loads(content)
             except (OSError, ValueError):
                 self.over.wait(1)
                 continue
@@ -372,6 +384,15 @@ class Attempt:
         if self.process:
             end_group(self.process.pid, 0)
         os._exit(0)
+
+    def watch_usage(self) -> None:
+        """Keep what this machine is busy with, until its part of the job ends."""
+        file, told = self.usage_file, False
+        for sample in usage.samples(self.job.sample_seconds, self.done.wait, bool(self.job.tpu)):
+            usage.append(file, sample)
+            if sample.get("tpus", []) is None and not told:
+                told = True
+                self.say("How busy the TPUs are is not known: berg's environment here has no grpcio")
 
     def become_reachable(self) -> None:
         try:

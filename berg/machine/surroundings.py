@@ -35,7 +35,8 @@ exec tmux attach -t berg
 def install_commands() -> None:
     """Put `mpi` and `tt` where a command and a login find them."""
     BIN.mkdir(exist_ok=True)
-    code = f"import sys; sys.path.insert(0, {str(boot.BERG / 'app')!r}); from berg.machine.mpi import main; main()"
+    folders = [path for path in sys.path if path.startswith(str(boot.BERG))]
+    code = f"import sys; sys.path[:0] = {folders!r}; from berg.machine.mpi import main; main()"
     (BIN / "mpi").write_text(f"#!{sys.executable}\n{code}\n")
     (BIN / "tt").write_text(PANES)
     for name in ("mpi", "tt"):

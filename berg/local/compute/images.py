@@ -148,7 +148,7 @@ def boot_disk(
     disk, image = new_disk(compute, project, zone, kind, name, given)
     if (project, zone, disk["name"]) in compute.disks:
         raise already_exists(f"projects/{project}/zones/{zone}/disks/{disk['name']}")
-    return disk, image.get("family", "").startswith("debian-"), disk["selfLink"]
+    return disk, image.get("family", "").startswith(("debian-", "cos-")), disk["selfLink"]
 
 
 def new_disk(

@@ -71,6 +71,7 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     image = None
     if not instance.plain_image and compute.image is not None:
         image = await asyncio.shield(compute.image)
+        image = image.with_name("learning") if instance.learns else image
     instance.network_down = False
     compute.set_status(instance, "STAGING")
     await compute.open_address(instance.address)
@@ -78,7 +79,9 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     script = instance.metadata(compute.common_metadata(instance.project)).get("startup-script")
     agent = "old" if instance.plain_image else "new"
     about = (instance.name, instance.address, compute.metadata_port, image, script, agent)
-    machine = sandbox.Machine(folder, *about, *chips_on(instance, compute.sandbox), instance.peers)
+    busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
+    chips = chips_on(instance, compute.sandbox)
+    machine = sandbox.Machine(folder, *about, *chips, instance.peers, instance.learns, busy)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
     while not sandbox.is_up(folder):

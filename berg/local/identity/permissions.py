@@ -128,6 +128,8 @@ def grants(cloud: Cloud, role: str, permission: str) -> bool:
 def needs(cloud: Cloud, call: Call) -> Needs:
     """The permissions for a request; none if what it is about is not there: its handler says so."""
     service, _, rest = call.method.partition(".")
+    if service == "cloudbilling":
+        return []  # the price list is public
     if service == "compute":
         return compute_needs(cloud, call)
     if service == "storage":
@@ -142,6 +144,12 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     collection, verb = rest.split(".")[-2:]
     if collection in ("operations", "permissions"):
         return []
+    if service == "container":
+        path = call.params.get("name") or call.params.get("parent", "")
+        word = "clusters" if collection == "nodePools" or verb == "getServerConfig" else collection
+        verb = {"list": "list", "get": "get", "create": "create", "delete": "delete"}.get(verb, "update")
+        verb = "update" if collection == "nodePools" and verb in ("create", "delete") else verb
+        return [(f"container.{word}.{verb}", resource_of(cloud, path))]
     name = secrets_api.resource_of(call)
     if service == "serviceusage":
         verb = {"batchEnable": "enable", "batchGet": "get"}.get(verb, verb)

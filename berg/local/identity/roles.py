@@ -18,6 +18,7 @@ SERVED = {
     "iam": "iam",
     "resourcemanager": "cloudresourcemanager",
     "serviceusage": "serviceusage",
+    "container": "container",
 }
 PROJECT = "resourcemanager.projects.get"
 USES = "compute.subnetworks.use compute.subnetworks.useExternalIp compute.networks.use compute.networks.useExternalIp"
@@ -37,6 +38,13 @@ PREDEFINED = {
     "compute.instanceGroupManagers.* compute.instanceTemplates.* compute.resourcePolicies.* compute.autoscalers.* "
     f"compute.projects.setCommonInstanceMetadata {USES} {LOOK} {PROJECT} serviceusage.services.get "
     "serviceusage.services.list",
+    "roles/container.admin": f"container.* {PROJECT}",
+    "roles/container.clusterAdmin": f"container.clusters.* container.operations.* {PROJECT}",
+    "roles/container.clusterViewer": f"container.clusters.get container.clusters.list {PROJECT}",
+    "roles/container.developer": "container.* !container.clusters.create !container.clusters.delete "
+    f"!container.clusters.update !container.*ole* {PROJECT}",
+    "roles/container.viewer": f"container.*.get container.*.list container.*.getStatus {PROJECT}",
+    "roles/container.defaultNodeServiceAccount": PROJECT,
     "roles/iap.tunnelResourceAccessor": "iap.tunnelInstances.accessViaIAP",
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs iam.serviceAccounts.get iam.serviceAccounts.list "
     f"{PROJECT}",
@@ -86,7 +94,6 @@ ELSEWHERE = {
     "bigquery": "admin dataEditor dataOwner dataViewer jobUser user",
     "cloudbuild": "builds.builder builds.editor builds.viewer",
     "cloudtrace": "admin agent user",
-    "container": "admin clusterAdmin clusterViewer defaultNodeServiceAccount developer viewer",
     "errorreporting": "admin user viewer writer",
     "iap": "admin httpsResourceAccessor",
     "logging": "admin bucketWriter configWriter logWriter privateLogViewer viewer",
@@ -131,7 +138,7 @@ def exists(permission: str) -> bool:
     if permission == "resourcemanager.projects.list":
         return False  # of organizations only
     service, *_, collection, verb = permission.split(".")
-    if service not in SERVED:
+    if service not in SERVED or service == "container":  # whose permissions are those of Kubernetes' kinds, too
         return True
     collections, verbs = words(SERVED[service])
     return collection in collections and verb in verbs

@@ -35,7 +35,8 @@ TITLES = {
     "tpu": "Cloud TPU API",
 }
 ENABLED = (
-    *("cloudresourcemanager", "compute", "iam", "oslogin", "secretmanager", "serviceusage", "storage"),
+    *("cloudbilling", "cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager"),
+    *("serviceusage", "storage"),
     "storage-component",
 )
 KEPT_OPERATIONS = 50
@@ -114,6 +115,8 @@ def project_in(call: Call) -> str:
 def project_of(cloud: Cloud, call: Call) -> str | None:
     """The id of the project that a request is about; None if it names none that is there."""
     params = call.params
+    if call.method.startswith("cloudbilling."):  # it names none: the caller's own counts
+        return cloud.project_named(call.headers.get("X-Goog-User-Project") or next(iter(cloud.projects)))
     if call.method.startswith("storage.") and "project" not in params:
         name = params.get("bucket") or params.get("destinationBucket", "")
         return (cloud.storage.bucket(name) or {}).get("project")

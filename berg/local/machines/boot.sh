@@ -239,6 +239,7 @@ power_off() {
     [[ -z $reader ]] || kill -TERM $reader 2>/dev/null
     [[ -z $services ]] || kill -TERM $services 2>/dev/null
     [[ -z $to_console ]] || exec {to_console}>&-
+    : >/run/systemd/stopping
     stop_units
     is_alone 2 && exit 0
     network_down
@@ -280,6 +281,10 @@ main() {
         services=$!
         follow_keys {idle}>&- </dev/null &
         services+=" $!"
+        if [[ -x /run/apt-daily ]]; then
+            /run/apt-daily {idle}>&- </dev/null &
+            services+=" $!"
+        fi
     fi
     run_script startup-script "$script"
     while :; do
@@ -289,4 +294,4 @@ main() {
     done
 }
 
-main "$@"
+[[ ${BASH_SOURCE[0]} != "$0" ]] || main "$@"

@@ -1,0 +1,1 @@
+"""Kubernetes Engine: clusters, node pools, operations."""

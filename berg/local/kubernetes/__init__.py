@@ -1,0 +1,1 @@
+"""A small Kubernetes for each cluster: API server, controllers, scheduler, kubelet."""

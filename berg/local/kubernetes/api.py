@@ -1,0 +1,419 @@
+"""The API server of a cluster: HTTP on loopback, with TLS of the cluster's own authority.
+
+A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for. What goes through
+streams stands in streams.py.
+
+Not covered: protobuf, lists in pages, impersonation, who manages which field.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import json
+import logging
+import ssl
+import time
+from typing import Any
+
+from aiohttp import web
+
+from berg.local.call import Cloud, cut
+from berg.local.identity.tokens import Owner
+from berg.local.kubernetes import certificates, checks, discovery, patches, rbac, streams
+from berg.local.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, not_found, set_condition, stamp
+from berg.local.kubernetes.plane import Plane
+from berg.local.kubernetes.store import Selector
+from berg.local.kubernetes.tables import table
+
+log = logging.getLogger("berg.local")
+
+MAX_BODY = 3 << 20  # as of etcd behind a real one
+BOOKMARK = 10.0  # seconds between two bookmarks of a quiet watch
+BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.]+/v1}")
+REASONS = {429: "TooManyRequests", 409: "Conflict", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
+REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
+
+
+async def listen(cloud: Cloud, plane: Plane) -> web.AppRunner:
+    """Serve a cluster's API, on the port that it had before."""
+    certificates.make(plane.folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(plane.folder / "cert.pem", plane.folder / "key.pem")
+    runner = web.AppRunner(make_app(cloud, plane), access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", plane.port, ssl_context=context).start()
+    plane.port = runner.addresses[0][1]
+    return runner
+
+
+def make_app(cloud: Cloud, plane: Plane) -> web.Application:
+    app = web.Application(client_max_size=MAX_BODY)
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    table_of_routes: list[tuple[str, str, Any]] = [("POST", reviews, review)]
+    for base in BASES:
+        # A namespace itself is an object, too: /namespaces/x is `single` of the second kind.
+        for middle in ("/namespaces/{namespace}", ""):
+            table_of_routes += [
+                ("*", f"{base}{middle}/{{plural}}", collection),
+                ("*", f"{base}{middle}/{{plural}}/{{name}}", single),
+                ("*", f"{base}{middle}/{{plural}}/{{name}}/{{sub}}", single),
+            ]
+    table_of_routes.append(("*", "/{path:.*}", about))
+    for verb, path, handler in table_of_routes:
+        app.router.add_route(verb, path, functools.partial(guarded, cloud, plane, handler))
+    return app
+
+
+async def guarded(cloud: Cloud, plane: Plane, handler: Any, request: web.Request) -> web.StreamResponse:
+    """Answer a request and log it, whatever happens."""
+    match = request.match_info
+    if match.get("plural") == "namespaces" and "name" not in match and "namespace" in match:
+        match["name"] = match["namespace"]
+    method = f"kubernetes.{match.get('plural', 'about')}.{verb_of(request)}"
+    try:
+        owner = None
+        if request.path.strip("/") not in ("version", "healthz", "livez", "readyz"):
+            owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
+        await suffer(cloud, method, request)
+        response = await handler(cloud, plane, request, owner)
+    except Refusal as refusal:
+        response = refused(refusal)
+    except ConnectionError:
+        response = web.Response(status=499)
+    except web.HTTPRequestEntityTooLarge:
+        response = refused(Refusal(413, "RequestEntityTooLarge", f"limit is {MAX_BODY}"))
+    except Exception:
+        log.exception("cluster %s: %s %s failed inside", plane.name, request.method, request.path)
+        response = refused(Refusal(500, "InternalError", "Internal error of the embedded cloud"))
+    cloud.requests.add(method, request.method, request.raw_path, response.status, request.content.total_bytes)
+    return response
+
+
+def refused(refusal: Refusal) -> web.Response:
+    headers = {"Retry-After": "1"} if refusal.code == 429 else {}
+    return web.json_response(refusal.body, status=refusal.code, headers=headers)
+
+
+async def suffer(cloud: Cloud, method: str, request: web.Request) -> None:
+    """A fault as Kubernetes would write it."""
+    fault = cloud.faults.take(method, request.path_qs)
+    if fault is None:
+        return
+    if fault.delay:
+        await asyncio.sleep(fault.delay)
+    if fault.reset:
+        cut(request)
+        raise ConnectionResetError("cut by a fault")
+    if fault.status:
+        reason = fault.reason or REASONS.get(fault.status, "InternalError")
+        raise Refusal(fault.status, reason, fault.message or f"Injected fault: {reason}")
+
+
+def verb_of(request: web.Request) -> str:
+    """The verb by which rights and faults know a request: list, watch, create, …, or a subresource."""
+    if "sub" in request.match_info:
+        return (
+            request.match_info["sub"] if request.match_info["sub"] != "status" else f"status.{request.method.lower()}"
+        )
+    return verb_of_resource(request)
+
+
+def verb_of_resource(request: web.Request) -> str:
+    whole = "name" not in request.match_info
+    if request.method == "GET":
+        watched = request.query.get("watch") in ("true", "1")
+        return "watch" if watched and whole else "list" if whole else "get"
+    if request.method == "DELETE":
+        return "deletecollection" if whole else "delete"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(request.method, request.method.lower())
+
+
+async def about(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+    path = request.path.strip("/")
+    if path in ("healthz", "livez", "readyz"):
+        return web.Response(text="ok")
+    found = discovery.document(path)
+    if found is None:
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+    return web.json_response(found)
+
+
+async def review(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+    return web.json_response(rbac.review(cloud, plane, owner, await body_of(request)), status=201)
+
+
+def kind_of(request: web.Request) -> Kind:
+    kind = KINDS.get(request.match_info["plural"])
+    sub = request.match_info.get("sub")
+    if kind is None or kind.api != request.match_info["group"] or (sub and sub not in kind.subresources):
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+    return kind
+
+
+async def body_of(request: web.Request) -> Any:
+    if "protobuf" in request.headers.get("Content-Type", ""):
+        told = "accepted media types include: application/json, application/yaml"
+        raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {told}")
+    text = await request.text()
+    return patches.parse(text) if text else {}
+
+
+def wants_table(request: web.Request) -> bool:
+    return "as=Table" in request.headers.get("Accept", "")
+
+
+def shown(request: web.Request, plane: Plane, kind: Kind, thing: dict, status: int = 200) -> web.Response:
+    as_table = wants_table(request)
+    return web.json_response(table(kind.plural, [thing], plane.store.version) if as_table else thing, status=status)
+
+
+# --- collections
+
+
+async def collection(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+    if "name" in request.match_info:
+        return await single(cloud, plane, request, owner)
+    kind, query = kind_of(request), request.query
+    namespace, verb = request.match_info.get("namespace", ""), verb_of(request)
+    rbac.require(cloud, plane, owner, verb, kind, namespace, "", "")
+    if verb == "create":
+        if kind.namespaced and not namespace:
+            raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        made = plane.create(kind.plural, namespace, await body_of(request), *flags(request))
+        return shown(request, plane, kind, made, 201)
+    chosen = Selector(namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    if verb == "watch":
+        return await watch(plane, request, kind, chosen)
+    if verb not in ("list", "deletecollection"):
+        raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
+    if verb == "deletecollection":
+        options = await body_of(request)
+        for thing in found:
+            live = plane.store.get(kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
+            if live is not None:
+                delete(plane, kind, live, request, options)
+    if wants_table(request):
+        return web.json_response(table(kind.plural, found, plane.store.version))
+    about_list = {"kind": f"{kind.name}List", "apiVersion": kind.api}
+    return web.json_response({**about_list, "metadata": {"resourceVersion": str(plane.store.version)}, "items": found})
+
+
+def flags(request: web.Request) -> tuple[bool, bool]:
+    """Whether fields are checked strictly, and whether nothing is to be done."""
+    checked = request.query.get("fieldValidation", "Warn")
+    if checked not in ("Strict", "Warn", "Ignore"):
+        told = f'fieldValidation: Unsupported value: "{checked}": supported values: "Ignore", "Strict", "Warn"'
+        raise Refusal(422, "Invalid", f'CreateOptions.meta.k8s.io "" is invalid: {told}')
+    return checked == "Strict", request.query.get("dryRun") == "All"
+
+
+async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector) -> web.StreamResponse:
+    query, store = request.query, plane.store
+    since, initial = query.get("resourceVersion", ""), query.get("sendInitialEvents") == "true"
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+
+    async def send(event: str, thing: dict) -> None:
+        as_table = wants_table(request) and event not in ("BOOKMARK", "ERROR")
+        told = table(kind.plural, [thing], store.version) if as_table else thing
+        await response.write(json.dumps({"type": event, "object": told}).encode() + b"\n")
+
+    def bookmark(version: int, **meta: Any) -> dict:
+        return {"kind": kind.name, "apiVersion": kind.api, "metadata": {"resourceVersion": str(version), **meta}}
+
+    with streams.connection(plane, "watch", request):
+        version = int(since or 0)
+        if not version or initial:
+            version = store.version
+            for thing in list(store.shown[kind.plural].values()):
+                if chosen.fits(thing):
+                    await send("ADDED", thing)
+            if initial:
+                await send("BOOKMARK", bookmark(version, annotations={"k8s.io/initial-events-end": "true"}))
+        end = time.monotonic() + float(query.get("timeoutSeconds") or 1800)
+        while time.monotonic() < end and not plane.closing:
+            changed = store.changed
+            try:
+                news = list(store.since(version))
+            except Refusal as refusal:
+                await send("ERROR", refusal.body)
+                break
+            for at, plural, event, thing, old in news:
+                version = at
+                # What no longer fits is DELETED for this watcher, what begins to fit is ADDED.
+                if plural == kind.plural and (chosen.fits(thing) or chosen.fits(old)):
+                    leaves, comes = not chosen.fits(thing), not chosen.fits(old)
+                    await send("DELETED" if leaves else "ADDED" if comes and event == "MODIFIED" else event, thing)
+            try:
+                await asyncio.wait_for(changed.wait(), min(BOOKMARK, max(0.01, end - time.monotonic())))
+            except asyncio.TimeoutError:
+                if query.get("allowWatchBookmarks") in ("true", "1"):
+                    await send("BOOKMARK", bookmark(version))
+    return response
+
+
+# --- single objects
+
+
+async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+    kind, match = kind_of(request), request.match_info
+    name, sub = match["name"], match.get("sub", "")
+    namespace = match.get("namespace", "") if kind.namespaced else ""
+    rbac.require(cloud, plane, owner, verb_of_resource(request), kind, namespace, name, sub)
+    thing = plane.store.get(kind.plural, namespace, name)
+    if thing is None:
+        if request.method == "PATCH" and "apply-patch" in request.headers.get("Content-Type", ""):
+            made = plane.create(kind.plural, namespace, await body_of(request), *flags(request))
+            return shown(request, plane, kind, made, 201)
+        raise not_found(kind, name)
+    if sub in ("log", "exec", "attach", "portforward"):
+        return await streams.HANDLERS[sub](plane, request, thing)
+    if sub in ("eviction", "token"):
+        return await special(plane, request, thing, sub)
+    if sub == "scale":
+        return await scale(plane, request, thing)
+    if request.method == "GET":
+        return shown(request, plane, kind, plane.store.shown[kind.plural][namespace, name])
+    if request.method == "DELETE":
+        options = await body_of(request)
+        delete(plane, kind, thing, request, options)
+        if is_leaving(thing):
+            return shown(request, plane, kind, thing)
+        details = {"name": name, "kind": kind.plural, "group": kind.group, "uid": thing["metadata"]["uid"]}
+        return web.json_response(
+            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+        )
+    new = copy.deepcopy(thing)
+    if request.method == "PUT":
+        new = await body_of(request)
+    elif request.method == "PATCH":
+        if "protobuf" in request.headers.get("Content-Type", ""):
+            await body_of(request)
+        new = patches.patched(thing, request.content_type, await request.text())
+    else:
+        raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags(request)))
+
+
+def replace(plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: bool, dry: bool) -> dict:
+    """Put a changed object in the place of an old one, if that may be."""
+    checks.check_form(kind, new, strict)
+    old, meta = thing["metadata"], new.setdefault("metadata", {})
+    name = old["name"]
+    for key in ("name", "namespace", "uid"):
+        if meta.get(key, old.get(key)) != old.get(key):
+            checks.refuse(kind, name, [f'metadata.{key}: Invalid value: "{meta[key]}": field is immutable'])
+    if meta.get("resourceVersion", old["resourceVersion"]) not in (old["resourceVersion"], ""):
+        told = "the object has been modified; please apply your changes to the latest version and try again"
+        message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}'
+        raise Refusal(409, "Conflict", message, name=name, group=kind.group, kind=kind.plural)
+    kept = (
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "generation",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    )
+    meta.update({key: old[key] for key in kept if key in old}, resourceVersion=old["resourceVersion"])
+    if sub == "status":
+        new = {**thing, "status": new.get("status", {})}
+        meta = new["metadata"]
+    elif "status" in thing:
+        new["status"] = thing["status"]
+    new.update(kind=kind.name, apiVersion=kind.api)
+    checks.check_meaning(kind.plural, new)
+    check_unchanged(kind, thing, new)
+    if new.get("spec") != thing.get("spec"):
+        meta["generation"] = old.get("generation", 1) + 1
+    if dry:
+        return new
+    thing.clear()  # in place: its controllers hold it
+    thing.update(new)
+    plane.store.put(kind.plural, thing)
+    if is_leaving(thing) and not meta.get("finalizers") and kind.plural != "pods":
+        plane.store.put(kind.plural, thing, "DELETED")
+    elif kind.plural == "pods":
+        plane.finish_pod(thing)
+    return thing
+
+
+def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
+    """What of an object may not change."""
+    name, before, after = old["metadata"]["name"], old.get("spec") or {}, new.get("spec") or {}
+    if kind.plural == "jobs":
+        for key in ("template", "completions", "selector", "podFailurePolicy", "successPolicy", "completionMode"):
+            elastic = key == "completions" and after.get(key) == after.get("parallelism")
+            scheduled = key == "template" and before.get("suspend") and not old["status"].get("startTime")
+            if before.get(key) != after.get(key) and not elastic and not scheduled:
+                value = "null" if key not in after else json.dumps(after[key], separators=(",", ":"))[:200]
+                checks.refuse(kind, name, [f"spec.{key}: Invalid value: {value}: field is immutable"])
+    if kind.plural == "pods":
+        changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        if changed - {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"}:
+            told = "pod updates may not change fields other than `spec.containers[*].image`,"
+            told += "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+            told += "`spec.tolerations` (only additions to existing tolerations),"
+            told += "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+            checks.refuse(kind, name, [f"spec: Forbidden: {told}"])
+    changed_data = old.get("data") != new.get("data") or not new.get("immutable")
+    if kind.plural in ("configmaps", "secrets") and old.get("immutable") and changed_data:
+        checks.refuse(kind, name, ["data: Forbidden: field is immutable when `immutable` is set"])
+
+
+def delete(plane: Plane, kind: Kind, thing: dict, request: web.Request, options: dict) -> None:
+    policy = options.get("propagationPolicy") or request.query.get("propagationPolicy") or ""
+    if not policy and options.get("orphanDependents") is not None:
+        policy = "Orphan" if options["orphanDependents"] else "Background"
+    if policy not in ("", "Orphan", "Background", "Foreground"):
+        supported = '"Background", "Foreground", "Orphan", "nil"'
+        told = f'propagationPolicy: Unsupported value: "{policy}": supported values: {supported}'
+        raise Refusal(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {told}')
+    wanted = (options.get("preconditions") or {}).get("uid")
+    uid, name = thing["metadata"]["uid"], thing["metadata"]["name"]
+    if wanted and wanted != uid:
+        told = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
+        raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}', name=name)
+    grace = options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
+    if options.get("dryRun") or request.query.get("dryRun"):
+        return
+    plane.delete(kind.plural, thing, policy, None if grace is None else int(grace))
+
+
+async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> web.Response:
+    """Evict a pod as `kubectl drain` does; a token for a service account."""
+    meta = thing["metadata"]
+    if sub == "token":
+        body = await body_of(request)
+        seconds = (body.get("spec") or {}).get("expirationSeconds") or 3600
+        token = plane.mint(meta["namespace"], meta["name"], seconds)
+        status = {"token": token, "expirationTimestamp": stamp(time.time() + seconds)}
+        made = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **body, "status": status}
+        return web.json_response(made, status=201)
+    options = (await body_of(request)).get("deleteOptions") or {}
+    told = "Eviction API: evicting"
+    set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", told)
+    plane.store.put("pods", thing)
+    plane.delete("pods", thing, grace=options.get("gracePeriodSeconds"))
+    return web.json_response({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
+
+
+async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response:
+    """How many replicas a deployment has, and shall have."""
+    if request.method != "GET":
+        body = await body_of(request) if request.method == "PUT" else patches.parse(await request.text())
+        wanted = (body.get("spec") or {}).get("replicas")
+        if not isinstance(wanted, int) or wanted < 0:
+            raise Refusal(422, "Invalid", "spec.replicas: Invalid value: must be greater than or equal to 0")
+        thing["spec"]["replicas"] = wanted
+        thing["metadata"]["generation"] += 1
+        plane.store.put("deployments", thing)
+    meta = {key: thing["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")}
+    status = {"replicas": thing["status"].get("replicas", 0)}
+    shown_scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta, "status": status}
+    return web.json_response({**shown_scale, "spec": {"replicas": thing["spec"]["replicas"]}})

@@ -1,0 +1,73 @@
+#!/bin/bash
+# One container: boot.sh's root file system, then the container's command in a pid namespace of its own.
+#
+#   container.sh overlay|bind FOLDER IMAGE HOSTNAME WORKDIR own|shared [--user] BIND... -- COMMAND...
+#
+# FOLDER/mounts has a line `SOURCE TARGET ro|rw` for each volume; SOURCE `tmpfs` makes one of memory. What it prints is
+# the container's log. Its exit code comes into FOLDER/exit, whoever is left to see it. With `own` the command is
+# process 1, so that it ignores SIGTERM unless it handles it; with `shared` (shareProcessNamespace) process 1 is one that
+# reaps, as Kubernetes' pause.
+
+set -u
+
+inside() {
+    mode=$1 folder=$2 image=$3 machine_name=$4 workdir=$5 namespace=$6
+    shift 6
+    local -a binds=()
+    local source target access stat
+    while [[ $1 != -- ]]; do binds+=("$1"); shift; done
+    shift
+    set -e
+    source "$(dirname "${BASH_SOURCE[0]}")/../machines/boot.sh"
+    read -r -a stat </proc/self/stat
+    cd "$folder"
+    build_root "${binds[@]}"
+    while read -r source target access; do
+        target=${target/#\/var\/run\//\/run\/} # an absolute link there: it would lead out of the new root
+        if [[ $source == tmpfs ]]; then
+            mkdir -p "$new$target"
+            mount -t tmpfs -o mode=1777 tmpfs "$new$target"
+            continue
+        fi
+        if [[ -d $source ]]; then mkdir -p "$new$target"; else mkdir -p "${new}${target%/*}"; touch "$new$target"; fi
+        mount --bind "$source" "$new$target"
+        [[ $access == rw ]] || mount -o remount,bind,ro "$new$target" 2>/dev/null || :
+    done <"$folder/mounts"
+    echo "${stat[0]} ${stat[21]}" >"$folder/init.pid"
+    enter_root
+    set +e
+    mkdir -p "$workdir"
+    cd "$workdir" || exit 128
+    if ! type -P "$1" >/dev/null; then
+        echo "exec: \"$1\": executable file not found in \$PATH" >&2
+        exit 127
+    fi
+    [[ $namespace == shared ]] || exec "$@"
+    "$@" &
+    local main=$! code
+    trap : TERM INT HUP # pause goes with its pod, and not before
+    while :; do
+        wait $main
+        code=$?
+        [[ -d /proc/$main ]] && ! grep -q '^State:.Z' /proc/$main/status 2>/dev/null || exit $code
+    done
+}
+
+if [[ $1 == inside ]]; then
+    shift
+    inside "$@"
+else
+    folder=$2
+    # The kubelet may be gone when the container ends: what it must know waits for it.
+    user=()
+    [[ $7 != --user ]] || user=(--user --map-root-user)
+    arguments=("${@:1:6}")
+    shift 6
+    [[ $1 != --user ]] || shift
+    unshare "${user[@]}" --mount --uts --ipc --pid --fork --kill-child \
+        bash "${BASH_SOURCE[0]}" inside "${arguments[@]}" "$@"
+    code=$?
+    echo $code >"$folder/exit.new"
+    mv "$folder/exit.new" "$folder/exit"
+    exit $code
+fi

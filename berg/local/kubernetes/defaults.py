@@ -1,0 +1,121 @@
+"""What Kubernetes fills into an object that is made, and what GKE adds.
+
+Not covered: defaults of fields that nothing here looks at.
+"""
+
+from __future__ import annotations
+
+import base64
+
+TRACKING = "batch.kubernetes.io/job-tracking"  # finalizer of a job's pods, until they are counted
+INDEX = "batch.kubernetes.io/job-completion-index"
+GPU = "nvidia.com/gpu"
+POD = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+    "securityContext": {},
+    "enableServiceLinks": True,
+}
+CONTAINER = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
+ENDLESS = 2**31 - 1
+
+
+def fill(plural: str, body: dict) -> None:
+    if plural == "pods":
+        fill_pod(body["spec"])
+        fill_new_pod(body)
+    elif plural in ("jobs", "deployments", "replicasets"):
+        fill_pod(body["spec"]["template"]["spec"])
+    if plural == "jobs":
+        fill_job(body)
+    elif plural in ("deployments", "replicasets"):
+        body["spec"].setdefault("replicas", 1)
+        body["status"] = {}
+    elif plural == "services":
+        spec = body.setdefault("spec", {})
+        spec.setdefault("type", "ClusterIP")
+        spec.setdefault("sessionAffinity", "None")
+        for port in spec.get("ports") or []:
+            port.setdefault("protocol", "TCP")
+            port.setdefault("targetPort", port.get("port"))
+        body["status"] = {"loadBalancer": {}}
+    elif plural == "secrets":
+        body.setdefault("type", "Opaque")
+        for key, text in (body.pop("stringData", None) or {}).items():
+            body.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
+    elif plural == "namespaces":
+        body.setdefault("spec", {"finalizers": ["kubernetes"]})
+        body["status"] = {"phase": "Active"}
+        body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"]["name"]
+
+
+def fill_pod(spec: dict) -> None:
+    for key, value in POD.items():
+        spec.setdefault(key, value)
+    spec["serviceAccountName"] = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    spec["serviceAccount"] = spec["serviceAccountName"]
+    for container in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
+        tag = container["image"].partition("@")[0].rpartition("/")[2].partition(":")[2]
+        container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent")
+        resources = container.setdefault("resources", {})
+        for name, amount in (resources.get("limits") or {}).items():
+            resources.setdefault("requests", {}).setdefault(name, amount)
+        for key, value in CONTAINER.items():
+            container.setdefault(key, value)
+    for volume in spec.get("volumes") or []:
+        for source in ("secret", "configMap", "downwardAPI", "projected"):
+            if isinstance(volume.get(source), dict):
+                volume[source].setdefault("defaultMode", 0o644)
+        if len(volume) == 1:
+            volume["emptyDir"] = {}
+
+
+def fill_new_pod(body: dict) -> None:
+    """What admission adds to pods, and no template shows."""
+    spec = body["spec"]
+    tolerations = spec.setdefault("tolerations", [])
+    for what in ("not-ready", "unreachable"):
+        key = f"node.kubernetes.io/{what}"
+        if not any(each.get("key") in (key, None, "") for each in tolerations):
+            row = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            tolerations.append(row)
+    # ExtendedResourceToleration: who asks for GPUs may go where GPUs are.
+    wanted = [(each.get("resources") or {}).get("requests") or {} for each in spec["containers"]]
+    if any(int(each.get(GPU, 0)) for each in wanted) and not any(each.get("key") == GPU for each in tolerations):
+        tolerations.append({"key": GPU, "operator": "Exists"})
+    limits = [(each.get("resources") or {}).get("limits") or {} for each in spec["containers"]]
+    best = not any(wanted) and not any(limits)
+    exact = all(
+        most.get(key) and most.get(key) == least.get(key)
+        for most, least in zip(limits, wanted, strict=True)
+        for key in ("cpu", "memory")
+    )
+    quality = "BestEffort" if best else "Guaranteed" if exact else "Burstable"
+    body["status"] = {"phase": "Pending", "qosClass": quality}
+
+
+def fill_job(body: dict) -> None:
+    spec, uid, name = body["spec"], body["metadata"]["uid"], body["metadata"]["name"]
+    if spec.get("completions") is None and spec.get("parallelism") is None:
+        spec["completions"] = 1
+    spec.setdefault("parallelism", 1)
+    spec.setdefault("backoffLimit", ENDLESS if spec.get("backoffLimitPerIndex") is not None else 6)
+    for key, value in {"completionMode": "NonIndexed", "suspend": False, "manualSelector": False}.items():
+        spec.setdefault(key, value)
+    spec.setdefault("podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed")
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or []:
+        for pattern in rule.get("onPodConditions") or []:
+            pattern.setdefault("status", "True")
+    labels = {
+        **{"batch.kubernetes.io/controller-uid": uid, "batch.kubernetes.io/job-name": name},
+        **{"controller-uid": uid, "job-name": name},
+    }
+    template = spec["template"]
+    template["metadata"] = template.get("metadata") or {}
+    template["metadata"]["labels"] = {**(template["metadata"].get("labels") or {}), **labels}
+    if not spec["manualSelector"]:
+        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    body["metadata"]["labels"] = body["metadata"].get("labels") or dict(template["metadata"]["labels"])
+    body["status"] = {}

@@ -1,0 +1,114 @@
+"""Which kinds of objects a cluster has, and the refusals of its API in Kubernetes' own form."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    plural: str
+    api: str  # group and version
+    name: str
+    namespaced: bool = True
+    short: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = field(default=())
+    in_all: bool = False  # `kubectl get all` shows it
+
+    @property
+    def group(self) -> str:
+        return self.api.rpartition("/")[0]
+
+    @property
+    def resource(self) -> str:
+        """Its plural as messages write it: jobs.batch."""
+        return f"{self.plural}.{self.group}".rstrip(".")
+
+
+RBAC = "rbac.authorization.k8s.io/v1"
+ALL = (
+    Kind("pods", "v1", "Pod", True, ("po",), ("log", "exec", "attach", "portforward", "status", "eviction"), True),
+    Kind("services", "v1", "Service", True, ("svc",), ("status",), True),
+    Kind("endpoints", "v1", "Endpoints", True, ("ep",)),
+    Kind("secrets", "v1", "Secret"),
+    Kind("configmaps", "v1", "ConfigMap", True, ("cm",)),
+    Kind("namespaces", "v1", "Namespace", False, ("ns",), ("status",)),
+    Kind("nodes", "v1", "Node", False, ("no",), ("status",)),
+    Kind("events", "v1", "Event", True, ("ev",)),
+    Kind("serviceaccounts", "v1", "ServiceAccount", True, ("sa",), ("token",)),
+    Kind("resourcequotas", "v1", "ResourceQuota", True, ("quota",)),
+    Kind("limitranges", "v1", "LimitRange", True, ("limits",)),
+    Kind("jobs", "batch/v1", "Job", True, (), ("status",), True),
+    Kind("deployments", "apps/v1", "Deployment", True, ("deploy",), ("status", "scale"), True),
+    Kind("replicasets", "apps/v1", "ReplicaSet", True, ("rs",), ("status",), True),
+    Kind("roles", RBAC, "Role"),
+    Kind("rolebindings", RBAC, "RoleBinding"),
+    Kind("clusterroles", RBAC, "ClusterRole", False),
+    Kind("clusterrolebindings", RBAC, "ClusterRoleBinding", False),
+)
+KINDS = {kind.plural: kind for kind in ALL}
+GROUPS = ("batch", "apps", "rbac.authorization.k8s.io", "authorization.k8s.io")
+PENDING_OR_RUNNING = ("Pending", "Running", "Unknown")
+FINAL = ("Succeeded", "Failed")
+
+
+class Refusal(Exception):
+    """An answer other than success, with the Status object that Kubernetes writes."""
+
+    def __init__(self, code: int, reason: str, message: str, **details: Any):
+        super().__init__(message)
+        self.code = code
+        self.body = {
+            **{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"},
+            **{"message": message, "reason": reason, "details": details, "code": code},
+        }
+
+
+def not_found(kind: Kind, name: str) -> Refusal:
+    message = f'{kind.resource} "{name}" not found'
+    return Refusal(404, "NotFound", message, name=name, group=kind.group, kind=kind.plural)
+
+
+def stamp(at: float | None = None) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def key_of(thing: dict) -> tuple[str, str]:
+    return thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
+
+
+def owned_by(thing: dict, owner: dict) -> bool:
+    references = thing["metadata"].get("ownerReferences") or []
+    return any(row["uid"] == owner["metadata"]["uid"] for row in references)
+
+
+def is_leaving(thing: dict) -> bool:
+    """Whether its deletion has begun."""
+    return "deletionTimestamp" in thing["metadata"]
+
+
+def is_over(pod: dict) -> bool:
+    return pod["status"].get("phase") in FINAL
+
+
+def set_condition(status: dict, kind: str, value: str, reason: str = "", message: str = "") -> bool:
+    """Set one of a status's conditions; whether that changed it."""
+    rows = status.setdefault("conditions", [])
+    old = next((row for row in rows if row["type"] == kind), None)
+    new = {"type": kind, "status": value, **({"reason": reason} if reason else {})}
+    if message:
+        new["message"] = message
+    if old is not None and {key: old.get(key) for key in new} == new:
+        return False
+    changed = old is None or old["status"] != value
+    new["lastTransitionTime"] = stamp() if changed or old is None else old.get("lastTransitionTime", stamp())
+    rows[:] = [row for row in rows if row["type"] != kind] + [new]
+    return True
+
+
+def condition(thing: dict, kind: str) -> dict:
+    """A condition of a thing's that is true; {} if it is not."""
+    rows = thing.get("status", {}).get("conditions") or []
+    return next((row for row in rows if row["type"] == kind and row["status"] == "True"), {})

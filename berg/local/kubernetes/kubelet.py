@@ -1,0 +1,477 @@
+"""The kubelet of every node: pods as sandboxes, as machines are; how they begin, restart and end.
+
+A container sees this host's programs, as machines do: its image is a name, which may be one that cannot be pulled. Its
+processes share the host's network; the pod has an address of its own, and the metadata server of its node.
+
+    pods/<uid>/volumes/       the pod's volumes
+    pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
+
+Not covered: probes, lifecycle hooks, users other than root, limits of memory and processors, ephemeral and sidecar
+containers, entrypoints of images: a container without a command sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from berg.local.compute.state import Instance
+from berg.local.kubernetes import volumes
+from berg.local.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
+from berg.local.kubernetes.plane import Plane
+from berg.local.machines import sandbox
+
+SCRIPT = Path(__file__).with_name("container.sh")
+IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
+PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")  # images with an empty /root
+KILLED = 137
+LONGEST = 300.0  # seconds between two restarts or pulls
+
+
+@dataclass
+class Running:
+    """A container that runs."""
+
+    folder: Path
+    env: dict[str, str]
+    workdir: str
+    shared: bool
+    process: subprocess.Popen | None  # None: it outlived an earlier server
+    started: str
+    reason: str = ""  # why it will have ended, if not by itself
+    lines: list[tuple[int, float]] = field(default_factory=list)  # (end of the log, when), for times in logs
+
+
+def folder_of(plane: Plane, pod: dict) -> Path:
+    return plane.folder / "pods" / pod["metadata"]["uid"]
+
+
+def node_instance(plane: Plane, pod: dict) -> Instance | None:
+    rows = plane.compute.instances.values()
+    return next((each for each in rows if each.name == pod["spec"].get("nodeName")), None)
+
+
+def take_up(plane: Plane) -> None:
+    """Run every pod that was given a node and has not begun; remove folders of pods that are gone."""
+    for pod in plane.store.all("pods"):
+        uid = pod["metadata"]["uid"]
+        if pod["spec"].get("nodeName") and uid not in plane.kept and not is_over(pod) and not plane.closing:
+            plane.kept[uid] = plane.in_background(keep(plane, pod))
+
+
+async def keep(plane: Plane, pod: dict) -> None:
+    """Run a pod to its end."""
+    uid = pod["metadata"]["uid"]
+    try:
+        await live(plane, pod)
+    finally:
+        plane.kept.pop(uid, None)
+    plane.finish_pod(pod)
+    if plane.store.get("pods", pod["metadata"]["namespace"], pod["metadata"]["name"]) is not pod:
+        await asyncio.to_thread(sandbox.remove, folder_of(plane, pod))
+    plane.store.notify()
+
+
+async def live(plane: Plane, pod: dict) -> None:
+    spec, status = pod["spec"], pod["status"]
+    if "podIP" not in status:
+        address = plane.compute.new_address()
+        node = node_instance(plane, pod)
+        host = node.address if node else ""
+        status.update(podIP=address, podIPs=[{"ip": address}], hostIP=host, hostIPs=[{"ip": host}], startTime=stamp())
+    for kind, rows in (
+        ("initContainerStatuses", spec.get("initContainers")),
+        ("containerStatuses", spec["containers"]),
+    ):
+        if rows and kind not in status:
+            reason = (
+                "PodInitializing" if spec.get("initContainers") and kind == "containerStatuses" else "ContainerCreating"
+            )
+            status[kind] = [waiting(row, reason) for row in rows]
+    set_condition(status, "PodReadyToStartContainers", "True")
+    set_ready(status)
+    plane.store.put("pods", pod)
+    limit = plane.in_background(end_in_time(plane, pod))
+    try:
+        for number, container in enumerate(spec.get("initContainers") or []):
+            code = await run(plane, pod, container, "initContainerStatuses", number)
+            if code or is_ending(pod):
+                break
+        else:
+            set_condition(status, "Initialized", "True")
+            await asyncio.gather(
+                *(run(plane, pod, row, "containerStatuses", number) for number, row in enumerate(spec["containers"]))
+            )
+    finally:
+        limit.cancel()
+    if not plane.closing:
+        close_status(pod)
+        plane.store.put("pods", pod)
+
+
+def waiting(container: dict, reason: str, message: str = "") -> dict:
+    state = {"reason": reason, **({"message": message} if message else {})}
+    return {
+        **{"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0},
+        **{"ready": False, "started": False, "lastState": {}, "state": {"waiting": state}},
+    }
+
+
+def is_ending(pod: dict) -> bool:
+    """Whether a pod's containers are not to begin again."""
+    return is_leaving(pod) or bool(pod["status"].get("reason"))
+
+
+def set_ready(status: dict) -> None:
+    rows = status.get("containerStatuses") or []
+    ready = "True" if rows and all(row["ready"] for row in rows) else "False"
+    for kind in ("ContainersReady", "Ready"):
+        set_condition(status, kind, ready, *(() if ready == "True" else ("ContainersNotReady",)))
+
+
+def close_status(pod: dict) -> None:
+    """The last words of a pod whose containers have all ended."""
+    status = pod["status"]
+    codes = []
+    for row in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        if "terminated" not in row["state"]:  # it never began
+            row["state"] = {"terminated": {"exitCode": KILLED, "reason": "ContainerStatusUnknown"}}
+        codes.append(row["state"]["terminated"]["exitCode"])
+        row.update(ready=False, started=False)
+    failed = any(codes) or bool(status.get("reason"))
+    status["phase"] = "Failed" if failed else "Succeeded"
+    for kind in ("ContainersReady", "Ready"):
+        set_condition(status, kind, "False", "PodFailed" if failed else "PodCompleted")
+
+
+# --- containers
+
+
+async def run(plane: Plane, pod: dict, container: dict, kind: str, number: int) -> int:
+    """Run a container, again and again if its pod wants that; its last exit code."""
+    policy, row = pod["spec"]["restartPolicy"], pod["status"][kind][number]
+    delay, code = plane.settings.restart, 0
+    while True:
+        if "terminated" in row["state"] and not row["restartCount"] and policy == "Never":
+            return row["state"]["terminated"]["exitCode"]  # ended before this server began
+        started = await begin(plane, pod, container, row)
+        if started is None:
+            return KILLED
+        began = time.monotonic()
+        code = await ended(plane, pod, container, row, started)
+        restart = (policy == "Always" and kind == "containerStatuses") or (policy != "Never" and code)
+        if not restart or is_ending(pod) or plane.closing:
+            return code
+        row["lastState"] = row["state"]
+        delay = plane.settings.restart if time.monotonic() - began > 600 else delay
+        if row["restartCount"]:
+            told = f"back-off {delay:g}s restarting failed container={container['name']} pod={pod['metadata']['name']}"
+            row["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": told}}
+            plane.store.put("pods", pod)
+            plane.event(
+                pod, "BackOff", f"Back-off restarting failed container {container['name']}", "Warning", "kubelet"
+            )
+            if not await pause(plane, pod, delay):
+                row["state"] = row["lastState"]
+                return code
+            delay = min(2 * delay, LONGEST)
+        row["restartCount"] += 1
+
+
+async def pause(plane: Plane, pod: dict, seconds: float) -> bool:
+    """Wait; False if the pod is to end meanwhile."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not is_ending(pod) and not plane.closing:
+        await asyncio.sleep(min(0.1, max(0.0, end - time.monotonic())))
+    return not is_ending(pod) and not plane.closing
+
+
+async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running | None:
+    """Start a container, as soon as it has all that it needs; None if its pod is to end before."""
+    key = (pod["metadata"]["uid"], container["name"])
+    folder = folder_of(plane, pod) / container["name"]
+    delay = 1.0
+    while not is_ending(pod) and not plane.closing:
+        try:
+            env = await pulled(plane, pod, container, row) and volumes.environment(plane, pod, container)
+            if env is None or env is False:
+                return None
+            mounts = volumes.mounts(plane, pod, container, folder_of(plane, pod))
+        except volumes.Missing as missing:
+            reason = "CreateContainerConfigError"
+            row["state"] = {"waiting": {"reason": reason, "message": str(missing)}}
+            plane.store.put("pods", pod)
+            plane.event(pod, "Failed", f"Error: {missing}", "Warning", "kubelet")
+            await pause(plane, pod, min(delay, 10.0))
+            delay *= 2
+            continue
+        left = adopted(pod, container, row, folder, env)
+        found = left or await start(plane, pod, container, folder, env, mounts)
+        plane.running[key] = found
+        row.update(ready=True, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
+        row["state"] = {"running": {"startedAt": found.started}}
+        pod["status"]["phase"] = "Running" if container in pod["spec"]["containers"] else pod["status"]["phase"]
+        set_ready(pod["status"])
+        if not left:
+            plane.event(pod, "Created", f"Created container: {container['name']}", by="kubelet")
+            plane.event(pod, "Started", f"Started container {container['name']}", by="kubelet")
+        plane.store.put("pods", pod)
+        return found
+    return None
+
+
+async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
+    """Pull a container's image, as long as it takes; False if the pod is to end before."""
+    image, delay = container["image"], 1.0
+    if not IMAGE_NAME.fullmatch(image):
+        told = f'couldn\'t parse image name "{image}": invalid reference format'
+        message = f'Failed to apply default image tag "{image}": {told}'
+        row["state"] = {"waiting": {"reason": "InvalidImageName", "message": message}}
+        plane.store.put("pods", pod)
+        plane.event(pod, "InspectFailed", message, "Warning", "kubelet")
+        while await pause(plane, pod, 60):
+            pass
+        return False
+    if row["restartCount"] == 0 and "running" not in row["state"]:
+        plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
+        await pause(plane, pod, plane.settings.pull_delay)
+    while why := next((why for part, why in plane.images.items() if part in image), ""):
+        message = f'failed to pull and unpack image "{image}": {why}'
+        row["state"] = {"waiting": {"reason": "ErrImagePull", "message": message}}
+        plane.store.put("pods", pod)
+        plane.event(pod, "Failed", f'Failed to pull image "{image}": {message}', "Warning", "kubelet")
+        await pause(plane, pod, min(delay, 2.0))
+        row["state"] = {
+            "waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}": {message}'}
+        }
+        plane.store.put("pods", pod)
+        plane.event(pod, "BackOff", f'Back-off pulling image "{image}"', by="kubelet")
+        if not await pause(plane, pod, delay):
+            return False
+        delay = min(2 * delay, LONGEST)
+    if is_ending(pod) or plane.closing:
+        return False
+    if row["restartCount"] == 0 and "running" not in row["state"]:
+        plane.event(pod, "Pulled", f'Successfully pulled image "{image}"', by="kubelet")
+    return True
+
+
+def adopted(pod: dict, container: dict, row: dict, folder: Path, env: dict[str, str]) -> Running | None:
+    """A container that outlived an earlier server, or ended after it."""
+    if "running" not in row["state"] or not sandbox.is_up(folder):
+        return None
+    if sandbox.first_process(folder) is None and not (folder / "exit").exists():
+        return None
+    shared = bool(pod["spec"].get("shareProcessNamespace"))
+    workdir = container.get("workingDir") or "/"
+    return Running(folder, env, workdir, shared, None, row["state"]["running"]["startedAt"])
+
+
+async def start(
+    plane: Plane, pod: dict, container: dict, folder: Path, env: dict[str, str], mounts: list[tuple[str, str, str]]
+) -> Running:
+    node, there = node_instance(plane, pod), plane.compute.sandbox
+    if there.files == sandbox.PLAIN:
+        raise volumes.Missing("pods of the embedded cloud take namespaces, which this host does not allow")
+    image = None
+    if not PLAIN.fullmatch(container["image"]) and plane.compute.image is not None:
+        image = await asyncio.shield(plane.compute.image)
+    hostname = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
+    port = plane.compute.metadata_port
+    machine = sandbox.Machine(
+        folder, hostname, pod["status"]["podIP"], port, image, None, metadata_address=node.address if node else ""
+    )
+    usual = sandbox.environment(machine)
+    base = {key: value for key, value in usual.items() if key not in ("TERM", "LANG")}
+    base |= {"HOME": "/root", "HOSTNAME": hostname}
+    base |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(plane.port)}
+    base["KUBERNETES_SERVICE_PORT_HTTPS"] = str(plane.port)
+    env = {**base, **env}
+    words = [*(container.get("command") or []), *(container.get("args") or [])] or ["sleep", "infinity"]
+    words = [volumes.expand(word, env) for word in words]
+    workdir, shared = container.get("workingDir") or "/", bool(pod["spec"].get("shareProcessNamespace"))
+    about = [there.files, str(folder), str(image or folder / "empty"), hostname, workdir, "shared" if shared else "own"]
+    command = ["bash", str(SCRIPT), *about, *(["--user"] if there.user else [])]
+    command += [*map(str, sandbox.python_folders()), "--", *words]
+
+    def launch() -> subprocess.Popen:
+        if (folder / "log").exists():
+            (folder / "log").replace(folder / "log.previous")
+        (folder / "exit").unlink(missing_ok=True)
+        sandbox.prepare_folder(machine, there)
+        (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
+        with (folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                cwd="/",
+                umask=0o022,
+                start_new_session=True,
+            )
+
+    process = await asyncio.to_thread(launch)
+    while not sandbox.is_up(folder) and process.poll() is None:
+        await asyncio.sleep(0.005)
+    return Running(folder, env, workdir, shared, process, stamp())
+
+
+async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:
+    """Wait until a container has ended, and note how."""
+    exit_file = running.folder / "exit"
+    if running.process is not None:
+        waiter = asyncio.ensure_future(asyncio.to_thread(running.process.wait))
+        while not waiter.done():
+            note_log(running)
+            await asyncio.wait([waiter], timeout=0.1)
+            if plane.closing and not waiter.done():
+                stop_container(running, signal.SIGKILL)
+    else:
+        while sandbox.first_process(running.folder) is not None:
+            note_log(running)
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)  # its parent writes down how it ended
+    note_log(running)
+    code = int(exit_file.read_text()) if exit_file.exists() else KILLED
+    plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
+    state: dict[str, Any] = {"exitCode": code, "reason": running.reason or ("Error" if code else "Completed")}
+    message = running.folder / "rootfs/dev/termination-log"
+    if message.exists() and message.stat().st_size:
+        state["message"] = message.read_text(errors="replace")[-4096:]
+    state.update(startedAt=running.started, finishedAt=stamp(), containerID=row.get("containerID", ""))
+    row.update(ready=False, started=False, state={"terminated": state})
+    set_ready(pod["status"])
+    plane.store.put("pods", pod)
+    return code
+
+
+def note_log(running: Running) -> None:
+    """Remember how long a log was when, for those who ask for a part of it by time."""
+    try:
+        size = (running.folder / "log").stat().st_size
+    except FileNotFoundError:
+        return
+    if not running.lines or running.lines[-1][0] != size:
+        running.lines.append((size, time.time()))
+
+
+# --- ending
+
+
+def main_process(running: Running) -> int | None:
+    """The process that is told to end: the container's command."""
+    first = sandbox.first_process(running.folder)
+    if not first or not running.shared:
+        return first
+    try:
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if children else None
+
+
+def stop_container(running: Running, number: signal.Signals) -> None:
+    first = sandbox.first_process(running.folder)
+    pid = first if number == signal.SIGKILL else main_process(running)
+    if pid:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
+    """SIGTERM to what a pod runs, SIGKILL after the grace; returns when all has ended."""
+    uid = pod["metadata"]["uid"]
+    until = time.monotonic() + grace
+    told: set[int] = set()
+    while uid in plane.kept:
+        for key, running in list(plane.running.items()):
+            if key[0] != uid:
+                continue
+            late = time.monotonic() >= until or (is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"])
+            if id(running) not in told and not late:
+                told.add(id(running))
+                stop_container(running, signal.SIGTERM)
+                plane.event(pod, "Killing", f"Stopping container {key[1]}", by="kubelet")
+            elif late:
+                stop_container(running, signal.SIGKILL)
+        await asyncio.sleep(0.02)
+
+
+async def end_in_time(plane: Plane, pod: dict) -> None:
+    """End a pod whose activeDeadlineSeconds are over; they count from when the node took it."""
+    seconds = pod["spec"].get("activeDeadlineSeconds")
+    if seconds is None:
+        return
+    await asyncio.sleep(seconds)
+    message = "Pod was active on the node longer than the specified deadline"
+    fail(plane, pod, "DeadlineExceeded", message)
+    plane.event(pod, "DeadlineExceeded", message, by="kubelet")
+    plane.in_background(end_pod(plane, pod, pod["spec"]["terminationGracePeriodSeconds"]))
+
+
+def fail(plane: Plane, pod: dict, reason: str, message: str, disruption: str = "", told: str = "") -> None:
+    """Say why a pod is going to fail; `disruption` is the reason of its condition DisruptionTarget."""
+    pod["status"].update(reason=reason, message=message)
+    if disruption and not condition(pod, "DisruptionTarget"):
+        set_condition(pod["status"], "DisruptionTarget", "True", disruption, told or message)
+    plane.store.put("pods", pod)
+
+
+def run_out_of_memory(plane: Plane, pod: dict) -> list[int]:
+    """What the kernel does when a pod has no memory left: all of its containers' processes, or the largest alone."""
+    node = plane.store.get("nodes", "", pod["spec"].get("nodeName", "")) or {"metadata": {"labels": {}}}
+    label = node["metadata"]["labels"].get("cloud.google.com/gke-nodepool")
+    pool: dict = next((each for each in plane.pools if each["name"] == label), {"config": {}})
+    single = (pool["config"].get("kubeletConfig") or {}).get("singleProcessOomKill")
+    killed = []
+    for key, running in list(plane.running.items()):
+        if key[0] != pod["metadata"]["uid"]:
+            continue
+        running.reason = "OOMKilled"
+        pids = sorted(processes(running), key=memory_of, reverse=True)
+        for pid in pids[:1] if single else pids:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+    return killed
+
+
+def processes(running: Running) -> list[int]:
+    """Process ids, as this host counts them, of a container; without the one that reaps."""
+    first = sandbox.first_process(running.folder)
+    if not first:
+        return []
+    space = Path(f"/proc/{first}/ns/pid").readlink()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "ns/pid").readlink() == space:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != first or not running.shared]
+
+
+def memory_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+
+
+def evict(plane: Plane, pod: dict, grace: float = 0) -> None:
+    """What a node does to a pod when it runs out of something."""
+    message = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 512Mi. "
+    fail(plane, pod, "Evicted", message, "TerminationByKubelet")
+    plane.event(pod, "Evicted", message, "Warning", "kubelet")
+    plane.in_background(end_pod(plane, pod, grace))

@@ -1,0 +1,156 @@
+"""Kubernetes' own field names and types, read from the package lightkube-models, and what a body has wrong.
+
+The models are generated from Kubernetes' OpenAPI. They are parsed, not imported: importing them needs lightkube.
+
+Not covered: enums, patterns, required fields; checks.py knows those that matter here.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+MODULES = {
+    "v1": "core_v1",
+    "batch/v1": "batch_v1",
+    "apps/v1": "apps_v1",
+    "rbac.authorization.k8s.io/v1": "rbac_v1",
+    "authorization.k8s.io/v1": "authorization_v1",
+    "policy/v1": "policy_v1",
+    "authentication.k8s.io/v1": "authentication_v1",
+}
+QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+BAD_QUANTITY = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"  # Go's words
+)
+SCALARS: dict[str, tuple[Any, str]] = {
+    "str": (str, "string"),
+    "int": (int, "int32"),
+    "bool": (bool, "bool"),
+    "float": ((int, float), "float64"),
+}
+# Numbers of 64 bits; the models do not tell.
+LONG = {
+    *("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerationSeconds", "deletionGracePeriodSeconds"),
+    *("generation", "observedGeneration", "runAsUser", "runAsGroup", "fsGroup", "expirationSeconds"),
+}
+GO = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
+OF_STRINGS = ("labels", "annotations", "ata", "elector")  # how the paths of maps of strings end
+OF_QUANTITIES = ("limits", "requests", "capacity", "allocatable")
+
+
+@lru_cache
+def folder() -> Path:
+    try:
+        files = importlib.metadata.files("lightkube-models") or []
+    except importlib.metadata.PackageNotFoundError:
+        text = "No module named 'lightkube.models', which clusters of the embedded cloud check objects with"
+        raise ModuleNotFoundError(f"{text}: pip install 'berg[local]'") from None
+    return next(Path(str(file.locate())).parent for file in files if file.name == "core_v1.py")
+
+
+@lru_cache
+def module(name: str) -> dict[str, Any]:
+    """Classes of a module, {class: {field: its type}}, and aliases such as `Time = datetime` as text."""
+    found: dict[str, Any] = {}
+    for node in ast.parse((folder() / f"{name}.py").read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            rows = [item for item in node.body if isinstance(item, ast.AnnAssign)]
+            found[node.name] = dict(map(described, rows))
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = ast.unparse(node.value)
+    return found
+
+
+def described(item: ast.AnnAssign) -> tuple[str, ast.expr]:
+    """A field's name on the wire, and its type: `x: 'Optional[str]' = field(metadata={"json": "from"})`."""
+    assert isinstance(item.target, ast.Name) and isinstance(item.annotation, ast.Constant)
+    wire = item.target.id
+    for keyword in item.value.keywords if isinstance(item.value, ast.Call) else []:
+        if keyword.arg == "metadata":
+            wire = ast.literal_eval(keyword.value).get("json", wire)
+    return wire, ast.parse(str(item.annotation.value), mode="eval").body
+
+
+def errors(api: str, kind: str, value: Any) -> list[str]:
+    """What a strict API server says of a body: unknown fields, wrong types."""
+    found: list[str] = []
+    check_class(MODULES[api], kind, value, "", kind, found)
+    return found
+
+
+def check_class(where: str, name: str, value: Any, path: str, parent: str, found: list[str]) -> None:
+    if not isinstance(value, dict):
+        found.append(wrong(value, parent, path, f"{where[:-3]}.{name}"))
+        return
+    fields = module(where)[name]
+    for key, inner in value.items():
+        at = f"{path}.{key}" if path else key
+        if key not in fields:
+            found.append(f'unknown field "{at}"')
+        elif inner is not None:
+            check(where, fields[key], inner, at, name, found)
+
+
+def check(where: str, kind: ast.expr, value: Any, path: str, parent: str, found: list[str]) -> None:
+    if isinstance(kind, ast.Subscript):
+        assert isinstance(kind.value, ast.Name)
+        if kind.value.id == "Optional":
+            check(where, kind.slice, value, path, parent, found)
+        elif kind.value.id == "List" and not isinstance(value, list):
+            found.append(wrong(value, parent, path, "[]"))
+        elif kind.value.id == "List":
+            for index, item in enumerate(value):
+                check(where, kind.slice, item, f"{path}[{index}]", parent, found)
+        return
+    name = ""
+    if isinstance(kind, ast.Attribute) and isinstance(kind.value, ast.Name):
+        where, name = kind.value.id, kind.attr
+    elif isinstance(kind, ast.Name):
+        name = kind.id
+    if name == "dict":
+        check_map(value, path, parent, found)
+    elif name in SCALARS:
+        fits, shown = SCALARS[name]
+        if name == "int" and path.rpartition(".")[2] in LONG:
+            shown = "int64"
+        range_ = 2 ** (63 if shown == "int64" else 31)
+        big = name == "int" and isinstance(value, int) and not -range_ <= value < range_
+        if big or not isinstance(value, fits) or (name in ("int", "float") and isinstance(value, bool)):
+            found.append(wrong(value, parent, path, shown))
+    elif name == "Quantity":
+        check_quantity(value, found)
+    elif where.endswith("_v1") or where in ("resource", "runtime"):
+        target = module(where).get(name)
+        if isinstance(target, dict):
+            check_class(where, name, value, path, name, found)
+
+
+def check_map(value: Any, path: str, parent: str, found: list[str]) -> None:
+    """A map of strings or of quantities; the models do not tell which."""
+    if not isinstance(value, dict):
+        found.append(wrong(value, parent, path, "map[string]string"))
+    elif path.rpartition(".")[2] in OF_QUANTITIES:
+        for item in value.values():
+            check_quantity(item, found)
+    elif path.endswith(OF_STRINGS):
+        found += [wrong(item, parent, path, "string") for item in value.values() if not isinstance(item, str)]
+
+
+def check_quantity(value: Any, found: list[str]) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number and not QUANTITY.fullmatch(str(value)):
+        found.append(BAD_QUANTITY)
+
+
+def wrong(value: Any, parent: str, path: str, wanted: str) -> str:
+    """Go's words for a wrong type; it writes paths without the numbers of list items."""
+    at = re.sub(r"\[[0-9]+\]", "", path)
+    kind = GO.get(type(value), "null")
+    if kind == "number" and wanted.startswith("int"):
+        kind = f"number {value}"
+    return f"json: cannot unmarshal {kind} into Go struct field {parent}.{at} of type {wanted}"

@@ -1,0 +1,299 @@
+"""What goes on for a while: logs that are followed, commands in containers (exec over WebSockets).
+
+Not covered: SPDY without a WebSocket, attach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import termios
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+from berg.local.kubernetes import kubelet
+from berg.local.kubernetes.kinds import Refusal
+from berg.local.kubernetes.plane import Plane
+from berg.local.machines import sandbox
+
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+CHUNK = 32 << 10
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+TRUE = ("true", "1")
+
+
+@contextlib.contextmanager
+def connection(plane: Plane, kind: str, request: web.Request) -> Iterator[None]:
+    """Note a connection that stays, so that it can be cut."""
+    row = (kind, request.transport)
+    plane.connections.add(row)
+    try:
+        yield
+    finally:
+        plane.connections.discard(row)
+
+
+def container_of(pod: dict, request: web.Request) -> dict:
+    """The container that a request means: the first, unless it names one."""
+    meta, spec = pod["metadata"], pod["spec"]
+    rows = [*spec["containers"], *(spec.get("initContainers") or [])]
+    name = request.query.get("container") or rows[0]["name"]
+    if not request.query.get("container") and len(spec["containers"]) > 1:
+        names = " ".join(row["name"] for row in spec["containers"])
+        told = f"a container name must be specified for pod {meta['name']}, choose one of: [{names}]"
+        raise Refusal(400, "BadRequest", told)
+    found = next((row for row in rows if row["name"] == name), None)
+    if found is None:
+        raise Refusal(400, "BadRequest", f"container {name} is not valid for pod {meta['name']}")
+    return found
+
+
+# --- logs
+
+
+async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    query, container = request.query, container_of(pod, request)
+    key = (pod["metadata"]["uid"], container["name"])
+    previous = query.get("previous") in TRUE
+    path = kubelet.folder_of(plane, pod) / container["name"] / ("log.previous" if previous else "log")
+    if not path.exists():
+        raise no_log(pod, container["name"], previous)
+    running = plane.running.get(key)
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    times = Times(running, query.get("timestamps") in TRUE)
+    left = int(query["limitBytes"]) if "limitBytes" in query else None
+    with path.open("rb") as file, connection(plane, "log", request):
+        file.seek(times.start(query, path))
+        data = file.read()
+        if "tailLines" in query:
+            count = int(query["tailLines"])
+            data = b"".join(data.splitlines(keepends=True)[-count:] if count else [])
+        at = file.tell() - len(data)
+        data = times.marked(data, at)
+        await response.write(data if left is None else data[:left])
+        while query.get("follow") in TRUE and left is None:
+            over = key not in plane.running
+            at = file.tell()
+            if data := file.read(1 << 16):
+                await response.write(times.marked(data, at))
+            elif over or plane.closing:
+                break
+            else:
+                await asyncio.sleep(0.05)
+    return response
+
+
+def no_log(pod: dict, container: str, previous: bool) -> Refusal:
+    name = pod["metadata"]["name"]
+    if previous:
+        return Refusal(400, "BadRequest", f'previous terminated container "{container}" in pod "{name}" not found')
+    if not pod["spec"].get("nodeName"):
+        return Refusal(400, "BadRequest", f"pod {name} does not have a host assigned")
+    rows = [*(pod["status"].get("containerStatuses") or []), *(pod["status"].get("initContainerStatuses") or [])]
+    state: dict = next((row["state"] for row in rows if row["name"] == container), {})
+    reason = state.get("waiting", {}).get("reason", "ContainerCreating")
+    why = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image"}
+    told = f'container "{container}" in pod "{name}" is waiting to start: {why.get(reason, reason)}'
+    return Refusal(400, "BadRequest", told)
+
+
+class Times:
+    """When parts of a log were written, to a tenth of a second; of containers that ended earlier: unknown."""
+
+    def __init__(self, running: kubelet.Running | None, wanted: bool):
+        self.lines = running.lines if running else []
+        self.wanted = wanted
+
+    def start(self, query: Any, path: Path) -> int:
+        """Where the part begins that is asked for."""
+        since = None
+        if "sinceSeconds" in query:
+            since = time.time() - float(query["sinceSeconds"])
+        elif "sinceTime" in query:
+            since = datetime.fromisoformat(query["sinceTime"].replace("Z", "+00:00")).timestamp()
+        if since is None:
+            return 0
+        if not self.lines:
+            return 0 if path.stat().st_mtime >= since else path.stat().st_size
+        return max((size for size, when in self.lines if when < since), default=0)
+
+    def marked(self, data: bytes, at: int) -> bytes:
+        """Data with the time at the head of each line, if that is wanted."""
+        if not self.wanted:
+            return data
+        marked = []
+        for line in data.splitlines(keepends=True):
+            at += len(line)
+            index = bisect_right(self.lines, (at - 1, float("inf")))
+            when = self.lines[index][1] if index < len(self.lines) else time.time()
+            stamp = datetime.fromtimestamp(when, timezone.utc).isoformat().replace("+00:00", "000Z")
+            marked.append(f"{stamp} ".encode() + line)
+        return b"".join(marked)
+
+
+# --- exec
+
+
+async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    query, container = request.query, container_of(pod, request)
+    running = plane.running.get((pod["metadata"]["uid"], container["name"]))
+    first = sandbox.first_process(running.folder) if running else None
+    if running is None or not first:
+        phase = pod["status"]["phase"]
+        if phase in ("Succeeded", "Failed"):
+            told = f"cannot exec into a container in a completed pod; current phase is {phase}"
+            raise Refusal(400, "BadRequest", told)
+        if not pod["spec"].get("nodeName"):
+            raise Refusal(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
+        raise Refusal(
+            500, "InternalError", f'unable to upgrade connection: container not found ("{container["name"]}")'
+        )
+    words = query.getall("command", [])
+    if not words:
+        raise Refusal(400, "BadRequest", "you must specify at least one command for the container")
+    if not any(query.get(name) in TRUE for name in ("stdin", "stdout", "stderr")):
+        raise Refusal(400, "BadRequest", "you must specify at least 1 of stdin, stdout, stderr")
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        raise Refusal(400, "BadRequest", "Upgrade request required")
+    socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
+    await socket.prepare(request)
+    with connection(plane, "exec", request):
+        await attach(socket, command_in(plane, running, first, words, query.get("tty") in TRUE), query)
+    return socket
+
+
+def command_in(plane: Plane, running: kubelet.Running, first: int, words: list[str], tty: bool) -> list[str]:
+    """How this host runs a command in a container."""
+    env = {**running.env, **({"TERM": "xterm"} if tty else {})}
+    user = ["-U", "--preserve-credentials"] if plane.compute.sandbox.user else []
+    # Not -r: the root is the one that this mount namespace was pivoted to.
+    enter = ["nsenter", "-t", str(first), *user, "-m", "-u", "-i", "-p", "--"]
+    return [*enter, "env", "-i", "-C", running.workdir, *(f"{key}={value}" for key, value in env.items()), *words]
+
+
+async def attach(socket: web.WebSocketResponse, command: list[str], query: Any) -> None:
+    """Run a command with a WebSocket as its input and output; its exit code goes through the status channel."""
+    tty, wants_input = query.get("tty") in TRUE, query.get("stdin") in TRUE
+    ours = theirs = None
+    pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    if tty:
+        ours, theirs = pty.openpty()
+        options: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "preexec_fn": own_terminal}
+    else:
+        options = {"stdin": pipe if wants_input else none, "stdout": pipe, "stderr": pipe}
+    process = await asyncio.create_subprocess_exec(
+        *command, start_new_session=True, umask=0o022, limit=1 << 20, **options
+    )
+    if theirs is not None:
+        os.close(theirs)
+    feeding = asyncio.ensure_future(feed(socket, process, ours))
+    try:
+        if ours is not None:
+            await pump_terminal(socket, ours)
+        else:
+            assert process.stdout and process.stderr
+            await asyncio.gather(pump(socket, process.stdout, STDOUT), pump(socket, process.stderr, STDERR))
+        code = await process.wait()
+        if not socket.closed:
+            await socket.send_bytes(bytes([STATUS]) + json.dumps(status_of(code if code >= 0 else 128 - code)).encode())
+            await socket.close()
+    except ConnectionError:
+        pass
+    finally:
+        feeding.cancel()
+        if process.returncode is None:
+            process.send_signal(signal.SIGHUP if tty else signal.SIGTERM)
+        if ours is not None:
+            os.close(ours)
+
+
+def own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def status_of(code: int) -> dict:
+    if not code:
+        return {"metadata": {}, "status": "Success"}
+    causes = [{"reason": "ExitCode", "message": str(code)}]
+    message = f"command terminated with non-zero exit code: exit status {code}"
+    return {
+        **{"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode", "message": message},
+        "details": {"causes": causes},
+    }
+
+
+async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: int | None) -> None:
+    """What comes through the WebSocket, to the command."""
+    closed = False
+    async for message in socket:
+        if message.type != WSMsgType.BINARY or not message.data:
+            continue
+        channel, data = message.data[0], message.data[1:]
+        if channel == RESIZE and terminal is not None:
+            size = json.loads(data)
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
+        elif channel == STDIN and terminal is not None:
+            await asyncio.to_thread(write_all, terminal, data)
+        elif channel == STDIN and process.stdin and not closed:
+            try:
+                process.stdin.write(data)
+                await process.stdin.drain()
+            except ConnectionError:
+                closed = True  # it reads no more; what it prints still counts
+        elif channel == CLOSE and data[:1] == bytes([STDIN]) and process.stdin:
+            process.stdin.close()
+            closed = True
+    if process.stdin and not closed:
+        process.stdin.close()
+    if process.returncode is None and terminal is not None:
+        os.killpg(process.pid, signal.SIGHUP)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+async def pump(socket: web.WebSocketResponse, stream: asyncio.StreamReader, channel: int) -> None:
+    while data := await stream.read(CHUNK):
+        await socket.send_bytes(bytes([channel]) + data)
+
+
+async def pump_terminal(socket: web.WebSocketResponse, terminal: int) -> None:
+    while True:
+        try:
+            data = await asyncio.to_thread(os.read, terminal, CHUNK)
+        except OSError:  # the last of those who had it open has gone
+            return
+        if not data:
+            return
+        await socket.send_bytes(bytes([STDOUT]) + data)
+
+
+async def not_here(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    raise Refusal(501, "NotImplemented", f"{request.match_info['sub']} is not part of the embedded cloud")
+
+
+def cut_all(plane: Plane, kind: str) -> int:
+    """Cut connections of a kind (watch, log, exec, portforward); how many."""
+    found = [row for row in plane.connections if row[0] == kind and row[1] is not None]
+    for _, transport in found:
+        transport.abort()
+    return len(found)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {"log": logs, "exec": execute, "attach": not_here, "portforward": not_here}

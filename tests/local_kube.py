@@ -1,0 +1,150 @@
+"""Clusters of the embedded cloud, for clients that share no code with berg."""
+
+import base64
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import requests
+from local_machines import until
+
+PLACE = "projects/berg-local/locations/us-central1-a"
+SYSTEM = {"name": "system", "initialNodeCount": 1, "config": {"machineType": "e2-medium", "diskSizeGb": 30}}
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+
+
+def gpu_pool(name: str = "t4", **fields) -> dict:
+    """The body of a pool with two T4 a node, which scales from 0."""
+    gpus = {"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": "2"}
+    gpus["gpuDriverInstallationConfig"] = {"gpuDriverVersion": "LATEST"}
+    config = {"machineType": "n1-standard-4", "diskType": "pd-ssd", "diskSizeGb": 100, "accelerators": [gpus]}
+    config |= {"oauthScopes": SCOPES, **fields.pop("config", {})}
+    scaling = {"enabled": True, "minNodeCount": 0, "maxNodeCount": 4, "locationPolicy": "ANY"}
+    return {"name": name, "initialNodeCount": 0, "autoscaling": scaling, "config": config, **fields}
+
+
+def job(name: str, script: str, count: int = 1, gpus: int = 0, **spec) -> dict:
+    """An indexed Job of pods that run a script."""
+    container = {"name": "main", "image": "debian:12", "command": ["bash", "-c", script]}
+    pod = {"restartPolicy": "Never", "containers": [container], **spec.pop("pod", {})}
+    if gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
+        pod["nodeSelector"] = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+    container |= spec.pop("container", {})
+    base = {"completionMode": "Indexed", "completions": count, "parallelism": count, "backoffLimit": 0}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {**base, **spec, "template": {"spec": pod}},
+    }
+
+
+class Kube:
+    """A cluster, and requests to its API server."""
+
+    def __init__(self, cloud, name: str, folder: Path):
+        self.cloud, self.name, self.folder = cloud, name, folder
+        found = self.google("GET", f"{PLACE}/clusters/{name}")
+        self.server = f"https://{found['endpoint']}"
+        self.ca = folder / f"{name}.pem"
+        self.ca.write_bytes(base64.b64decode(found["masterAuth"]["clusterCaCertificate"]))
+        cloud.session.get(f"{cloud.url}/container/v1/{PLACE}/clusters")  # which fetches a token
+        self.token = cloud.session.credentials.token
+
+    def google(self, verb: str, path: str, body=None) -> dict:
+        return self.cloud.call(verb, f"/container/v1/{path}", body)
+
+    def done(self, operation: dict) -> dict:
+        """An operation, when it has ended."""
+        path = f"{PLACE}/operations/{operation['name']}"
+        return until(
+            lambda: (found := self.google("GET", path))["status"] == "DONE" and found, operation["operationType"]
+        )
+
+    def raw(self, verb: str, path: str, body=None, token: str = "", headers=None, **query) -> requests.Response:
+        headers = {"Authorization": f"Bearer {token or self.token}", **(headers or {})}
+        data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
+        headers.setdefault("Content-Type", "application/json")
+        return requests.request(verb, self.server + path, data=data, headers=headers, params=query, verify=self.ca)
+
+    def call(self, verb: str, path: str, body=None, **query) -> dict:
+        answer = self.raw(verb, path, body, **query)
+        assert answer.ok, answer.text
+        return answer.json()
+
+    def create(self, body: dict, namespace: str = "default") -> dict:
+        group = "/api/v1" if body["apiVersion"] == "v1" else f"/apis/{body['apiVersion']}"
+        kind = body["kind"].lower()
+        path = f"{group}/namespaces/{namespace}/{kind}{'' if kind.endswith('s') else 's'}"
+        return self.call("POST", path, body, fieldValidation="Strict")
+
+    def get(self, kind: str, name: str = "", namespace: str = "default", **query) -> dict:
+        group = {"jobs": "/apis/batch/v1", "deployments": "/apis/apps/v1"}.get(kind, "/api/v1")
+        where = "" if kind == "nodes" else f"/namespaces/{namespace}"
+        return self.call("GET", f"{group}{where}/{kind}{'/' + name if name else ''}", **query)
+
+    def pods(self, job: str = "") -> list[dict]:
+        query = {"labelSelector": f"batch.kubernetes.io/job-name={job}"} if job else {}
+        return self.get("pods", **query)["items"]
+
+    def pod(self, job: str, phase: str = "Running") -> dict:
+        """A job's first pod, once it is in a phase."""
+        found = lambda: next((pod for pod in self.pods(job) if pod["status"].get("phase") == phase), None)  # noqa: E731
+        return until(found, f"a pod of {job} is {phase}")
+
+    def ended(self, name: str, seconds: float = 30) -> dict:
+        """The condition with which a job has ended."""
+        final = lambda: next(  # noqa: E731
+            (
+                row
+                for row in self.get("jobs", name)["status"].get("conditions", [])
+                if row["type"] in ("Complete", "Failed")
+            ),
+            None,
+        )
+        return until(final, f"{name} has ended", seconds)
+
+    def log(self, pod: str) -> str:
+        return self.raw("GET", f"/api/v1/namespaces/default/pods/{pod}/log").text
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        rows = self.get("events", fieldSelector=f"involvedObject.name={name}")["items"]
+        return [(row["reason"], row["message"]) for row in rows]
+
+    def kubectl(self, *words: str, stdin: str = "", code: int = 0) -> str:
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode == code, done.stderr + done.stdout
+        return done.stdout
+
+    def command(self, *words: str) -> list[str]:
+        where = ["--server", self.server, "--certificate-authority", str(self.ca), "--token", self.token]
+        return ["kubectl", *where, *words]
+
+    def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess:
+        environment = {**os.environ, "HOME": str(self.folder), "KUBECONFIG": "/dev/null"}
+        return subprocess.run(
+            self.command(*words), capture_output=True, text=True, input=stdin, env=environment, timeout=60
+        )
+
+
+def make_cluster(cloud, name: str, folder: Path, *pools: dict) -> Kube:
+    """A cluster with a small pool, and others."""
+    body = {"cluster": {"name": name, "nodePools": [SYSTEM, *pools]}}
+    operation = cloud.call("POST", f"/container/v1/{PLACE}/clusters", body)
+    kube = Kube(cloud, name, folder)
+    done = kube.done(operation)
+    assert "error" not in done, done
+    return kube
+
+
+def delete_cluster(kube: Kube) -> None:
+    for _ in range(100):
+        answer = kube.cloud.session.delete(f"{kube.cloud.url}/container/v1/{PLACE}/clusters/{kube.name}")
+        if answer.ok:
+            kube.done(answer.json())
+            return
+        time.sleep(0.1)
+    raise AssertionError(answer.text)
