@@ -70,6 +70,7 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 	! command -v npm >/dev/null || npm install --silent --no-fund --prefix $(VENV)/foreign '@google-cloud/storage@7.22.0'
 	tar -xzf $(VENV)/foreign/gcsfs-*.tar.gz -C $(VENV)/foreign
 	mv $(VENV)/foreign/gcsfs-2025.10.0 $@
+	touch $@
 
 # What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.
 $(VENV)/wheelhouse: $(VENV)/demo Makefile
