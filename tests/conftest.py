@@ -18,6 +18,7 @@ from pathlib import Path
 
 import empty_home
 import forked
+import local_kube
 import loopback
 import pytest
 import requests
@@ -199,6 +200,16 @@ class Berg:
 
     def write_config(self, **values) -> None:
         (self.home / "berg.json").write_text(json.dumps(values))
+
+
+@pytest.fixture(scope="session")
+def kube(cloud, tmp_path_factory):
+    """A cluster for the tests of Kubernetes in each process: a small pool, and one with GPUs that scales from 0."""
+    fast = {"operation": 0.1, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
+    cloud.call("POST", "/_berg/settings", fast)
+    made = local_kube.make_cluster(cloud, "kube", tmp_path_factory.mktemp("kube"), local_kube.gpu_pool())
+    yield made
+    local_kube.delete_cluster(made)
 
 
 @pytest.fixture

@@ -126,8 +126,8 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
     excluded = leave_out(snapshot)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         index = Path(temporary, "index")
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(text(root, "rev-parse", "--path-format=absolute", "--git-path", "index"), index)
+        with contextlib.suppress(FileNotFoundError):  # as old as it is, so that git trusts no file changed since
+            shutil.copy2(text(root, "rev-parse", "--path-format=absolute", "--git-path", "index"), index)
         env = {
             "GIT_INDEX_FILE": str(index),
             "GIT_OBJECT_DIRECTORY": str(snapshot.objects),

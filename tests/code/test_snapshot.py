@@ -181,6 +181,21 @@ def test_a_new_clone_at_the_same_path_is_sent(repo, trip, tmp_path, options):
     assert differences(repo, checkout) == ""
 
 
+def test_an_edit_of_the_same_size_in_the_moment_of_a_clone_is_sent(repo, trip, tmp_path):
+    """Git tells it by the age of its index alone: a file as young as that may have changed since."""
+    (repo / "train.py").write_text("first\n")
+    commit(repo)
+    fresh = tmp_path / "fresh"
+    git(tmp_path, "clone", "-q", str(repo), str(fresh))
+    git(fresh, "config", "core.trustctime", "false")
+    moment = (fresh / "train.py").stat().st_mtime_ns
+    (fresh / "train.py").write_text("edits\n")
+    for path in ("train.py", ".git/index"):
+        os.utime(fresh / path, ns=(moment, moment))
+    _, checkout, _ = trip(fresh)
+    assert differences(fresh, checkout) == ""
+
+
 def test_another_project_at_the_same_path_is_sent(repo, trip, tmp_path):
     trip(repo)
     repo.rename(tmp_path / "before")

@@ -226,7 +226,8 @@ def test_rerun_of_what_cannot_run_again(berg):
     lost = berg("rerun", "second")
     assert lost.returncode == 1 and "is not in the bucket any more" in lost.stderr
     assert "berg rerun second --new-code" in lost.stderr
-    assert berg.machines() == {} and berg("rerun", "second", "--new-code", "--wait").returncode == 0
+    wait_for(lambda: berg.machines() == {}, what="the end of the machines")
+    assert berg("rerun", "second", "--new-code", "--wait").returncode == 0
 
 
 def test_a_job_of_a_sweep_runs_again_on_its_own(berg):

@@ -382,7 +382,7 @@ def test_what_changed_last_goes_first(mirror):
         os.utime(mirror.folder / str(number), (number, number))
     mirror.finish(print)
     order = [blob.name for blob in sorted(mirror.bucket.list("berg_results/"), key=lambda blob: blob.generation)]
-    assert {f"berg_results/{number}" for number in range(52, 60)} <= set(order[:16])
+    assert {f"berg_results/{number}" for number in range(52, 60)} <= set(order[:30])
 
 
 @pytest.mark.parametrize("status", [403, 404])
