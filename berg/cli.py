@@ -20,6 +20,7 @@ from berg.commands.terminal import (
     machine_options,
     say,
     sweep_options,
+    watch_options,
     yes_option,
 )
 
@@ -101,7 +102,7 @@ for module in (listing, data, setup, results, records, cli_ssh, watching, page, 
 @click.option("--keep-going", is_flag=True, help="With --each: where CMD fails first, the others go on.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
 @click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees.")
-@click.option("--notify", metavar="URL", help="Webhook to tell of the end; or NAME[=FILE] that holds its URL.")
+@watch_options
 @click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is.")
 @click.option("--max-restarts", type=int, default=20, show_default=True, help="Restarts after lost machines, at most.")
 @click.option("--restart-on-failure", type=int, default=0, metavar="N", help="Run CMD again when it fails, N times.")

@@ -72,6 +72,16 @@ def also(state: job.State) -> str:
     return f"It wrote to other folders, too: {state.elsewhere}" if state.elsewhere else ""
 
 
+def idle(state: job.State) -> str:
+    """Which machines of a job have accelerators that do nothing, and for how long; "" if none."""
+    if state.final or not state.idle:
+        return ""
+    what = "TPUs" if state.job.get("gpus") and " x " not in state.job["gpus"] else "GPUs"
+    if state.job.get("machines", 1) == 1:
+        return f"its {what} are idle for {age(min(state.idle.values()))}"
+    return f"{what} are idle: " + ", ".join(f"{name} for {age(since)}" for name, since in state.idle.items())
+
+
 def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 

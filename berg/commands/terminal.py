@@ -204,6 +204,31 @@ def machine_options(command):
     return command
 
 
+def watch_options(command):
+    """What `run` takes to watch over a job."""
+    options = [
+        click.option("--notify", metavar="URL", help="Webhook to tell of the end; or NAME[=FILE] that holds its URL."),
+        click.option(
+            "--min-utilization",
+            type=int,
+            default=0,
+            metavar="PERCENT",
+            help="End it if no GPU or TPU is as busy --for so long.",
+        ),
+        click.option(
+            "--for",
+            "for_minutes",
+            type=float,
+            default=30,
+            metavar="MINUTES",
+            help="For --min-utilization.  [default: 30]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def sweep_options(command):
     """What `run` takes to make many jobs of one command."""
     options = [
