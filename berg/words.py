@@ -39,7 +39,8 @@ def folded(entries) -> list:
             parts = sweeps[each.sweep]
             results = results_of([part.state.job.get("results_dir", "") for part in parts])
             details = {**each.state.job, "sweep": "", "results_dir": results, "machines": len(each.crew)}
-            state = job.State(state=counts(Counter(part.state.state for part in parts)), job=details)
+            idle = {name: at for part in parts if not part.state.final for name, at in part.state.idle.items()}
+            state = job.State(state=counts(Counter(part.state.state for part in parts)), idle=idle, job=details)
             shown.append(replace(each, name=each.sweep, state=state, machines=each.crew))
     return shown
 

@@ -63,8 +63,8 @@ def test_a_job_that_does_something_in_time_goes_on(berg):
 
 def test_of_a_cluster_all_machines_must_do_too_little(berg):
     nvidia_smi.bring(berg.repo, nvidia_smi.busy(0))
-    wishes = [*GPU, "-m", "2", "--each", "--min-utilization", "10", "--for", "0.1"]
-    command = '[ "$BERG_NODE_RANK" = 0 ] || sed -i "s/0, 0,/0, 90,/" $(cat /tmp/answer); sleep 25'
+    wishes = [*GPU, "-m", "2", "--each", "--min-utilization", "10", "--for", "0.4"]
+    command = '[ "$BERG_NODE_RANK" = 0 ] || sed -i "s/0, 0,/0, 90,/" $(cat /tmp/answer); sleep 45'
     submit(berg, "half", *wishes, command, marked_seconds=4, silence_seconds=9)
     wait_for(lambda: "GPUs are idle: half-0 for " in berg("list").stdout, 60)
     assert "half-1 for" not in berg("list").stdout
