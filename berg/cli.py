@@ -17,6 +17,7 @@ from berg.commands.terminal import (
     Sections,
     complete_names,
     interrupted,
+    job_options,
     machine_options,
     say,
     sweep_options,
@@ -95,17 +96,7 @@ for module in (listing, data, setup, results, records, cli_ssh, watching, page, 
 @click.argument("cmd", required=False)
 @machine_options
 @sweep_options
-@click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]")
-@click.option("--cwd", metavar="PATH", help="Folder of the repo to run CMD in.  [default: the one you are in]")
-@click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first.")
-@click.option("--keep-going", is_flag=True, help="With --each: where CMD fails first, the others go on.")
-@click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
-@click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees.")
-@click.option("--notify", metavar="URL", help="Webhook to tell of the end; or NAME[=FILE] that holds its URL.")
-@click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is.")
-@click.option("--max-restarts", type=int, default=20, show_default=True, help="Restarts after lost machines, at most.")
-@click.option("--restart-on-failure", type=int, default=0, metavar="N", help="Run CMD again when it fails, N times.")
-@click.option("--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours).")
+@job_options
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
 def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, **options) -> None:

@@ -60,6 +60,9 @@ class Job:
     run_on: str = "first"
     keep_going: bool = False  # a command that fails on one machine leaves the others alone
     sample_seconds: int = 30  # between two looks at what a machine is busy with; 0: none
+    min_utilization: int = 0  # percent that an accelerator must reach once in so many seconds, or the job ends; 0: none
+    waste_seconds: int = 0
+    marked_seconds: int = 900  # that a machine's accelerators do nothing, after which lists mark it
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
     patience_seconds: int = 3600  # without progress, after which a machine gives up the upload of the last results
     kill_instance_after_job: bool = True
@@ -140,6 +143,7 @@ class State:
     uploading_since: str = ""
     left_files: int = 0  # while UPLOADING: what is not in the bucket yet
     left_bytes: int = 0
+    idle: dict[str, str] = field(default_factory=dict)  # machines with idle accelerators -> since when
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
     lost: str = ""  # what an attempt could not bring to the bucket, in words
     machine: str = ""

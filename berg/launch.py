@@ -53,6 +53,8 @@ def prepare(
     else:
         shape = accelerators.choose(wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type)
         accelerators.check(shape, image_name, wishes.spot)
+    if wishes.min_utilization and not (shape.num_gpus or tpu):
+        raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
     variables = wishes.variables()
     secret_values = dict(secret.read(text) for text in wishes.secrets)
     for key in secret_values:
@@ -132,6 +134,8 @@ def prepare(
         max_restarts=wishes.max_restarts,
         sample_seconds=wishes.sample_seconds,
         monitoring=config.monitoring,
+        min_utilization=wishes.min_utilization,
+        waste_seconds=round(wishes.for_minutes * 60) if wishes.min_utilization else 0,
         restart_on_failure=wishes.restart_on_failure,
         wishes=wishes.to_dict(),
         created_at=job.now(),

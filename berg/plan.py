@@ -56,6 +56,8 @@ class Wishes:
     max_restarts: int = 20
     restart_on_failure: int = 0
     sample_seconds: int = 30  # 0: no samples
+    min_utilization: int = 0  # percent; 0: none is asked for
+    for_minutes: float = 30  # in which no accelerator reached it
 
     def to_dict(self) -> dict[str, Any]:
         """What was given, for the job's metadata; values of secrets are not among it."""
@@ -83,6 +85,13 @@ class Wishes:
             raise BergError(f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB")
         if self.sample_seconds != 0 and not 1 <= self.sample_seconds <= 3600:
             raise BergError(f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none")
+        if not 0 <= self.min_utilization <= 100:
+            raise BergError(f"--min-utilization {self.min_utilization} is not possible: give percent, 1 to 100")
+        if self.min_utilization and not 0 < 2 * self.sample_seconds <= self.for_minutes * 60 < math.inf:
+            raise BergError(
+                f"--min-utilization needs at least two samples in --for {self.for_minutes:g} minutes: there is one "
+                f"every {self.sample_seconds} s (--sample-seconds)"
+            )
         if self.tpu is not None:
             self.check_tpu()
         if self.cluster is not None:

@@ -39,7 +39,8 @@ def folded(entries) -> list:
             parts = sweeps[each.sweep]
             results = results_of([part.state.job.get("results_dir", "") for part in parts])
             details = {**each.state.job, "sweep": "", "results_dir": results, "machines": len(each.crew)}
-            state = job.State(state=counts(Counter(part.state.state for part in parts)), job=details)
+            idle = {name: at for part in parts if not part.state.final for name, at in part.state.idle.items()}
+            state = job.State(state=counts(Counter(part.state.state for part in parts)), idle=idle, job=details)
             shown.append(replace(each, name=each.sweep, state=state, machines=each.crew))
     return shown
 
@@ -70,6 +71,16 @@ def duration(seconds: float) -> str:
 
 def also(state: job.State) -> str:
     return f"It wrote to other folders, too: {state.elsewhere}" if state.elsewhere else ""
+
+
+def idle(state: job.State) -> str:
+    """Which machines of a job have accelerators that do nothing, and for how long; "" if none."""
+    if state.final or not state.idle:
+        return ""
+    what = "TPUs" if state.job.get("gpus") and " x " not in state.job["gpus"] else "GPUs"
+    if state.job.get("machines", 1) == 1:
+        return f"its {what} are idle for {age(min(state.idle.values()))}"
+    return f"{what} are idle: " + ", ".join(f"{name} for {age(since)}" for name, since in state.idle.items())
 
 
 def plural(count: int, word: str) -> str:

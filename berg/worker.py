@@ -22,7 +22,7 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import api, paths, secret
-from berg.machine import boot, cluster, crew, data, idle, notify, saving
+from berg.machine import boot, cluster, crew, data, idle, notify, saving, waste
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -103,8 +103,7 @@ def begin(attempt: Attempt) -> None:
         introduce(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
-    if attempt.job.sample_seconds:
-        attempt.start_thread(attempt.watch_usage)
+    attempt.start_thread(waste.watch, attempt)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
 
 

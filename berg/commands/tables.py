@@ -11,7 +11,7 @@ from berg import columns, job, wrapped
 from berg.commands.terminal import labelled, table
 from berg.google import prices
 from berg.google import tpus as tpu_types
-from berg.words import also, cells, folded, plural, size
+from berg.words import also, cells, folded, idle, plural, size
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
@@ -206,7 +206,8 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
         color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
         lines.append(click.style(line(row), fg=color))
         notes = {machine.note: f"{machine.name} waits: {machine.note}" for machine in each.machines if machine.note}
-        for text in filter(None, (each.state and each.state.reason, *notes.values(), each.state and also(each.state))):
+        said = [each.state.reason, also(each.state), idle(each.state)] if each.state else []
+        for text in filter(None, [*said[:1], *notes.values(), *said[1:]]):
             lines.append(wrapped(f"    {text}", sys.stdout))
         if with_machines and len(each.machines) > 1:
             for machine in each.machines:

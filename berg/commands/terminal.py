@@ -204,6 +204,45 @@ def machine_options(command):
     return command
 
 
+def job_options(command):
+    """What `run` lets one say of a job."""
+    options = [
+        click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]"),
+        click.option("--cwd", metavar="PATH", help="Folder of the repo to run CMD in.  [default: the one you are in]"),
+        click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first."),
+        click.option("--keep-going", is_flag=True, help="With --each: where CMD fails first, the others go on."),
+        click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated."),
+        click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees."),
+        click.option("--notify", metavar="URL", help="Webhook to tell of the end; or NAME[=FILE] that holds its URL."),
+        click.option(
+            "--min-utilization",
+            type=int,
+            default=0,
+            metavar="PERCENT",
+            help="End it if no GPU or TPU is as busy --for so long.",
+        ),
+        click.option(
+            "--for",
+            "for_minutes",
+            type=float,
+            default=30,
+            metavar="MINUTES",
+            help="For --min-utilization.  [default: 30]",
+        ),
+        click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is."),
+        click.option(
+            "--max-restarts", type=int, default=20, show_default=True, help="Restarts after lost machines, at most."
+        ),
+        click.option(
+            "--restart-on-failure", type=int, default=0, metavar="N", help="Run CMD again when it fails, N times."
+        ),
+        click.option("--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours)."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def sweep_options(command):
     """What `run` takes to make many jobs of one command."""
     options = [

@@ -21,7 +21,7 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster, pods, profile, report, usage
+from berg.machine import boot, cluster, pods, profile, usage
 from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
@@ -420,18 +420,6 @@ class Attempt:
         if self.process:
             end_group(self.process.pid, 0)
         os._exit(0)
-
-    def watch_usage(self) -> None:
-        """Keep what this machine is busy with, until its part of the job ends."""
-        file, told = self.usage_file, False
-        reporter = report.Reporter(self.bucket.config, self.machine, self.say)
-        for sample in usage.samples(self.job.sample_seconds, self.done.wait, bool(self.job.tpu)):
-            usage.append(file, sample)
-            if self.job.monitoring and not boot.POD:
-                reporter.tell(sample)
-            if sample.get("tpus", []) is None and not told:
-                told = True
-                self.say("How busy the TPUs are is not known: berg's environment here has no grpcio")
 
     def become_reachable(self) -> None:
         try:

@@ -122,5 +122,5 @@ def number(word: str) -> float | None:
 
 def busiest(sample: dict[str, Any]) -> float | None:
     """Percent of the accelerator that does most; None where none tells."""
-    listed = [*sample["gpus"], *(sample.get("tpus") or [])]
+    listed = [*sample["gpus"], *sample.get("tpus", [])]
     return max((each["percent"] for each in listed if each.get("percent") is not None), default=None)
