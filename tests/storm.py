@@ -163,7 +163,7 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
     before = everything(berg)
     command = f"python writer.py {seed} {dice.randint(5, 25)} {dice.uniform(0.05, 0.6):.2f}"
     secret = ["--secret", f"KEY={berg.home}/berg.json"] if dice.random() < 0.4 else []
-    command += "; true {n}" if kind == "sweep" else ""
+    command += " && true {n}" if kind == "sweep" else ""
     command += " && [ $BERG_NODE_RANK != 1 ]" if kind == "cluster whose member fails" else ""
     click.echo(f"storm: seed {seed}: {this.name}, {kind}{' with a secret' if secret else ''}", nl=False)
     submit(this, ["-g", "0", "-n", this.name, *KINDS[kind], *secret, "--max-hours", "0.2", command])
