@@ -46,8 +46,8 @@ def test_a_node_that_is_gone_takes_its_pods_with_it(kube):
     kube.create(job("gone", "exec sleep 600", gpus=1, podFailurePolicy={"rules": [DISRUPTED]}))
     pod = kube.pod("gone")
     kube.cloud.call("POST", f"/_berg/instances/{pod['spec']['nodeName']}/crash")
-    alive = lambda: [each for each in kube.pods("gone") if each["status"]["phase"] == "Running"]  # noqa: E731
-    until(lambda: alive() and alive()[0]["metadata"]["uid"] != pod["metadata"]["uid"], "another pod", 40)
+    alive = lambda: {each["metadata"]["uid"] for each in kube.pods("gone") if each["status"]["phase"] == "Running"}  # noqa: E731
+    until(lambda: alive() - {pod["metadata"]["uid"]}, "another pod", 40)
     kube.kubectl("delete", "job", "gone")
 
 
@@ -132,9 +132,9 @@ def test_a_watch_goes_on_where_it_was_cut(kube):
         with pytest.raises(requests.RequestException):
             list(lines)
     kube.call("DELETE", f"{path}/one")
-    query |= {"resourceVersion": event["object"]["metadata"]["resourceVersion"], "timeoutSeconds": "1"}
+    query |= {"resourceVersion": event["object"]["metadata"]["resourceVersion"], "timeoutSeconds": "2"}
     lines = requests.get(kube.server + path, params=query, headers=headers, verify=kube.ca).text.splitlines()
-    assert [json.loads(line)["type"] for line in lines] == ["DELETED"]
+    assert [json.loads(line)["type"] for line in lines] == ["DELETED", "BOOKMARK"]
     query |= {"resourceVersion": "1"}
     lines = requests.get(kube.server + path, params=query, headers=headers, verify=kube.ca).text.splitlines()
     assert [(json.loads(line)["type"], json.loads(line)["object"]["code"]) for line in lines] == [("ERROR", 410)]
