@@ -68,7 +68,9 @@ class Kube:
         headers = {"Authorization": f"Bearer {token or self.token}", **(headers or {})}
         data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
         headers.setdefault("Content-Type", "application/json")
-        return requests.request(verb, self.server + path, data=data, headers=headers, params=query, verify=self.ca)
+        return requests.request(
+            verb, self.server + path, data=data, headers=headers, params=query, verify=self.ca, timeout=60
+        )
 
     def call(self, verb: str, path: str, body=None, **query) -> dict:
         answer = self.raw(verb, path, body, **query)
