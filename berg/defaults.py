@@ -30,6 +30,7 @@ KEYS = {
     "zones": ("zones", LIST),
     "spot": ("spot", "true or false"),
     "max-hours": ("max_hours", NUMBER),
+    "sample-seconds": ("sample_seconds", NUMBER),
     "install-script": ("install_script", TEXT),
     "env": ("env", TABLE),
     "data": ("data", LIST),
@@ -38,6 +39,7 @@ KEYS = {
 VARIABLES = {"zones": "BERG_ZONES", "image": "BERG_DEFAULT_IMAGE", "image-project": "BERG_DEFAULT_IMAGE_PROJECT"}
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
+    "cluster": {"machine-type", "num-cpus", "tpu", "disk-gb", "image", "image-project", "zones"},
     "tpu": {"gpu-type", "num-gpus", "num-cpus", "machine-type"},
     "machine_type": {"gpu-type", "num-gpus", "num-cpus", "tpu"},
     "gpu_type": {"machine-type", "num-cpus", "tpu"},

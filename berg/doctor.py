@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from berg import BergError, config
+from berg import BergError, clusters, config, gke
 from berg.config import Config
 from berg.google import accelerators, api, grants, offers
 from berg.google.storage import Bucket, explain
@@ -45,6 +45,11 @@ IN_PROJECT = {
         "compute.instances.getSerialPortOutput compute.disks.create compute.subnetworks.use "
         "compute.subnetworks.useExternalIp compute.instanceTemplates.create compute.instanceGroupManagers.create "
         "compute.instanceGroupManagers.update compute.instanceGroupManagers.delete",
+        "roles/compute.instanceAdmin.v1",
+    ),
+    "slices": (
+        "compute.resourcePolicies.create compute.resourcePolicies.use compute.resourcePolicies.list "
+        "compute.resourcePolicies.delete",
         "roles/compute.instanceAdmin.v1",
     ),
     "secrets": (
@@ -194,7 +199,7 @@ def check_person(settings: Config) -> list[Finding]:
     bind = f"gcloud projects add-iam-policy-binding {settings.project} --member {grants.person(settings)} --role"
     for purpose, (words, role) in IN_PROJECT.items():
         lacks = [permission for permission in words.split() if permission not in held]
-        status = WARNING if purpose == "secrets" else FAILED
+        status = FAILED if purpose == "machines" else WARNING  # the others are for what few jobs need
         found = f"you lack {', '.join(lacks)}" if lacks else "you have what it takes"
         findings.append(
             Finding(f"rights: {purpose}", status if lacks else OK, found, f"{bind} {role}" if lacks else "")
@@ -353,6 +358,13 @@ def check_other(settings: Config, name: str, email: str) -> Finding:
     return Finding(name, WARNING, f"{has}; berg cannot tell whether that includes {grants.NEEDS}", mend)
 
 
+def check_clusters(settings: Config) -> list[Finding]:
+    """Whether clusters cost money for nothing."""
+    ours = gke.places(settings)
+    idle = [Finding("clusters", WARNING, text, "berg cluster delete NAME") for text in clusters.idle(settings)]
+    return idle or [Finding("clusters", OK, ", ".join(ours) or "none of berg's")]
+
+
 ASKED = {
     "project": check_project,
     "apis": check_apis,
@@ -362,4 +374,5 @@ ASKED = {
     "image": check_image,
     "quota": check_quotas,
     "firewall": check_firewall,
+    "clusters": check_clusters,
 }

@@ -17,6 +17,8 @@ class Machine:
     internal_ip: str = ""
     gpus: str = ""  # such as 4 x p100
     place: str = "gce"
+    pod: str = ""  # its name in Kubernetes, where it is a pod
+    note: str = ""  # what it waits for, in words
 
 
 @dataclass

@@ -6,15 +6,12 @@ import functools
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from berg import BergError, checks, job, places
-from berg import config as settings
+from berg import BergError, checks, job, names, places
 from berg.config import Config
 from berg.google import api, secret
 from berg.google.storage import Bucket, Changed
@@ -69,6 +66,12 @@ class Entry:
         return (self.state.job.get("created_at") if self.state else None) or (
             self.machine.created_at if self.machine else ""
         )
+
+    @property
+    def can_end(self) -> bool:
+        """Whether it is not over, or has machines that nobody else deletes."""
+        is_left = self.machine or (self.state and self.state.state == "LOST" and self.crew)
+        return bool(is_left or (self.state and not self.state.final))
 
     @property
     def place(self) -> places.Place:
@@ -186,7 +189,7 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
         owned.pop(f"{each.sweep}/", None)
     if not prefix:
         entries += [Entry(name.rstrip("/"), None, left) for name, left in owned.items()]
-        remember(entries)
+        names.remember([(each.name, each.sweep) for each in entries], living(entries))
     mine = [each for each in entries if user in (None, each.user)]
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
 
@@ -237,12 +240,16 @@ def entry(
         place = place_name(state)
         if place == "gce" and not state.job.get("group"):
             return False
-        return name in (waiting(place) if waiting else places.of(place).waiting(config, name))
+        there = waiting(place) if waiting else places.of(place).waiting(config, name)
+        return not there.isdisjoint((name, state.job.get("sweep"), state.job.get("group")))
 
     seconds = api.now(config) - blob.updated.timestamp()
     needed = crew if crew and state.state == "SUBMITTED" else machines
     words = words or functools.partial(last_words, config)
     seen = conclude(state, seconds, needed, waits, words)
+    if seen.state == "LOST" and not state.final and (group := state.job.get("group")):
+        why = places.of(place_name(state)).why_gone(config, state.job.get("sweep") or name, group)
+        seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
     return Entry(name, seen, machines, blob.generation, state, crew)
 
 
@@ -296,7 +303,7 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
     """Names of what can be killed: as given, by globs over what is mine and lives, or all of that."""
     if not everything and not any(is_glob(pattern) for pattern in patterns):
         return list(dict.fromkeys(name for pattern in patterns for name in parts(config, pattern)))
-    living = [e.name for e in overview(config, config.user) if e.machine or (e.state and not e.state.final)]
+    living = [e.name for e in overview(config, config.user) if e.can_end]
     found: list[str] = []
     for pattern in ("*",) if everything else patterns:
         hits = fnmatch.filter(living, pattern) if is_glob(pattern) else [pattern]
@@ -307,10 +314,10 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
 
 
 def parts(config: Config, name: str) -> list[str]:
-    """The jobs of a sweep that are not over, those that no machine has first; of anything else its name."""
+    """The jobs of a sweep that are to be ended, those that no machine has first; of anything else its name."""
     if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
         return [name]
-    live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.state and not e.state.final]
+    live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.can_end]
     return [e.name for e in sorted(live, key=lambda e: (bool(e.machines), e.name))]
 
 
@@ -349,10 +356,12 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                 break
             time.sleep(0.5)
             found = look_again(config, found)
-    for machine in found.machines:
+    is_lost = bool(found.state and found.state.state == "LOST")
+    gone = found.crew if is_lost and found.sweep else found.machines  # none of those takes another job
+    for machine in gone:
         save_console(config, name, machine)
-    if not found.sweep or now:  # else its machine takes the next job
-        found.place.delete(config, name, found.machines, found.group)
+    if not found.sweep or now or is_lost:  # else its machine takes the next job
+        found.place.delete(config, name, gone, found.group)
     forget_secrets(config, found)
     while found.state and not found.state.final:
         ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
@@ -394,19 +403,14 @@ def save_console(config: Config, name: str, machine: Machine) -> None:
     from google.api_core import exceptions
 
     bucket = Bucket(config)
-    with contextlib.suppress(exceptions.NotFound):  # no bucket to keep it in
-        save_output(config, bucket, name, machine)
-
-
-def save_output(config: Config, bucket: Bucket, name: str, machine: Machine) -> None:
-    if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
-        with contextlib.suppress(Changed):
+    with contextlib.suppress(exceptions.NotFound, Changed):  # NotFound: no bucket to keep it in
+        if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
             bucket.write(f"{job.log_prefix(name)}{machine.name}.log", output, generation=0)
 
 
 def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
     """Objects of a job's logs, in the order in which they began; of one machine if it is given."""
-    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name")]
+    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name", "**.log")]
     return sorted(
         (log for log in logs if machine in (None, machine_of(log))),
         key=lambda log: log.rpartition("/")[2].partition(".")[2],
@@ -504,22 +508,3 @@ def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
         return f"berg_results/{state.job['results_dir']}/", name
     folder = name.removeprefix(f"gs://{config.bucket}/").removeprefix("/root/").removeprefix("berg_results/")
     return f"berg_results/{checks.check_results_dir(folder.strip('/'))}/", None
-
-
-def names_file() -> Path:
-    return settings.home() / "names"
-
-
-def remember(entries: list[Entry]) -> None:
-    """Keep names for the shell's completion, which must not wait for the network: `NAME [live] [sweep JOBS]`."""
-    jobs = Counter(each.sweep or each.name for each in entries)
-    live = living(entries)
-    sweeps = {each.sweep for each in entries if each.sweep}
-    lines = [
-        f"{name}{' live' * (name in live)}{f' sweep {count}' if name in sweeps else ''}\n"
-        for name, count in sorted(jobs.items())
-    ]
-    try:
-        names_file().write_text("".join(lines))
-    except OSError:
-        pass  # completion is a comfort

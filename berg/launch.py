@@ -10,15 +10,15 @@ import math
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, checks, job, places, ssh
-from berg.code import dist, snapshot
+from berg import BergError, __version__, checks, gke, job, places, ssh
+from berg.code import dist, packages, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, data, offers, secret, tpus
+from berg.google import accelerators, api, container, data, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
@@ -43,7 +43,10 @@ def prepare(
         what = "each job of a sweep runs on one machine" if sweep else "--restart-on-failure is for one machine"
         raise BergError(f"--tpu {wishes.tpu} is a slice of {num_machines} machines: {what}")
     image_name, image_project = config.default_image, config.default_image_project
-    if tpu:
+    cluster = container.find(config, wishes.cluster) if wishes.cluster else None
+    if cluster:
+        shape = gke.choose(cluster, wishes)
+    elif tpu:
         shape = tpu.shape
         if not wishes.image:
             image_name, image_project = tpu.image, tpus.IMAGE_PROJECT
@@ -56,6 +59,8 @@ def prepare(
         check_variable("--secret", key)
         if key in variables:
             raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
+    if wishes.notify:
+        secret_values[secret.WEBHOOK] = secret.webhook(wishes.notify)
     root = code.root if code else snapshot.find_root(folder)
     wishes = replace(wishes, cwd=wishes.cwd or "") if code else in_folder(wishes, folder, root)
     script = wishes.install_script
@@ -68,21 +73,26 @@ def prepare(
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
-        image = pool.submit(offers.find_image, config, image_name, image_project)
-        zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
+        needed = pool.submit(packages.build)
+        if not cluster:
+            image = pool.submit(offers.find_image, config, image_name, image_project)
+            zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
         bucket = Bucket(config)
         wanted = [pool.submit(data.measure, bucket, text) for text in wishes.data]
         where = pool.submit(check_bucket, config)
         free = None if again else pool.submit(check_free, config, name)
         taken = code or snapshot.take(root)
         bucket_region, _ = where.result(), free and free.result()
-        planned_zones = zones.result()
-        check_room(config, [each.result() for each in wanted], image.result(), wishes.disk_gb)
-        quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-        needs = accelerators.quota_needs(shape, sweep or num_machines, wishes.disk_gb, wishes.spot)
-        shortages = offers.shortages(quotas.result(), needs)
+        planned_zones = [cluster["location"]] if cluster else zones.result()
+        image_path = config.default_docker_image if cluster else image.result()
+        shortages = []
+        if not cluster:  # whose nodes have their own disks, and count by themselves
+            check_room(config, [each.result() for each in wanted], image_path, wishes.disk_gb)
+            quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
+            needs = accelerators.quota_needs(shape, sweep or num_machines, wishes.disk_gb, wishes.spot)
+            shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
-    alone = cmd is not None and num_machines == 1 and not sweep and not tpu
+    alone = cmd is not None and num_machines == 1 and not sweep and not tpu and not cluster
     grouped = alone and (wishes.spot or wishes.wait_for_capacity)
     region = planned_zones[0].rpartition("-")[0]
     if grouped:  # a group lies in one region
@@ -97,10 +107,11 @@ def prepare(
         **code_fields(taken),
         install_script=script or "",
         env=variables,
-        secrets=sorted(secret_values),
+        secrets=sorted(secret_values.keys() - {secret.WEBHOOK}),
+        notify=bool(wishes.notify),
         data=[each.result() for each in wanted],
         kind="devbox" if cmd is None else "job",
-        place="tpu" if is_slice else "gce",
+        place="gke" if cluster else "tpu" if is_slice else "gce",
         num_machines=num_machines,
         run_on="each" if wishes.each or is_slice else "first",
         keep_going=wishes.keep_going,
@@ -109,12 +120,15 @@ def prepare(
         gpu_type=shape.gpu_type,
         tpu=wishes.tpu.lower() if wishes.tpu else "",
         machine_type=shape.machine_type,
-        image=image.result(),
+        image=image_path,
         kill_instance_after_job=not wishes.no_kill,
         max_run_seconds=round(wishes.max_hours * 3600),
         sweep=name if sweep else "",
-        group=region if grouped else "",
+        group=container.where(cluster) if cluster else region if grouped else "",
+        wait_seconds=round(wishes.wait_hours * 3600),
         max_restarts=wishes.max_restarts,
+        sample_seconds=wishes.sample_seconds,
+        monitoring=config.monitoring,
         restart_on_failure=wishes.restart_on_failure,
         wishes=wishes.to_dict(),
         created_at=job.now(),
@@ -124,7 +138,7 @@ def prepare(
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)
+    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), needed.result(), line, secret_values, shortages)
     return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
 
 
@@ -153,17 +167,17 @@ def check_bucket(config: Config) -> str:
     """Where the bucket lies; raises BergError unless it can be used and belongs to the project that pays."""
     from google.api_core import exceptions
 
-    bucket = Bucket(config)
+    bucket, init = Bucket(config), f"berg init{' --local' if config.endpoint else ''}"
     found = bucket.client.get_bucket(config.bucket, timeout=(10, 60), retry=bucket.retry)
     try:
         project = api.call(config, "GET", "", fields="defaultServiceAccount")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
-        raise BergError(f"project {config.project!r} cannot be used: {error.message} Choose one: berg init") from None
+        raise BergError(f"project {config.project!r} cannot be used: {error.message} Choose one: {init}") from None
     number = project.get("defaultServiceAccount", "").partition("-")[0]
     if number.isdigit() and int(number) != found.project_number:
         raise BergError(
             f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) than "
-            f"{config.project!r} (number {number}). Choose a bucket of the project: berg init"
+            f"{config.project!r} (number {number}). Choose a bucket of the project: {init}"
         )
     return found.location.lower()
 
@@ -243,9 +257,10 @@ def import_ahead(place: places.Place) -> threading.Thread:
 
 def send_code(plan: Plan, bucket: Bucket, tell: Callable[[int, int], None]) -> None:
     with ThreadPoolExecutor() as pool:
-        wheel: Future[Any] = pool.submit(send_wheel, bucket, *plan.wheel)
+        archives = [pool.submit(send_archive, bucket, *each) for each in (plan.wheel, plan.packages)]
         plan.job.snapshot = snapshot.send(plan.snapshot, bucket, tell)
-        wheel.result()
+        for each in archives:
+            each.result()
 
 
 def take_back(config: Config, this: job.Job) -> None:
@@ -254,13 +269,13 @@ def take_back(config: Config, this: job.Job) -> None:
     if this.group:
         place.delete(config, this.job_name, [], this.group)
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), "")
-    if this.secrets:
+    if this.secrets or this.notify:
         secret.delete(config, this.job_name)
     Bucket(config).delete(job.state_path(this.job_name), job.metadata_path(this.job_name))
 
 
-def send_wheel(bucket: Bucket, name: str, content: bytes) -> None:
+def send_archive(bucket: Bucket, name: str, content: bytes) -> None:
     path = f".berg/dist/{name}"
-    if not bucket.exists(path):
+    if name and not bucket.exists(path):
         with contextlib.suppress(Changed):
             bucket.write(path, content, generation=0)

@@ -5,9 +5,10 @@ its place it is told in machine/boot.py.
 """
 
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from berg import BergError, gce, tpu
+from berg import BergError, gce, gke, tpu
 from berg.config import Config
 from berg.inventory import Machine, Thing
 from berg.plan import Plan
@@ -42,13 +43,25 @@ class Place(Protocol):
         """
 
     def waiting(self, config: Config, job: str | None = None) -> set[str]:
-        """Names of the jobs for which the place has a machine, or makes one when there is room."""
+        """Names of the jobs and sweeps for which the place has a machine, or makes one when there is room.
+
+        Groups by their `Job.group` of which that cannot be told now are among them.
+        """
+
+    def why_gone(self, config: Config, job: str, group: str) -> str:
+        """Why a job that has a group has no machines any more, in words; "" if the place does not know."""
 
     def tell(self, config: Config, machine: Machine, key: str, value: str) -> None:
         """Let a running machine know something, at once."""
 
     def let_in(self, config: Config, machine: Machine, line: str) -> bool | None:
         """Let in who has the key of a line USER:KEY; whether it was new there, None if the machine is gone."""
+
+    def proxy(self, config: Config, machine: Machine) -> list[str]:
+        """The command that connects to the ssh server of a machine without an external address."""
+
+    def shell(self, machine: Machine) -> list[str]:
+        """The command that runs what follows it on a machine without an ssh server; [] if there is none."""
 
     def console(self, config: Config, machine: Machine) -> str:
         """What a machine wrote before and beside its log; "" if it is gone."""
@@ -63,13 +76,14 @@ class Place(Protocol):
         """Delete such a thing."""
 
 
-PLACES: dict[str, Place] = {"gce": gce, "tpu": tpu}
+PLACES: dict[str, Place] = {"gce": gce, "tpu": tpu, "gke": gke}
 
 
 def machines(config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = ()) -> list[Machine]:
     """The machines in all places, as `Place.machines` tells of one."""
-    listings = dict.fromkeys(place.machines for place in PLACES.values())  # Compute Engine lists those of both
-    return [machine for find in listings for machine in find(config, jobs, sweeps)]
+    listings = dict.fromkeys(place.machines for place in PLACES.values())  # Compute Engine lists those of two
+    with ThreadPoolExecutor() as pool:
+        return [each for found in pool.map(lambda find: find(config, jobs, sweeps), listings) for each in found]
 
 
 def of(name: str) -> Place:

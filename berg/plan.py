@@ -35,6 +35,9 @@ class Wishes:
     machine_type: str | None = None
     num_machines: int = 1
     tpu: str | None = None  # FAMILY-TOPOLOGY
+    cluster: str | None = None  # whose pods are the machines
+    docker: str | None = None  # image of those
+    wait_hours: float = 0  # for room for all of them; 0: for ever
     disk_gb: int = 200
     spot: bool = False
     max_hours: float = 168
@@ -42,6 +45,7 @@ class Wishes:
     install_script: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
+    notify: str | None = field(default=None, repr=False)  # URL of a webhook, or NAME or NAME=FILE that holds it
     data: tuple[str, ...] = ()  # NAME or NAME:PATH
     each: bool = False
     keep_going: bool = False
@@ -49,15 +53,18 @@ class Wishes:
     wait_for_capacity: bool = False
     max_restarts: int = 20
     restart_on_failure: int = 0
+    sample_seconds: int = 30  # 0: no samples
 
     def to_dict(self) -> dict[str, Any]:
         """What was given, for the job's metadata; values of secrets are not among it."""
-        return {key: value for key, value in asdict(self).items() if key not in ("cmd", "name")}
+        left_out = ["cmd", "name", *(["notify"] if "://" in (self.notify or "") else [])]
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
     @property
     def settings(self) -> dict[str, object]:
         """What of it stands in for settings."""
-        return {"zones": self.zones, "default_image": self.image, "default_image_project": self.image_project}
+        images = {"default_image": self.image, "default_docker_image": self.docker}
+        return {"zones": self.zones, **images, "default_image_project": self.image_project}
 
     def check(self) -> None:
         """Raise BergError for what is not possible, whatever there is at Google."""
@@ -71,8 +78,15 @@ class Wishes:
             raise BergError(f"--idle-hours {self.idle_hours:g} is not possible: give hours, or 0 for never")
         if not 10 <= self.disk_gb <= 65536:
             raise BergError(f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB")
+        if self.sample_seconds != 0 and not 1 <= self.sample_seconds <= 3600:
+            raise BergError(f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none")
         if self.tpu is not None:
             self.check_tpu()
+        if self.cluster is not None:
+            self.check_cluster()
+        elif self.docker is not None or self.wait_hours:
+            option = "--docker" if self.docker is not None else "--wait-hours"
+            raise BergError(f"{option} is for pods: give --cluster NAME as well")
         if self.max_restarts < 0 or self.restart_on_failure < 0:
             raise BergError("--max-restarts and --restart-on-failure count times: give 0 or more")
         if self.keep_going and not self.each:
@@ -89,6 +103,23 @@ class Wishes:
         given += ["--wait-for-capacity"] if self.wait_for_capacity else []
         if given:
             raise BergError(f"--tpu says what the machines are and how many: leave out {', '.join(given)}")
+
+    def check_cluster(self) -> None:
+        """Raise BergError for options that a pod cannot have: its nodes are what they are."""
+        nodes: dict[str, Any] = {
+            "--image": self.image,
+            "--image-project": self.image_project,
+            "--machine-type": self.machine_type,
+        }
+        nodes |= {"--tpu": self.tpu, "--zone": self.zones or None, "--any-zone": self.any_zone or None}
+        nodes |= {"--disk-gb": self.disk_gb if self.disk_gb != Wishes.disk_gb else None}
+        nodes |= {"--no-kill": self.no_kill or None, "--wait-for-capacity": self.wait_for_capacity or None}
+        if given := [option for option, value in nodes.items() if value is not None]:
+            raise BergError(
+                f"--cluster: the cluster's nodes are what they are, and pods wait anyway: leave out {given[0]}"
+            )
+        if not 0 <= self.wait_hours <= 24 * 30:
+            raise BergError(f"--wait-hours {self.wait_hours:g} is not possible: give up to 720, or 0 for ever")
 
     def variables(self) -> dict[str, str]:
         """The command's variables from --env."""
@@ -130,6 +161,7 @@ class Plan:
     disk_gb: int
     spot: bool
     wheel: tuple[str, bytes]
+    packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
     shortages: list[str] = field(default_factory=list)  # quotas that have no room for the machines now

@@ -1,14 +1,14 @@
 """What was left behind: machines, groups and secrets that no live job owns, disks that no machine has, templates.
 
 Every machine deletes itself, and Google deletes it at its time limit; this is for what went wrong all the
-same, and for who does not want to wait for the limit.
+same, and for who does not want to wait for the limit. Idle clusters are named, and stay.
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from berg import jobs, places
+from berg import clusters, jobs, places
 from berg.config import Config
 from berg.google import api, secret
 from berg.inventory import Machine, Thing
@@ -46,9 +46,12 @@ def find(config: Config, user: str | None, say: Callable[[str], None] = jobs.sil
     """
     _ = config.session
     with ThreadPoolExecutor() as pool:
+        idle = pool.submit(clusters.idle, config)
         listed = pool.map(lambda place: place.things(config), places.PLACES.values())
         secrets = pool.submit(secret.find, config)
         entries = jobs.overview(config, None, say=say)
+    for line in idle.result():  # it takes ten minutes to make another one: a person decides
+        say(line)
     mine = [entry for entry in entries if user in (None, entry.user)]
     whys = {entry.name: why for entry in mine if (why := why_left(config, entry))}
     machines = [

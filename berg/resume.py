@@ -38,7 +38,7 @@ def plan(config: Config, this: job.Job) -> Plan:
     """What the job's machines are to be, from its own wishes and code."""
     wishes = replace(wishes_of(this), name=this.job_name, results_dir=this.results_dir)
     made = launch.prepare(config, wishes, Path.cwd(), code=records.code_of(config, this), again=True)
-    return replace(made, job=replace(this, place=made.job.place))
+    return replace(made, job=replace(this, place=made.job.place, group=made.job.group))
 
 
 def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
@@ -49,7 +49,8 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     state = replace(found.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at="")
     state.failures = state.ran_seconds = 0
     stale = [each.name for each in bucket.list(job.machines_prefix(this.job_name), "name")]
-    launch.send_wheel(bucket, *plan.wheel)
+    for archive in (plan.wheel, plan.packages):
+        launch.send_archive(bucket, *archive)
     try:
         generation = write(bucket, this.job_name, state, found.generation)
     except Changed:

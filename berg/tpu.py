@@ -26,6 +26,7 @@ machines = instances.find
 tell = gce.tell
 let_in = gce.let_in
 console = gce.console
+why_gone, proxy, shell = gce.why_gone, gce.proxy, gce.shell
 
 
 def warm_up() -> None:

@@ -48,7 +48,15 @@ def ssh(name, command, forwards, no_command, terminal, agent, worker, everywhere
         sys.exit(ssh.run_everywhere(settings, name, list(command), say, click.echo))
     if worker is not None:
         name = ssh.worker(settings, name, worker)
-    target = ssh.find_target(settings, name, say)
+    try:
+        target = ssh.find_target(settings, name, say)
+    except ssh.NoServer as error:
+        if not error.shell or forwards or no_command or agent:
+            raise
+        say(f"{error.message}. Going in without it")
+        program = ["sh", "-c", " ".join(command)] if command else ["sh", "-c", "exec bash -l || exec sh"]
+        options = ["--tty"] if terminal or not command else []
+        os.execv(error.shell[0], [*error.shell, *options, "--", *program])
     flags = [flag for flag, given in (("-N", no_command), ("-t", terminal), ("-A", agent)) if given]
     flags += [word for forward in forwards for word in ("-L", forward)]
     flags += ["-o", "ExitOnForwardFailure=yes"] if forwards else []
@@ -135,3 +143,6 @@ def ip(name: str, internal: bool) -> None:
     if not address:
         raise BergError(f"the machine {name} has no address yet ({found.status}). Try again in a moment")
     click.echo(address)
+
+
+COMMANDS = (ip, ssh, ssh_config, sync)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, config, launch, sweep
+from berg import BergError, config, launch, sweep, words
 from berg.commands import start as commands_start
 from berg.commands import tables
 from berg.commands.terminal import say
@@ -59,7 +59,7 @@ def start(wishes, grid, tasks, parallel, as_json, dry_run):
     for option, value in (("-m", wishes.num_machines > 1), ("--each", wishes.each)):
         if value:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
-    for option in ("no_kill", "wait_for_capacity"):
+    for option in ("no_kill", "wait_for_capacity", "wait_hours"):
         if getattr(wishes, option):
             raise BergError(
                 f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job after another"
@@ -93,7 +93,7 @@ def follow(settings, name: str) -> int:
     shown = ""
     while True:
         states = Counter(entry.state.state for entry in sweep.states(settings, name) if entry.state)
-        line = tables.counts(states)
+        line = words.counts(states)
         if line != shown:
             say(f"{name}: {line}")
             shown = line

@@ -101,6 +101,22 @@ def metadata(config: Config, machine: Machine) -> dict[str, str] | None:
     return {item["key"]: item["value"] for item in items} if instance["id"] == machine.id else None
 
 
+def why_gone(config: Config, job: str, group: str) -> str:
+    """Nothing: Compute Engine does not say."""
+    return ""
+
+
+def tunnel(config: Config, machine: Machine) -> list[str]:
+    """The command that connects to a machine's ssh server through IAP."""
+    command = ["gcloud", "compute", "start-iap-tunnel", machine.name, "%p", "--listen-on-stdin"]
+    return [*command, "--project", config.project, "--zone", machine.zone, "--verbosity=warning"]
+
+
+def no_shell(machine: Machine) -> list[str]:
+    """Nothing: there is no way in but ssh."""
+    return []
+
+
 def set_metadata(config: Config, machine: Machine, key: str, value: str | Callable[[str], str]) -> None:
     """Set one metadata value of a running machine, which it hears of at once; a function makes it of the old one."""
     from google.api_core import exceptions

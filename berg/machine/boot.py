@@ -10,6 +10,9 @@ A startup script hears nothing when its machine goes down (its service has KillM
 script's runner only), and soon there is no network. So where there is systemd, the script makes a unit that runs
 this file a second time, with `work`, and ends. The unit hears SIGTERM at once, and the network stays until it has
 stopped.
+
+In a pod of a cluster it is the one program of the container. What it has to know is in its environment, what it is
+told later in its annotations, and its exit code says whether Kubernetes is to make another pod.
 """
 
 import fcntl
@@ -59,6 +62,9 @@ StandardOutput=tty
 GOING = 60  # seconds in which a machine that was told to stop is gone
 TOLD: list = []  # when this script was told to stop, as it is when the machine stops
 CRASHES = 3  # of its worker, that a machine of a sweep survives
+POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
+ANNOTATIONS = Path("/etc/berg/pod/annotations")  # what the pod is told, a line KEY="VALUE" each
+OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
 
@@ -126,18 +132,32 @@ def instance_facts():
         "sweep": sweep,
         "job": metadata("instance/attributes/berg-job", default=sweep or name),
         "dist": metadata("instance/attributes/berg-dist"),
+        "packages": metadata("instance/attributes/berg-packages", default=""),
         "endpoint": metadata("instance/attributes/berg-endpoint", default=""),
     }
+
+
+def pod_facts():
+    """What a pod was told when it was created, in its environment."""
+    facts = json.loads(os.environ["BERG_FACTS"])
+    return {**facts, "name": facts["names"][int(os.environ["JOB_COMPLETION_INDEX"])], "zone": os.environ["BERG_NODE"]}
+
+
+def annotations():
+    """What a pod is told now, as the attributes of an instance; a slash in a key stands for a dash."""
+    lines = ANNOTATIONS.read_text().splitlines() if ANNOTATIONS.exists() else []
+    pairs = [line.partition("=") for line in lines]
+    return {key.replace("/", "-"): json.loads(value) for key, _, value in pairs if value[-1:] == '"'}
 
 
 class Machine:
     """This machine: who it is, by a few facts whose source depends on the place, its console and log, its end."""
 
     def __init__(self, facts=None):
-        facts = facts or instance_facts()
+        facts = facts or (pod_facts() if POD else instance_facts())
         self.name, self.zone, self.project = facts["name"], facts["zone"], facts["project"]
         self.bucket, self.dist, self.endpoint = facts["bucket"], facts["dist"], facts["endpoint"]
-        self.job, self.sweep = facts["job"], facts["sweep"]
+        self.job, self.sweep, self.packages = facts["job"], facts["sweep"], facts["packages"]
         self.log = self.log_in(BERG / "logs")
 
     def log_for(self, job):
@@ -154,8 +174,15 @@ class Machine:
         return max(folder.glob(self.name + ".*.log"), default=folder / name)
 
     def instance(self):
-        """All that the metadata server knows of this machine."""
+        """All that the metadata server knows of this machine; of a pod, in the same words, what it was told."""
+        if POD:
+            return {"id": POD, "networkInterfaces": [{"ip": os.environ["BERG_POD_IP"]}], "attributes": annotations()}
         return json.loads(metadata("instance/?recursive=true"))
+
+    def told(self):
+        """The same, of a pod with what its node knows, for who has no time: one request."""
+        found = json.loads(request(METADATA + "instance/?recursive=true", headers=FLAVOR, attempts=1)[0])
+        return {**found, "attributes": annotations()} if POD else found
 
     def say(self, text):
         """One line for the serial console and for the job's log."""
@@ -180,7 +207,12 @@ class Machine:
         return content, headers.get("x-goog-generation", "0")
 
     def delete(self, alone=False):
-        """Delete this machine, with the group that would replace it if it belongs to one and this is not `alone`."""
+        """Delete this machine, with the group that would replace it if it belongs to one and this is not `alone`.
+
+        A pod just ends.
+        """
+        if POD:
+            return
         base = self.endpoint or "https://compute.googleapis.com"
         path = f"/compute/v1/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
         owner = metadata("instance/attributes/created-by", default="")
@@ -215,39 +247,84 @@ class Machine:
 
 
 def install(machine):
-    """Unpack berg and find or make a python environment for it; returns its python."""
-    wheel = BERG / machine.dist.rpartition("/")[2]
-    wheel.write_bytes(machine.read(machine.dist)[0])
-    shutil.rmtree(str(BERG / "app"), ignore_errors=True)
-    with zipfile.ZipFile(str(wheel)) as archive:
-        archive.extractall(str(BERG / "app"))
+    """Unpack berg and what it needs; returns the python that runs it, and berg's wheel."""
+    wheel = unpack(machine, machine.dist, "app")
     python = BERG / "venv/bin/python"
-    if not python.exists():
-        machine.say("Making a python environment for berg (a golden image has one)")
-        install_packages(machine, python, wheel)
-    return python, wheel
+    if python.exists():  # a golden image
+        return python, wheel
+    if machine.packages and sys.version_info >= (3, 10):
+        if not shutil.which("git"):
+            apt_install(machine, "git")
+        unpack(machine, machine.packages, "packages")
+        return sys.executable, wheel
+    why = "this python is older than 3.10" if machine.packages else "the laptop that sent the job had none to send"
+    return install_packages(machine, wheel, why), wheel
 
 
-def install_packages(machine, python, wheel):
+def unpack(machine, name, folder):
+    """Let a folder hold what an archive in the bucket does; returns the archive."""
+    archive = BERG / name.rpartition("/")[2]
+    archive.write_bytes(machine.read(name)[0])
+    shutil.rmtree(str(BERG / folder), ignore_errors=True)
+    with zipfile.ZipFile(str(archive)) as zipped:
+        zipped.extractall(str(BERG / folder))
+    return archive
+
+
+def install_packages(machine, wheel, why):
+    """Make a python environment for berg with pip, as the last resort; returns its python."""
+    machine.say(f"Making a python environment for berg with pip: {why} (a golden image has one)")
+    python = BERG / "venv/bin/python"
     if not shutil.which("git") or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode:
-        packages = ["git", "python3-venv", "python3-pip"]
-        environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-        # The first boot of an image may install packages, too, and hold the locks: that of the lists, for which apt-get
-        # does not wait, and that of dpkg.
-        until = time.monotonic() + LOCKED_SECONDS
-        while subprocess.run(["apt-get", "update", "-q"], env=environment).returncode and time.monotonic() < until:
-            time.sleep(5)
-        wait = f"DPkg::Lock::Timeout={LOCKED_SECONDS}"
-        subprocess.run(["apt-get", "-o", wait, "install", "-q", "-y", *packages], env=environment, check=True)
+        apt_install(machine, "git", "python3-venv", "python3-pip")
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(BERG / "venv")], check=True)
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+        execute(sys.executable, "-m", "venv", str(BERG / "venv"))
+    execute(str(python), "-m", "pip", "install", "--quiet", str(wheel))
+    return python
+
+
+def apt_install(machine, *packages):
+    """Install packages of the image's distribution, when what its first boot installs lets go of the locks.
+
+    apt-get itself waits for dpkg's lock alone, not for those of its lists and archives.
+    """
+    machine.say("Installing with apt-get: " + " ".join(packages))
+    until, told = time.monotonic() + LOCKED_SECONDS, False
+    while True:
+        try:
+            execute("apt-get", "update", "-q")
+            return execute("apt-get", "install", "-q", "-y", *packages)
+        except OSError as error:
+            if "lock" not in str(error) or time.monotonic() > until:
+                raise
+            if not told:
+                machine.say(
+                    f"{error}. Trying again for {LOCKED_SECONDS // 60} minutes: the first boot of an image has "
+                    "packages to install, too"
+                )
+            told = True
+        time.sleep(2)
+
+
+def execute(*command):
+    """Run a program; raises OSError with its last words if it fails."""
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C.UTF-8")
+    pipe = subprocess.PIPE
+    ran = subprocess.run(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    output = ran.stdout.decode(errors="replace").strip()
+    console(output)
+    if ran.returncode:
+        lines = [line for line in output.splitlines() if line.startswith(("E: ", "ERROR: "))] or output.splitlines()
+        raise OSError(" ".join(command[:3]) + " failed: " + "".join(lines[:1]))
 
 
 def run_worker(python, *arguments):
     """The worker's exit code. The command that it runs must not see berg's packages: no PYTHONPATH."""
-    code = "import sys; sys.path.insert(0, {!r}); from berg.worker import main; main()".format(str(BERG / "app"))
-    worker = subprocess.Popen([str(python), "-c", code, *arguments])
+    folders, options = [str(BERG / "app")], []
+    if python == sys.executable:  # the image's own: its packages are none of berg's
+        folders, options = [*folders, str(BERG / "packages")], ["-I", "-S"]
+    code = f"import sys; sys.path[:0] = {folders!r}; from berg.worker import main; main()"
+    worker = subprocess.Popen([str(python), *options, "-c", code, *arguments])
 
     def stop(*_):
         TOLD.append(time.time())
@@ -279,6 +356,11 @@ def give_up(machine, reason):
             body = part + resource + "\r\n" + part + text + "\r\n--berg--\r\n"
             upload = machine.object_url(name, upload=True) + "?uploadType=multipart&ifGenerationMatch=" + generation
             machine.call(upload, "POST", body.encode(), "multipart/related; boundary=berg")
+            if state.get("job", {}).get("secrets") and not machine.sweep:
+                base = (
+                    machine.endpoint + "/secretmanager" if machine.endpoint else "https://secretmanager.googleapis.com"
+                )
+                machine.call(f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}", "DELETE")
         if not json.loads(machine.read(f".berg/jobs/{machine.job}_metadata.json")[0])["kill_instance_after_job"]:
             return
     except Exception as error:
@@ -294,6 +376,14 @@ def save(machine, python, died):
             return True
         time.sleep(pause)
     return False
+
+
+def goes_down():
+    try:
+        state = subprocess.run(["systemctl", "is-system-running"], stdout=subprocess.PIPE).stdout
+    except OSError:
+        return False
+    return state.strip() == b"stopping"
 
 
 def hand_over():
@@ -312,6 +402,9 @@ def hand_over():
         subprocess.run(["systemctl", "daemon-reload"], check=True)
         subprocess.run(["systemctl", "start", "--no-block", "berg"], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
+        if goes_down():
+            console("The machine goes down: there is no time to begin")
+            return True
         console(f"systemd does not take berg's unit ({error}); going on without it")
         return False
     console("Going on as a unit of systemd's: systemctl status berg")
@@ -319,17 +412,33 @@ def hand_over():
 
 
 def keep_packages():
-    """Let no timer upgrade packages, or restart what uses them, under a job."""
+    """Let no timer upgrade packages under a job, and the job's apt-get install wait for those that do so now."""
     folder = Path("/etc/apt/apt.conf.d")
     try:
         if folder.is_dir():
-            (folder / "99berg").write_text('APT::Periodic::Enable "0";\n')
+            settings = f'APT::Periodic::Enable "0";\nDPkg::Lock::Timeout "{LOCKED_SECONDS}";\n'
+            (folder / "99berg").write_text(settings)
     except OSError:
         pass  # not ours to write
 
 
+def pod_exit_code():
+    """0 for what succeeded, 42 for a job that is over without, 1 for what another pod is to go on with."""
+    machine = Machine()
+    if machine.sweep:
+        return int(bool(TOLD))
+    try:
+        state = json.loads(machine.read(".berg/jobs/" + machine.job + "_state.json")[0])["state"]
+    except Exception as error:
+        console(f"The job's state cannot be read: {error}")
+        return 1
+    return {"SUCCEEDED": 0, "SUBMITTED": 1}.get(state, OVER)
+
+
 def main():
     bypass_proxies()
+    if POD:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # until there is a worker, which is told
     if sys.argv[1:] == ["work"]:
         os.environ["BERG_UNIT"] = "1"  # the worker's, too
     if "BERG_UNIT" in os.environ or not hand_over():
@@ -337,6 +446,8 @@ def main():
             work()
         finally:
             console("berg's startup script has ended")
+    if POD:
+        sys.exit(pod_exit_code())
 
 
 def work():
@@ -355,7 +466,7 @@ def work():
         python, wheel = install(machine)
         code = run_worker(python, *arguments)
         if code == DEPENDENCIES_MISSING:
-            install_packages(machine, python, wheel)
+            python = install_packages(machine, wheel, "what is there does not run here")
             code = run_worker(python, *arguments)
         for _ in range(CRASHES):
             if not code:

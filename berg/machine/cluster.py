@@ -33,7 +33,7 @@ from typing import Any
 from berg import BergError, job
 from berg.google import api, instances
 from berg.google.storage import Bucket
-from berg.machine import boot, idle
+from berg.machine import boot, idle, pods
 from berg.machine.process import judge
 
 SSH = boot.ROOT / ".ssh"
@@ -44,6 +44,7 @@ ENVIRONMENT = boot.BERG / "environment.sh"
 PROFILE = Path("/etc/profile.d/berg.sh")
 NUMBERED = 300  # seconds for the metadata to say which worker of a slice a machine is
 COMING = 600  # seconds for all machines to come up
+PODS_COMING = 1800  # the same for pods, whose nodes may be made one after another
 WATCH_INTERVAL = 3  # seconds between two looks at the others
 BEATS = 9  # times that a machine writes its object within the seconds of silence that it may be given up for
 FAILURE_GRACE = 10  # seconds that the others have to end by themselves after a command has failed
@@ -151,6 +152,9 @@ def become_reachable(member: Member) -> None:
 def open_to_ssh(member: Member) -> None:
     """Let the people in whose keys the metadata names, and learn this machine's host keys."""
     node = member.node
+    if boot.POD:
+        node.host_keys = pods.open_to_ssh(member.job.kind == "devbox")
+        return
     install_keys(member.machine.instance().get("attributes", {}).get("ssh-keys", ""))
     if not Path("/etc/ssh/sshd_config").exists():  # no server, or none that may run here
         return
@@ -197,7 +201,8 @@ def gather(member: Member) -> list[Node]:
     Raises BergError with the names of those that did not come, or came and went.
     """
     names = job.machine_names(member.job.job_name, member.job.num_machines)
-    end, next_look = time.monotonic() + COMING, time.monotonic() + WATCH_INTERVAL
+    patience = member.job.wait_seconds or (PODS_COMING if boot.POD else COMING)
+    end, next_look = time.monotonic() + patience, time.monotonic() + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
     seen: set[str] = set()
     while True:
@@ -218,7 +223,7 @@ def gather(member: Member) -> list[Node]:
             seen |= alive
         if time.monotonic() > end:
             member.leads = member.leads or sorted(nodes)[:1] == [member.machine.name]
-            raise BergError(f"{', '.join(missing)} did not come up within {COMING} s")
+            raise BergError(f"{', '.join(missing)} did not come up within {patience} s")
         member.pause(0.3)
 
 
@@ -255,8 +260,10 @@ def introduce(member: Member, variables: dict[str, str]) -> None:
     `variables` are what a command of the job has in its environment; who comes by ssh gets them, too.
     """
     node, nodes = member.node, member.nodes
+    if member.job.wait_seconds and member.leads:
+        pods.keep(member.job.job_name)
     HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in nodes))
-    known = {"rank": node.rank, "nodes": [asdict(n) for n in nodes], "environment": variables}
+    known = {"rank": node.rank, "nodes": [asdict(n) for n in nodes], "environment": variables, "pods": bool(boot.POD)}
     CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
     CLUSTER_FILE.write_text(json.dumps(known))
     equip_shells(variables)
@@ -349,7 +356,9 @@ def interface(address: str) -> str:
 
 
 def living(member: Member) -> list[str]:
-    """Names of the job's machines that Compute Engine has, by rank."""
+    """Names of the job's machines that Compute Engine has, or of its pods that Kubernetes has, by rank."""
+    if boot.POD:
+        return pods.living(member.job.job_name, member.job.num_machines)
     machines = instances.find(member.bucket.config, jobs=[member.job.job_name], zone=member.machine.zone)
     return sorted(machine.name for machine in machines if machine.status in ALIVE)
 
@@ -474,6 +483,8 @@ def others_are_used(member: Member) -> bool:
 
 
 def delete_others(member: Member) -> None:
+    if boot.POD:  # Kubernetes ends them
+        return
     config, name = member.bucket.config, member.machine.name
     others = [each for each in instances.find(config, jobs=[member.job.job_name]) if each.name != name]
     with ThreadPoolExecutor(16) as pool:

@@ -69,6 +69,10 @@ def main(procs: int | None, program: tuple[str, ...]) -> None:
     except (OSError, ValueError):
         raise BergError(f"this machine is not ready: {cluster.CLUSTER_FILE} is missing. See: berg log") from None
     nodes = known["nodes"]
+    if known["pods"] and len(nodes) > 1:
+        raise BergError(
+            "mpi needs ssh from machine to machine, which pods have not. Start programs with: berg run --each"
+        )
     if known["rank"] != 0:
         raise BergError(f"mpi runs on the first machine of a cluster: {nodes[0]['name']}")
     # Who is logged in has the job's variables only in a login shell.

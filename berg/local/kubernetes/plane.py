@@ -187,6 +187,8 @@ class Plane:
         seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
         if not pod["spec"].get("nodeName") or is_over(pod):
             seconds = 0
+        if not pod["spec"].get("nodeName"):  # as the garbage collector of pods that were never scheduled
+            pod["status"]["phase"] = "Failed"
         if is_leaving(pod) and seconds >= meta["deletionGracePeriodSeconds"] and seconds:
             return
         meta["deletionTimestamp"] = stamp(time.time() + seconds)

@@ -1,0 +1,228 @@
+"""The commands for clusters: create, list, status, resize, drivers, credentials, delete; for programs token, exec."""
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from berg import config
+from berg.commands.terminal import complete_types, json_option, say, yes_option
+
+
+@click.group()
+def cluster() -> None:
+    """Make clusters of Kubernetes, whose pods are machines for jobs.
+
+    \b
+    berg cluster create train -t t4 -g 2
+    berg run --cluster train -m 2 -g 2 --each "torchrun train.py"
+    berg cluster delete train
+    """
+
+
+@cluster.command()
+@click.argument("name")
+@click.option("--num-nodes", type=int, default=2, show_default=True, help="Nodes for jobs, at most.")
+@click.option("--min-nodes", type=int, default=0, show_default=True, help="Nodes that stay without jobs.")
+@click.option("--max-nodes", type=int, help="The same as --num-nodes, and comes before it.")
+@click.option("--machine-type", help="Machine type of the nodes.  [default: the usual for the GPUs]")
+@click.option("-t", "--gpu-type", shell_complete=complete_types, help="GPU type of the nodes.  [default: l4]")
+@click.option("-g", "--num-gpus", type=int, help="GPUs of each node; 0 for none.  [default: 1]")
+@click.option("--disk-gb", type=int, default=100, show_default=True, help="Size of each node's disk.")
+@click.option("--disk-type", help="Kind of it: pd-ssd, pd-balanced, …  [default: the usual]")
+@click.option("--zone", help="Zone of the cluster.  [default: one of the region that has the GPUs]")
+@click.option("--spot", is_flag=True, help="Cheaper nodes that Google may take away.")
+def create(name: str, **options) -> None:
+    """Make the cluster NAME, or add a pool of other nodes to it.
+
+    It has one small node for itself, and nodes for jobs only while jobs need them. Google installs the GPUs' drivers.
+    After an interruption the same command goes on.
+
+    \b
+    berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2 --disk-gb 100 --disk-type pd-ssd
+    berg cluster create gke-dist -t t4 -g 2 --spot
+    """
+    settings = config.load_ready()
+    from berg import clusters
+
+    place = clusters.create(settings, name, clusters.Wanted(**options), say)
+    say(f'\nRun a job:  berg run --cluster {name} "python train.py"\nkubectl:    berg cluster credentials {name}')
+    say(f"Delete it:  berg cluster delete {name}\n")
+    click.echo(place)
+
+
+@cluster.command(name="list")
+@json_option
+def list_(as_json: bool) -> None:
+    """Show the clusters of the project.
+
+    \b
+    berg cluster list
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import container
+
+    found = container.clusters(settings)
+    rows = [
+        {
+            "name": each["name"],
+            "location": each["location"],
+            "status": each.get("status", ""),
+            "nodes": each.get("currentNodeCount", 0),
+            "berg": container.is_ours(each),
+            "pools": [pool["name"] for pool in container.pools(each)],
+        }
+        for each in found
+    ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        cells = [
+            [*map(str, list(row.values())[:4]), "yes" if row["berg"] else "no", ", ".join(row["pools"])] for row in rows
+        ]
+        click.echo(tables.table([["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"], *cells], sys.stdout))
+    else:
+        say("No clusters. Make one: berg cluster create NAME")
+
+
+@cluster.command()
+@click.argument("name")
+@json_option
+def status(name: str, as_json: bool) -> None:
+    """Show a cluster's nodes, its GPUs, and the pods of jobs with what they wait for.
+
+    \b
+    berg cluster status train
+    """
+    settings = config.load_ready()
+    from berg import clusters
+    from berg.commands import tables
+    from berg.google import container
+
+    found = clusters.status(settings, container.find(settings, name))
+    click.echo(json.dumps(asdict(found), indent=2) if as_json else tables.cluster(found, clusters.IDLE_PRICE))
+
+
+@cluster.command()
+@click.argument("name")
+@click.option("--pool", help="Pool of nodes.  [default: the one for jobs]")
+@click.option("--min-nodes", type=int, help="Nodes that stay without jobs.")
+@click.option("--max-nodes", type=int, help="Nodes at most.")
+@click.option("--num-nodes", type=int, help="Nodes right now.")
+def resize(name: str, pool: str | None, min_nodes: int | None, max_nodes: int | None, num_nodes: int | None) -> None:
+    """Change how many nodes a cluster has for jobs.
+
+    \b
+    berg cluster resize train --max-nodes 8
+    berg cluster resize train --num-nodes 0
+    """
+    if min_nodes is None and max_nodes is None and num_nodes is None:
+        raise click.UsageError("give --max-nodes, --min-nodes or --num-nodes")
+    settings = config.load_ready()
+    from berg import clusters
+
+    chosen = clusters.resize(settings, name, pool, min_nodes, max_nodes, num_nodes, say)
+    say(f"Changed the pool {chosen} of {name}. See: berg cluster status {name}")
+
+
+@cluster.command()
+@click.argument("name")
+@json_option
+def drivers(name: str, as_json: bool) -> None:
+    """Show whether the drivers of a cluster's GPUs are installed, which Google does by itself.
+
+    \b
+    berg cluster drivers train
+    """
+    settings = config.load_ready()
+    from berg import clusters
+    from berg.commands import tables
+    from berg.google import container
+
+    found = clusters.status(settings, container.find(settings, name))
+    pools = [each for each in found.pools if each["gpus"]]
+    if as_json:
+        click.echo(json.dumps({"pools": pools, "nodes": found.nodes}, indent=2))
+        return
+    rows = [["POOL", "GPUS", "DRIVERS", "NODES WITH THEM"]]
+    for pool in pools:
+        nodes = [each for each in found.nodes if each["pool"] == pool["pool"]]
+        ready = sum(each["drivers"] == "ready" for each in nodes)
+        how = f"Google installs {pool['drivers']}" if pool["drivers"] not in ("", "INSTALLATION_DISABLED") else "nobody"
+        rows.append([pool["pool"], pool["gpus"], how, f"{ready} of {len(nodes)}"])
+    click.echo(tables.table(rows, sys.stdout))
+
+
+@cluster.command()
+@click.argument("name")
+def credentials(name: str) -> None:
+    """Let kubectl know the cluster NAME, beside those that it knows.
+
+    \b
+    berg cluster credentials train
+    kubectl get pods
+    """
+    settings = config.load_ready()
+    from berg import clusters
+
+    say(f"kubectl's context is now {clusters.credentials(settings, name)}")
+
+
+@cluster.command()
+@click.argument("name")
+@yes_option
+def delete(name: str, yes: bool) -> None:
+    """Delete the cluster NAME with its nodes and all that runs there.
+
+    \b
+    berg cluster delete train
+    """
+    settings = config.load_ready()
+    from berg import clusters
+    from berg.google import container
+
+    found = clusters.status(settings, container.find(settings, name))
+    jobs = sorted({each["job"] for each in found.pods})
+    say(
+        f"{found.name} in {found.location}: {len(found.nodes)} nodes, "
+        + (f"jobs {', '.join(jobs)}" if jobs else "no job")
+    )
+    if not yes:
+        click.confirm("Delete it for good?", abort=True, err=True)
+    clusters.delete(settings, name, say)
+    say(f"Deleted the cluster {name}")
+
+
+@cluster.command(hidden=True)
+def token() -> None:
+    """Print who you are, as kubectl takes it from a program.
+
+    \b
+    berg cluster token
+    """
+    from berg import clusters
+
+    click.echo(clusters.token(config.load_ready()))
+
+
+@cluster.command(name="exec", hidden=True)
+@click.argument("place")
+@click.argument("pod")
+@click.argument("command", nargs=-1, required=True)
+@click.option("--tty", "terminal", is_flag=True, help="Give it a terminal.")
+def exec_(place: str, pod: str, command: tuple[str, ...], terminal: bool) -> None:
+    """Run a command in a pod; berg ssh goes through it.
+
+    \b
+    berg cluster exec us-central1-a/train job-x7k2p -- nvidia-smi
+    """
+    settings = config.load_ready()
+    from berg import gke
+    from berg.google import podexec
+
+    sys.exit(podexec.run(settings, gke.connect(settings, place), pod, list(command), terminal))
+
+
+COMMANDS = (cluster,)

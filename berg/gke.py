@@ -1,0 +1,497 @@
+"""Pods of a cluster of Google Kubernetes Engine as a place for jobs.
+
+A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a ConfigMap, everything
+else through the bucket, so that no image has to be built. One pod that is taken away is made anew by Kubernetes; of
+several none is, and the job ends. What waits for room waits in the cluster, without this computer.
+
+Not covered: a pod's memory (Kubernetes places pods by GPUs and CPUs), several clusters for one job, Autopilot.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from berg import BergError
+from berg.config import Config
+from berg.google import api, container, instances, podexec
+from berg.google import kubernetes as k8s
+from berg.google.accelerators import ALIASES, CAPABILITY, Shape
+from berg.google.container import LABEL
+from berg.inventory import Machine, Thing
+from berg.plan import Plan, Wishes
+
+BOOT = Path(__file__).with_name("machine") / "boot.py"
+ACCOUNT = "berg-worker"  # of the pods; it may look at pods
+OVER = 42  # exit code of a pod whose job is over without success (boot.py)
+GRACE = 120  # seconds between SIGTERM and SIGKILL
+SPARE = 600  # seconds that a pod has beyond its job's limit, to boot and to say so
+KEPT = 86400  # seconds that Kubernetes keeps a Job that is over
+GONE = 180  # seconds for pods to go
+LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
+INDEX = "batch.kubernetes.io/job-completion-index"
+FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE": "spec.nodeName"}
+# One connection's server, whose standard input and output are the connection.
+SSHD = (
+    'exec /usr/sbin/sshd -i -e -f /dev/null -h "${BERG_ROOT:-/root}/berg/ssh_host_key" -o UsePAM=no -o StrictModes=no '
+    "-o LogLevel=ERROR -o Subsystem='sftp internal-sftp'"
+)
+# Reads a public key; it is not pasted in.
+ADMIT = (
+    "umask 77; mkdir -p ~/.ssh; cd ~/.ssh || exit; touch authorized_keys; read -r key; "
+    'grep -qxF "$key" authorized_keys || echo "$key" >> authorized_keys'
+)
+RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+RULES += [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]}]
+servers: dict[str, k8s.Server] = {}  # by PROJECT/LOCATION/NAME, as this process found them
+
+
+def warm_up() -> None:
+    """Nothing: its requests need no library of Google's."""
+
+
+# --- the plan
+
+
+def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
+    """What each pod has, from a pool of the cluster that can hold them all; raises BergError if none can."""
+    name = cluster["name"]
+    wanted = (wishes.gpu_type or "").lower()
+    wanted = ALIASES.get(wanted, wanted)
+    if wanted and wanted not in CAPABILITY:
+        raise BergError(f"unknown GPU type {wishes.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}")
+    pools = [pool for pool in container.pools(cluster) if pool.get("config", {}).get("spot") or not wishes.spot]
+    if not pools:
+        raise BergError(f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot")
+    with_gpus = [pool for pool in pools if container.gpus_of(pool)[1]]
+    count = wishes.num_gpus if wishes.num_gpus is not None else int(bool(with_gpus))
+    if count < 0:
+        raise BergError(f"--num-gpus {count} makes no sense: give 0 for pods without GPUs")
+    if count == 0:
+        return Shape("", 0, "")
+    there = sorted({"{1} x {0}".format(*container.gpus_of(pool)) for pool in with_gpus})
+    what = f"its nodes have {', '.join(there)}" if there else "its nodes have none"
+    fitting = [pool for pool in with_gpus if wanted in ("", container.gpus_of(pool)[0])]
+    if not fitting:
+        raise BergError(
+            f"the cluster {name} has no {wanted or 'GPUs'}: {what}. "
+            f"Add a pool: berg cluster create {name} -t {wanted or 'l4'}"
+        )
+    large = [pool for pool in fitting if container.gpus_of(pool)[1] >= count]
+    if not large:
+        raise BergError(f"no node of the cluster {name} has {count} GPUs: {what}. Give fewer (-g), and more pods (-m)")
+    pool = max(large, key=lambda pool: room(pool, count))
+    if room(pool, count) < wishes.num_machines:
+        raise BergError(
+            f"the cluster {name} grows to {container.most_nodes(pool)} nodes with {container.gpus_of(pool)[1]} GPUs "
+            f"each, which have room for {room(pool, count)} pods, not for {wishes.num_machines}. "
+            f"Let it grow: berg cluster resize {name} --max-nodes N"
+        )
+    gpu_type = container.gpus_of(pool)[0]
+    return Shape(pool["config"]["machineType"], count, gpu_type, container.ACCELERATORS.get(gpu_type, gpu_type))
+
+
+def room(pool: dict[str, Any], count: int) -> int:
+    """How many pods with so many GPUs a pool can hold when it has grown."""
+    return container.most_nodes(pool) * (container.gpus_of(pool)[1] // count)
+
+
+def boot_map() -> dict[str, Any]:
+    script = BOOT.read_text()
+    name = f"berg-boot-{hashlib.sha256(script.encode()).hexdigest()[:10]}"
+    about = {"name": name, "labels": {"berg": "1"}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "immutable": True, "data": {"boot.py": script}}
+
+
+def request(plan: Plan) -> dict[str, Any]:
+    """The cluster, and the Job without its name and the names of its machines."""
+    config, this = plan.config, plan.job
+    owner = {"berg-sweep": this.job_name} if this.sweep else {"berg-job": this.job_name}
+    labels = {"berg": "1", **owner, "berg-kind": this.kind, "berg-user": config.user}
+    labels["berg-bucket"] = instances.bucket_label(config)
+    facts = {
+        "job": this.job_name,
+        "sweep": this.sweep,
+        "project": config.project,
+        "bucket": config.bucket,
+        "dist": f".berg/dist/{plan.wheel[0]}",
+        "packages": f".berg/dist/{plan.packages[0]}" if plan.packages[0] else "",
+        "endpoint": config.endpoint or "",
+    }
+    gpus = {"nvidia.com/gpu": str(this.gpus_per_machine)} if this.gpus_per_machine else {}
+    cpus = {"cpu": str(this.wishes["num_cpus"])} if this.wishes.get("num_cpus") else {}
+    container_ = {
+        "name": "main",
+        "image": this.image,
+        "command": ["python3", "/etc/berg/boot/boot.py"],
+        "env": [
+            {"name": "BERG_FACTS", "value": json.dumps(facts)},
+            {"name": "BERG_UNIT", "value": "1"},  # what boot.py prints is for people who wait
+            *({"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in FACTS.items()),
+        ],
+        # No limit of memory: the kernel would end all of the container for it, worker included.
+        "resources": {"limits": gpus, "requests": {**gpus, **cpus}},
+        "volumeMounts": [
+            {"name": "boot", "mountPath": "/etc/berg/boot", "readOnly": True},
+            {"name": "pod", "mountPath": "/etc/berg/pod", "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+    spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+    selector = {f"{LABEL}gke-accelerator": plan.shape.accelerator} if this.gpus_per_machine else {}
+    told = {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]}
+    pod = {
+        "restartPolicy": "Never",
+        "serviceAccountName": ACCOUNT,
+        "shareProcessNamespace": True,  # so that orphans are reaped, and boot.py hears SIGTERM
+        "terminationGracePeriodSeconds": GRACE,
+        "enableServiceLinks": False,
+        # From when a node has the pod; the Job's own deadline counts from when it was made.
+        "activeDeadlineSeconds": plan.machine_seconds + SPARE,
+        "nodeSelector": {**selector, **({f"{LABEL}gke-spot": "true"} if plan.spot else {})},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}] * bool(gpus) + [spot],
+        "containers": [container_],
+        "volumes": [
+            {"name": "boot", "configMap": {"name": boot_map()["metadata"]["name"]}},
+            {"name": "pod", "downwardAPI": told},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+    alone = this.num_machines == 1
+    again = this.max_restarts if alone and this.kind == "job" else 0
+    gone = {"type": "DisruptionTarget", "status": "True"}
+    rules = [
+        {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [OVER]}},
+        {"action": "Ignore" if again else "FailJob", "onPodConditions": [gone]},
+    ]
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "backoffLimit": again,
+        "podReplacementPolicy": "Failed",
+        "ttlSecondsAfterFinished": KEPT,
+        "podFailurePolicy": {"rules": rules},
+        "template": {
+            "metadata": {
+                "labels": labels,
+                "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+            },
+            "spec": pod,
+        },
+    }
+    if not this.sweep:  # the first one ends last
+        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+    if this.wait_seconds:
+        spec["activeDeadlineSeconds"] = this.wait_seconds  # until all are there, when the first one takes it away
+    return {"cluster": this.group, "name": "" if this.sweep else this.job_name, "labels": labels, "spec": spec}
+
+
+def body(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The Job for machines of those names."""
+    spec = json.loads(json.dumps(request["spec"]))
+    variable = spec["template"]["spec"]["containers"][0]["env"][0]
+    variable["value"] = json.dumps({**json.loads(variable["value"]), "names": names})
+    spec |= {"completions": len(names), "parallelism": len(names)}
+    about = {"name": request["name"] or names[0], "labels": request["labels"]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
+
+
+def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
+    """What `kubectl create -f` would make of it."""
+    return {"apiVersion": "v1", "kind": "List", "items": [boot_map(), body(request, names)]}
+
+
+def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
+    """Make the Job; its pods come when the cluster has room."""
+    server = connect(config, request["cluster"])
+    ensure(config, server)
+    made = body(request, names)
+    name, stamp = made["metadata"]["name"], os.urandom(8).hex()
+    made["metadata"]["annotations"] = {"berg-request": stamp}  # tells ours, sent twice, from another's
+    if not k8s.create(config, server, k8s.JOBS, made):
+        there = k8s.find(config, server, f"{k8s.JOBS}/{name}") or {"metadata": {}}
+        if there["metadata"].get("annotations", {}).get("berg-request") != stamp:
+            raise BergError(f"the cluster {server.place} has a job {name!r} already. Choose another name: -n NAME")
+    count = "a pod" if len(names) == 1 else f"{len(names)} pods"
+    say(f"Asked the cluster {server.place} for {count}")
+    return ""
+
+
+def ensure(config: Config, server: k8s.Server) -> None:
+    """Make what the pods need of the cluster beside themselves, where it lacks it."""
+    k8s.create(config, server, f"{k8s.CORE}/configmaps", boot_map())
+    about = {"name": ACCOUNT, "labels": {"berg": "1"}}
+    if k8s.find(config, server, f"{k8s.RIGHTS}/rolebindings/{ACCOUNT}"):
+        return
+    rights = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": about}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ACCOUNT}
+    whose = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "default"}]
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
+    k8s.create(config, server, f"{k8s.CORE}/serviceaccounts", account)
+    k8s.create(config, server, f"{k8s.RIGHTS}/roles", {**rights, "kind": "Role", "rules": RULES})
+    binding = {**rights, "kind": "RoleBinding", "roleRef": role, "subjects": whose}
+    k8s.create(config, server, f"{k8s.RIGHTS}/rolebindings", binding)
+
+
+# --- what there is
+
+
+def connect(config: Config, place: str) -> k8s.Server:
+    """The API of the cluster LOCATION/NAME; who asks often asks Google once."""
+    key = f"{config.project}/{place}"
+    if key not in servers:
+        servers[key] = k8s.connect(config, place)
+    return servers[key]
+
+
+def running(config: Config) -> list[str]:
+    """Berg's clusters that have an API, by LOCATION/NAME."""
+    return [
+        container.where(each)
+        for each in container.clusters(config)
+        if container.is_ours(each)
+        and each.get("status") in ("RUNNING", "RECONCILING", "DEGRADED", "RUNNING_WITH_ERROR")
+    ]
+
+
+def places(config: Config) -> list[str]:
+    """The same; none for who may not look, or has never let Google switch the API on."""
+    from google.api_core import exceptions
+
+    try:
+        return running(config)
+    except (exceptions.Forbidden, exceptions.NotFound):
+        return []
+
+
+def listed(config: Config, where: Iterable[str], path: str) -> dict[str, list[dict[str, Any]] | None]:
+    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not answer."""
+    selector = f"berg=1,berg-bucket={instances.bucket_label(config)}"
+
+    def look(place: str) -> list[dict[str, Any]] | None:
+        try:
+            return k8s.items(config, connect(config, place), path, labelSelector=selector, patience=LISTING)
+        except k8s.Silent as error:
+            api.tell(f"{error.message}; its pods are not among what follows")
+            return None
+
+    where = list(where)
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(where, pool.map(look, where), strict=True))
+
+
+def machines(
+    config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
+) -> list[Machine]:
+    """The pods of this bucket's jobs that live or are to come, as machines, by name; a cluster is their zone."""
+    found = []
+    for place, pods in listed(config, [zone] if zone else places(config), f"{k8s.CORE}/pods").items():
+        mine = [
+            pod
+            for pod in pods or []
+            if pod["status"].get("phase") in ("Pending", "Running")
+            and (not (jobs or sweeps) or is_of(pod, jobs, sweeps))
+        ]
+        # Why a pod waits, another list tells.
+        waits = any(pod["status"]["phase"] == "Pending" for pod in mine)
+        events = k8s.items(config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING) if waits else []
+        found += [machine_of(pod, place, events) for pod in mine]
+    return sorted(found, key=lambda machine: machine.name)
+
+
+def is_of(thing: dict[str, Any], jobs: Collection[str], sweeps: Collection[str]) -> bool:
+    labels = thing["metadata"].get("labels", {})
+    return labels.get("berg-job") in jobs or labels.get("berg-sweep") in sweeps
+
+
+def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) -> Machine:
+    about, spec, status = pod["metadata"], pod["spec"], pod["status"]
+    main = spec["containers"][0]
+    facts: dict[str, Any] = next(
+        (json.loads(each["value"]) for each in main.get("env", []) if each["name"] == "BERG_FACTS"), {}
+    )
+    names, index = facts.get("names", [about["name"]]), int(about["labels"].get(INDEX, 0))
+    count = main.get("resources", {}).get("limits", {}).get("nvidia.com/gpu")
+    kind = spec.get("nodeSelector", {}).get(f"{LABEL}gke-accelerator", "").rpartition("-")[2]
+    word = "STAGING" if spec.get("nodeName") else "PROVISIONING"
+    return Machine(
+        name=names[index],
+        zone=place,
+        status="STOPPING" if about.get("deletionTimestamp") else "RUNNING" if status["phase"] == "Running" else word,
+        id=about["uid"],
+        labels=about["labels"],
+        created_at=about["creationTimestamp"],
+        internal_ip=status.get("podIP", ""),
+        gpus=f"{count} x {kind}" if count else "",
+        place="gke",
+        pod=about["name"],
+        note="" if status["phase"] == "Running" else why_pending(pod, events),
+    )
+
+
+def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
+    """Why a pod waits, in words."""
+    for each in pod["status"].get("containerStatuses", []):
+        waiting = each.get("state", {}).get("waiting", {})
+        message = " ".join(waiting.get("message", "").split())
+        if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
+            return f"its image {each.get('image', '')} cannot be pulled: {message}"
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{waiting['reason']}: {message}"
+    if pod["spec"].get("nodeName"):
+        return f"its node {pod['spec']['nodeName']} pulls the image"
+    mine = [each for each in events if each.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]]
+    mine.sort(key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
+    said = {each["reason"]: " ".join(each.get("message", "").split()) for each in mine}
+    last = next((each["reason"] for each in reversed(mine) if each["reason"] != "FailedScheduling"), "")
+    if last == "FailedScaleUp":
+        text = said[last]
+        if "quota" in text.lower():
+            return f"no quota for another node: {text}. Raise it: https://console.cloud.google.com/iam-admin/quotas"
+        return f"no stock: Google has no room for another node now, and the cluster goes on trying: {text}"
+    if last == "TriggeredScaleUp":
+        return f"a node is being made for it: {said[last]}"
+    if last == "NotTriggerScaleUp":
+        return f"no room, and no pool can grow for it: {said[last]}"
+    return f"no room: {said['FailedScheduling']}" if "FailedScheduling" in said else "it is to be given a node"
+
+
+def waiting(config: Config, job: str | None = None) -> set[str]:
+    """Names of the jobs and sweeps whose pods Kubernetes makes, and LOCATION/NAME of clusters that do not answer."""
+    found: set[str] = set()
+    for place, there in listed(config, running(config), k8s.JOBS).items():
+        if there is None:
+            found.add(place)
+        for each in there or []:
+            if not ending(each):
+                labels = each["metadata"]["labels"]
+                found.add(labels.get("berg-job") or labels.get("berg-sweep", ""))
+    return found
+
+
+def ending(job: dict[str, Any]) -> dict[str, Any] | None:
+    """The condition by which a Job of Kubernetes' ended, or is about to; None while it goes on."""
+    kinds = ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
+    conditions = [each for each in job.get("status", {}).get("conditions", []) if each["status"] == "True"]
+    gone = {"type": "Failed", "reason": "Deleted", "message": "it is being deleted"}
+    deleted = gone if job["metadata"].get("deletionTimestamp") else None
+    return next((each for kind in kinds for each in conditions if each["type"] == kind), deleted)
+
+
+def why_gone(config: Config, job: str, group: str) -> str:
+    """Why the pods of a job are gone, as far as Kubernetes knows; "" if it knows nothing."""
+    try:
+        server = connect(config, group)
+        there = k8s.find(config, server, f"{k8s.JOBS}/{job}", patience=LISTING)
+    except BergError as error:  # the cluster is gone, too
+        return error.message
+    if there is None:
+        return f"the cluster {group} has no job {job} any more"
+    end = ending(there) or {}
+    if end.get("reason") == "DeadlineExceeded":
+        return f"not all of its pods had come when --wait-hours were over ({group})"
+    pods = [pod for pod in (listed(config, [group], f"{k8s.CORE}/pods")[group] or []) if is_of(pod, [job], [])]
+    ends = [text for pod in pods if (text := how_ended(pod))]
+    return "; ".join(dict.fromkeys(ends)) or " ".join(end.get("message", "").split())
+
+
+def how_ended(pod: dict[str, Any]) -> str:
+    """Why a pod ended without a word in its job's state."""
+    if reason := pod["status"].get("reason"):
+        return f"the pod {pod['metadata']['name']} ended: {reason}: {pod['status'].get('message', '')}".rstrip(": ")
+    for each in pod["status"].get("containerStatuses", []):
+        if ended := each.get("state", {}).get("terminated"):
+            return f"the pod {pod['metadata']['name']} ended: {ended.get('reason')}, exit code {ended.get('exitCode')}"
+    return ""
+
+
+# --- what is done to them
+
+
+def tell(config: Config, machine: Machine, key: str, value: str) -> None:
+    """Let a pod know something: an annotation, which its kubelet hands on within a minute."""
+    name = key.replace("berg-kill-", "berg-kill/", 1)  # without a slash a name has 63 characters at most
+    change = {"metadata": {"annotations": {name: value}}}
+    path = f"{k8s.CORE}/pods/{machine.pod}"
+    k8s.call(config, connect(config, machine.zone), "PATCH", path, change, kind=k8s.MERGE)
+
+
+def let_in(config: Config, machine: Machine, line: str) -> bool | None:
+    """Add a public key to those that the pod knows, at once; None if the pod is gone."""
+    read, write = os.pipe()
+    os.write(write, f"{line.partition(':')[2]}\n".encode())
+    os.close(write)
+    try:
+        server = connect(config, machine.zone)
+        code = podexec.run(config, server, machine.pod, ["sh", "-c", ADMIT], stdin=read)
+    except k8s.Refused as error:
+        if error.code != 404:
+            raise
+        return None
+    finally:
+        os.close(read)
+    return None if code else False
+
+
+def proxy(config: Config, machine: Machine) -> list[str]:
+    """The command whose standard input and output are a connection to an ssh server in the pod."""
+    return [*shell(machine), "--", "sh", "-c", SSHD]
+
+
+def shell(machine: Machine) -> list[str]:
+    """The command that runs others in the pod."""
+    return [sys.executable, "-m", "berg", "cluster", "exec", machine.zone, machine.pod]
+
+
+def console(config: Config, machine: Machine) -> str:
+    if machine.status in ("PROVISIONING", "STAGING"):  # it has no log to be asked for
+        return ""
+    return k8s.log(config, connect(config, machine.zone), machine.pod)
+
+
+def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
+    """Delete a job's or a sweep's Jobs with their pods, and pods, and wait until they are gone."""
+    where = {group} if group else {each.zone for each in machines} or set(places(config))
+    for place in where:
+        server = connect(config, place)
+        jobs_ = [each for each in listed(config, [place], k8s.JOBS)[place] or [] if is_of(each, [job], [job])]
+        for each in jobs_:
+            k8s.delete(config, server, f"{k8s.JOBS}/{each['metadata']['name']}")
+        pods = {each.pod for each in machines if each.zone == place}
+        end = time.monotonic() + GONE
+        asked: set[str] = set()
+        while True:
+            there = listed(config, [place], f"{k8s.CORE}/pods")[place] or []
+            alive = [pod for pod in there if pod["status"].get("phase") in ("Pending", "Running")]
+            left = {pod["metadata"]["name"] for pod in alive if is_of(pod, [job], [job] if jobs_ else [])}
+            left |= pods & {pod["metadata"]["name"] for pod in alive}
+            for name in left - asked:
+                k8s.delete(config, server, f"{k8s.CORE}/pods/{name}", gracePeriodSeconds=30)
+            asked |= left
+            if not left:
+                break
+            if time.monotonic() > end:
+                raise BergError(f"the pods {', '.join(sorted(left))} do not go. See: kubectl describe pods")
+            time.sleep(0.5)
+
+
+def things(config: Config) -> list[Thing]:
+    """The Jobs of Kubernetes' that are not over."""
+    found = []
+    for place, there in listed(config, places(config), k8s.JOBS).items():
+        for each in there or []:
+            about = each["metadata"]
+            name = about["labels"].get("berg-job") or about["labels"].get("berg-sweep", about["name"])
+            if not ending(each):
+                user = about["labels"].get("berg-user", "")
+                found.append(Thing("group", name, place, about["creationTimestamp"], "", user, place="gke"))
+    return found
+
+
+def remove(config: Config, thing: Thing) -> None:
+    """Delete a job's Jobs with their pods."""
+    delete(config, thing.name, [], thing.where)

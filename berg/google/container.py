@@ -1,0 +1,232 @@
+"""Google Kubernetes Engine: clusters, their pools of nodes, and operations on them.
+
+GKE does one thing at a time to a cluster, and refuses all else meanwhile, deletion too. Pools begin without nodes and
+grow when pods need them: an operation that finds no room goes on for half an hour, and nobody can end it.
+
+Not covered: Autopilot, regional clusters, flex-start.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from berg import BergError
+from berg.config import Config
+from berg.credentials import SCOPES
+from berg.google import api
+from berg.google.accelerators import ALIASES, ATTACHED
+
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
+PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
+TELL_INTERVAL = 20  # seconds between two notes on how far it is
+BUSY = "incompatible operation"
+LABEL = "cloud.google.com/"
+# What Google calls the GPUs of machines whose type says them.
+ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
+ACCELERATORS |= {name: accelerator for name, (accelerator, _) in ATTACHED.items()}
+
+Say = Callable[[str], None]
+
+
+def ask(config: Config, method: str, path: str, body: dict | None = None, **query: Any) -> dict[str, Any]:
+    """One request below the project's locations."""
+    base = f"{config.service_url('container')}/v1/projects/{config.project}/locations"
+    return api.call(config, method, f"{base}/{path}", body, **query)
+
+
+def clusters(config: Config) -> list[dict[str, Any]]:
+    """All clusters of the project, in the API's words."""
+    return ask(config, "GET", "-/clusters").get("clusters", [])
+
+
+def is_ours(cluster: dict[str, Any]) -> bool:
+    return cluster.get("resourceLabels", {}).get("berg") == "1"
+
+
+def where(cluster: dict[str, Any]) -> str:
+    """LOCATION/NAME, by which a cluster is found again."""
+    return f"{cluster['location']}/{cluster['name']}"
+
+
+def get(config: Config, place: str) -> dict[str, Any]:
+    """The cluster LOCATION/NAME; raises BergError if it is gone."""
+    from google.api_core import exceptions
+
+    location, _, name = place.partition("/")
+    try:
+        return ask(config, "GET", f"{location}/clusters/{name}")
+    except exceptions.NotFound:
+        raise BergError(f"there is no cluster {name!r} in {location} any more. See: berg cluster list") from None
+
+
+def find(config: Config, name: str) -> dict[str, Any]:
+    """The cluster of that name that berg made, or LOCATION/NAME; raises BergError for any other."""
+    named = [each for each in clusters(config) if name in (each["name"], where(each))]
+    if not named:
+        raise BergError(
+            f"there is no cluster {name!r} in project {config.project}. Make it: berg cluster create {name}; "
+            "or see what there is: berg cluster list"
+        )
+    if len(named) > 1:
+        names = ", ".join(sorted(map(where, named)))
+        raise BergError(f"there are several clusters {name!r}; give the location as well: {names}")
+    if not is_ours(named[0]):
+        raise BergError(
+            f"the cluster {name} is not berg's: it has no label berg=1. If berg may use, resize and delete it: gcloud "
+            f"container clusters update {named[0]['name']} --location {named[0]['location']} --update-labels berg=1"
+        )
+    return named[0]
+
+
+def check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise BergError(
+            f"{name!r} cannot be the name of a cluster: give up to 40 lower-case letters, digits and dashes, "
+            "beginning with a letter, as in: berg cluster create train"
+        )
+    return name
+
+
+def node_config(config: Config, **more: Any) -> dict[str, Any]:
+    account = {"serviceAccount": config.service_account} if config.service_account else {}
+    return {**account, "oauthScopes": SCOPES, "labels": {"berg": "1"}, "resourceLabels": {"berg": "1"}, **more}
+
+
+def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
+    """A zonal cluster with the one small node that a cluster needs for itself."""
+    network = {"network": config.network, **({"subnetwork": config.subnetwork} if config.subnetwork else {})}
+    system = {
+        "name": "system",
+        "initialNodeCount": 1,
+        "config": node_config(config, machineType="e2-medium", diskSizeGb=30, diskType="pd-standard"),
+        "management": {"autoUpgrade": True, "autoRepair": True},
+    }
+    return {
+        "name": name,
+        **network,
+        "releaseChannel": {"channel": "REGULAR"},
+        "ipAllocationPolicy": {"useIpAliases": True},
+        "resourceLabels": {"berg": "1", "berg-user": user},
+        "controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"allowExternalTraffic": True}},
+        "addonsConfig": {"httpLoadBalancing": {"disabled": True}},
+        "autoscaling": {"autoscalingProfile": "OPTIMIZE_UTILIZATION"},
+        "nodePools": [system],
+    }
+
+
+def pool_body(
+    config: Config,
+    *,
+    machine_type: str,
+    gpu_type: str,
+    num_gpus: int,
+    disk_gb: int,
+    disk_type: str,
+    spot: bool,
+    min_nodes: int,
+    max_nodes: int,
+) -> dict[str, Any]:
+    """A pool that grows from no node to so many; Google installs the drivers of its GPUs."""
+    node = node_config(config, machineType=machine_type, diskSizeGb=disk_gb, diskType=disk_type)
+    # Else the kernel ends all of a pod, worker included, when its command runs out of memory.
+    kubelet: dict[str, Any] = {"singleProcessOomKill": True}
+    if spot:
+        node["spot"] = True
+        kubelet |= {"shutdownGracePeriodSeconds": 120, "shutdownGracePeriodCriticalPodsSeconds": 15}
+    if num_gpus:
+        node["accelerators"] = [
+            {
+                "acceleratorType": ACCELERATORS[gpu_type],
+                "acceleratorCount": str(num_gpus),
+                "gpuDriverInstallationConfig": {"gpuDriverVersion": "LATEST"},
+            }
+        ]
+    what = f"{gpu_type}-x{num_gpus}" if num_gpus else machine_type
+    return {
+        "name": f"{what}{'-spot' if spot else ''}"[:40].strip("-"),
+        "initialNodeCount": 0,
+        "autoscaling": {"enabled": True, "minNodeCount": min_nodes, "maxNodeCount": max_nodes, "locationPolicy": "ANY"},
+        "config": {**node, "kubeletConfig": kubelet},
+        "management": {"autoUpgrade": True, "autoRepair": True},
+    }
+
+
+def change(config: Config, place: str, method: str, path: str, body: dict | None, what: str, say: Say) -> None:
+    """Ask for a change of the cluster LOCATION/NAME and wait until it is made; what others do to it comes first.
+
+    Raises BergError with what Google says when it could not be made.
+    """
+    from google.api_core import exceptions
+
+    location = place.partition("/")[0]
+    end = time.monotonic() + PATIENCE
+    while True:
+        settle(config, place, say)
+        try:
+            operation = ask(config, method, path, body)
+            break
+        except exceptions.Conflict:  # made by a request whose answer was lost, or by somebody else just now
+            settle(config, place, say)
+            return
+        except exceptions.BadRequest as error:
+            if BUSY not in error.message or time.monotonic() > end:
+                raise
+            time.sleep(2)
+    wait(config, location, operation, what, say)
+
+
+def settle(config: Config, place: str, say: Say) -> None:
+    """Wait for what goes on with the cluster LOCATION/NAME already, however it ends."""
+    location, _, name = place.partition("/")
+    for operation in ask(config, "GET", f"{location}/operations").get("operations", []):
+        target = operation.get("targetLink", "")
+        if operation["status"] != "DONE" and f"/clusters/{name}/" in f"{target}/":
+            kind = operation.get("operationType", "an operation")
+            try:
+                wait(config, location, operation, f"{kind} of {name}, which goes on already", say)
+            except api.OperationFailed as error:
+                say(f"{kind} of {name} failed: {error.message}")
+
+
+def wait(config: Config, location: str, operation: dict[str, Any], what: str, say: Say) -> None:
+    """Wait until an operation is over; `say` hears how far it is. Raises OperationFailed with Google's words."""
+    began = told = time.monotonic()
+    while operation["status"] != "DONE":
+        now = time.monotonic()
+        if now > began + PATIENCE:
+            raise BergError(f"{what} took more than {PATIENCE // 60} minutes. See: berg cluster list")
+        if now > told + TELL_INTERVAL:
+            told = now
+            say(f"{what}: {progress(operation)}after {now - began:.0f} s")
+        time.sleep(min(0.3 + (now - began) / 30, 5))
+        operation = ask(config, "GET", f"{location}/operations/{operation['name']}")
+    if error := operation.get("error"):
+        raise api.OperationFailed(
+            str(error.get("code", "")), f"{what} failed: {error.get('message', 'no reason given')}"
+        )
+
+
+def progress(operation: dict[str, Any]) -> str:
+    metrics = operation.get("progress", {}).get("metrics", [])
+    told = {each.get("name", ""): each.get("intValue", each.get("stringValue", "")) for each in metrics}
+    return "".join(f"{key.lower().replace('_', ' ')} {value}, " for key, value in told.items())
+
+
+def pools(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    return cluster.get("nodePools", [])
+
+
+def gpus_of(pool: dict[str, Any]) -> tuple[str, int]:
+    """Type and number of the GPUs of a pool's nodes; "" and 0 without any."""
+    found = pool.get("config", {}).get("accelerators", [])
+    if not found:
+        return "", 0
+    kind = found[0]["acceleratorType"]
+    return ALIASES.get(kind, kind), int(found[0]["acceleratorCount"])
+
+
+def most_nodes(pool: dict[str, Any]) -> int:
+    scaling = pool.get("autoscaling", {})
+    most = scaling.get("maxNodeCount") or scaling.get("totalMaxNodeCount") or 0
+    return most if scaling.get("enabled") else pool.get("initialNodeCount", 0)

@@ -1,0 +1,194 @@
+"""The Kubernetes API of a cluster in single requests: no package of Kubernetes' takes part.
+
+A request is repeated while that may help: 408, 429 (after as long as the server asks for), 5xx, broken connections.
+
+Not covered: watches; who waits asks again every second or so. Proxies, for what podexec.py does.
+"""
+
+import base64
+import json
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from berg import BergError
+from berg import config as settings
+from berg.config import Config
+from berg.google import container
+
+PATIENCE = 60  # seconds for an answer
+PASSES = (408, 429, 500, 502, 503, 504)
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+CORE = "/api/v1/namespaces/default"
+RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+MERGE = "application/merge-patch+json"
+PUBLIC = ".gke.goog"  # names that have a public certificate
+MOST_LOG = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a cluster's API is."""
+
+    place: str  # LOCATION/NAME of the cluster
+    url: str
+    ca: str = ""  # file with the certificate that its own must be signed by; "": a public one
+
+    @property
+    def verify(self) -> str | bool:
+        """Given with every request: REQUESTS_CA_BUNDLE would win over what a session has."""
+        return self.ca or True
+
+
+class Refused(BergError):
+    """What a cluster's API does not do, and why."""
+
+    def __init__(self, code: int, reason: str, message: str):
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+
+class Silent(BergError):
+    """A cluster's API that does not answer, as while Google upgrades it."""
+
+
+def server_of(config: Config, cluster: dict[str, Any]) -> Server:
+    """The API of a cluster; raises BergError for one that has none yet."""
+    place = container.where(cluster)
+    dns = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
+    if dns.get("allowExternalTraffic") and dns.get("endpoint", "").endswith(PUBLIC):
+        return Server(place, f"https://{dns['endpoint']}")
+    certificate = cluster.get("masterAuth", {}).get("clusterCaCertificate")
+    if not cluster.get("endpoint") or not certificate:
+        raise BergError(f"the cluster {cluster['name']} is {cluster.get('status')}: see berg cluster status")
+    file = ca_file(config, place)
+    data = base64.b64decode(certificate)
+    if not file.exists() or file.read_bytes() != data:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        new.write_bytes(data)
+        new.replace(file)
+    return Server(place, f"https://{cluster['endpoint']}", str(file))
+
+
+def ca_file(config: Config, place: str) -> Path:
+    """Where the certificate of the cluster LOCATION/NAME is kept."""
+    return settings.home() / "clusters" / f"{config.project}_{place.replace('/', '_')}.pem"
+
+
+def connect(config: Config, place: str) -> Server:
+    """The API of the cluster LOCATION/NAME."""
+    return server_of(config, container.get(config, place))
+
+
+def request(
+    config: Config,
+    server: Server,
+    method: str,
+    path: str,
+    body: Any = None,
+    kind: str = "application/json",
+    patience: float = PATIENCE,
+    **query: Any,
+):
+    """An answer of the API; raises Refused with what it says, or Silent."""
+    import requests
+
+    end, pause = time.monotonic() + patience, 0.5
+    while True:
+        try:
+            answer = config.session.request(
+                method,
+                server.url + path,
+                params=query or None,
+                data=None if body is None else json.dumps(body),
+                headers={"Content-Type": kind, "Accept": "application/json"},
+                timeout=(10, 60),
+                verify=server.verify,
+            )
+        except (requests.ConnectionError, requests.Timeout) as error:
+            why = type(error).__name__
+            if time.monotonic() + pause > end or isinstance(error, requests.exceptions.SSLError):
+                raise Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list") from None
+        else:
+            if answer.status_code < 400:
+                return answer
+            asked = answer.headers.get("Retry-After", "")
+            pause = max(pause, float(asked)) if asked.isdigit() else pause
+            if answer.status_code not in PASSES or time.monotonic() + pause > end:
+                raise refusal(server, answer.status_code, answer.content)
+        time.sleep(pause * random.uniform(0.8, 1.2))
+        pause = min(pause * 2, 10)
+
+
+def refusal(server: Server, code: int, content: bytes) -> BergError:
+    """What an answer with an error says, in a sentence."""
+    try:
+        status = json.loads(content)
+        reason, message = status.get("reason", ""), status.get("message", "")
+    except (ValueError, AttributeError):
+        reason, message = "", content[:300].decode(errors="replace")
+    if code == 401 or (code == 403 and reason in ("Forbidden", "")):
+        message = f"the cluster {server.place} does not let you: {message}. Somebody who may has to give you "
+        message += "roles/container.developer in its project"
+    return Refused(code, reason, message)
+
+
+def call(config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
+    return request(config, server, method, path, body, **options).json()
+
+
+def create(config: Config, server: Server, path: str, body: dict[str, Any]) -> bool:
+    """Make an object; whether it was not there before."""
+    try:
+        call(config, server, "POST", path, body, fieldManager="berg", fieldValidation="Strict")
+    except Refused as error:
+        if error.code != 409 or error.reason != "AlreadyExists":
+            raise
+        return False
+    return True
+
+
+def find(config: Config, server: Server, path: str, **query: Any) -> dict[str, Any] | None:
+    """An object, None if there is none."""
+    try:
+        return call(config, server, "GET", path, **query)
+    except Refused as error:
+        if error.code != 404:
+            raise
+        return None
+
+
+def items(config: Config, server: Server, path: str, **query: Any) -> list[dict[str, Any]]:
+    """All objects of a list, page by page."""
+    found: list[dict[str, Any]] = []
+    token = ""
+    while True:
+        page = call(config, server, "GET", path, limit=500, **query, **({"continue": token} if token else {}))
+        found += page.get("items", [])
+        token = page.get("metadata", {}).get("continue", "")
+        if not token:
+            return found
+
+
+def delete(config: Config, server: Server, path: str, **query: Any) -> None:
+    """Delete an object and what it made; what is gone already is fine."""
+    try:
+        # Without saying how, what a job made would stay and run on.
+        call(config, server, "DELETE", path, propagationPolicy="Background", **query)
+    except Refused as error:
+        if error.code != 404:
+            raise
+
+
+def log(config: Config, server: Server, pod: str) -> str:
+    """The last megabyte that a pod wrote; "" while it has written nothing, or if it is gone."""
+    try:
+        answer = request(config, server, "GET", f"{CORE}/pods/{pod}/log", tailLines=10_000, limitBytes=MOST_LOG)
+    except Refused as error:
+        if error.code not in (400, 404):  # 400: its container waits to start
+            raise
+        return ""
+    return answer.content.decode(errors="replace")

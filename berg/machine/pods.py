@@ -1,0 +1,74 @@
+"""What a worker in a pod asks of Kubernetes, and how people come in there.
+
+Its account may look at the pods of its namespace, and change Jobs; nothing else. People come through the cluster's API:
+an ssh server for one connection is run in the pod, with a host key of its own.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from berg import job
+from berg.machine import boot
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+HOST_KEY = boot.BERG / "ssh_host_key"
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def namespace() -> str:
+    return (ACCOUNT / "namespace").read_text().strip()
+
+
+def ask(method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """One request to the API of the cluster that this pod is in."""
+    import requests
+
+    answer = requests.request(
+        method,
+        f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}/{path}",
+        json=body,
+        headers={
+            "Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}",
+            **({"Content-Type": "application/merge-patch+json"} if body else {}),
+        },
+        verify=str(ACCOUNT / "ca.crt"),
+        timeout=(10, 30),
+    )
+    answer.raise_for_status()
+    return answer.json()
+
+
+def living(job_name: str, count: int, others: bool = False) -> list[str]:
+    """Names of the job's machines whose pods live, by rank; with `others` but for this one."""
+    found = ask("GET", f"api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}")["items"]
+    there = [pod for pod in found if pod["status"].get("phase") in ("Pending", "Running")]
+    there = [pod for pod in there if not (others and pod["metadata"]["uid"] == boot.POD)]
+    names = job.machine_names(job_name, count)
+    return sorted(names[int(pod["metadata"]["labels"].get(INDEX, 0))] for pod in there)
+
+
+def keep(job_name: str) -> None:
+    """Take away the deadline of this pod's Job: it held until all pods had come."""
+    ask("PATCH", f"apis/batch/v1/namespaces/{namespace()}/jobs/{job_name}", {"spec": {"activeDeadlineSeconds": None}})
+
+
+def open_to_ssh(install: bool) -> list[str]:
+    """Make what an ssh server needs; its public host keys, none where the image has no server.
+
+    With `install` it is installed from Debian's packages, with what else people use.
+    """
+    if install and not (shutil.which("sshd", path="/usr/sbin:/usr/bin") and shutil.which("rsync")):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        packages = ["openssh-server", "rsync"]
+        for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *packages]):
+            subprocess.run(["apt-get", *command], env=environment, stdout=subprocess.DEVNULL)
+    if not shutil.which("sshd", path="/usr/sbin:/usr/bin"):
+        return []
+    Path("/run/sshd").mkdir(parents=True, exist_ok=True)
+    if not HOST_KEY.exists():
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(HOST_KEY)]
+        subprocess.run(command, check=True, capture_output=True)
+    return [" ".join(HOST_KEY.with_suffix(".pub").read_text().split()[:2])]

@@ -1,0 +1,435 @@
+"""Jobs in pods of a cluster, from the cluster's making to its end, over berg's real command line."""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import wait_for
+from local_kube import Kube
+from machine.test_cluster import BORROW_TORCH, EXAMPLES
+
+from berg import clusters, gke, reap
+from berg.google import container
+
+PLACE = "us-central1-a/pods"
+FAST = {"operation": 0.2, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
+NORMAL = {"operation": 1.0, "backoff": 10.0, "restart": 10.0, "scale_retry": 300.0}
+needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+
+
+@pytest.fixture(scope="module")
+def kube(cloud, tmp_path_factory):
+    """A cluster of berg's with room for two pods of two T4 each, and for Spot ones; the embedded cloud in a hurry."""
+    cloud.call("POST", "/_berg/settings", FAST)
+    said: list[str] = []
+    settings = cloud.settings("any")
+    for spot in (False, True):
+        wanted = clusters.Wanted(
+            gpu_type="t4", num_gpus=2, machine_type="n1-standard-4", zone="us-central1-a", spot=spot
+        )
+        assert clusters.create(settings, "pods", wanted, said.append) == PLACE
+    yield Kube(cloud, "pods", tmp_path_factory.mktemp("kube"))
+    clusters.delete(settings, "pods", said.append)
+    assert not cloud.call("GET", "/container/v1/projects/berg-local/locations/-/clusters").get("clusters")
+    cloud.call("POST", "/_berg/settings", NORMAL)
+
+
+@pytest.fixture(autouse=True)
+def clean(cloud, request):
+    yield
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+    if "kube" in request.fixturenames:
+        found = request.getfixturevalue("kube")
+        for each in found.get("jobs")["items"]:
+            path = f"/apis/batch/v1/namespaces/default/jobs/{each['metadata']['name']}"
+            found.call("DELETE", path, propagationPolicy="Background")
+        wait_for(lambda: not found.pods(), what="the end of all pods")
+
+
+def pods(kube, job: str) -> list[dict]:
+    return [pod for pod in kube.pods() if pod["metadata"]["labels"].get("berg-job") == job]
+
+
+def alive(kube, job: str) -> list[dict]:
+    return [pod for pod in pods(kube, job) if pod["status"]["phase"] in ("Pending", "Running")]
+
+
+def running(berg, name: str) -> None:
+    wait_for(lambda: berg.state(name)["state"] == "RUNNING", 60, f"{name} runs")
+
+
+def run(berg, *words: str):
+    return berg("run", "--cluster", "pods", *words)
+
+
+# --- a cluster
+
+
+@needs_kubectl
+def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg, cloud, tmp_path):
+    size = ["--num-nodes", "2", "--machine-type", "n1-standard-4", "-t", "nvidia-tesla-t4", "-g", "2"]
+    disk = ["--disk-gb", "100", "--disk-type", "pd-ssd"]
+    made = berg("cluster", "create", "gke-dist", *size, *disk)
+    assert made.returncode == 0, made.stderr
+    assert "Making the cluster gke-dist" in made.stderr and "about $0.13 an hour" in made.stderr
+    place = made.stdout.strip()
+    body = container.get(cloud.settings(), place)
+    assert body["resourceLabels"]["berg"] == "1"
+    pool = next(each for each in body["nodePools"] if each["name"] == "t4-x2")
+    node = pool["config"]
+    assert (node["machineType"], node["diskSizeGb"], node["diskType"]) == ("n1-standard-4", 100, "pd-ssd")
+    assert node["accelerators"][0]["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "LATEST"}
+    assert pool["initialNodeCount"] == 0 and pool["autoscaling"]["maxNodeCount"] == 2
+    try:
+        again = berg("cluster", "create", "gke-dist", *size, *disk)
+        assert again.returncode == 0 and "Making" not in again.stderr
+        assert berg("cluster", "list").stdout.splitlines()[1].split()[:3] == [
+            "gke-dist",
+            place.split("/")[0],
+            "RUNNING",
+        ]
+        told = "python3 -c \"import os, socket; print(socket.gethostname(), os.environ['PET_NNODES'])\""
+        done = berg("run", "--cluster", "gke-dist", "-n", "ddp", "-m", "2", "-g", "2", "--each", "--tail", told)
+        assert done.returncode == 0, done.stderr
+        assert {"ddp-0 | ddp-0 2", "ddp-1 | ddp-1 2"} <= set(done.stdout.splitlines())
+        status = berg("cluster", "status", "gke-dist").stdout
+        assert "2 of 0 to 2" in status and "GPUs: 0 used, 4 free" in status and "idle" in status
+        assert "2 of 2" in berg("cluster", "drivers", "gke-dist").stdout
+        assert berg("cluster", "resize", "gke-dist", "--max-nodes", "5").returncode == 0
+        assert json.loads(berg("cluster", "status", "gke-dist", "--json").stdout)["pools"][1]["max_nodes"] == 5
+        file = tmp_path / "kubeconfig"
+        others = {"clusters": [{"name": "mine", "cluster": {"server": "https://127.0.0.1:1"}}], "kind": "Config"}
+        file.write_text(json.dumps({"apiVersion": "v1", **others}))
+        assert berg("cluster", "credentials", "gke-dist", KUBECONFIG=str(file)).returncode == 0
+        assert "mine" in file.read_text()
+        environment = berg.environment(KUBECONFIG=str(file))
+        asked = subprocess.run(
+            ["kubectl", "get", "jobs", "-o", "name"], env=environment, capture_output=True, text=True
+        )
+        assert asked.stdout == "job.batch/ddp\n", asked.stderr
+    finally:
+        gone = berg("cluster", "delete", "gke-dist", "-y")
+    assert gone.returncode == 0, gone.stderr
+    assert berg("cluster", "list").stdout == ""
+    assert not [name for name in cloud.instances() if "gke-dist" in name]
+
+
+def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
+    cloud.call("POST", "/_berg/settings", {"operation": 4.0})
+    process = berg.start("cluster", "create", "half", "-g", "0", "--machine-type", "n1-standard-2")
+    clusters_path = "/container/v1/projects/berg-local/locations/-/clusters"
+    wait_for(lambda: [c for c in cloud.call("GET", clusters_path).get("clusters", []) if c["name"] == "half"])
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "berg cluster delete half" in said and "Go on:      berg cluster create half" in said
+    done = berg("cluster", "create", "half", "-g", "0", "--machine-type", "n1-standard-2")
+    assert done.returncode == 0, done.stderr
+    assert "which goes on already" not in done.stdout
+    body = container.find(cloud.settings(), "half")
+    assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2"]
+    cloud.call("POST", "/_berg/settings", {"operation": 0.2})
+    assert berg("cluster", "delete", "half", "-y").returncode == 0
+    cloud.call("POST", "/_berg/settings", NORMAL)
+
+
+# --- jobs
+
+
+def test_a_job_in_a_pod_is_as_one_on_a_machine(berg, kube):
+    done = run(berg, "-n", "ok", "--wait", "echo made > $BERG_RESULTS_DIR/out; echo gpus $BERG_NUM_GPUS")
+    assert done.returncode == 0, done.stderr
+    assert berg.objects("berg_results/ok/")["berg_results/ok/out"] == b"made\n"
+    assert "gpus 1" in berg("log", "ok").stdout
+    assert run(berg, "-n", "seven", "--wait", "exit 7").returncode == 7
+    state = berg.state("seven")
+    assert (state["state"], state["exit_code"], state["job"]["place"]) == ("FAILED", 7, "gke")
+    wait_for(lambda: not alive(kube, "seven"), what="the end of the pod")
+    assert len(pods(kube, "seven")) == 1, "a job that is over gets no other pod"
+
+
+def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, monkeypatch):
+    shown = berg(
+        "run", "--cluster", "pods", "-m", "2", "-n", "dry", "--secret", "KEY", "--dry-run", "true", KEY="s3cret"
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "s3cret" not in shown.stdout
+    manifest = json.loads(shown.stdout)
+    assert manifest["kind"] == "List"
+    paths = {"ConfigMap": "/api/v1/namespaces/default/configmaps", "Job": "/apis/batch/v1/namespaces/default/jobs"}
+    for each in manifest["items"]:
+        each["metadata"]["name"] += "-x"
+        made = kube.call("POST", paths[each["kind"]], each, dryRun="All", fieldValidation="Strict")
+        assert made["metadata"]["name"] == each["metadata"]["name"]
+    assert not alive(kube, "dry")
+    done = berg(
+        "run", "--cluster", "pods", "-n", "secret", "--secret", "KEY", "--wait", "echo $KEY | md5sum", KEY="s3cret"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "s3cret" not in json.dumps(kube.get("jobs")) and "s3cret" not in json.dumps(kube.pods())
+
+
+def test_a_killed_job_ends_with_its_results_and_its_pods(berg, kube):
+    assert run(berg, "-n", "long", "echo a > $BERG_RESULTS_DIR/a; sleep 1000").returncode == 0
+    running(berg, "long")
+    wait_for(lambda: "Running:" in berg.log("long"), what="its log")
+    assert berg("kill", "long").returncode == 0
+    state = berg.state("long")
+    assert (state["state"], state["reason"]) == ("KILLED", "killed by tester")
+    assert "berg_results/long/a" in berg.objects("berg_results/long/")
+    assert not alive(kube, "long")
+    assert run(berg, "-n", "now", "-m", "2", "sleep 1000").returncode == 0
+    running(berg, "now")
+    assert berg("kill", "--now", "now").returncode == 0
+    assert berg.state("now")["state"] == "KILLED" and not alive(kube, "now")
+
+
+def test_a_pod_that_cannot_start_says_why_and_is_killed(berg, kube, cloud):
+    cloud.call("POST", "/_berg/clusters/pods/images", {"image": "nosuch"})
+    assert run(berg, "-n", "noimage", "--docker", "example.com/nosuch:1", "true").returncode == 0
+    why = "its image example.com/nosuch:1 cannot be pulled"
+    wait_for(lambda: why in berg("list").stdout, 30, "the reason in the list")
+    status = berg("cluster", "status", "pods").stdout
+    assert "noimage waits: its image" in status
+    follower = berg.start("tail", "noimage")
+    time.sleep(3)
+    follower.send_signal(signal.SIGINT)
+    assert why in follower.communicate(timeout=20)[1]
+    assert berg("kill", "noimage").returncode == 0
+    assert berg.state("noimage")["state"] == "KILLED" and not alive(kube, "noimage")
+    assert not [each for each in kube.get("jobs")["items"] if each["metadata"]["name"] == "noimage"]
+
+
+def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, kube, cloud):
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
+    assert run(berg, "-n", "wide", "-m", "2", "-g", "2", "--wait-hours", "0.002", "--spot", "true").returncode == 0
+    wait_for(lambda: "no stock" in berg("list").stdout, 30, "the reason in the list")
+    wait_for(lambda: not alive(kube, "wide"), 30, "the end of its pods")
+    bucket_says = wait_for(lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list")
+    assert "not all of its pods had come when --wait-hours were over" in " ".join(bucket_says.split())
+
+
+def test_the_limit_of_the_wait_ends_with_it(berg, kube):
+    done = run(berg, "-n", "slow", "-m", "2", "-g", "0", "--wait-hours", "0.004", "--wait", "sleep 20")
+    assert done.returncode == 0, done.stderr
+    assert "activeDeadlineSeconds" not in kube.get("jobs", "slow")["spec"]
+
+
+def test_a_preempted_pod_is_made_anew_and_goes_on(berg, kube, cloud):
+    script = "echo x >> $BERG_RESULTS_DIR/tries; [ $(wc -l < $BERG_RESULTS_DIR/tries) = 2 ] || sleep 1000"
+    assert run(berg, "-n", "spot", "--spot", script).returncode == 0
+    running(berg, "spot")
+    wait_for(lambda: "berg_results/spot/tries" in berg.objects("berg_results/spot/"), 40, "its first results")
+    pod = alive(kube, "spot")[0]
+    cloud.call("POST", f"/_berg/instances/{pod['spec']['nodeName']}/preempt")
+    wait_for(lambda: berg.state("spot")["state"] == "SUCCEEDED", 90, "the end of the job")
+    assert berg.objects("berg_results/spot/")["berg_results/spot/tries"] == b"x\nx\n"
+    assert berg.state("spot")["attempt"] == 2
+
+
+def test_an_evicted_pod_of_several_ends_the_job(berg, kube, cloud):
+    assert run(berg, "-n", "pair", "-m", "2", "-g", "1", "sleep 1000").returncode == 0
+    running(berg, "pair")
+    victim = next(p for p in alive(kube, "pair") if p["metadata"]["name"].startswith("pair-1"))
+    cloud.call("POST", f"/_berg/pods/{victim['metadata']['name']}/evict")
+    wait_for(lambda: berg.state("pair")["state"] in ("FAILED", "KILLED"), 60, "the end of the job")
+    assert "pair-1" in berg.state("pair")["reason"] or "shut down" in berg.state("pair")["reason"]
+    wait_for(lambda: not alive(kube, "pair"), what="the end of the pods")
+
+
+def test_a_sweep_takes_its_jobs_in_pods(berg, kube):
+    done = run(berg, "-n", "grid", "--grid", "a=1,2,3", "--parallel", "2", "--wait", "echo a is {a}")
+    assert done.returncode == 0, done.stderr
+    assert [f"a is {n + 1}" in berg("log", f"grid/{n}").stdout for n in range(3)] == [True] * 3
+    wait_for(lambda: not [p for p in kube.pods() if p["status"]["phase"] == "Running"], what="the end of the pods")
+
+
+def test_what_the_api_cannot_answer_at_once_is_asked_again(berg, kube, cloud):
+    cloud.fault("kubernetes.jobs.create", status=429)
+    cloud.fault("kubernetes.pods.list", status=503)
+    began = time.monotonic()
+    done = run(berg, "-n", "tried", "--wait", "true")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began > 0.8
+    assert len([each for each in kube.get("jobs")["items"] if each["metadata"]["name"] == "tried"]) == 1
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["torchrun", "launch"])
+def test_torch_trains_on_two_pods(berg, kube, explicit):
+    torch = pytest.importorskip("torch")
+    for file in ("train.py", "requirements.txt"):
+        shutil.copy(EXAMPLES / "torch_ddp" / file, berg.repo)
+    (berg.repo / "setup.sh").write_text(BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent))
+    options = "--nnodes=2 --node_rank=$BERG_NODE_RANK --nproc_per_node=$BERG_NUM_GPUS "
+    options += "--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT" if explicit else ""
+    program = f"python -m torch.distributed.run {options}" if explicit else "torchrun"
+    name = f"ddp{int(explicit)}"
+    wishes = ["-m", "2", "-g", "2", "-n", name, "--each", "--install-script", "setup.sh", "--wait"]
+    done = run(berg, *wishes, f"{program} train.py --epochs=2")
+    assert done.returncode == 0, done.stderr
+    assert f"4 processes on {name}-0 {name}-1, through gloo" in berg.log(name)
+    rows = [
+        json.loads(line) for line in berg.objects("berg_results")[f"berg_results/{name}/metrics.jsonl"].splitlines()
+    ]
+    assert [(row["epoch"], row["processes"]) for row in rows] == [(1, 4), (2, 4)]
+
+
+# --- people
+
+
+def test_people_live_in_pods(berg, kube, tmp_path):
+    if not shutil.which("sshd", path="/usr/sbin") or os.geteuid():
+        pytest.skip("pods run an ssh server only for root")
+    made = berg("devbox", "--cluster", "pods", "-m", "2", "-g", "1", "-n", "box")
+    assert made.returncode == 0, made.stderr
+    done = berg("ssh", "box", "--", "hostname; echo $BERG_NODE_RANK; exit 3")
+    assert (done.returncode, done.stdout.split()) == (3, ["box-0", "0"]), done.stderr
+    assert berg("ssh", "box", "--worker", "1", "--", "hostname").stdout == "box-1\n"
+    blob = os.urandom(300_000)
+    words = [*berg_words(), "ssh", "box", "--", "cat"]
+    echo = subprocess.run(words, cwd=berg.repo, env=berg.environment(), input=blob, capture_output=True, check=True)
+    assert echo.stdout == blob
+    (berg.repo / "new.py").write_text("print('new')\n")
+    pushed = berg("sync", "box", "--once")
+    assert pushed.returncode == 0, pushed.stderr
+    assert berg("ssh", "box", "--all", "--", "python3 code/proj/new.py").stdout.count("| new") == 2
+    refused = berg("ssh", "box", "--", "mpi hostname")
+    assert refused.returncode == 1 and "mpi needs ssh from machine to machine" in refused.stderr
+    assert berg("kill", "box").returncode == 0
+    wait_for(lambda: not alive(kube, "box"), what="the end of the pods")
+
+
+def berg_words() -> list[str]:
+    import sys
+
+    return [sys.executable, "-m", "berg"]
+
+
+def test_a_pod_without_an_ssh_server_is_entered_by_exec(berg, kube):
+    assert run(berg, "-n", "bare", "sleep 1000").returncode == 0
+    running(berg, "bare")
+    path = ".berg/machines/bare/bare.json"
+    wait_for(lambda: path in berg.objects(".berg/machines/bare/"), what="what the pod says of itself")
+    berg.bucket.write(path, json.dumps({**json.loads(berg.bucket.read(path)), "host_keys": []}))
+    done = berg("ssh", "bare", "--", "echo in $HOSTNAME; exit 5")
+    assert done.returncode == 5 and "in bare" in done.stdout, done.stderr
+    assert "runs no ssh server" in done.stderr
+    assert berg("ssh", "bare", "-N").returncode == 1
+    assert berg("kill", "--now", "bare").returncode == 0
+
+
+# --- what is not needed, or not possible
+
+
+def test_an_idle_cluster_is_named_with_its_cost_and_stays(berg, kube):
+    reaped = berg("reap", "-y")
+    assert "the cluster pods in us-central1-a is idle, and costs about $0.13 an hour" in reaped.stderr
+    assert "berg cluster delete pods" in reaped.stderr
+    rows = [row for row in json.loads(berg("doctor", "--json").stdout) if row["check"] == "clusters"]
+    assert [row["status"] for row in rows] == ["warning"] and "is idle" in rows[0]["found"]
+    assert gke.running(berg.cloud.settings()) == [PLACE]
+
+
+def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
+    monkeypatch.setattr("berg.reap.SETTLED", 0)
+    assert run(berg, "-n", "orphan", "sleep 1000").returncode == 0
+    running(berg, "orphan")
+    berg.bucket.delete(".berg/jobs/orphan_state.json")
+    settings = cloud.settings(berg.bucket_name)
+    found = reap.find(settings, None)
+    assert [(each.kind, each.name, each.where) for each in found] == [("group", "orphan", PLACE)]
+    reap.delete(settings, found)
+    assert not alive(kube, "orphan") and not reap.find(settings, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--cluster", "nosuch", "true"], "there is no cluster 'nosuch' in project berg-local. Make it: berg cluster"),
+        (["--cluster", "pods", "-t", "v100", "true"], "the cluster pods has no v100: its nodes have 2 x t4"),
+        (["--cluster", "pods", "-g", "4", "true"], "no node of the cluster pods has 4 GPUs: its nodes have 2 x t4"),
+        (["--cluster", "pods", "-g", "2", "-m", "5", "true"], "room for 2 pods, not for 5. Let it grow: berg cluster"),
+        (["--cluster", "pods", "-t", "gtx", "true"], "unknown GPU type 'gtx'"),
+        (["--cluster", "pods", "--zone", "us-east1-b", "true"], "leave out --zone"),
+        (["--cluster", "pods", "--disk-gb", "500", "true"], "leave out --disk-gb"),
+        (["--cluster", "pods", "--no-kill", "true"], "leave out --no-kill"),
+        (["--cluster", "pods", "--wait-hours", "1e9", "true"], "--wait-hours 1e+09 is not possible"),
+        (["--docker", "debian:12", "true"], "--docker is for pods: give --cluster NAME as well"),
+    ],
+)
+def test_what_a_cluster_cannot_do_is_said_in_a_sentence(berg, kube, words, says):
+    done = berg("run", *words)
+    assert done.returncode == 1 and says in done.stderr, done.stderr
+    assert not berg.objects(".berg/jobs/")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["create", "Bad"], "'Bad' cannot be the name of a cluster"),
+        (["create", "x", "--num-nodes", "0"], "--num-nodes 0 is not possible"),
+        (["create", "x", "--min-nodes", "3"], "--min-nodes 3 is not possible: give 0 to 2"),
+        (["create", "x", "--disk-gb", "5"], "--disk-gb 5 is not possible"),
+        (["create", "x", "--disk-type", "floppy"], "--disk-type floppy: there are pd-standard"),
+        (["create", "x", "-t", "v100", "--zone", "us-central1-x"], "us-central1-x"),
+        (["status", "nosuch"], "there is no cluster 'nosuch'"),
+        (["delete", "nosuch", "-y"], "there is no cluster 'nosuch'"),
+        (["credentials", "nosuch"], "there is no cluster 'nosuch'"),
+    ],
+)
+def test_clusters_that_cannot_be_are_refused_in_a_sentence(berg, words, says):
+    done = berg("cluster", *words)
+    assert done.returncode == 1 and says in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_cluster_that_is_not_bergs_is_left_alone(berg, cloud, kube):
+    cluster = {
+        "name": "theirs",
+        "nodePools": [{"name": "p", "initialNodeCount": 1, "config": {"machineType": "e2-medium"}}],
+    }
+    kube.done(kube.google("POST", "projects/berg-local/locations/us-central1-a/clusters", {"cluster": cluster}))
+    for words in (
+        ["run", "--cluster", "theirs", "true"],
+        ["cluster", "delete", "theirs", "-y"],
+        ["cluster", "create", "theirs"],
+    ):
+        done = berg(*words)
+        assert done.returncode == 1 and "the cluster theirs is not berg's" in done.stderr, done.stderr
+        assert "--update-labels berg=1" in done.stderr
+    kube.done(kube.google("DELETE", "projects/berg-local/locations/us-central1-a/clusters/theirs"))
+
+
+@needs_kubectl
+def test_a_kubeconfig_that_is_broken_stays_as_it_is(berg, kube, tmp_path):
+    file = tmp_path / "kubeconfig"
+    file.write_text("{ broken")
+    done = berg("cluster", "credentials", "pods", KUBECONFIG=str(file))
+    assert done.returncode == 1 and str(file) in done.stderr
+    assert file.read_text() == "{ broken"
+
+
+def test_a_program_gets_a_token_as_kubectl_wants_it(berg, kube):
+    told = json.loads(berg("cluster", "token").stdout)
+    assert told["kind"] == "ExecCredential" and told["apiVersion"] == "client.authentication.k8s.io/v1beta1"
+    assert kube.raw("GET", "/version", token=told["status"]["token"]).status_code == 200
+
+
+def test_a_certificate_of_somebody_else_is_refused_at_once(berg, kube, monkeypatch):
+    from berg.google import kubernetes as k8s
+
+    body = container.find(berg.cloud.settings(), "pods")
+    other = Path(k8s.ca_file(berg.cloud.settings(), "x/y"))
+    body["masterAuth"]["clusterCaCertificate"] = base64.b64encode(b"not one").decode()
+    began = time.monotonic()
+    with pytest.raises(Exception, match="does not answer|certificate|CA"):
+        k8s.call(berg.cloud.settings(), k8s.server_of(berg.cloud.settings(), body), "GET", "/version")
+    assert time.monotonic() - began < 5
+    other.unlink(missing_ok=True)
+    k8s.ca_file(berg.cloud.settings(), PLACE).unlink()
