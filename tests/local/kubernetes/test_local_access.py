@@ -53,7 +53,7 @@ def test_pods_find_each_other_through_a_service(kube):
     kube.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "peers"}, "spec": spec})
     other = "peers-$((1 - JOB_COMPLETION_INDEX)).peers"
     # Looked for there first: a name that is not known yet would be asked of the network.
-    script = f"until grep -q {other} /etc/hosts; do sleep 0.1; done; getent hosts {other}; sleep 1"
+    script = f"until grep -q {other} /etc/hosts; do sleep 0.1; done; getent ahostsv4 {other}; sleep 1"
     kube.create(job("peers", script, count=2, pod={"subdomain": "peers"}))
     addresses = lambda: sorted(  # noqa: E731
         row["ip"] for subset in kube.get("endpoints", "peers")["subsets"] for row in subset["addresses"]
