@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import shutil
 import subprocess
 import urllib.request
 
@@ -11,7 +10,6 @@ import pytest
 from local_kube import job
 from local_machines import until
 
-pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 WEB = "exec python3 -u -m http.server 0 --bind $MY_IP"
 DEPLOYMENT = {
     "apiVersion": "apps/v1",
