@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import requests
@@ -12,6 +13,7 @@ from local_kube import PLACE, Kube, gpu_pool, job, make_cluster
 from local_machines import until
 
 from berg.local import control
+from berg.local.machines import sandbox
 
 DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
 HOLDS = 'trap "echo told; sleep 0.5; echo done; exit 1" TERM; echo begun; while :; do sleep 0.1; done'
@@ -151,6 +153,20 @@ def test_an_exec_that_is_cut_ends(kube):
     process.communicate(timeout=20)
     assert process.returncode != 0
     kube.kubectl("delete", "job", "cutme")
+
+
+def test_pods_of_a_killed_server_end_with_a_reset(cloud_of_its_own, tmp_path):
+    cloud = cloud_of_its_own
+    kube = make_cluster(cloud, "left", tmp_path)
+    kube.create(job("left", "exec sleep 600"))
+    kube.pod("left")
+    os.kill(control.status(cloud.folder)["pid"], signal.SIGKILL)
+    until(lambda: not control.is_running(cloud.folder), "the end of the server")
+    folders = list((cloud.folder / "kubernetes").glob("*/pods/*/main"))
+    pids = [sandbox.first_process(folder) for folder in folders]
+    assert pids and all(pids)
+    control.reset(cloud.folder)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()] and not cloud.folder.exists()
 
 
 def test_a_killed_server_finds_its_clusters_and_pods_again(cloud_of_its_own, tmp_path):
