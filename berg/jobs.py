@@ -18,8 +18,10 @@ from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
+BETWEEN_ZONES = 300  # more of them for a slice, which is taken back in one zone before the next one is tried
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 LEFT_STILL = 120  # seconds without progress of an upload, after which `kill` says what would be lost
+LISTING = 10.0  # seconds, at most, after which a log is seen that began meanwhile
 BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 GOING = ("STOPPING", *OFF)
@@ -109,8 +111,7 @@ def place_name(state: job.State | None) -> str:
 
 
 def describe(machine: Machine) -> dict[str, Any]:
-    details = {"name": machine.name, "status": machine.status, "zone": machine.zone}
-    return {**details, "external_ip": machine.external_ip, "internal_ip": machine.internal_ip}
+    return {key: getattr(machine, key) for key in ("name", "status", "zone", "external_ip", "internal_ip")}
 
 
 def conclude(
@@ -125,7 +126,8 @@ def conclude(
     So is one whose machine, or all that it waits for in its sweep, ended the startup script without a worker.
     """
     alive = [machine for machine in machines if machine.status not in OFF]
-    if state.final or seconds_since_written < LOST_AFTER or (alive and state.state != "SUBMITTED"):
+    patience = LOST_AFTER + BETWEEN_ZONES * (state.state == "SUBMITTED" and place_name(state) == "tpu")
+    if state.final or seconds_since_written < patience or (alive and state.state != "SUBMITTED"):
         return state
     if alive:
         needed = alive if state.job.get("sweep") else alive[:1]  # of a cluster the first one, which leads
@@ -245,8 +247,7 @@ def entry(
 
     seconds = api.now(config) - blob.updated.timestamp()
     needed = crew if crew and state.state == "SUBMITTED" else machines
-    words = words or functools.partial(last_words, config)
-    seen = conclude(state, seconds, needed, waits, words)
+    seen = conclude(state, seconds, needed, waits, words or functools.partial(last_words, config))
     if seen.state == "LOST" and not state.final and (group := state.job.get("group")):
         why = places.of(place_name(state)).why_gone(config, state.job.get("sweep") or name, group)
         seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
@@ -464,6 +465,8 @@ def follow(
     bucket = Bucket(config)
     offsets: dict[str, int] = {}
     console = ""
+    logs: list[str] = []
+    stage, pause, due = ("", 0), interval, 0.0  # what was found at the last list, and when the next one comes
     shown: list[bytes] = []  # lines of the console, which the log begins with
     last = b"\n"
     found = None
@@ -471,7 +474,13 @@ def follow(
         found = look_again(config, found) if found and found.machine else find(config, name)
         tell(found)
         several = is_cluster(found) and not machine
-        for log in logs_of(bucket, found.name, machine):
+        # A list costs twelve times as much as a look at a log: rarely while nothing changes.
+        now = (found.status, found.state.attempt if found.state else 0)
+        if now != stage or time.monotonic() >= due:
+            known, logs = logs, logs_of(bucket, found.name, machine)
+            pause = interval if now != stage or logs != known else min(pause * 2, LISTING)
+            stage, due = now, time.monotonic() + pause
+        for log in logs:
             if not several and log not in offsets and not last.endswith(b"\n"):
                 write("", b"\n")
             while chunk := bucket.read_from(log, offsets.setdefault(log, 0), offsets[log] + BLOCK):

@@ -18,7 +18,7 @@ from typing import Any
 from berg import BergError, __version__, checks, gke, job, places, ssh
 from berg.code import dist, packages, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, container, data, offers, secret, tpus
+from berg.google import accelerators, api, container, data, networks, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
@@ -85,11 +85,14 @@ def prepare(
         bucket_region, _ = where.result(), free and free.result()
         planned_zones = [cluster["location"]] if cluster else zones.result()
         image_path = config.default_docker_image if cluster else image.result()
-        shortages = []
-        if not cluster:  # whose nodes have their own disks, and count by themselves
+        shortages, ways = [], []
+        if not cluster:  # whose nodes have their own disks and addresses, and count by themselves
             check_room(config, [each.result() for each in wanted], image_path, wishes.disk_gb)
             quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-            needs = accelerators.quota_needs(shape, sweep or num_machines, wishes.disk_gb, wishes.spot)
+            regions = dict.fromkeys(zone.rpartition("-")[0] for zone in planned_zones) if config.no_external_ip else ()
+            ways = [check_ways(config, pool.submit(networks.ways, config, region).result()) for region in regions]
+            kind = (wishes.disk_gb, wishes.spot, not config.no_external_ip, wishes.max_hours <= 7 * 24)
+            needs = accelerators.quota_needs(shape, sweep or num_machines, *kind)
             shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
     alone = cmd is not None and num_machines == 1 and not sweep and not tpu and not cluster
@@ -138,8 +141,18 @@ def prepare(
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), needed.result(), line, secret_values, shortages)
+    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), needed.result(), line, secret_values, shortages, ways)
     return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
+
+
+def check_ways(config: Config, ways: networks.Ways) -> networks.Ways:
+    """Raise BergError for a region in which a machine without an external address would never hear of its job."""
+    if ways.to_google is False:
+        raise BergError(
+            f"a machine without an external address reaches nothing of Google's from the subnetwork {ways.subnetwork} "
+            f"in {ways.region}. Let it: {ways.mend(config.project, to_internet=False)}"
+        )
+    return ways
 
 
 def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:
@@ -211,7 +224,7 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
     send_code(plan, bucket, tell)
     state = job.State(job=this.summary()).to_json()
     try:  # claims the name
-        bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
+        generation = bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
     except Changed:
         raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
     try:
@@ -219,7 +232,8 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         if plan.secrets:
             secret.store(plan.config, this.job_name, plan.secrets, this.max_run_seconds)
         importing.join()
-        return place.create(plan.config, place.request(plan), plan.machines, bool(this.group), say)
+        tell_alive = alive(plan.config, this, state, generation, say)
+        return place.create(plan.config, place.request(plan), plan.machines, bool(this.group), tell_alive)
     except BaseException:
         say("Taking back what was created")
         try:
@@ -227,6 +241,36 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         except BaseException:
             say(f"That did not work. {this.job_name} may have a machine; delete it:  berg kill --now {this.job_name}")
         raise
+
+
+def alive(
+    config: Config, this: job.Job, state: str, generation: int, say: Callable[[str], None]
+) -> Callable[[str], None]:
+    """`say`, which from its second sentence on also writes the state of a job without machines anew.
+
+    One that is old is taken for LOST. Machines of a zone that was given up may have begun the job before they went;
+    then it begins anew elsewhere. Where there is a machine nothing is written: its worker may be about to.
+    """
+    bucket, path, said = Bucket(config), job.state_path(this.job_name), 0
+
+    def tell(text: str) -> None:
+        nonlocal generation, said
+        say(text)
+        said += 1
+        if said == 1 or places.of(this.place).machines(config, jobs=[this.job_name]):
+            return
+        for _ in range(2):
+            try:
+                generation = bucket.write(path, state, generation, metadata={"state": state})
+                return
+            except Changed:
+                there = bucket.get(path)
+            words = (there.metadata or {}).get("state", "") if there else ""
+            if not there or not words or job.state_from_json(words).reason.startswith("killed by "):
+                raise BergError(f"{this.job_name} was ended meanwhile")
+            generation = there.generation
+
+    return tell
 
 
 def preview(plan: Plan) -> Any:

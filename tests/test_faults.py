@@ -22,12 +22,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
-from berg import BergError, jobs, reap
+from berg import BergError, cli, jobs, reap, tpu
 from berg.google import groups
 from berg.local import control
+from berg.places import PLACES
 
 pytestmark = pytest.mark.golden  # how the worker came to a machine makes no difference to what goes wrong later
 WRITER = """
@@ -894,3 +896,104 @@ def test_a_command_may_be_long_but_not_too_long(berg):
     ran = berg("run", "-g", "0", "-n", "long", "--wait", long)
     assert ran.returncode == 0, ran.stderr
     assert berg.state("long")["state"] == "SUCCEEDED" and "\nready\n" in berg.log("long")
+
+
+# --- slices of TPUs
+
+SLICE = ("--tpu", "v6e-2x4", "--zone", "us-central1-a")
+STEPS = {
+    "the policy": "compute.resourcePolicies.insert",
+    "the template": "compute.instanceTemplates.insert",
+    "the group": "compute.instanceGroupManagers.insert",
+    "the members": "compute.instanceGroupManagers.createInstances",
+}
+
+
+def slice_started(trial: Trial, step: str) -> subprocess.Popen:
+    """A laptop that just asked for a part of a slice, and has no answer yet."""
+    trial.fault(STEPS[step], delay=3, after_handler=True)
+    laptop = trial.berg.start("run", "-n", trial.name, *SLICE, trial.command(4))
+    wait_for(lambda: any(f["hits"] for f in faults(trial.berg)), 60, "the fault")
+    time.sleep(trial.dice.random())
+    return laptop
+
+
+def slice_left(trial: Trial) -> list[str]:
+    """All that is there for slices of this bucket."""
+    machines = [name for name in trial.berg.cloud.instances() if name.startswith(trial.name)]
+    settings = trial.berg.bucket.config
+    return machines + [f"{each.kind} {each.name}" for place in PLACES.values() for each in place.things(settings)]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@fault("Ctrl-C while a slice is made, at each step", "1 5")
+def test_ctrl_c_at_each_step_of_a_slice(trial, step):
+    laptop = slice_started(trial, step)
+    laptop.send_signal(signal.SIGINT)
+    _, said = laptop.communicate(timeout=60)
+    assert laptop.returncode == 130 and "Taking back what was created" in said, said
+    wait_for(lambda: all(each.startswith(("policy", "template")) for each in slice_left(trial)), 60, "the end")
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@fault("laptop killed with -9 while it makes a slice, at each step", "1 5")
+def test_laptop_killed_at_each_step_of_a_slice(trial, step, monkeypatch):
+    laptop = slice_started(trial, step)
+    laptop.kill()
+    laptop.communicate()
+    if step == "the members":  # from here on nobody needs the laptop
+        trial.check("SUCCEEDED", 4)
+    time.sleep(3)
+    for constant in ("LOST_AFTER", "BETWEEN_ZONES"):
+        monkeypatch.setattr(jobs, constant, -5)
+    monkeypatch.setattr(reap, "SETTLED", -1)
+    settings = trial.berg.bucket.config
+    for _ in range(2):  # what is shared goes when nothing needs it any more
+        reap.delete(settings, reap.find(settings, "tester"))
+    left = slice_left(trial)
+    trial.record("lost", 0)
+    trial.record("leaked", len(left))
+    assert left == []
+
+
+@pytest.mark.parametrize("how", ["preempt", "crash"])
+@fault("a slice loses a member", "1 2 4")
+def test_a_slice_loses_a_member(trial, how):
+    done = trial.berg("run", "-n", trial.name, *SLICE, trial.command(4, then="sleep 100"))
+    assert done.returncode == 0, done.stderr
+    trial.until("all written")
+    wait_for(lambda: not trial.lost(4), 60, "the results in the bucket")  # what came later goes with its machine
+    first = wait_for(lambda: trial.berg.state(trial.name).get("machine"), what="the first machine")
+    other = next(name for name in (f"{trial.name}-0", f"{trial.name}-1") if name != first)
+    trial.berg.cloud.call("POST", f"/_berg/instances/{other}/{how}", {"grace": 20} if how == "preempt" else {})
+    assert other in trial.check("FAILED", 4)["reason"]
+
+
+@pytest.mark.parametrize("code", ["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"])
+@fault("no room for a slice, said in either way", "1 7")
+def test_no_room_for_a_slice(trial, code):
+    error = {"code": code, "message": "An internal error has occurred"}
+    trial.fault("compute.instances.insert", operation_error=error, times=None)
+    ran = trial.berg("run", "-n", trial.name, *SLICE, "true")
+    assert ran.returncode == 1 and ran.stderr.count("us-central1-a: out of stock") == 1, ran.stderr
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")
+
+
+@fault("a worker of a slice never comes", "1 7")
+def test_a_worker_of_a_slice_never_comes(trial, monkeypatch):
+    monkeypatch.setenv("BERG_HOME", str(trial.berg.home))
+    monkeypatch.chdir(trial.berg.repo)
+    monkeypatch.setattr(tpu, "PATIENCE", 2)
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 6})
+    ran = CliRunner().invoke(cli.cli, ["run", "-n", trial.name, *SLICE, "true"])
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 0})
+    said = " ".join(str(ran.exception or ran.output).split()) + " ".join(ran.output.split())
+    assert ran.exit_code == 1 and f"{trial.name}-0, {trial.name}-1 did not come within" in said, said
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")

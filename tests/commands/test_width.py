@@ -8,6 +8,7 @@ import sys
 import termios
 
 import pytest
+from conftest import wait_for
 
 from berg import COMMANDS
 
@@ -21,6 +22,7 @@ def failed(berg) -> str:
     ran = berg("run", "-g", "0", "-m", "2", "-n", name, "--wait", COMMAND)
     assert ran.returncode == 3, ran.stderr
     assert ran.stderr.count("the command failed with exit code 3") == 1, ran.stderr
+    wait_for(lambda: not berg.machines(), what="the end of the machines")  # else what is shown changes
     return name
 
 
