@@ -213,6 +213,18 @@ def kube(cloud, tmp_path_factory):
 
 
 @pytest.fixture
+def cloud_of_its_own(cloud, tmp_path_factory):
+    """Another embedded cloud, to be killed; it shares the machines' image."""
+    folder = tmp_path_factory.mktemp("own") / "local"
+    folder.mkdir()
+    (folder / "image").symlink_to((cloud.folder / "image").resolve())
+    made = Cloud(folder, f"http://127.0.0.1:{control.start(folder)}")
+    made.call("POST", "/_berg/settings", {"operation": 0.1, "grace": 5})
+    yield made
+    control.reset(folder)
+
+
+@pytest.fixture
 def repo(tmp_path) -> Path:
     """A git repo with one commit."""
     folder = tmp_path / "proj"

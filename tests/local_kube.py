@@ -3,10 +3,12 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
+import pytest
 import requests
 from local_machines import until
 
@@ -28,7 +30,8 @@ def gpu_pool(name: str = "t4", **fields) -> dict:
 def job(name: str, script: str, count: int = 1, gpus: int = 0, **spec) -> dict:
     """An indexed Job of pods that run a script."""
     container = {"name": "main", "image": "debian:12", "command": ["bash", "-c", script]}
-    pod = {"restartPolicy": "Never", "containers": [container], **spec.pop("pod", {})}
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    pod |= spec.pop("pod", {})
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
         pod["nodeSelector"] = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
@@ -60,15 +63,16 @@ class Kube:
     def done(self, operation: dict) -> dict:
         """An operation, when it has ended."""
         path = f"{PLACE}/operations/{operation['name']}"
-        return until(
-            lambda: (found := self.google("GET", path))["status"] == "DONE" and found, operation["operationType"]
-        )
+        ended = lambda: (found := self.google("GET", path))["status"] == "DONE" and found  # noqa: E731
+        return until(ended, operation["operationType"], 60)
 
     def raw(self, verb: str, path: str, body=None, token: str = "", headers=None, **query) -> requests.Response:
         headers = {"Authorization": f"Bearer {token or self.token}", **(headers or {})}
         data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
         headers.setdefault("Content-Type", "application/json")
-        return requests.request(verb, self.server + path, data=data, headers=headers, params=query, verify=self.ca)
+        return requests.request(
+            verb, self.server + path, data=data, headers=headers, params=query, verify=self.ca, timeout=60
+        )
 
     def call(self, verb: str, path: str, body=None, **query) -> dict:
         answer = self.raw(verb, path, body, **query)
@@ -120,6 +124,8 @@ class Kube:
         return done.stdout
 
     def command(self, *words: str) -> list[str]:
+        if not shutil.which("kubectl"):
+            pytest.skip("kubectl is not installed")
         where = ["--server", self.server, "--certificate-authority", str(self.ca), "--token", self.token]
         return ["kubectl", *where, *words]
 

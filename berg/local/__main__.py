@@ -79,6 +79,8 @@ async def serve(options: argparse.Namespace) -> None:
         compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
         await planes.resume(cloud)
         await listen_until_told(cloud, options.port)
+    else:
+        planes.end_orphans(cloud.container)
     await power.close(compute)
     stop.set()
     if compute.image:

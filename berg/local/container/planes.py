@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 from aiohttp import web
 
@@ -59,7 +60,21 @@ async def remove_plane(container: Container, cluster: dict) -> None:
     await asyncio.to_thread(sandbox.remove, container.folder_of(cluster))
 
 
+def end_orphans(container: Container) -> None:
+    """End the pods that a killed server left running."""
+    for folder in container.folder.glob("*/pods/*/*"):
+        sandbox.send(folder, sandbox.Sandbox(sandbox.OVERLAY), signal.SIGKILL)
+    release_nodes(container)
+
+
+def release_nodes(container: Container) -> None:
+    """Let nodes go down at once: no pod runs on them."""
+    for mark in (container.compute.folder.parent / "machines").glob("*/rootfs/run/pods"):
+        mark.unlink(missing_ok=True)
+
+
 async def close(container: Container) -> None:
     for cluster in list(container.clusters.values()):
         container.save(cluster)
         await close_plane(container, cluster)
+    release_nodes(container)
