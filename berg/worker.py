@@ -150,8 +150,9 @@ def meet(attempt: Attempt) -> None:
 def introduce(attempt: Attempt) -> None:
     """Tell this machine, and who logs in to it, of the job and its machines."""
     values = environment(attempt).items()
-    # Boot named what is near to this process alone.
-    ours = {key: value for key, value in values if os.environ.get(key) != value or key.lower() == "no_proxy"}
+    # Boot set these for this process alone.
+    set_by_boot = ("no_proxy", "NO_PROXY", "LD_LIBRARY_PATH")
+    ours = {key: value for key, value in values if os.environ.get(key) != value or key in set_by_boot}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
     cluster.introduce(attempt.member, ours)
 

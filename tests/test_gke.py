@@ -243,6 +243,18 @@ def test_an_evicted_pod_of_several_ends_the_job(berg, kube, cloud):
     wait_for(lambda: not alive(kube, "pair"), what="the end of the pods")
 
 
+def test_a_job_that_lost_a_pod_is_resumed_under_its_name(berg, kube, cloud):
+    script = "echo x >> $BERG_RESULTS_DIR/tries; [ $(wc -l < $BERG_RESULTS_DIR/tries) = 2 ] || sleep 1000"
+    assert run(berg, "-n", "again", "-m", "2", "-g", "1", script).returncode == 0
+    running(berg, "again")
+    wait_for(lambda: "berg_results/again/tries" in berg.objects("berg_results/again/"), 40, "its first results")
+    cloud.call("POST", f"/_berg/pods/{alive(kube, 'again')[0]['metadata']['name']}/evict")
+    wait_for(lambda: berg.state("again")["state"] in ("FAILED", "KILLED"), 120, "the end of the job")
+    done = berg("run", "--resume", "again", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert berg.objects("berg_results/again/")["berg_results/again/tries"] == b"x\nx\n"
+
+
 def test_a_sweep_takes_its_jobs_in_pods(berg, kube):
     done = run(berg, "-n", "grid", "--grid", "a=1,2,3", "--parallel", "2", "--wait", "echo a is {a}")
     assert done.returncode == 0, done.stderr
