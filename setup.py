@@ -35,6 +35,7 @@ setup(
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",
             "jax==0.10.2",
+            "lightkube>=0.15",
             "matplotlib>=3.7",
             "numpy>=1.24",
             "scikit-learn>=1.3",

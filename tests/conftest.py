@@ -80,8 +80,9 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
 def pytest_runtest_makereport(item, call):
     """With a failure goes what the embedded cloud logged."""
     report = yield
-    if report.failed and "cloud" in getattr(item, "funcargs", ()):
-        lines = (item.funcargs["cloud"].folder / "server.log").read_text(errors="replace").splitlines()[-100:]
+    cloud = getattr(item, "funcargs", {}).get("cloud")
+    if report.failed and cloud and (cloud.folder / "server.log").exists():
+        lines = (cloud.folder / "server.log").read_text(errors="replace").splitlines()[-100:]
         report.sections.append(("log of the embedded cloud", "\n".join(lines)))
     return report
 

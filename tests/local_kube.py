@@ -28,7 +28,8 @@ def gpu_pool(name: str = "t4", **fields) -> dict:
 def job(name: str, script: str, count: int = 1, gpus: int = 0, **spec) -> dict:
     """An indexed Job of pods that run a script."""
     container = {"name": "main", "image": "debian:12", "command": ["bash", "-c", script]}
-    pod = {"restartPolicy": "Never", "containers": [container], **spec.pop("pod", {})}
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    pod |= spec.pop("pod", {})
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
         pod["nodeSelector"] = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
@@ -60,9 +61,8 @@ class Kube:
     def done(self, operation: dict) -> dict:
         """An operation, when it has ended."""
         path = f"{PLACE}/operations/{operation['name']}"
-        return until(
-            lambda: (found := self.google("GET", path))["status"] == "DONE" and found, operation["operationType"]
-        )
+        ended = lambda: (found := self.google("GET", path))["status"] == "DONE" and found  # noqa: E731
+        return until(ended, operation["operationType"], 60)
 
     def raw(self, verb: str, path: str, body=None, token: str = "", headers=None, **query) -> requests.Response:
         headers = {"Authorization": f"Bearer {token or self.token}", **(headers or {})}

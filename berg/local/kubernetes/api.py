@@ -21,7 +21,7 @@ from aiohttp import web
 
 from berg.local.call import Cloud, cut
 from berg.local.identity.tokens import Owner
-from berg.local.kubernetes import certificates, checks, discovery, patches, rbac, streams
+from berg.local.kubernetes import certificates, checks, discovery, forward, patches, rbac, streams
 from berg.local.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, not_found, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.store import Selector
@@ -33,6 +33,8 @@ MAX_BODY = 3 << 20  # as of etcd behind a real one
 BOOKMARK = 10.0  # seconds between two bookmarks of a quiet watch
 BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.]+/v1}")
 REASONS = {429: "TooManyRequests", 409: "Conflict", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
+STREAMS: dict[str, Any] = {"log": streams.logs, "exec": streams.execute, "attach": streams.not_here}
+STREAMS["portforward"] = forward.forward
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
 
@@ -271,7 +273,7 @@ async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner)
             return shown(request, plane, kind, made, 201)
         raise not_found(kind, name)
     if sub in ("log", "exec", "attach", "portforward"):
-        return await streams.HANDLERS[sub](plane, request, thing)
+        return await STREAMS[sub](plane, request, thing)
     if sub in ("eviction", "token"):
         return await special(plane, request, thing, sub)
     if sub == "scale":

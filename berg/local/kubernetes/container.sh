@@ -53,10 +53,19 @@ inside() {
     done
 }
 
-if [[ $1 == inside ]]; then
+case $1 in
+inside)
     shift
     inside "$@"
-else
+    ;;
+hold) # outside of the new pid namespace: its first child is process 1 there. `unshare --fork` loses a signal's number.
+    shift
+    exec {errors}>&2 2>/dev/null # bash's own words about a child that was killed
+    bash "${BASH_SOURCE[0]}" inside "$@" 2>&$errors {errors}>&- &
+    wait $!
+    exit
+    ;;
+*)
     folder=$2
     # The kubelet may be gone when the container ends: what it must know waits for it.
     user=()
@@ -64,10 +73,10 @@ else
     arguments=("${@:1:6}")
     shift 6
     [[ $1 != --user ]] || shift
-    unshare "${user[@]}" --mount --uts --ipc --pid --fork --kill-child \
-        bash "${BASH_SOURCE[0]}" inside "${arguments[@]}" "$@"
+    unshare "${user[@]}" --mount --uts --ipc --pid bash "${BASH_SOURCE[0]}" hold "${arguments[@]}" "$@"
     code=$?
     echo $code >"$folder/exit.new"
     mv "$folder/exit.new" "$folder/exit"
     exit $code
-fi
+    ;;
+esac

@@ -16,7 +16,7 @@ import struct
 import termios
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -294,6 +294,3 @@ def cut_all(plane: Plane, kind: str) -> int:
     for _, transport in found:
         transport.abort()
     return len(found)
-
-
-HANDLERS: dict[str, Callable[..., Any]] = {"log": logs, "exec": execute, "attach": not_here, "portforward": not_here}
