@@ -47,8 +47,8 @@ def warm_up() -> None:
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
-    """What `kubectl create -f` would make of it."""
-    return {"apiVersion": "v1", "kind": "List", "items": [manifest.boot_map(), manifest.body(request, names)]}
+    """The Job, as `kubectl create -f` takes it; what it mounts is in the cluster already."""
+    return manifest.body(request, names)
 
 
 def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
