@@ -13,7 +13,7 @@ demo: $(VENV)/demo
 	./examples/demo.sh
 
 test: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 4 --dist worksteal $(PYTEST)
+	$(BIN)/pytest -n 6 --dist worksteal $(PYTEST)
 
 # Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud.
 foreign: $(VENV)/test $(VENV)/foreign/gcsfs
@@ -40,9 +40,10 @@ lint: $(VENV)/lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Write docs/commands.md anew, from what the commands say of themselves.
+# Write docs/commands.md anew, from what the commands say of themselves, and the pictures of the page, where Chromium is.
 docs: $(VENV)/demo
 	$(BIN)/python tools/commands.py docs/commands.md
+	$(BIN)/python tools/screenshot.py docs
 
 clean:
 	rm -rf $(VENV) .demo build *.egg-info
@@ -57,7 +58,7 @@ $(VENV)/demo: setup.py
 
 $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client rsync
-	[ "$$(id -u)" != 0 ] || tools/require faketime openssh-server openmpi-bin tmux # for machines, which run sshd only for root
+	[ "$$(id -u)" != 0 ] || tools/require chromium faketime openssh-server openmpi-bin tmux # the page's tests; machines'
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
 
@@ -70,9 +71,9 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 	tar -xzf $(VENV)/foreign/gcsfs-*.tar.gz -C $(VENV)/foreign
 	mv $(VENV)/foreign/gcsfs-2025.10.0 $@
 
-# What pip needs to build a package on the tests' machines, which have no network.
-$(VENV)/wheelhouse: $(VENV)/demo
-	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py
+# What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.
+$(VENV)/wheelhouse: $(VENV)/demo Makefile
+	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py py-spy .
 	touch $@
 
 $(VENV)/bench: $(VENV)/demo

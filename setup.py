@@ -16,7 +16,11 @@ setup(
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
     packages=find_packages(include=["berg", "berg.*"]),
-    package_data={"berg.local.machines": ["*.sh"], "berg.local.kubernetes": ["*.sh"]},
+    package_data={
+        "berg.local.machines": ["*.sh"],
+        "berg.local.kubernetes": ["*.sh"],
+        "berg.watch": ["page.css", "page.js"],
+    },
     install_requires=[
         "click>=8.1.7",
         "GitPython>=3.1.40",
@@ -28,6 +32,7 @@ setup(
         "watchfiles>=0.21",  # inotify, FSEvents and their like, for berg sync
     ],
     extras_require={
+        "tensorboard": ["tensorboard>=2.17"],  # for berg tensorboard
         # The embedded cloud: a web server, and Google's discovery documents to check requests against.
         "local": ["aiohttp>=3.9", "google-api-python-client>=2.202", "lightkube-models>=1.30"],
         "test": [
@@ -40,6 +45,7 @@ setup(
             "numpy>=1.24",
             "scikit-learn>=1.3",
             "torch==2.13.0",
+            "tensorboard>=2.17",
         ],
         "lint": ["ruff>=0.6", "mypy>=1.11", "types-requests"],
     },

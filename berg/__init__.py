@@ -1,11 +1,15 @@
 """Run machine-learning experiments on Google Cloud accelerators and keep the results in a bucket."""
 
+import os
+import sys
+import textwrap
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 __version__ = "0.1.0"
+COMMANDS = ("gcloud ", "sudo ", "berg ", "$ ")  # a line that begins so is to be typed
 # Google's libraries say with every command how long they will support this python.
 warnings.filterwarnings("ignore", r"\s*You are using a (non-supported )?Python version", FutureWarning)
 
@@ -14,7 +18,31 @@ class BergError(click.ClickException):
     """What went wrong, for the person at the terminal: the thing by name, then the next step."""
 
     def show(self, file=None):
-        click.secho(f"berg: {self.message}", fg="red", err=True)
+        click.secho(wrapped(f"berg: {self.message}", sys.stderr), fg="red", err=True)
+
+
+def columns(stream: IO[str]) -> int:
+    """How wide the terminal behind a stream is, or what COLUMNS says; 0 for a pipe, which has no end."""
+    try:
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
+
+
+def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
+    """A text whose lines end between words where the terminal would end them inside; commands stay to be copied.
+
+    What goes on begins as far to the right as its line, and `indent` at least.
+    """
+    room, lines = columns(stream), []
+    for line in text.split("\n"):
+        start = " " * max(indent, len(line) - len(line.lstrip()))
+        if not room or len(click.unstyle(line)) <= room or line.lstrip().startswith(COMMANDS):
+            lines.append(line)
+        else:
+            how = textwrap.TextWrapper(max(room, 40), "", start, break_long_words=False, break_on_hyphens=False)
+            lines += how.wrap(line)
+    return "\n".join(lines)
 
 
 if not TYPE_CHECKING:  # else any name would seem to be here

@@ -10,6 +10,12 @@ from berg import BergError
 
 # Bytes. Linux takes 128 KiB for one argument or variable.
 MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
+# Options that name a file, and those that do where the name is a file's, too: `--out x/model`, not `--out x/run1`.
+FILE_OPTION = re.compile(r"-o|--?[\w-]*file(name)?")
+OUTPUT_OPTION = re.compile(r"--?(out(put)?|save|model|weights|checkpoint|ckpt|log)([-_](to|as|path))?")
+FILE_NAME = re.compile(
+    r"(model|weights|checkpoint|ckpt|best|last|final|log|out(put)?|predictions|metrics|report)", re.I
+)
 FILE = re.compile(r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$")
 
 
@@ -85,7 +91,10 @@ def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
             found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
             if found:
                 folder, unknown = re.split(r"(?=[$*?\\])|$", found[1].strip("/ "), maxsplit=1)
+                option, leaf = word.partition("=")[0] if word.startswith("-") else before, folder.rpartition("/")[2]
                 is_file = before.endswith(">") or before in (">&", "tee", "-a") or FILE.search(folder)
+                is_file = is_file or FILE_OPTION.fullmatch(option)
+                is_file = is_file or (OUTPUT_OPTION.fullmatch(option) and FILE_NAME.fullmatch(leaf))
                 return (folder.rpartition("/")[0] if unknown or is_file else folder) or None
             before = word
     except ValueError:  # a quote that does not end

@@ -1,6 +1,7 @@
 """Berg's commands: parse, call, print. Only the cli modules print."""
 
 import gc
+import io
 import json
 import os
 import sys
@@ -8,8 +9,9 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import cluster, data, listing, records, results, setup, start
+from berg.commands import cluster, dashboard, data, listing, page, profile, records, results, setup, start
 from berg.commands import ssh as cli_ssh
+from berg.commands import watch as watching
 from berg.commands.terminal import (
     Quoted,
     Sections,
@@ -29,7 +31,8 @@ def main() -> None:
     try:
         sys.exit(cli.main(standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None))
     except click.UsageError as error:
-        error.show()
+        error.show(shown := io.StringIO())
+        say(shown.getvalue().rstrip())
         sys.exit(2)
     except click.ClickException as error:
         show_traceback()
@@ -83,29 +86,9 @@ def cli() -> None:
     """
 
 
-for command in (
-    listing.list_,
-    setup.init,
-    setup.doctor,
-    setup.gpus,
-    setup.tpus,
-    setup.config_group,
-    setup.local,
-    setup.reap,
-    results.log,
-    results.tail,
-    results.fetch,
-    records.show,
-    records.rm,
-    records.rerun,
-    data.data,
-    cli_ssh.ip,
-    cli_ssh.ssh,
-    cli_ssh.ssh_config,
-    cli_ssh.sync,
-    cluster.cluster,
-):
-    cli.add_command(command)
+for module in (listing, data, setup, results, records, cli_ssh, watching, page, profile, dashboard, cluster):
+    for command in module.COMMANDS:
+        cli.add_command(command)
 
 
 @cli.command(cls=Quoted)
@@ -118,6 +101,7 @@ for command in (
 @click.option("--keep-going", is_flag=True, help="With --each: where CMD fails first, the others go on.")
 @click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated.")
 @click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees.")
+@click.option("--notify", metavar="URL", help="Webhook to tell of the end; or NAME[=FILE] that holds its URL.")
 @click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is.")
 @click.option("--max-restarts", type=int, default=20, show_default=True, help="Restarts after lost machines, at most.")
 @click.option("--restart-on-failure", type=int, default=0, metavar="N", help="Run CMD again when it fails, N times.")

@@ -27,6 +27,7 @@ HELP = {
     "default_image_project": "project that owns the image",
     "service_account": "account that machines act as (empty: the project's default)",
     "default_docker_image": "container image of jobs in a cluster (berg run --cluster)",
+    "monitoring": "1: machines tell Cloud Monitoring how busy they are (berg init --monitoring)",
     "network": "VPC network",
     "subnetwork": "subnetwork, where the network has custom ones",
     "ssh_user": "user to log in as",
@@ -65,6 +66,7 @@ class Config:
     default_image_project: str = "deeplearning-platform-release"
     service_account: str = ""
     default_docker_image: str = "pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime"
+    monitoring: int = 0
     network: str = "default"
     subnetwork: str = ""
     ssh_user: str = "root"

@@ -30,6 +30,7 @@ KEYS = {
     "zones": ("zones", LIST),
     "spot": ("spot", "true or false"),
     "max-hours": ("max_hours", NUMBER),
+    "sample-seconds": ("sample_seconds", NUMBER),
     "install-script": ("install_script", TEXT),
     "env": ("env", TABLE),
     "data": ("data", LIST),

@@ -47,6 +47,11 @@ IN_PROJECT = {
         "compute.instanceGroupManagers.update compute.instanceGroupManagers.delete",
         "roles/compute.instanceAdmin.v1",
     ),
+    "slices": (
+        "compute.resourcePolicies.create compute.resourcePolicies.use compute.resourcePolicies.list "
+        "compute.resourcePolicies.delete",
+        "roles/compute.instanceAdmin.v1",
+    ),
     "secrets": (
         "secretmanager.secrets.create secretmanager.secrets.setIamPolicy secretmanager.versions.add "
         "secretmanager.secrets.delete",
@@ -194,7 +199,7 @@ def check_person(settings: Config) -> list[Finding]:
     bind = f"gcloud projects add-iam-policy-binding {settings.project} --member {grants.person(settings)} --role"
     for purpose, (words, role) in IN_PROJECT.items():
         lacks = [permission for permission in words.split() if permission not in held]
-        status = WARNING if purpose == "secrets" else FAILED
+        status = FAILED if purpose == "machines" else WARNING  # the others are for what few jobs need
         found = f"you lack {', '.join(lacks)}" if lacks else "you have what it takes"
         findings.append(
             Finding(f"rights: {purpose}", status if lacks else OK, found, f"{bind} {role}" if lacks else "")

@@ -53,6 +53,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "berg-bucket": config.bucket,
         **owner,
         "berg-dist": f".berg/dist/{plan.wheel[0]}",
+        **({"berg-packages": f".berg/dist/{plan.packages[0]}"} if plan.packages[0] else {}),
         **({"berg-endpoint": config.endpoint} if config.endpoint else {}),
         "enable-oslogin": "FALSE",  # it would refuse the keys in the metadata
         **({"ssh-keys": plan.ssh_key} if plan.ssh_key else {}),
@@ -125,10 +126,11 @@ def in_turn(
         try:
             say(f"Creating {what} in {zone}")
             make(zone, body)
+            if tried:
+                say("\n".join(tried))
             return zone
         except api.OperationFailed as error:
             tried.append(f"{zone}: {error.explain(region)}")
-            say(tried[-1])
             if error.blocks == "region":
                 full_regions.add(region)
             elif error.blocks != "zone":

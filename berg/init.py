@@ -65,7 +65,7 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
     ask("default_image", settings.default_image)
     ask("default_image_project", settings.default_image_project)
     offers.find_image(settings, settings.default_image, settings.default_image_project)
-    keys = ("project", "region", "bucket", "service_account", "default_image", "default_image_project")
+    keys = ("project", "region", "bucket", "service_account", "default_image", "default_image_project", "monitoring")
     return {key: getattr(settings, key) for key in (*keys, "endpoint", "credentials_file")}
 
 
@@ -168,7 +168,7 @@ def check_acting(settings: Config) -> None:
         )
 
 
-def set_up_local() -> dict[str, Any]:
+def set_up_local(monitoring: int = 0) -> dict[str, Any]:
     """Start the embedded cloud, with a bucket and the machines' account in it; returns the settings that lead there."""
     from berg.local import control
 
@@ -178,6 +178,7 @@ def set_up_local() -> dict[str, Any]:
         "region": "us-central1",
         "bucket": LOCAL_BUCKET,
         "service_account": "",
+        "monitoring": monitoring,
         "endpoint": f"http://127.0.0.1:{port}",
         "credentials_file": str(config.local_folder() / "credentials.json"),
     }

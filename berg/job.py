@@ -3,6 +3,7 @@
 .berg/jobs/<job>_metadata.json   what to run; written once, and anew where a sweep is resumed with new code
 .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
 .berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
+.berg/logs/<job>/<machine>.<time>.usage.jsonl   what they were busy with (machine/usage.py)
 .berg/folders/<job>/...          the folders beside <results_dir> that it wrote to (google/mirror.py)
 .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
 berg_results/<results_dir>/...   what it left
@@ -45,6 +46,7 @@ class Job:
     cwd: str = ""  # folder of the repo that the command runs in
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
+    notify: bool = False  # its secrets hold the URL of a webhook that is to hear of its end
     data: list[dict[str, Any]] = field(default_factory=list)  # name, path, files, bytes, checksum of each data set
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
@@ -57,6 +59,7 @@ class Job:
     image: str = ""
     run_on: str = "first"
     keep_going: bool = False  # a command that fails on one machine leaves the others alone
+    sample_seconds: int = 30  # between two looks at what a machine is busy with; 0: none
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
     patience_seconds: int = 3600  # without progress, after which a machine gives up the upload of the last results
     kill_instance_after_job: bool = True
@@ -67,6 +70,7 @@ class Job:
     wait_seconds: int = 0  # for all its pods to have a node, after which it is given up; 0: for ever
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
+    monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
     wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again
     created_at: str = ""
     created_by: str = ""
@@ -96,7 +100,7 @@ class Job:
             "kept": not self.kill_instance_after_job,
             "group": self.group,
             **({"sweep": self.sweep, "params": self.params} if self.sweep else {}),
-            "secrets": len(self.secrets),
+            "secrets": len(self.secrets) + self.notify,
             "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else self.tpu,
         }
 

@@ -18,6 +18,7 @@ from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
+BETWEEN_ZONES = 300  # more of them for a slice, which is taken back in one zone before the next one is tried
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 LEFT_STILL = 120  # seconds without progress of an upload, after which `kill` says what would be lost
 BLOCK = 8 << 20
@@ -68,6 +69,12 @@ class Entry:
         )
 
     @property
+    def can_end(self) -> bool:
+        """Whether it is not over, or has machines that nobody else deletes."""
+        is_left = self.machine or (self.state and self.state.state == "LOST" and self.crew)
+        return bool(is_left or (self.state and not self.state.final))
+
+    @property
     def place(self) -> places.Place:
         """Where its machines are."""
         return places.of(self.machine.place if self.machine else place_name(self.state))
@@ -103,8 +110,7 @@ def place_name(state: job.State | None) -> str:
 
 
 def describe(machine: Machine) -> dict[str, Any]:
-    details = {"name": machine.name, "status": machine.status, "zone": machine.zone}
-    return {**details, "external_ip": machine.external_ip, "internal_ip": machine.internal_ip}
+    return {key: getattr(machine, key) for key in ("name", "status", "zone", "external_ip", "internal_ip")}
 
 
 def conclude(
@@ -119,7 +125,8 @@ def conclude(
     So is one whose machine, or all that it waits for in its sweep, ended the startup script without a worker.
     """
     alive = [machine for machine in machines if machine.status not in OFF]
-    if state.final or seconds_since_written < LOST_AFTER or (alive and state.state != "SUBMITTED"):
+    patience = LOST_AFTER + BETWEEN_ZONES * (state.state == "SUBMITTED" and place_name(state) == "tpu")
+    if state.final or seconds_since_written < patience or (alive and state.state != "SUBMITTED"):
         return state
     if alive:
         needed = alive if state.job.get("sweep") else alive[:1]  # of a cluster the first one, which leads
@@ -239,8 +246,7 @@ def entry(
 
     seconds = api.now(config) - blob.updated.timestamp()
     needed = crew if crew and state.state == "SUBMITTED" else machines
-    words = words or functools.partial(last_words, config)
-    seen = conclude(state, seconds, needed, waits, words)
+    seen = conclude(state, seconds, needed, waits, words or functools.partial(last_words, config))
     if seen.state == "LOST" and not state.final and (group := state.job.get("group")):
         why = places.of(place_name(state)).why_gone(config, state.job.get("sweep") or name, group)
         seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
@@ -297,7 +303,7 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
     """Names of what can be killed: as given, by globs over what is mine and lives, or all of that."""
     if not everything and not any(is_glob(pattern) for pattern in patterns):
         return list(dict.fromkeys(name for pattern in patterns for name in parts(config, pattern)))
-    living = [e.name for e in overview(config, config.user) if e.machine or (e.state and not e.state.final)]
+    living = [e.name for e in overview(config, config.user) if e.can_end]
     found: list[str] = []
     for pattern in ("*",) if everything else patterns:
         hits = fnmatch.filter(living, pattern) if is_glob(pattern) else [pattern]
@@ -308,10 +314,10 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
 
 
 def parts(config: Config, name: str) -> list[str]:
-    """The jobs of a sweep that are not over, those that no machine has first; of anything else its name."""
+    """The jobs of a sweep that are to be ended, those that no machine has first; of anything else its name."""
     if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
         return [name]
-    live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.state and not e.state.final]
+    live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.can_end]
     return [e.name for e in sorted(live, key=lambda e: (bool(e.machines), e.name))]
 
 
@@ -350,10 +356,12 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                 break
             time.sleep(0.5)
             found = look_again(config, found)
-    for machine in found.machines:
+    is_lost = bool(found.state and found.state.state == "LOST")
+    gone = found.crew if is_lost and found.sweep else found.machines  # none of those takes another job
+    for machine in gone:
         save_console(config, name, machine)
-    if not found.sweep or now:  # else its machine takes the next job
-        found.place.delete(config, name, found.machines, found.group)
+    if not found.sweep or now or is_lost:  # else its machine takes the next job
+        found.place.delete(config, name, gone, found.group)
     forget_secrets(config, found)
     while found.state and not found.state.final:
         ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
@@ -395,19 +403,14 @@ def save_console(config: Config, name: str, machine: Machine) -> None:
     from google.api_core import exceptions
 
     bucket = Bucket(config)
-    with contextlib.suppress(exceptions.NotFound):  # no bucket to keep it in
-        save_output(config, bucket, name, machine)
-
-
-def save_output(config: Config, bucket: Bucket, name: str, machine: Machine) -> None:
-    if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
-        with contextlib.suppress(Changed):
+    with contextlib.suppress(exceptions.NotFound, Changed):  # NotFound: no bucket to keep it in
+        if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
             bucket.write(f"{job.log_prefix(name)}{machine.name}.log", output, generation=0)
 
 
 def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
     """Objects of a job's logs, in the order in which they began; of one machine if it is given."""
-    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name")]
+    logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name", "**.log")]
     return sorted(
         (log for log in logs if machine in (None, machine_of(log))),
         key=lambda log: log.rpartition("/")[2].partition(".")[2],

@@ -10,13 +10,13 @@ import math
 import re
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from berg import BergError, __version__, checks, job, manifest, places, ssh
-from berg.code import dist, snapshot
+from berg.code import dist, packages, snapshot
 from berg.config import Config
 from berg.google import accelerators, api, container, data, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
@@ -59,6 +59,8 @@ def prepare(
         check_variable("--secret", key)
         if key in variables:
             raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
+    if wishes.notify:
+        secret_values[secret.WEBHOOK] = secret.webhook(wishes.notify)
     root = code.root if code else snapshot.find_root(folder)
     wishes = replace(wishes, cwd=wishes.cwd or "") if code else in_folder(wishes, folder, root)
     script = wishes.install_script
@@ -71,6 +73,7 @@ def prepare(
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
+        needed = pool.submit(packages.build)
         if not cluster:
             image = pool.submit(offers.find_image, config, image_name, image_project)
             zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
@@ -104,7 +107,8 @@ def prepare(
         **code_fields(taken),
         install_script=script or "",
         env=variables,
-        secrets=sorted(secret_values),
+        secrets=sorted(secret_values.keys() - {secret.WEBHOOK}),
+        notify=bool(wishes.notify),
         data=[each.result() for each in wanted],
         kind="devbox" if cmd is None else "job",
         place="gke" if cluster else "tpu" if is_slice else "gce",
@@ -123,6 +127,8 @@ def prepare(
         group=container.where(cluster) if cluster else region if grouped else "",
         wait_seconds=round(wishes.wait_hours * 3600),
         max_restarts=wishes.max_restarts,
+        sample_seconds=wishes.sample_seconds,
+        monitoring=config.monitoring,
         restart_on_failure=wishes.restart_on_failure,
         wishes=wishes.to_dict(),
         created_at=job.now(),
@@ -132,7 +138,7 @@ def prepare(
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), line, secret_values, shortages)
+    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), needed.result(), line, secret_values, shortages)
     return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
 
 
@@ -161,17 +167,17 @@ def check_bucket(config: Config) -> str:
     """Where the bucket lies; raises BergError unless it can be used and belongs to the project that pays."""
     from google.api_core import exceptions
 
-    bucket = Bucket(config)
+    bucket, init = Bucket(config), f"berg init{' --local' if config.endpoint else ''}"
     found = bucket.client.get_bucket(config.bucket, timeout=(10, 60), retry=bucket.retry)
     try:
         project = api.call(config, "GET", "", fields="defaultServiceAccount")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
-        raise BergError(f"project {config.project!r} cannot be used: {error.message} Choose one: berg init") from None
+        raise BergError(f"project {config.project!r} cannot be used: {error.message} Choose one: {init}") from None
     number = project.get("defaultServiceAccount", "").partition("-")[0]
     if number.isdigit() and int(number) != found.project_number:
         raise BergError(
             f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) than "
-            f"{config.project!r} (number {number}). Choose a bucket of the project: berg init"
+            f"{config.project!r} (number {number}). Choose a bucket of the project: {init}"
         )
     return found.location.lower()
 
@@ -205,7 +211,7 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
     send_code(plan, bucket, tell)
     state = job.State(job=this.summary()).to_json()
     try:  # claims the name
-        bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
+        generation = bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
     except Changed:
         raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
     try:
@@ -213,7 +219,8 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         if plan.secrets:
             secret.store(plan.config, this.job_name, plan.secrets, this.max_run_seconds)
         importing.join()
-        return place.create(plan.config, place.request(plan), plan.machines, bool(this.group), say)
+        tell_alive = alive(plan.config, this, state, generation, say)
+        return place.create(plan.config, place.request(plan), plan.machines, bool(this.group), tell_alive)
     except BaseException:
         say("Taking back what was created")
         try:
@@ -221,6 +228,36 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
         except BaseException:
             say(f"That did not work. {this.job_name} may have a machine; delete it:  berg kill --now {this.job_name}")
         raise
+
+
+def alive(
+    config: Config, this: job.Job, state: str, generation: int, say: Callable[[str], None]
+) -> Callable[[str], None]:
+    """`say`, which from its second sentence on also writes the state of a job without machines anew.
+
+    One that is old is taken for LOST. Machines of a zone that was given up may have begun the job before they went;
+    then it begins anew elsewhere. Where there is a machine nothing is written: its worker may be about to.
+    """
+    bucket, path, said = Bucket(config), job.state_path(this.job_name), 0
+
+    def tell(text: str) -> None:
+        nonlocal generation, said
+        say(text)
+        said += 1
+        if said == 1 or places.of(this.place).machines(config, jobs=[this.job_name]):
+            return
+        for _ in range(2):
+            try:
+                generation = bucket.write(path, state, generation, metadata={"state": state})
+                return
+            except Changed:
+                there = bucket.get(path)
+            words = (there.metadata or {}).get("state", "") if there else ""
+            if not there or not words or job.state_from_json(words).reason.startswith("killed by "):
+                raise BergError(f"{this.job_name} was ended meanwhile")
+            generation = there.generation
+
+    return tell
 
 
 def preview(plan: Plan) -> Any:
@@ -251,9 +288,10 @@ def import_ahead(place: places.Place) -> threading.Thread:
 
 def send_code(plan: Plan, bucket: Bucket, tell: Callable[[int, int], None]) -> None:
     with ThreadPoolExecutor() as pool:
-        wheel: Future[Any] = pool.submit(send_wheel, bucket, *plan.wheel)
+        archives = [pool.submit(send_archive, bucket, *each) for each in (plan.wheel, plan.packages)]
         plan.job.snapshot = snapshot.send(plan.snapshot, bucket, tell)
-        wheel.result()
+        for each in archives:
+            each.result()
 
 
 def take_back(config: Config, this: job.Job) -> None:
@@ -262,13 +300,13 @@ def take_back(config: Config, this: job.Job) -> None:
     if this.group:
         place.delete(config, this.job_name, [], this.group)
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), "")
-    if this.secrets:
+    if this.secrets or this.notify:
         secret.delete(config, this.job_name)
     Bucket(config).delete(job.state_path(this.job_name), job.metadata_path(this.job_name))
 
 
-def send_wheel(bucket: Bucket, name: str, content: bytes) -> None:
+def send_archive(bucket: Bucket, name: str, content: bytes) -> None:
     path = f".berg/dist/{name}"
-    if not bucket.exists(path):
+    if name and not bucket.exists(path):
         with contextlib.suppress(Changed):
             bucket.write(path, content, generation=0)

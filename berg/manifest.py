@@ -86,6 +86,7 @@ def request(plan: Plan) -> dict[str, Any]:
         "project": config.project,
         "bucket": config.bucket,
         "dist": f".berg/dist/{plan.wheel[0]}",
+        "packages": f".berg/dist/{plan.packages[0]}" if plan.packages[0] else "",
         "endpoint": config.endpoint or "",
     }
     gpus = {"nvidia.com/gpu": str(this.gpus_per_machine)} if this.gpus_per_machine else {}

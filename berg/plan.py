@@ -45,6 +45,7 @@ class Wishes:
     install_script: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
+    notify: str | None = field(default=None, repr=False)  # URL of a webhook, or NAME or NAME=FILE that holds it
     data: tuple[str, ...] = ()  # NAME or NAME:PATH
     each: bool = False
     keep_going: bool = False
@@ -52,10 +53,12 @@ class Wishes:
     wait_for_capacity: bool = False
     max_restarts: int = 20
     restart_on_failure: int = 0
+    sample_seconds: int = 30  # 0: no samples
 
     def to_dict(self) -> dict[str, Any]:
         """What was given, for the job's metadata; values of secrets are not among it."""
-        return {key: value for key, value in asdict(self).items() if key not in ("cmd", "name")}
+        left_out = ["cmd", "name", *(["notify"] if "://" in (self.notify or "") else [])]
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
     @property
     def settings(self) -> dict[str, object]:
@@ -75,6 +78,8 @@ class Wishes:
             raise BergError(f"--idle-hours {self.idle_hours:g} is not possible: give hours, or 0 for never")
         if not 10 <= self.disk_gb <= 65536:
             raise BergError(f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB")
+        if self.sample_seconds != 0 and not 1 <= self.sample_seconds <= 3600:
+            raise BergError(f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none")
         if self.tpu is not None:
             self.check_tpu()
         if self.cluster is not None:
@@ -156,6 +161,7 @@ class Plan:
     disk_gb: int
     spot: bool
     wheel: tuple[str, bytes]
+    packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
     shortages: list[str] = field(default_factory=list)  # quotas that have no room for the machines now

@@ -13,7 +13,7 @@ from typing import Any
 from berg import BergError, job, jobs
 from berg.code import snapshot
 from berg.config import Config
-from berg.google import secret
+from berg.google import mirror, secret
 from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Listed
 from berg.jobs import Entry
@@ -86,6 +86,13 @@ def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
     return snapshot.Snapshot(root, this.repo_name, branch, *commits, Path(), changed, sent=this.snapshot)
 
 
+def members(config: Config, name: str) -> list[str]:
+    """The jobs of a sweep; of anything else its name."""
+    if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
+        return [name]
+    return sorted(e.name for e in jobs.overview(config, None, f"{name}-") if e.sweep == name)
+
+
 def described_job(bucket: Bucket, name: str) -> job.Job | None:
     try:
         return job.from_json(bucket.read(job.metadata_path(name)) or b"", name)
@@ -95,7 +102,7 @@ def described_job(bucket: Bucket, name: str) -> job.Job | None:
 
 def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:
     """The last lines of the log that was written last."""
-    logs = sorted(bucket.list(job.log_prefix(name)), key=lambda each: str(each.updated))
+    logs = sorted(bucket.list(job.log_prefix(name), glob="**.log"), key=lambda each: str(each.updated))
     if not logs or not count:
         return []
     text = bucket.read_from(logs[-1].name, max(0, logs[-1].size - TAIL)) or b""
@@ -109,6 +116,7 @@ class Removal:
     name: str
     jobs: list[str]
     results: list[Listed] = field(default_factory=list)
+    beside: list[Listed] = field(default_factory=list)  # of them, those in folders that are no job's
     others: list[Listed] = field(default_factory=list)  # logs, and what berg knows of it
     secrets: bool = False
     shared: dict[str, str] = field(default_factory=dict)  # results dir that stays -> the job whose it is, too
@@ -141,6 +149,10 @@ def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:
         alone = [f"berg_results/{folder}/" for folder in folders if folder not in removal.shared]
         for listed in side_by_side(lambda prefix: list(bucket.list(prefix)), alone, THREADS):
             removal.results += listed
+        known = {blob.name for blob in removal.results}
+        for listed in side_by_side(lambda each: beside(bucket, entries[each], whose), removal.jobs, THREADS):
+            removal.beside += [blob for blob in listed if blob.name not in known]
+        removal.results += removal.beside
         removal.secrets = any(entries[each].to_dict().get("secrets") for each in removal.jobs)
         paths = {path(each) for each in removal.jobs for path in (job.metadata_path, job.state_path)}
         kinds = (job.log_prefix, job.machines_prefix, job.folders_prefix)
@@ -151,6 +163,15 @@ def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:
                 if blob.name in paths or folder in folders_of or blob.name == job.sweep_path(removal.name):
                     removal.others.append(blob)
     return removals
+
+
+def beside(bucket: Bucket, entry: Entry, whose: Iterable[str]) -> list[Listed]:
+    """What a job wrote to other folders than its own; what lies in another job's goes with that one."""
+    if not (own := results_of(entry)):
+        return []
+    theirs = tuple(f"berg_results/{folder}/" for folder in whose)
+    found = mirror.beside(bucket, "berg_results/", own, job.folders_prefix(entry.name), entry.name)
+    return [blob for blob in found if not blob.name.startswith(theirs)]
 
 
 def results_of(entry: Entry) -> str:

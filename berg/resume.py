@@ -49,7 +49,8 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     state = replace(found.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at="")
     state.failures = state.ran_seconds = 0
     stale = [each.name for each in bucket.list(job.machines_prefix(this.job_name), "name")]
-    launch.send_wheel(bucket, *plan.wheel)
+    for archive in (plan.wheel, plan.packages):
+        launch.send_archive(bucket, *archive)
     try:
         generation = write(bucket, this.job_name, state, found.generation)
     except Changed:
@@ -59,11 +60,13 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
         if plan.secrets:
             secret.store(config, this.job_name, plan.secrets, this.max_run_seconds)
         place.warm_up()
-        return place.create(config, place.request(plan), plan.machines, bool(this.group), say)
+        tell = launch.alive(config, this, state.to_json(), generation, say)
+        return place.create(config, place.request(plan), plan.machines, bool(this.group), tell)
     except BaseException:
         say("Taking back what was created")
         place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), this.group)
-        write(bucket, this.job_name, found.stored, generation)
+        now = bucket.get(job.state_path(this.job_name))
+        write(bucket, this.job_name, found.stored, now.generation if now else 0)
         raise
 
 

@@ -34,6 +34,7 @@ PATIENCE = 600  # seconds for a machine to boot and to publish its keys
 NO_ANSWER = 60  # seconds for a machine that published them to answer: it may be rebooting
 INTERVAL, TELL_INTERVAL = 0.5, 5  # seconds between two looks, and between two notes about them
 HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
+KEY_MAKING = threading.Lock()  # several machines are reached at once
 COMING = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 
 Say = Callable[[str], None]
@@ -175,9 +176,7 @@ def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
         raise BergError(f"the machine {machine.name} is {status} ({found.status}{ended})")
     if status != "RUNNING":
         return None, f"the machine {machine.name} is {status}"
-    key = public_key(create=True, say=say)
-    assert key is not None
-    target = reach(config, found.name, machine, key)
+    target = reach(config, found.name, machine, say)
     if target:
         return target, ""
     if state and state.final:
@@ -185,8 +184,11 @@ def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
     return None, f"the machine {machine.name} boots" + (f", the job is {state.state}" if state else "")
 
 
-def reach(config: Config, job_name: str, machine: Machine, key: str) -> Target | None:
-    """How to reach a running machine, None before it said so itself; hands our key to a machine that lacks it."""
+def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target | None:
+    """How to reach a running machine, None before it said so itself; hands our key to a machine that lacks it.
+
+    The key is made when there is the first machine to let us in.
+    """
     name = machine.name
     object_name = f"{job.machines_prefix(job_name)}{name}.json"
     data = Bucket(config).read(object_name)
@@ -205,6 +207,8 @@ def reach(config: Config, job_name: str, machine: Machine, key: str) -> Target |
     if not keys:
         why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
         raise NoServer(f"the machine {name} runs no ssh server; {why}", place.shell(machine))
+    with KEY_MAKING:
+        key = public_key(create=True, say=say) or ""
     is_new = place.let_in(config, machine, metadata_line(config, key))
     if is_new is None:
         return None
@@ -334,7 +338,6 @@ def run_everywhere(config: Config, name: str, words: list[str], say: Say, write:
     found = jobs.find(config, name)
     names = sorted(machine.name for machine in found.machines) or [name]
     width, writing = max(map(len, names)), threading.Lock()
-    public_key(create=True, say=say)  # by one thread alone
 
     def run_on(machine: str) -> int:
         target = find_target(config, machine, say)
@@ -357,12 +360,10 @@ def write_config(config: Config, say: Say) -> list[str]:
 
     Those that cannot be logged in to yet are left out, and named to `say`.
     """
-    key = public_key(create=True, say=say)
-    assert key is not None
 
     def entry_of(machine: Machine) -> Target | None:
         try:
-            return reach(config, machine.labels.get("berg-job", machine.name), machine, key)
+            return reach(config, machine.labels.get("berg-job", machine.name), machine, say)
         except BergError as error:
             say(error.message)
             return None
@@ -378,6 +379,7 @@ def write_config(config: Config, say: Say) -> list[str]:
             entries.append(config_entry(config, target))
         else:
             say(f"Left out: {machine.name}, which cannot be logged in to yet")
+    config_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace(config_file(), "\n".join(entries))
     return [target.machine for target in targets if target]
 

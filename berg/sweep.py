@@ -141,7 +141,7 @@ def submit(
     launch.send_code(plan, bucket, tell)
     request = place.request(plan)
     names = [each.job_name for each in all_jobs]
-    secrets = bool(plan.secrets)
+    secrets = bool(plan.job.secrets)
     about = {"jobs": names, "place": plan.job.place, "machines": request, "secrets": secrets}
     try:
         bucket.write(job.sweep_path(name), json.dumps(about), generation=0)
@@ -297,27 +297,37 @@ def submit_again(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> Non
         raise BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}") from None
 
 
-def results(entries: list[jobs.Entry], fetched: Path) -> Iterable[dict[str, Any]]:
+def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> Iterable[dict[str, Any]]:
     """A row for each job of a sweep: its parameters, how it went, and the last value of each of its metrics.
 
-    `fetched` is where `berg_results/` of the bucket is here.
+    `read` gives the text of a file by its path below `berg_results/`, "" if there is none.
     """
     for entry in entries:
         assert entry.state
         details = entry.state.job
         metrics: dict[str, Any] = {}
         try:
-            for line in (fetched / details["results_dir"] / "metrics.jsonl").read_text().splitlines():
+            for line in read(f"{details.get('results_dir')}/metrics.jsonl").splitlines():
                 metrics.update(json.loads(line))
-        except (OSError, ValueError, TypeError):
-            pass  # none, or cut off in the middle of a line: what was read counts
+        except (ValueError, TypeError):
+            pass  # cut off in the middle of a line: what was read counts
         row = {"job": entry.name, "state": entry.state.state, "exit_code": entry.state.exit_code}
         yield row | details.get("params", {}) | {f"metric:{key}": value for key, value in metrics.items()}
 
 
 def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
-    """Write the rows as CSV; a metric is a column, also where only some jobs have it."""
-    rows = list(results(entries, fetched))
+    """Write the rows as CSV; a metric is a column, also where only some jobs have it.
+
+    `fetched` is where `berg_results/` of the bucket is here.
+    """
+
+    def read(path: str) -> str:
+        try:
+            return (fetched / path).read_text()
+        except (OSError, ValueError):
+            return ""
+
+    rows = list(results(entries, read))
     columns = list(dict.fromkeys(key for row in rows for key in row))
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="") as output:

@@ -91,6 +91,7 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
             wait(config, zone, names, say)
         except api.OperationFailed as error:
             if error.code != "alreadyExists":
+                say(f"Taking back what there is in {zone}")
                 delete(config, bodies["group"]["name"], [], "")
             raise
 

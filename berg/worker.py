@@ -15,13 +15,14 @@ import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import click
 
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import api, mirror, secret
-from berg.machine import boot, cluster, crew, data, idle, saving
+from berg.machine import boot, cluster, crew, data, idle, notify, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -93,8 +94,7 @@ def begin(attempt: Attempt) -> None:
     if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
-    if attempt.job.secrets:
-        attempt.secrets = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
+    notify.read_secrets(attempt)
     install_commands()
     attempt.member.node = cluster.describe(attempt.machine, attempt.job)
     attempt.member.nodes = [attempt.member.node]
@@ -102,6 +102,8 @@ def begin(attempt: Attempt) -> None:
         introduce(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
+    if attempt.job.sample_seconds:
+        attempt.start_thread(attempt.watch_usage)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
 
 
@@ -204,12 +206,12 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     uploading = {"state": "UPLOADING", "ending": state, "exit_code": code, "reason": reason}
     try:
         if not attempt.machine_goes:  # else every second is for the results
-            attempt.insist(lambda: attempt.write_state(**uploading, uploading_since=job.now()), saving.UNREACHABLE)
+            attempt.write_state(soon=True, **uploading, uploading_since=job.now())
         if not attempt.leads and state != "ENDED":
             attempt.insist(lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1)
         left, is_whole = saving.save(attempt, reason)
         for path, why in left.items():
-            attempt.say(f"Not in the bucket: {path}: {why}")
+            attempt.say(f"Not in the bucket: {mirror.shorten(path, 2 * mirror.MAX_NAME)}: {why}")
         if not is_whole and state == "SUCCEEDED" and not attempt.begins_anew():
             state = "FAILED"
         lost = mirror.tell(left)
@@ -250,9 +252,11 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
     if attempt.leads:
         how = "begins anew on another machine" if again else state
         attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
+    if not again:
+        notify.tell(attempt, state, reason, code)
     if not saving.send_log(attempt):
         reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
-    about = {"exit_code": code, "synced_until": attempt.results.synced_until, "lost": lost}
+    about: dict[str, Any] = {"exit_code": code, "synced_until": attempt.results.synced_until, "lost": lost}
     about |= {"elsewhere": elsewhere, "left_files": 0, "left_bytes": 0}
     if again:
         maintained = attempt.outcome == MAINTAINED  # this machine comes back, and that is none of the restarts it has
@@ -260,7 +264,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
         attempt.state.restarts -= maintained
         attempt.write_state(**{**about, "exit_code": None}, state="SUBMITTED", ending="", reason=reason)
     else:
-        if attempt.leads and attempt.job.secrets and not attempt.sweep:
+        if attempt.leads and (attempt.job.secrets or attempt.job.notify) and not attempt.sweep:
             attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
         attempt.write_state(**about, state=state, ending="", reason=reason, finished_at=job.now())
 
@@ -343,6 +347,8 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         with contextlib.suppress(BergError):
             saving.read_job(attempt)
             attempt.member.node = cluster.describe(attempt.machine, attempt.job)
+        with contextlib.suppress(Exception):
+            notify.read_secrets(attempt)
         if attempt.job.num_machines > 1:
             attempt.start_thread(cluster.beat, attempt.member)
         ending = attempt.state.ending  # it had seen the command end

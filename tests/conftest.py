@@ -29,7 +29,7 @@ from berg.local import control
 HOME = empty_home.enter()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
 WITNESS = loopback.enter()
-# What pip needs to build a package; `make test` fetches it, because the tests' machines have no network.
+# What pip needs to build a package and to install berg; `make test` fetches it, because the machines have no network.
 WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
 BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that Google would not take
 DELETED_TWICE = ("compute.regionInstanceGroupManagers.delete", "compute.instanceGroupManagers.delete")  # 400: under way
@@ -42,6 +42,9 @@ def pytest_addoption(parser) -> None:
 
 def pytest_configure(config) -> None:
     config.addinivalue_line("markers", "fault(name, promises, weight): what goes wrong in a test")
+    config.addinivalue_line(
+        "markers", "golden: the machines boot a golden image, as boots are most of what a test costs"
+    )
 
 
 def pytest_generate_tests(metafunc) -> None:
@@ -155,8 +158,8 @@ class Berg:
     allowed: list[int] = field(default_factory=list)  # bad answers that a test provokes
 
     def environment(self, **more: str) -> dict[str, str]:
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "GOOGLE_"))}
-        return {**clean, "BERG_HOME": str(self.home), "HOME": str(self.home), "COLUMNS": "160", **more}
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "GOOGLE_", "COLUMNS"))}
+        return {**clean, "BERG_HOME": str(self.home), "HOME": str(self.home), **more}
 
     def __call__(self, *arguments: str, cwd: Path | None = None, stdin: str | None = None, **env: str):
         folder, environment = cwd or self.repo, self.environment(**env)
@@ -179,7 +182,8 @@ class Berg:
         return {blob.name: bucket.read(blob.name) for blob in bucket.list(prefix)}
 
     def log(self, job: str) -> str:
-        return b"".join(self.objects(f".berg/logs/{job}/").values()).decode()
+        logs = self.objects(f".berg/logs/{job}/").items()
+        return b"".join(content for name, content in logs if name.endswith(".log")).decode()
 
     def machines(self) -> dict[str, dict]:
         """Instances that were created for this test's bucket, by name; that of a group by the name of the group."""
@@ -229,14 +233,25 @@ def bucket(cloud) -> storage.Bucket:
     return fresh
 
 
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory) -> Path:
+    """Where the archive of the worker's packages is kept, which takes a second to make."""
+    folder = tmp_path_factory.getbasetemp() / "packages"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture
-def berg(cloud, bucket, repo, tmp_path):
+def berg(cloud, bucket, repo, tmp_path, packages, request):
     home = tmp_path / "home"
     home.mkdir()
+    (home / "packages").symlink_to(packages)
     name = bucket.name
     instance = Berg(cloud, home, repo, name)
     settings = cloud.settings(name)
+    golden = {"default_image": "golden", "default_image_project": "golden-images"}
     instance.write_config(
+        **(golden if request.node.get_closest_marker("golden") else {}),
         project=settings.project,
         bucket=name,
         endpoint=cloud.url,
@@ -246,7 +261,7 @@ def berg(cloud, bucket, repo, tmp_path):
     cloud.call("DELETE", "/_berg/requests")
     yield instance
     cloud.call("DELETE", "/_berg/faults")
-    cloud.call("POST", "/_berg/settings", {"delay": 0, "metadata_delay": 0, "grant_delay": 0})
+    cloud.call("POST", "/_berg/settings", {"delay": 0, "metadata_delay": 0, "grant_delay": 0, "first_boot": 30})
     for machine in instance.machines().values():
         zone = machine["zone"].rpartition("/")[2]
         cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/{machine['name']}")

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-SERVICES = ("compute", "storage", "secretmanager", "iam", "cloudresourcemanager", "serviceusage", "container")
+SERVICES = (
+    "compute",
+    "storage",
+    "secretmanager",
+    "iam",
+    "cloudresourcemanager",
+    "serviceusage",
+    "container",
+    "monitoring",
+)
 
 
 class Gcloud:

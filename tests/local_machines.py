@@ -13,6 +13,8 @@ ZONE = "us-central1-c"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 LEARNING = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
+GOLDEN = "projects/golden-images/global/images/family/golden"
+
 
 def until(condition, what: str, seconds: float = 20):
     """Wait for a condition and return its value."""

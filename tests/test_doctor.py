@@ -43,7 +43,7 @@ def test_all_is_well_after_init(berg, cloud, look):
     shown = berg("doctor")
     assert shown.returncode == 0 and shown.stderr == ""
     lines = shown.stdout.splitlines()
-    assert len(lines) == 28 and all(line.startswith("ok ") for line in lines)
+    assert len(lines) == 29 and all(line.startswith("ok ") for line in lines)
 
 
 def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
@@ -126,7 +126,8 @@ def test_rights_that_the_person_lacks(berg, cloud, look):
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
     findings = look(BERG_CREDENTIALS_FILE=str(file), BERG_SERVICE_ACCOUNT=email)
     assert findings["rights: machines"]["mend"].endswith("--role roles/compute.instanceAdmin.v1")
-    assert findings["rights: secrets"]["status"] == "warning"
+    assert findings["rights: secrets"]["status"] == findings["rights: slices"]["status"] == "warning"
+    assert "compute.resourcePolicies.create" in findings["rights: slices"]["found"]
     assert findings["rights: account"]["mend"].endswith("--role roles/iam.serviceAccountUser")
     for check in ("project", "bucket", "rights: machines", "rights: account"):
         assert findings[check]["status"] == "failed", check

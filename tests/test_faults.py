@@ -22,13 +22,16 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
-from berg import BergError, jobs, reap
+from berg import BergError, cli, jobs, reap, tpu
 from berg.google import groups
 from berg.local import control
+from berg.places import PLACES
 
+pytestmark = pytest.mark.golden  # how the worker came to a machine makes no difference to what goes wrong later
 WRITER = """
 import hashlib, os, sys, time
 seed, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -307,11 +310,13 @@ def test_state_is_damaged_from_the_beginning(trial):
     laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
     wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
     trial.berg.bucket.write(f".berg/jobs/{trial.name}_state.json", "null", metadata={"state": "null"})
-    laptop.communicate()
+    said = laptop.communicate()
+    assert laptop.returncode == 0, said
     trial.record("lost", 0)
     wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
     trial.record("leaked", 0)
-    assert "was overwritten" in trial.state()["reason"]
+    state = trial.state()
+    assert "was overwritten" in state.get("reason", ""), (state, said, trial.log())
 
 
 ODD_JOBS = {"no machines": {"num_machines": 0}, "a NUL": {"env": {"A": "x\0"}}, "no command": {"cmd": ""}}
@@ -545,6 +550,22 @@ def test_a_stall_at_the_notice(trial):
     assert f"1 file is not in the bucket: {trial.name}/stuck" in state["reason"]
 
 
+@fault("a write of the state stalls when Google takes the machine", "2 4")
+def test_a_state_that_stalls_at_the_notice(trial):
+    """It holds up neither the last results nor the last word."""
+    save = "trap 'echo last words; echo saved >$BERG_RESULTS_DIR/checkpoint; exit 1' TERM"
+    trial.run(f"{save}; echo; echo ready; while :; do echo x >$BERG_RESULTS_DIR/$(date +%s); sleep 0.3; done")
+    trial.until("\nready\n")
+    trial.fault("storage.objects.insert", match=f"{trial.name}_state.json", delay=60)
+    wait_for(lambda: any(f["hits"] for f in faults(trial.berg)), 60, "a write of the state")
+    trial.power("preempt", grace=30)
+    wait_for(lambda: not trial.leaked(), 45, "the end of the machine, before Google takes it")
+    state = trial.check("FAILED")
+    objects = trial.berg.objects(f"berg_results/{trial.name}/")
+    assert objects.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n" and "last words" in trial.log()
+    assert state["reason"] == "Google preempted the machine"
+
+
 @fault("a file that the bucket refuses for good", "1 2 4")
 def test_a_file_that_is_refused(trial):
     trial.berg.allowed.append(400)
@@ -586,6 +607,9 @@ def test_what_somebody_else_wrote_stays(trial):
     trial.berg.bucket.write(f"berg_results/{trial.name}/theirs", b"theirs", generation=0)
     reason = trial.check("SUCCEEDED", 8)["reason"]
     assert trial.berg.bucket.read(f"berg_results/{trial.name}/theirs") == b"theirs" and "did not write" in reason
+    for shown in (trial.berg("list").stdout, trial.berg("fetch", trial.name).stderr):
+        words = " ".join(shown.split())
+        assert f"1 file is not in the bucket: {trial.name}/theirs (" in words, words
 
 
 # --- Google
@@ -603,7 +627,7 @@ def test_stockout_in_two_zones(trial):
 def test_stockout(trial):
     with stockout(trial.berg):
         ran = trial.run(None, fails=True)
-        assert ran.stderr.count("out of stock") >= 8, "as they came, and all of them at the end"
+        assert ran.stderr.count("out of stock") == 4, "all of them at the end, and once"
     trial.record("lost", 0)
     trial.record("leaked", len(trial.leaked()))
     assert trial.leaked() == [] and not trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json")
@@ -691,6 +715,29 @@ def test_the_cloud_restarts(trial):
     time.sleep(trial.dice.uniform(0.5, 3))
     assert control.start(folder, server["port"]) == server["port"]
     trial.check("SUCCEEDED", 40)
+
+
+@pytest.mark.parametrize("end", ["preempt", "delete"])
+@fault("the cloud itself is killed while a machine goes down", "1 2 4")
+def test_the_cloud_restarts_while_a_machine_goes_down(trial, end):
+    folder = trial.berg.cloud.folder
+    save = "trap 'sleep 4; echo saved >$BERG_RESULTS_DIR/checkpoint; exit 1' TERM"
+    trial.run(f"{save}; {trial.command(3)}; while :; do sleep 0.1; done")
+    trial.until("all written")
+    if end == "preempt":
+        trial.power("preempt", grace=30)
+    else:
+        zone = trial.berg.state(trial.name)["zone"]
+        path = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
+        trial.berg.cloud.call("DELETE", path)
+    time.sleep(trial.dice.uniform(0, 3))
+    server = json.loads((folder / "server.json").read_text())
+    os.kill(server["pid"], signal.SIGKILL)
+    time.sleep(trial.dice.uniform(0.5, 2))
+    control.start(folder, server["port"])
+    trial.check("FAILED" if end == "preempt" else "KILLED", 3)
+    found = trial.berg.objects(f"berg_results/{trial.name}/")
+    assert found.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n"
 
 
 # --- restarts and secrets
@@ -787,6 +834,13 @@ def test_secrets_are_not_left(trial, what, end, monkeypatch):
     assert trial.leaked() == []
 
 
+@fault("berg cannot be started on the machine of a job with secrets", "1 5 8")
+def test_a_machine_that_gives_up_leaves_no_secret(trial):
+    trial.fault("storage.objects.get", match=".whl?alt=media", status=404, times=None)
+    trial.run(None, "--secret", f"KEY={trial.berg.home}/berg.json")
+    assert "berg could not be started" in trial.check("FAILED", 0)["reason"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -842,3 +896,104 @@ def test_a_command_may_be_long_but_not_too_long(berg):
     ran = berg("run", "-g", "0", "-n", "long", "--wait", long)
     assert ran.returncode == 0, ran.stderr
     assert berg.state("long")["state"] == "SUCCEEDED" and "\nready\n" in berg.log("long")
+
+
+# --- slices of TPUs
+
+SLICE = ("--tpu", "v6e-2x4", "--zone", "us-central1-a")
+STEPS = {
+    "the policy": "compute.resourcePolicies.insert",
+    "the template": "compute.instanceTemplates.insert",
+    "the group": "compute.instanceGroupManagers.insert",
+    "the members": "compute.instanceGroupManagers.createInstances",
+}
+
+
+def slice_started(trial: Trial, step: str) -> subprocess.Popen:
+    """A laptop that just asked for a part of a slice, and has no answer yet."""
+    trial.fault(STEPS[step], delay=3, after_handler=True)
+    laptop = trial.berg.start("run", "-n", trial.name, *SLICE, trial.command(4))
+    wait_for(lambda: any(f["hits"] for f in faults(trial.berg)), 60, "the fault")
+    time.sleep(trial.dice.random())
+    return laptop
+
+
+def slice_left(trial: Trial) -> list[str]:
+    """All that is there for slices of this bucket."""
+    machines = [name for name in trial.berg.cloud.instances() if name.startswith(trial.name)]
+    settings = trial.berg.bucket.config
+    return machines + [f"{each.kind} {each.name}" for place in PLACES.values() for each in place.things(settings)]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@fault("Ctrl-C while a slice is made, at each step", "1 5")
+def test_ctrl_c_at_each_step_of_a_slice(trial, step):
+    laptop = slice_started(trial, step)
+    laptop.send_signal(signal.SIGINT)
+    _, said = laptop.communicate(timeout=60)
+    assert laptop.returncode == 130 and "Taking back what was created" in said, said
+    wait_for(lambda: all(each.startswith(("policy", "template")) for each in slice_left(trial)), 60, "the end")
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@fault("laptop killed with -9 while it makes a slice, at each step", "1 5")
+def test_laptop_killed_at_each_step_of_a_slice(trial, step, monkeypatch):
+    laptop = slice_started(trial, step)
+    laptop.kill()
+    laptop.communicate()
+    if step == "the members":  # from here on nobody needs the laptop
+        trial.check("SUCCEEDED", 4)
+    time.sleep(3)
+    for constant in ("LOST_AFTER", "BETWEEN_ZONES"):
+        monkeypatch.setattr(jobs, constant, -5)
+    monkeypatch.setattr(reap, "SETTLED", -1)
+    settings = trial.berg.bucket.config
+    for _ in range(2):  # what is shared goes when nothing needs it any more
+        reap.delete(settings, reap.find(settings, "tester"))
+    left = slice_left(trial)
+    trial.record("lost", 0)
+    trial.record("leaked", len(left))
+    assert left == []
+
+
+@pytest.mark.parametrize("how", ["preempt", "crash"])
+@fault("a slice loses a member", "1 2 4")
+def test_a_slice_loses_a_member(trial, how):
+    done = trial.berg("run", "-n", trial.name, *SLICE, trial.command(4, then="sleep 100"))
+    assert done.returncode == 0, done.stderr
+    trial.until("all written")
+    wait_for(lambda: not trial.lost(4), 60, "the results in the bucket")  # what came later goes with its machine
+    first = wait_for(lambda: trial.berg.state(trial.name).get("machine"), what="the first machine")
+    other = next(name for name in (f"{trial.name}-0", f"{trial.name}-1") if name != first)
+    trial.berg.cloud.call("POST", f"/_berg/instances/{other}/{how}", {"grace": 20} if how == "preempt" else {})
+    assert other in trial.check("FAILED", 4)["reason"]
+
+
+@pytest.mark.parametrize("code", ["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"])
+@fault("no room for a slice, said in either way", "1 7")
+def test_no_room_for_a_slice(trial, code):
+    error = {"code": code, "message": "An internal error has occurred"}
+    trial.fault("compute.instances.insert", operation_error=error, times=None)
+    ran = trial.berg("run", "-n", trial.name, *SLICE, "true")
+    assert ran.returncode == 1 and ran.stderr.count("us-central1-a: out of stock") == 1, ran.stderr
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")
+
+
+@fault("a worker of a slice never comes", "1 7")
+def test_a_worker_of_a_slice_never_comes(trial, monkeypatch):
+    monkeypatch.setenv("BERG_HOME", str(trial.berg.home))
+    monkeypatch.chdir(trial.berg.repo)
+    monkeypatch.setattr(tpu, "PATIENCE", 2)
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 6})
+    ran = CliRunner().invoke(cli.cli, ["run", "-n", trial.name, *SLICE, "true"])
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 0})
+    said = " ".join(str(ran.exception or ran.output).split()) + " ".join(ran.output.split())
+    assert ran.exit_code == 1 and f"{trial.name}-0, {trial.name}-1 did not come within" in said, said
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")

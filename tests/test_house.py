@@ -11,7 +11,7 @@ BERG = Path(__file__).parent.parent / "berg"
 # Room -> what stands in it; a folder is a room, and so are these modules beside the folders.
 ROOMS = {
     "berg": {"__init__"},
-    "contract": {"config", "job", "inventory", "checks", "credentials"},
+    "contract": {"config", "job", "inventory", "checks", "credentials", "words"},
     "plan": {"plan"},
     "places": {"gce", "gke", "manifest", "tpu"},
     "verbs": {
@@ -42,7 +42,8 @@ BELOW = {
     "plan": {"berg", "contract", "google", "code"},
     "places": {"berg", "contract", "google", "code", "plan"},
     "verbs": {"berg", "contract", "google", "code", "plan", "places"},
-    "commands": {"berg", "contract", "google", "code", "plan", "places", "verbs"},
+    "watch": {"berg", "contract", "google", "code", "plan", "places", "verbs"},
+    "commands": {"berg", "contract", "google", "code", "plan", "places", "verbs", "watch"},
     "cli": {"berg", "contract", "google", "plan", "verbs", "commands"},
     "machine": {"berg", "contract", "google", "code"},
     "worker": {"berg", "contract", "google", "code", "machine"},

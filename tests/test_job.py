@@ -12,6 +12,13 @@ def test_results_dir_is_read_off_the_command():
     assert guess("python a.py >/root/berg_results/x/log; true") == "x"
     assert guess("python a.py 2>&1 | tee -a /root/berg_results/x/log") == "x"
     assert guess("python a.py --out=/root/berg_results/x/model.safetensors") == "x"
+    assert guess("python a.py --out /root/berg_results/x/model") == "x"
+    assert guess("python a.py --save_path=/root/berg_results/x/best") == "x"
+    assert guess("python a.py --log-file /root/berg_results/x/run7") == "x" == guess("cc -o /root/berg_results/x/a a.c")
+    assert guess("python a.py --out /root/berg_results/model") is None
+    assert guess("python a.py --out=/root/berg_results/sweep1/run7") == "sweep1/run7"
+    assert guess("python a.py --model_dir /root/berg_results/x/model") == "x/model"
+    assert guess("python a.py --logdir /root/berg_results/x/log") == "x/log"
     assert guess("python a.py --out '/root/berg_results/my runs/one'") == "my runs/one"
     assert guess(r"python a.py --out /root/berg_results/my\ runs/one") == "my runs/one"
     assert guess("bash -c 'python a.py --out /root/berg_results/a b'") == "a"

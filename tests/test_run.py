@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import time
 import zipfile
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from conftest import WHEELHOUSE, Berg, commit, git, wait_for
 
 from berg import cli, jobs
+from berg.local.machines import sandbox
 
 
 def job_of(berg: Berg, name: str) -> dict:
@@ -91,7 +93,7 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     job = job_of(berg, "one")
     log = berg.log("one")
     for line in (
-        "python /root/anaconda3/bin/python",
+        f"python {shutil.which('python', path=sandbox.PATH) or '/root/berg/bin/python'}",
         "ModuleNotFoundError: No module named 'google'",
         "ModuleNotFoundError: No module named 'berg'",
         f"head {job['git_snapshot']} on main",
@@ -156,7 +158,7 @@ def test_the_exit_code_comes_back_also_when_the_cloud_stumbles(berg, cloud):
     shown = json.loads(ran.stdout)
     assert (shown["job"], shown["zone"]) == ("seven", "us-central1-b")
     assert "us-central1-a: out of stock" in ran.stderr
-    assert "seven FAILED with exit code 7: the command failed with exit code 7" in ran.stderr
+    assert "seven FAILED: the command failed with exit code 7" in ran.stderr
     assert "\nbefore\n" in berg.log("seven") and "\nbefore\n" in ran.stderr.partition("The end of the log")[2]
     check_ended(berg, "seven", "FAILED", 7)
     assert berg("tail", "seven").returncode == 7
@@ -383,6 +385,14 @@ def test_globs_and_all_ask_first(berg):
     nothing = berg("kill", "sweep-*", "-y")
     assert nothing.returncode == 1 and "matches none of your jobs and machines" in nothing.stderr
     assert berg("kill", "sweep-3").returncode == 0, "a name in full is enough for somebody else's"
+
+
+def test_a_file_without_an_ending_is_no_folder(berg):
+    (berg.repo / "save.py").write_text("import sys; open(sys.argv[2], 'w').write('weights')\n")
+    ran = berg("run", "-g", "0", "-n", "saver", "--wait", "python save.py --out /root/berg_results/x/model")
+    assert ran.returncode == 0, ran.stderr
+    assert "berg_results/x (read off the command; another: -r)" in ran.stderr
+    assert berg.objects("berg_results/x/")["berg_results/x/model"] == b"weights"
 
 
 def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, tmp_path):

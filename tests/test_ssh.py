@@ -418,6 +418,11 @@ def test_an_unknown_name_makes_no_key(cloud, bucket, at_home):
     assert not (at_home / ".ssh").exists()
 
 
+def test_without_machines_there_is_no_key(cloud, bucket, at_home):
+    assert ssh.write_config(cloud.settings(bucket.name), print) == []
+    assert not (at_home / ".ssh").exists()
+
+
 def test_the_key_is_made_once_as_gcloud_makes_it(at_home):
     said: list[str] = []
     assert ssh.public_key(create=False) is None

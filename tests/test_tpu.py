@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_for
 
-from berg import reap
+from berg import jobs, reap
 from berg.local.machines import sshd
 
 ZONE = "us-central1-a"
@@ -137,6 +137,32 @@ def test_no_room_in_one_zone_leads_to_the_next(berg, cloud, code):
     assert "us-east5-a: out of stock" in done.stderr and f"in {ZONE} after" in done.stderr
     left = cloud.call("GET", "/compute/v1/projects/berg-local/zones/us-east5-a/instanceGroupManagers")
     assert "items" not in left
+
+
+def test_between_two_zones_a_slice_is_not_lost(berg, cloud, monkeypatch):
+    fault = {"code": "INTERNAL_ERROR", "message": "An internal error has occurred"}
+    cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault, times=None)
+    cloud.fault("compute.instanceGroupManagers.insert", zone=ZONE, delay=10)
+    state = ".berg/jobs/pod_state.json"
+    started = berg.start("run", "-n", "pod", "--tpu", "v6e-2x4", "--zone", "us-east5-a", "--zone", ZONE, "true")
+    first = wait_for(lambda: berg.bucket.get(state), what="the state")
+    asked = "compute.instanceGroupManagers.insert"
+
+    def is_between() -> bool:
+        faults = cloud.call("GET", "/_berg/faults")["faults"]
+        return any(each["method"] == asked and each["hits"] for each in faults)
+
+    wait_for(is_between, 60, "the request for the second zone")
+    assert berg.bucket.get(state).generation > first.generation, "whoever looks sees that somebody works on it"
+    monkeypatch.setattr(jobs, "LOST_AFTER", -60)
+    (entry,) = jobs.overview(cloud.settings(berg.bucket_name), None)
+    assert entry.state.state == "SUBMITTED" and not entry.machines
+    monkeypatch.setattr(jobs, "BETWEEN_ZONES", 0)
+    (entry,) = jobs.overview(cloud.settings(berg.bucket_name), None)
+    assert entry.state.state == "LOST", "it has no group now"
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 0, said
+    wait_for(lambda: berg.state("pod")["state"] == "SUCCEEDED", 60)
 
 
 def test_no_quota_is_said_and_nothing_stays(berg, cloud):

@@ -82,7 +82,7 @@ def list_(as_json: bool) -> None:
         cells = [
             [*map(str, list(row.values())[:4]), "yes" if row["berg"] else "no", ", ".join(row["pools"])] for row in rows
         ]
-        click.echo(tables.table([["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"], *cells]))
+        click.echo(tables.table([["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"], *cells], sys.stdout))
     else:
         say("No clusters. Make one: berg cluster create NAME")
 
@@ -152,7 +152,7 @@ def drivers(name: str, as_json: bool) -> None:
         ready = sum(each["drivers"] == "ready" for each in nodes)
         how = f"Google installs {pool['drivers']}" if pool["drivers"] not in ("", "INSTALLATION_DISABLED") else "nobody"
         rows.append([pool["pool"], pool["gpus"], how, f"{ready} of {len(nodes)}"])
-    click.echo(tables.table(rows))
+    click.echo(tables.table(rows, sys.stdout))
 
 
 @cluster.command()
@@ -223,3 +223,6 @@ def exec_(place: str, pod: str, command: tuple[str, ...], terminal: bool) -> Non
     from berg.google import podexec
 
     sys.exit(podexec.run(settings, gke.connect(settings, place), pod, list(command), terminal))
+
+
+COMMANDS = (cluster,)

@@ -202,3 +202,6 @@ def bytes_shown(what: str, total: int):
             click.echo(f"\r{what} {tables.size(done)} of {tables.size(total)}, {speed}/s ", nl=done >= total, err=True)
 
     return tell
+
+
+COMMANDS = (data,)

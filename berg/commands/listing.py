@@ -44,3 +44,6 @@ def list_(everybody: bool, command: bool, verbose: bool, limit: int, keep: bool,
         click.echo(tables.entries(shown, command, everybody, verbose))
     else:
         say('Nothing yet. Start with: berg run "python train.py"')
+
+
+COMMANDS = (list_,)

@@ -12,6 +12,7 @@ from berg.commands.terminal import (
     complete_names,
     given,
     json_option,
+    labelled,
     machine_options,
     name_argument,
     ready,
@@ -50,9 +51,7 @@ def describe(record) -> str:
     entry, this = record.entry, record.job
     state, details = entry.state, entry.state.job
     rows = [("Job" if details.get("kind") != "devbox" else "Devbox", entry.name)]
-    code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
-    reason = f": {state.reason}" if state.reason else ""
-    rows.append(("State", click.style(f"{entry.status}{code}{reason}", fg=tables.COLORS.get(state.state))))
+    rows.append(("State", click.style(f"{entry.status}{tables.why(state)}", fg=tables.COLORS.get(state.state))))
     rows += listed("History", [f"{begun}  {word}" for word, begun in state.history])
     if state.attempt > 1:
         rows.append(("Attempts", f"{state.attempt}, {state.restarts} of them after a machine went away"))
@@ -81,8 +80,7 @@ def describe(record) -> str:
     more = [f"{'':>14}  … and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
     rows += listed("", names[:SHOWN] + more)
     rows += listed("Log", record.log)
-    text = "\n".join(f"{click.style(f'{key:<9}', bold=True)} {value}" for key, value in rows)
-    return f"{text}\n\n{next_commands(entry)}"
+    return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
 
 
 def listed(key: str, lines: list[str]) -> list[tuple[str, str]]:
@@ -165,6 +163,9 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
             f"{each.name}{count}: {tables.plural(len(each.results), 'file')} of results, {tables.size(left)}; "
             f"log and state, {tables.size(rest)}"
         )
+        if each.beside:
+            folders = dict.fromkeys(blob.name.rpartition("/")[0] for blob in each.beside)
+            say(f"  of these {len(each.beside):,} in {', '.join(tables.shorten([*folders]))}")
         for folder, owner in each.shared.items():
             say(f"  berg_results/{folder} stays: {owner} has its results there, too")
     if not yes:
@@ -173,3 +174,6 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
         records.remove(settings, each, tables.counter("Deleting", len(each.results) + len(each.others)))
         names_seen.forget([each.name])
         say(f"Deleted {each.name}")
+
+
+COMMANDS = (show, rm, rerun)

@@ -37,7 +37,8 @@ def watch(settings, name: str, quiet: bool = False, machine: str | None = None) 
         raise
     if state is None:
         return None
-    if quiet and state.state != "SUCCEEDED" and (lines := records.last_lines(Bucket(settings), name, LAST_LINES)):
+    lines = records.last_lines(Bucket(settings), name, LAST_LINES) if quiet and state.state != "SUCCEEDED" else []
+    if lines := [line for line in lines if not line.startswith(f"[berg] Job {name} {state.state}")]:  # said below
         say(f"The end of the log (all of it: berg log {name}):\n" + "\n".join(lines) + "\n")
     say(tables.outcome(name, state))
     return state
@@ -205,3 +206,6 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
         say(f"{fetched} of {total} files of {len(entries)} jobs were new or changed")
         click.echo(table)
     tell_missing({}, left)
+
+
+COMMANDS = (log, tail, fetch)

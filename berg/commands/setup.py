@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from berg import BergError, config
+from berg import BergError, columns, config, wrapped
 from berg.commands.terminal import json_option, remember_zones, say, yes_option
 
 
@@ -24,13 +24,15 @@ def sentence(key: str) -> str:
 @click.option("--service-account", help="Account that machines act as.")
 @click.option("--image", "default_image", help=sentence("default_image"))
 @click.option("--image-project", "default_image_project", help=sentence("default_image_project"))
+@click.option("--monitoring/--no-monitoring", default=None, help="Machines tell Cloud Monitoring how busy they are.")
 @click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
 @click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
-def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> None:
+def init(local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, **given: str | None) -> None:
     """Set berg up: find what it needs, and keep the answers.
 
     That is project, region, bucket, service account and image. Running it again offers the earlier answers. Every
-    answer is also a flag.
+    answer is also a flag. With --monitoring the machines' account may write metrics, and memory, GPUs and TPUs appear
+    in Cloud Monitoring (berg dashboard).
 
     \b
     berg init
@@ -40,6 +42,8 @@ def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> No
     if local and (flags := [f"--{key.removeprefix('default_').replace('_', '-')}" for key in given if given[key]]):
         raise click.UsageError(f"--local sets up all of the embedded cloud by itself; leave {', '.join(flags)} out")
     settings = load_or_set_aside()
+    if monitoring is not None:
+        settings.monitoring = int(monitoring)
     from berg import init as setup
 
     if local and settings.project and not settings.endpoint and not yes:
@@ -48,11 +52,11 @@ def init(local: bool, create_bucket: bool, yes: bool, **given: str | None) -> No
             "To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init --local -y)"
         )
     if local:
-        config.save(setup.set_up_local())
+        config.save(setup.set_up_local(settings.monitoring))
     else:
         if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
             # What was answered for the embedded cloud says nothing about Google.
-            settings = config.Config(user=settings.user)
+            settings = config.Config(user=settings.user, monitoring=settings.monitoring)
         from berg.google.storage import explain
 
         try:
@@ -100,9 +104,10 @@ def doctor(as_json: bool) -> None:
     else:
         colours = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.FAILED: "red"}
         for each in findings:
-            click.echo(f"{click.style(f'{each.status:<8}', colours[each.status])} {each.check:<17} {each.found}")
+            line = wrapped(f"{each.status:<8} {each.check:<17} {each.found}", sys.stdout, 27)
+            click.echo(click.style(line[:8], colours[each.status]) + line[8:])
             if each.mend:
-                click.echo(f"{'':<26} {each.mend}")
+                click.echo(wrapped(f"{'':<26} {each.mend}", sys.stdout))
     sys.exit(any(each.status == doctor.FAILED for each in findings))
 
 
@@ -110,10 +115,10 @@ def doctor(as_json: bool) -> None:
 @click.option("-a", "--all", "everywhere", is_flag=True, help="Zones of all regions, not only of mine.")
 @json_option
 def gpus(everywhere: bool, as_json: bool) -> None:
-    """Show GPU types, zones that have them, and quota left.
+    """Show GPU types, zones that have them, quota left, prices.
 
-    The quotas are those of the configured region; where Google shows none, they are unknown. A quota is a right, not a
-    promise: a zone may be out of stock all the same.
+    Quotas and prices are those of the configured region, on demand and of Spot machines; `?` stands for what Google
+    does not show. A quota is a right, not a promise: a zone may be out of stock all the same.
 
     \b
     berg gpus
@@ -122,21 +127,22 @@ def gpus(everywhere: bool, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.google import offers
+    from berg.google import offers, prices
 
-    found = offers.gpus(settings)
+    listed, why = prices.look_up(settings, settings.region)
+    found = offers.gpus(settings, listed)
     remember_zones(sorted({zone for each in found for zone in each.zones}))
     if as_json:
         click.echo(json.dumps([vars(each) for each in found], indent=2))
         return
     click.echo(tables.gpus(found, settings.region, everywhere))
-    say("\nPrices are unknown to berg: https://cloud.google.com/compute/gpus-pricing")
+    say(f"\n{tables.about_prices(listed, why)}" + " The smallest machine with such GPUs." * bool(listed))
 
 
 @click.command()
 @json_option
 def tpus(as_json: bool) -> None:
-    """Show TPU families, their topologies, and zones that have them.
+    """Show TPU families, their topologies, zones, prices.
 
     One host is a machine like any other; several are a slice. v5p and tpu7x have larger slices than are shown: sides
     that are multiples of 4, the smallest first. Quotas for TPUs are not shown by Google's API for regions.
@@ -147,13 +153,15 @@ def tpus(as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.google import offers
+    from berg.google import offers, prices
 
-    found = offers.tpus(settings)
+    listed, why = prices.look_up(settings, settings.region)
+    found = offers.tpus(settings, listed)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(tables.tpus(found))
+    say(f"\n{tables.about_prices(listed, why)}{tables.per_chip(found) if listed else ''}")
 
 
 @click.group(name="config")
@@ -193,7 +201,10 @@ def show(as_json: bool) -> None:
         return
     width = max(map(len, values))
     for key, value in values.items():
-        click.echo(f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}")
+        line = f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}"
+        if 0 < columns(sys.stdout) < len(line):
+            line = f"{key:<{width}}  {json.dumps(value)}\n    # {config.HELP[key]}"
+        click.echo(wrapped(line, sys.stdout))
 
 
 def complete_keys(ctx, param, incomplete: str) -> list[str]:
@@ -305,7 +316,8 @@ def status(as_json: bool) -> None:
     else:
         for key, value in values.items():
             lines = value if isinstance(value, list) else [value]
-            click.echo("\n".join(f"{key if n == 0 else '':<12} {line}" for n, line in enumerate(lines)))
+            for n, line in enumerate(lines):
+                click.echo(wrapped(f"{key if n == 0 else '':<12} {line}", sys.stdout, 13))
 
 
 @local.command()
@@ -348,8 +360,7 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     berg reap --all --json                   # only look
     """
     settings = config.load_ready()
-    from berg import reap
-    from berg.commands import tables
+    from berg import reap, words
 
     leftovers = reap.find(settings, None if everybody else settings.user, say)
     if as_json:
@@ -358,9 +369,13 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
         say("Nothing was left behind.")
     else:
         for each in leftovers:
-            age = tables.age(each.what.created_at)
-            click.echo(f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}")
+            age = words.age(each.what.created_at)
+            line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
+            click.echo(wrapped(line, sys.stdout, 10))
         if not yes:
             click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
         reap.delete(settings, leftovers)
         say("Deleted.")
+
+
+COMMANDS = (init, doctor, gpus, tpus, config_group, local, reap)

@@ -143,3 +143,6 @@ def ip(name: str, internal: bool) -> None:
     if not address:
         raise BergError(f"the machine {name} has no address yet ({found.status}). Try again in a moment")
     click.echo(address)
+
+
+COMMANDS = (ip, ssh, ssh_config, sync)

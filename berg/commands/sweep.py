@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, config, launch, sweep
+from berg import BergError, config, launch, sweep, words
 from berg.commands import start as commands_start
 from berg.commands import tables
 from berg.commands.terminal import say
@@ -93,7 +93,7 @@ def follow(settings, name: str) -> int:
     shown = ""
     while True:
         states = Counter(entry.state.state for entry in sweep.states(settings, name) if entry.state)
-        line = tables.counts(states)
+        line = words.counts(states)
         if line != shown:
             say(f"{name}: {line}")
             shown = line

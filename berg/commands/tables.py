@@ -1,18 +1,17 @@
 """What berg shows, as text: the plan of a job, the list of jobs, how one ended."""
 
 import os
-import shutil
 import sys
-import textwrap
 import time
-from collections import Counter
-from dataclasses import replace
 from datetime import datetime
 
 import click
 
-from berg import job
+from berg import columns, job, wrapped
+from berg.commands.terminal import labelled, table
+from berg.google import prices
 from berg.google import tpus as tpu_types
+from berg.words import also, cells, folded, plural, size
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
@@ -45,17 +44,19 @@ def plan(plan) -> str:
             if plan.far_zones
             else []
         ),
+        *([] if this.place == "gke" else [("Price", price(plan))]),  # pods share nodes
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
+        *([("Notify", "a webhook, of the end")] if this.notify else []),
         *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
         *([("Defaults", f"{', '.join(defaults[1:])} (of {defaults[0]})")] if defaults else []),
         ("Results", this.gcs_results_dir + (" (read off the command; another: -r)" if is_guess else "")),
         ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
-    return "\n".join(f"{click.style(f'{key:<9}', bold=True)} {value}" for key, value in rows) + "\n"
+    return labelled(rows, sys.stderr) + "\n"
 
 
 def machine(plan, several: str) -> tuple[str, str]:
@@ -72,35 +73,60 @@ def data_set(wish) -> str:
 
 
 def gpus(found, region: str, everywhere: bool) -> str:
-    """GPU types as a table; zones below each other where they are many."""
-    rows = [["TYPE", "PER MACHINE", "QUOTA LEFT", "SPOT", f"ZONES{'' if everywhere else f' OF {region}'}"]]
+    """GPU types as a table."""
+    rows = [["TYPE", "PER MACHINE", "QUOTA, SPOT", "$/H, SPOT", f"ZONES{'' if everywhere else f' OF {region}-'}"]]
     for each in found:
         zones = [zone for zone in each.zones if everywhere or zone.startswith(f"{region}-")]
-        left = ["unknown" if count is None else f"{count:g}" for count in (each.quota_left, each.spot_quota_left)]
-        where = textwrap.wrap(", ".join(zones), 60, break_on_hyphens=False) or [elsewhere(each)]
-        rows.append([each.type, ", ".join(map(str, each.per_machine)), *left, where[0]])
-        rows += [["", "", "", "", line] for line in where[1:]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [fit(row, widths) for row in rows]
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+        zones = zones if everywhere else [zone.removeprefix(f"{region}-") for zone in zones]
+        quota = [f"{count:g}" if count is not None else "?" for count in (each.quota_left, each.spot_quota_left)]
+        about = [", ".join(map(str, each.per_machine)), ", ".join(quota)]
+        rows.append([each.type, *about, dollars(each.usd_per_hour, each.spot_usd_per_hour)])
+        rows[-1].append(", ".join(zones) or elsewhere(each))
+    return table(rows, sys.stdout)
+
+
+def dollars(*amounts: float | None) -> str:
+    return ", ".join("?" if amount is None else f"{amount:,.2f}" for amount in amounts)
+
+
+def about_prices(listed, why: str) -> str:
+    """Where prices come from and what is not in them, or why they are unknown."""
+    if listed is None:
+        return f"Prices: unknown: {why}"
+    return f"List prices in {listed.region} of {listed.date}, without disks and traffic."
+
+
+def per_chip(found) -> str:
+    """Prices of each family of TPUs, of which every chip costs the same."""
+    first = {each["family"]: each for each in reversed(found)}
+    costs = {name: (each["usd_per_hour"], each["spot_usd_per_hour"], each["chips"]) for name, each in first.items()}
+    shown = [f"{name} {dollars(*(each and each / chips for each in two))}" for name, (*two, chips) in costs.items()]
+    return f" $/h a chip, on demand and Spot: {'; '.join(reversed(shown))}."
+
+
+def price(plan) -> str:
+    """What the machines of a plan cost, as far as it was looked up before."""
+    region, spot = plan.zones[0].rpartition("-")[0], plan.spot
+    listed = prices.known(plan.config, region)
+    hourly = [listed and listed.per_hour(plan.shape, kind) for kind in (spot, not spot)]
+    if listed is None or hourly[0] is None:
+        return "unknown" + ("; berg gpus looks for prices" if listed is None else f" in {region}")
+    count, hours = plan.job.num_machines, plan.job.max_run_seconds / 3600
+    kinds = ("as Spot", "on demand") if spot else ("on demand", "as Spot")
+    each = [f"${dollars(cost * count)} an hour {kind}" for cost, kind in zip(hourly, kinds, strict=True) if cost]
+    most = f"at most ${hourly[0] * count * hours:,.0f} in {hours:g} h"
+    return f"{', '.join(each)}; {most} (list price in {region} of {listed.date}, without disks and traffic)"
 
 
 def tpus(found) -> str:
     """What there is of TPUs, as a table."""
-    rows = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]]
+    rows, before = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]], None
     for each in found:
         about = [each["tpu"], str(each["hosts"]), str(each["chips"]), each["machine_type"]]
-        rows.append([*about, ", ".join(each["zones"]) or "none"])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [fit(row, widths) for row in rows]
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
-
-
-def table(rows: list[list[str]]) -> str:
-    """Rows of text below a heading."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [fit(row, widths) for row in rows]
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+        same = columns(sys.stdout) and each["zones"] == before
+        rows.append([*about, "as above" if same else ", ".join(each["zones"]) or "none"])
+        before = each["zones"]
+    return table(rows, sys.stdout)
 
 
 def cluster(found, price: str) -> str:
@@ -114,7 +140,7 @@ def cluster(found, price: str) -> str:
         nodes = f"{there} of {pool['min_nodes']} to {pool['max_nodes']}"
         kind = pool["machine_type"] + ", spot" * pool["spot"]
         rows.append([pool["pool"], kind, pool["gpus"], nodes, pool["problems"] or pool["status"]])
-    parts.append(table(rows))
+    parts.append(table(rows, sys.stdout))
     if found.trouble:
         parts.append(found.trouble)
     if found.nodes:
@@ -123,12 +149,12 @@ def cluster(found, price: str) -> str:
         for node in found.nodes:
             drivers = "drivers are coming" if node["drivers"] == "coming" else "yes" if node["ready"] else "no"
             rows.append([node["node"], node["pool"], drivers, str(node["gpus"]), str(node["used"])])
-        parts += [table(rows), f"GPUs: {sum(node['used'] for node in found.nodes)} used, {free} free"]
+        parts += [table(rows, sys.stdout), f"GPUs: {sum(node['used'] for node in found.nodes)} used, {free} free"]
     if found.pods:
         rows = [["POD", "JOB", "STATUS", "NODE", "GPUS"]]
         rows += [[pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])] for pod in found.pods]
         notes = [f"{pod['name']} waits: {pod['note']}" for pod in found.pods if pod["note"]]
-        parts.append("\n".join([table(rows), *notes]))
+        parts.append("\n".join([table(rows, sys.stdout), *notes]))
     return "\n\n".join(parts)
 
 
@@ -152,34 +178,21 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
         for row, each in zip(rows, entries, strict=True):
             row.insert(1, each.user)
     widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
-    room = max(shutil.get_terminal_size((120, 24)).columns, 60)
+    room = max(columns(sys.stdout) or 10_000, 60)
     results = header.index("RESULTS")
-    widths[results] = max(8, min(widths[results], widths[results] + room - sum(widths) - 2 * len(widths)))
-    lines = [click.style(fit(header, widths), bold=True)]
+    widths[results] = max(8, min(widths[results], widths[results] + room + 2 - sum(widths) - 2 * len(widths)))
+    apart = sum(widths) + 2 * len(widths) > room + 2  # names are for typing: they are never cut
+
+    def line(row: list[str]) -> str:
+        return f"{row[0]}\n  {fit(row[1:], widths[1:])}" if apart else fit(row, widths)
+
+    lines = [click.style(line(header), bold=True)]
     for row, each in zip(rows, entries, strict=True):
         color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
-        lines.append(click.style(fit(row, widths), fg=color))
-        if each.state and each.state.reason:
-            lines += textwrap.wrap(
-                each.state.reason,
-                room - 4,
-                break_long_words=False,
-                break_on_hyphens=False,
-                initial_indent="    ",
-                subsequent_indent="    ",
-            )
-        notes = {machine.note: machine.name for machine in each.machines if machine.note}
-        for note, name in notes.items():
-            lines += [f"    {line}" for line in textwrap.wrap(f"{name} waits: {note}", room - 4)]
-        if each.state and each.state.elsewhere:
-            lines += textwrap.wrap(
-                also(each.state),
-                room - 4,
-                break_long_words=False,
-                break_on_hyphens=False,
-                initial_indent="    ",
-                subsequent_indent="    ",
-            )
+        lines.append(click.style(line(row), fg=color))
+        notes = {machine.note: f"{machine.name} waits: {machine.note}" for machine in each.machines if machine.note}
+        for text in filter(None, (each.state and each.state.reason, *notes.values(), each.state and also(each.state))):
+            lines.append(wrapped(f"    {text}", sys.stdout))
         if with_machines and len(each.machines) > 1:
             for machine in each.machines:
                 addresses = f"{machine.internal_ip}  {machine.external_ip}"
@@ -211,71 +224,23 @@ def states(entries) -> str:
     return " ".join(f"{each.name} {each.status}" for each in entries)
 
 
-def cells(each) -> list[str]:
-    state, details = each.state, each.state.job if each.state else {}
-    zone = each.machine.zone if each.machine else state.zone if state else ""
-    gpus = details.get("gpus") or (each.machine.gpus if each.machine else "")
-    if details.get("machines", 1) > 1:
-        gpus = f"{details['machines']} machines" + (f" of {gpus}" if gpus else "")
-    code = "" if state is None or state.exit_code is None else str(state.exit_code)
-    return [each.name, each.status, age(each.created_at), zone, gpus, details.get("results_dir", ""), code]
-
-
 def sweep(jobs) -> str:
     """The jobs of a sweep with what differs between them."""
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
     shown = rows if len(rows) <= 2 * SHOWN + 1 else [*rows[: SHOWN + 1], *rows[-SHOWN:]]
     widths = [min(40, max(len(row[column]) for row in shown)) for column in range(len(rows[0]))]
+    while sum(widths) + 2 * len(widths) - 2 > (columns(sys.stderr) or 10_000) and max(widths) > 8:
+        widths[widths.index(max(widths))] -= 1
     lines = [fit(row, widths) for row in shown]
     if len(shown) < len(rows):
         lines.insert(SHOWN + 1, f"… {len(rows) - len(shown)} more …")
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]]) + "\n"
 
 
-def counts(states) -> str:
-    """How many jobs are in which state, as in `2 RUNNING, 1 FAILED`."""
-    order = (*job.ACTIVE, *job.FINAL)
-    return ", ".join(f"{states[state]} {state}" for state in order if states[state])
-
-
-def folded(entries) -> list:
-    """Entries with one in place of all jobs of a sweep: its name, and how many jobs are in which state."""
-    sweeps: dict = {}
-    for each in entries:
-        if each.sweep:
-            sweeps.setdefault(each.sweep, []).append(each)
-    shown, done = [], set()
-    for each in entries:
-        if not each.sweep:
-            shown.append(each)
-        elif each.sweep not in done:
-            done.add(each.sweep)
-            parts = sweeps[each.sweep]
-            results = results_of([part.state.job["results_dir"] for part in parts])
-            details = {**each.state.job, "sweep": "", "results_dir": results, "machines": len(each.crew)}
-            state = job.State(state=counts(Counter(part.state.state for part in parts)), job=details)
-            shown.append(replace(each, name=each.sweep, state=state, machines=each.crew))
-    return shown
-
-
-def results_of(folders: list[str]) -> str:
-    """What all results folders of a sweep have in common."""
-    common = os.path.commonpath(folders)
-    return f"{common}/…" if common else "…"
-
-
 def fit(row: list[str], widths: list[int]) -> str:
     cut = [text if len(text) <= width else text[: width - 1] + "…" for text, width in zip(row, widths, strict=True)]
     return "  ".join(f"{text:<{width}}" for text, width in zip(cut, widths, strict=True)).rstrip()
-
-
-def age(timestamp: str) -> str:
-    seconds = max(0, job.age_seconds(timestamp)) if timestamp else 0
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 def progress(found) -> str:
@@ -302,28 +267,16 @@ def left(name: str, see: str) -> str:
 
 def outcome(name: str, state: job.State) -> str:
     """How a job ended, in a line."""
-    code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
-    reason = f": {state.reason}" if state.reason else ""
     beside = f"\n{also(state)}" if state.elsewhere else ""
     kept = f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}" if state.job.get("kept") else ""
-    return click.style(f"{name} {state.state}{code}{reason}", fg=COLORS.get(state.state), bold=True) + beside + kept
+    return click.style(f"{name} {state.state}{why(state)}", fg=COLORS.get(state.state), bold=True) + beside + kept
 
 
-def also(state: job.State) -> str:
-    return f"It wrote to other folders, too: {state.elsewhere}"
-
-
-def plural(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def size(count: float) -> str:
-    """Bytes in the unit that people would say."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
+def why(state: job.State) -> str:
+    """The exit code of a job that is over, and the reason that it ended so."""
+    is_said = f"exit code {state.exit_code}" in state.reason
+    code = "" if state.exit_code is None or is_said else f" with exit code {state.exit_code}"
+    return code + (f": {state.reason}" if state.reason else "")
 
 
 def counter(what: str, total: int):

@@ -2,17 +2,21 @@
 
 import contextlib
 import shlex
+import sys
+import textwrap
+from collections.abc import Iterable
+from typing import IO
 
 import click
 
-from berg import config
+from berg import columns, config, wrapped
 
 # Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
 SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "cluster", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data"),
-    "Watching": ("log", "tail"),
+    "Watching": ("log", "tail", "wait", "top", "tensorboard", "profile", "page", "dashboard"),
     "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
 }
 
@@ -63,7 +67,30 @@ def interrupted(error: BaseException) -> str:
 
 def say(text: str) -> None:
     """Everything that is not data goes to standard error."""
-    click.echo(text, err=True)
+    click.echo(wrapped(text, sys.stderr), err=True)
+
+
+def labelled(rows: Iterable[tuple[str, str]], stream: IO[str], width: int = 9) -> str:
+    """Rows of a label and a text, which goes on below itself where the terminal ends."""
+    lines = []
+    for label, text in rows:
+        text = text.replace("\n", f"\n{'':<{width}} ")
+        first, *rest = wrapped(f"{label:<{width}} {text}", stream, width + 1).split("\n")
+        lines += [click.style(first[:width], bold=True) + first[width:], *rest]
+    return "\n".join(lines)
+
+
+def table(rows: list[list[str]], stream: IO[str]) -> str:
+    """Rows below a header; the last column goes on below itself where the terminal ends."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    before = sum(widths) + 2 * len(widths)
+    room = max(columns(stream) - before, 20) if columns(stream) else 10_000
+    lines = []
+    for row in rows:
+        start = "".join(f"{text:<{width}}  " for text, width in zip(row, widths, strict=False))
+        first, *rest = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
+        lines += [f"{start}{first}".rstrip(), *(" " * before + line for line in rest)]
+    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
 
 def remembered(file: str) -> list[str]:
@@ -165,6 +192,9 @@ def machine_options(command):
         click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
         click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
         click.option("--data", multiple=True, metavar="NAME[:PATH]", help="Data set to bring there; repeatable."),
+        click.option(
+            "--sample-seconds", type=int, default=30, help="How often to look how busy they are.  [default: 30]"
+        ),
         click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
         json_option,
     ]

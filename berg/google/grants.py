@@ -16,6 +16,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.google import api
+from berg.google.monitoring import ROLE as MONITORING_ROLE
 from berg.google.storage import Bucket
 
 NAME, ROLE = "berg-worker", "bergWorker"
@@ -101,6 +102,15 @@ def missing(config: Config) -> tuple[list[Grant], str]:
             functools.partial(bind, config, bucket_policy, BUCKET_ROLE, member),
         ),
     ]
+    if config.monitoring:
+        wanted.append(
+            (
+                MONITORING_ROLE in roles(look(project_policy, config), [member]),
+                f"Give the account {MONITORING_ROLE} in the project {project}, to write metrics and no more",
+                to_project.replace(role, MONITORING_ROLE),
+                functools.partial(bind, config, project_policy, MONITORING_ROLE, member),
+            )
+        )
     found = [Grant(text, command, make) for made, text, command, make in wanted if not made]
     return found, refusals[0] if refusals else ""
 

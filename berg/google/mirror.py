@@ -71,12 +71,16 @@ class Sending:
     sent: Sent | None = None
     wrote: bool = False
     bytes: int = 0
+    begins: int = 0  # where in the file the bytes begin that are being sent
+    through: int = 0  # bytes of the file that are in the bucket, or nearly
     error: Exception | None = None
 
-    def tell(self, *_) -> None:
+    def tell(self, sent: int | None = None) -> None:
         if self.given_up:
             raise GivenUp
         self.moved = time.monotonic()
+        if sent is not None:
+            self.through = self.begins + sent
 
 
 @dataclass
@@ -295,6 +299,7 @@ class Mirror:
                     file.seek(start)
                     whole = crc32c_of(blocks(file, size - start), last.crc32c)
                     file.seek(start)
+                    sending.begins = start
                     blob = self.bucket.append(
                         name, self.tail(name), file, size - start, generation, sending.tell, metadata
                     )
@@ -303,7 +308,8 @@ class Mirror:
                     if blob.crc32c == whole:
                         return blob, False
         for _ in range(5):
-            sending.tell()
+            sending.begins = 0
+            sending.tell(0)
             file.seek(0)
             try:
                 blob = self.bucket.upload_stream(name, file, size, generation, sending.tell, metadata)
@@ -432,6 +438,15 @@ class Mirror:
         with contextlib.suppress(Exception):
             self.bucket.delete(*[blob.name for blob in self.bucket.list(self.tails, "name")])
         return {**left, **self.refused}
+
+    def left(self) -> list[tuple[str, int]]:
+        """Files that are not in the bucket as they are, and how many bytes of each."""
+        files = [(path, seen, self.sent.get(path), self.underway.get(path)) for path, seen in self.scan()]
+        return [
+            (path, max(seen.st_size - (sending.through if sending else 0), 0))
+            for path, seen, sent, sending in files
+            if not (sent and sent.is_of(seen))
+        ]
 
     def inode_of(self, path: str) -> int:
         with contextlib.suppress(OSError):

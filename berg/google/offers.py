@@ -8,6 +8,7 @@ from berg import BergError
 from berg.config import Config
 from berg.google import accelerators, api
 from berg.google.accelerators import Shape
+from berg.google.prices import Prices
 from berg.google.tpus import EIGHT
 from berg.google.tpus import everything as all_tpus
 
@@ -91,10 +92,13 @@ class Gpu:
     zones: list[str]
     quota_left: float | None  # None: Google shows no such quota
     spot_quota_left: float | None
+    machine_type: str = ""  # the smallest with such a GPU, of which the prices are
+    usd_per_hour: float | None = None  # None: not known
+    spot_usd_per_hour: float | None = None
 
 
-def gpus(config: Config) -> list[Gpu]:
-    """The GPU types that berg knows, with the zones of all regions, and the quotas of the configured one."""
+def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
+    """The GPU types that berg knows, with the zones of all regions, and quotas and prices of the configured one."""
     _ = config.session
     with ThreadPoolExecutor() as pool:
         there = pool.submit(quotas, config, config.region)
@@ -115,12 +119,23 @@ def gpus(config: Config) -> list[Gpu]:
     for name, places in zones.items():
         metric = f"NVIDIA_{name.upper().replace('-', '_')}_GPUS"
         counts = accelerators.ATTACHED[name][1] if name in accelerators.ATTACHED else accelerators.BUILT_IN[name]
-        found.append(Gpu(name, [*counts], sorted(set(places)), left(metric), left(f"PREEMPTIBLE_{metric}")))
+        shape = accelerators.choose(None, name, None, None)
+        on_demand, spot = per_hour(listed, shape)
+        quota = left(metric), left(f"PREEMPTIBLE_{metric}")
+        found.append(Gpu(name, [*counts], sorted(set(places)), *quota, shape.machine_type, on_demand, spot))
     return found
 
 
-def tpus(config: Config) -> list[dict[str, Any]]:
-    """What there is of TPUs: names for --tpu, hosts, chips, machine types, and the zones of all regions."""
+def per_hour(listed: Prices | None, shape: Shape) -> tuple[float | None, float | None]:
+    """USD for an hour of a machine on demand, where it can be had so, and as a Spot machine."""
+    if listed is None:
+        return None, None
+    only_spot = shape.machine_type.startswith(accelerators.NOT_ON_DEMAND)
+    return None if only_spot else listed.per_hour(shape, spot=False), listed.per_hour(shape, spot=True)
+
+
+def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
+    """What there is of TPUs: names for --tpu, hosts, chips, machine types, prices, and the zones of all regions."""
     there = all_tpus()
     kinds = " OR ".join(f"name={kind}" for kind in sorted({each.machine_type for each in there}))
     zones: dict[str, list[str]] = {}
@@ -129,6 +144,7 @@ def tpus(config: Config) -> list[dict[str, Any]]:
         for scope in page.get("items", {}).values():
             for item in scope.get("machineTypes", []):
                 zones.setdefault(item["name"], []).append(api.last_part(item["zone"]))
+    costs = {each: [price and price * each.hosts for price in per_hour(listed, each.shape)] for each in there}
     return [
         {
             "tpu": each.machine_type if each.machine_type == EIGHT else str(each),
@@ -137,6 +153,8 @@ def tpus(config: Config) -> list[dict[str, Any]]:
             "hosts": each.hosts,
             "chips": each.chips,
             "machine_type": each.machine_type,
+            "usd_per_hour": costs[each][0],
+            "spot_usd_per_hour": costs[each][1],
             "zones": sorted(zones.get(each.machine_type, [])),
         }
         for each in there

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from berg import BergError
 from berg.config import Config
@@ -18,10 +19,11 @@ from berg.google.instances import bucket_label
 from berg.inventory import Thing
 
 ROLE = "roles/secretmanager.admin"  # on this one secret: to read and to delete it
+WEBHOOK = "BERG_NOTIFY"  # among them, but none of the command's variables: the URL of --notify
 SLACK = 30 * 24 * 3600  # seconds after a job's limit in which it may still wait for machines
 
 
-def read(text: str) -> tuple[str, str]:
+def read(text: str, option: str = "--secret") -> tuple[str, str]:
     """Name and value for NAME, which is a variable here, or NAME=FILE."""
     name, equals, file = text.partition("=")
     if equals:
@@ -29,10 +31,25 @@ def read(text: str) -> tuple[str, str]:
             return name, Path(file).expanduser().read_text().removesuffix("\n")
         except (OSError, UnicodeDecodeError) as error:
             why = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
-            raise BergError(f"--secret {name}: cannot read {file}: {why}") from None
+            raise BergError(f"{option} {name}: cannot read {file}: {why}") from None
     if name not in os.environ:
-        raise BergError(f"--secret {name}: there is no such variable. Export it, or give a file: --secret {name}=FILE")
+        raise BergError(f"{option} {name}: there is no such variable. Export it, or give a file: {option} {name}=FILE")
     return name, os.environ[name]
+
+
+def webhook(text: str) -> str:
+    """The URL of a webhook: as it is, or what a NAME or NAME=FILE holds; no error repeats it."""
+    url = (text if "://" in text else read(text, "--notify")[1]).strip()
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and not set(url) & set(" \t\r\n")
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise BergError(
+            "--notify: this is not the URL of a webhook. Give one, or a variable or NAME=FILE that holds it"
+        )
+    return url
 
 
 def url(config: Config, job_name: str) -> str:
@@ -92,8 +109,11 @@ def find(config: Config) -> list[Thing]:
     ]
 
 
-def delete(config: Config, job_name: str) -> None:
+def delete(config: Config, job_name: str) -> bool:
+    """Delete the secrets of a job; False if there are none any more."""
     from google.api_core import exceptions
 
     with contextlib.suppress(exceptions.NotFound):
         api.call(config, "DELETE", url(config, job_name))
+        return True
+    return False

@@ -59,6 +59,7 @@ class Bucket:
     def __init__(self, config: Config):
         self.config = config
         self.name = config.bucket
+        self.timeout: tuple[float, float] = TIMEOUT
 
     @functools.cached_property
     def client(self):
@@ -109,7 +110,7 @@ class Bucket:
             return self.bucket.blob(name).download_as_bytes(
                 start=start or None,
                 end=end and end - 1,
-                timeout=TIMEOUT,
+                timeout=self.timeout,
                 retry=self.retry,
                 checksum=None if start else "auto",
             )
@@ -121,11 +122,11 @@ class Bucket:
             return None
 
     def exists(self, name: str) -> bool:
-        return self.bucket.blob(name).exists(timeout=TIMEOUT, retry=self.retry)
+        return self.bucket.blob(name).exists(timeout=self.timeout, retry=self.retry)
 
     def get(self, name: str):
         """The object's metadata as a Blob, None without the object."""
-        return self.bucket.get_blob(name, timeout=TIMEOUT, retry=self.retry)
+        return self.bucket.get_blob(name, timeout=self.timeout, retry=self.retry)
 
     def write(
         self,
@@ -192,7 +193,7 @@ class Bucket:
         # Content is checked by its crc32c on arrival. Without a precondition the last writer wins, which
         # makes a repeated write harmless, so that it may be retried as well.
         try:
-            put(if_generation_match=generation, timeout=TIMEOUT, retry=self.retry, checksum="crc32c")
+            put(if_generation_match=generation, timeout=self.timeout, retry=self.retry, checksum="crc32c")
         except exceptions.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{blob.name} was changed by somebody else") from None
         return blob.generation
@@ -223,7 +224,7 @@ class Bucket:
                 [self.bucket.blob(name), tail],
                 if_generation_match=generation,
                 if_source_generation_match=[generation, tail.generation],
-                timeout=TIMEOUT,
+                timeout=self.timeout,
                 retry=self.retry,
             )
         except exceptions.PreconditionFailed:
@@ -239,7 +240,7 @@ class Bucket:
         temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
         try:
             blob = self.bucket.blob(name, generation=generation)
-            blob.download_to_filename(str(temporary), timeout=TIMEOUT, retry=self.retry, checksum="crc32c")
+            blob.download_to_filename(str(temporary), timeout=self.timeout, retry=self.retry, checksum="crc32c")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -250,7 +251,7 @@ class Bucket:
 
         for name in object_names:
             try:
-                self.bucket.blob(name).delete(timeout=TIMEOUT, retry=self.retry)
+                self.bucket.blob(name).delete(timeout=self.timeout, retry=self.retry)
             except exceptions.NotFound:
                 pass
 

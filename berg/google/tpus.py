@@ -1,6 +1,6 @@
 """Which machines with TPUs Google offers through Compute Engine, and how many of them form a slice.
 
-Not covered: v2, v3, v4 and v5e, which exist only in the Cloud TPU API; several slices for one job; prices.
+Not covered: v2, v3, v4 and v5e, which exist only in the Cloud TPU API; several slices for one job.
 """
 
 import re

@@ -20,6 +20,7 @@ from berg.local.errors import ApiError
 from berg.local.faults import Fault, Faults, RequestLog
 from berg.local.identity.iam import Iam
 from berg.local.identity.tokens import Tokens, write_private
+from berg.local.monitoring.store import Monitoring
 from berg.local.secrets.store import Secrets
 from berg.local.storage.state import Storage
 
@@ -62,6 +63,7 @@ class Cloud:
     secrets: Secrets
     iam: Iam
     faults: Faults
+    monitoring: Monitoring = None  # type: ignore[assignment]
     compute: Compute = None  # type: ignore[assignment]  # some tests serve buckets alone
     container: Container = None  # type: ignore[assignment]  # as for compute
     requests: RequestLog = field(default_factory=RequestLog)

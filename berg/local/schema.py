@@ -42,6 +42,7 @@ class Method:
     request: dict | None  # schema of the body
     response: dict | None  # schema of the answer
     scopes: tuple[str, ...]  # of which a token needs one
+    version: str = "v1"
 
 
 @dataclass
@@ -56,15 +57,20 @@ class Api:
     routes: dict[tuple[str, int], list[Method]] = field(default_factory=dict)
 
 
+def load(name: str, version: str = "v1") -> Api:
+    """The API of that name; the same one each time."""
+    return _load(name, version)
+
+
 @lru_cache
-def load(name: str) -> Api:
-    """Load the discovery document `<name>.v1.json`, without its descriptions (two thirds of it)."""
+def _load(name: str, version: str) -> Api:
+    """Load the discovery document `<name>.<version>.json`, without its descriptions (two thirds of it)."""
     import googleapiclient
 
-    path = Path(googleapiclient.__file__).parent / "discovery_cache/documents" / f"{name}.v1.json"
+    path = Path(googleapiclient.__file__).parent / "discovery_cache/documents" / f"{name}.{version}.json"
     document = json.loads(path.read_text(), object_hook=_without_prose)
-    api = Api(name, f"/{name}/v1/", document["schemas"], document["parameters"])
-    _add_methods(api, document)
+    api = Api(name, f"/{name}/{version}/", document["schemas"], document["parameters"])
+    _add_methods(api, document, version)
     for methods in api.routes.values():
         # A literal segment wins over a parameter: `o/bulkRestore` is not the object "bulkRestore".
         # So does a custom verb: `secrets/a:getIamPolicy` is not the secret "a:getIamPolicy".
@@ -79,15 +85,15 @@ def _without_prose(value: dict) -> dict:
     return value
 
 
-def _add_methods(api: Api, resource: dict) -> None:
+def _add_methods(api: Api, resource: dict, version: str) -> None:
     for spec in resource.get("methods", {}).values():
-        path, whole = spec["path"].removeprefix("v1/"), None
+        path, whole = spec["path"].removeprefix(f"{version}/"), None
         if "{+" in path:
             before, _, rest = path.partition("{+")
             name, _, after = rest.partition("}")
             if "{" in before + after:
                 continue
-            whole, path = (before, name, after), spec["flatPath"].removeprefix("v1/")
+            whole, path = (before, name, after), spec["flatPath"].removeprefix(f"{version}/")
         segments = tuple(path.split("/"))
         method = Method(
             spec["id"],
@@ -98,11 +104,12 @@ def _add_methods(api: Api, resource: dict) -> None:
             spec.get("request"),
             spec.get("response"),
             tuple(spec.get("scopes", ())),
+            version,
         )
         api.methods[method.id] = method
         api.routes.setdefault((method.verb, len(segments)), []).append(method)
     for child in resource.get("resources", {}).values():
-        _add_methods(api, child)
+        _add_methods(api, child, version)
 
 
 def match(api: Api, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:

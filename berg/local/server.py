@@ -20,6 +20,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from berg.local import control_api, schema
+from berg.local.billing import api as billing_api
 from berg.local.call import CLOUD, Call, Cloud, cut, parse_json, suffer
 from berg.local.compute import api as compute_api
 from berg.local.container import api as container_api
@@ -29,6 +30,8 @@ from berg.local.identity import api as iam_api
 from berg.local.identity import oauth, permissions, services
 from berg.local.identity.iam import Iam
 from berg.local.identity.tokens import LAPTOP, Owner, Tokens
+from berg.local.monitoring import api as monitoring_api
+from berg.local.monitoring.store import Monitoring
 from berg.local.secrets import api as secrets_api
 from berg.local.secrets.store import Secrets
 from berg.local.storage import api as storage_api
@@ -45,8 +48,11 @@ SERVICES = (
     "iam",
     "cloudresourcemanager",
     "serviceusage",
+    "cloudbilling",
     "container",
+    "monitoring",
 )  # each below /<service>/v1/
+VERSIONS = {"monitoring": ("v1", "v3")}  # of those that have others: dashboards are v1, time series v3
 WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
 STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
@@ -61,7 +67,9 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
     projects = json.loads(saved.read_text()) if saved.exists() else {}
     storage, secrets, tokens = Storage(folder / "storage"), Secrets(folder / "secrets"), Tokens(folder)
     iam = Iam(folder, projects, lambda: {LAPTOP, *tokens.state["refresh_tokens"]})
-    cloud = Cloud(folder, port, projects, tokens, storage, secrets, iam, Faults())
+    cloud = Cloud(
+        folder, port, projects, tokens, storage, secrets, iam, Faults(), monitoring=Monitoring(folder / "monitoring")
+    )
     if project not in projects:
         cloud.add_project(project)
     return cloud
@@ -72,7 +80,7 @@ def make_app(cloud: Cloud) -> web.Application:
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
     app[HANDLERS] = {}
-    for module in (storage_api, secrets_api, iam_api, services):
+    for module in (storage_api, secrets_api, iam_api, services, billing_api, monitoring_api):
         app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))
@@ -146,9 +154,10 @@ def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[s
             media = "storage.objects.get" if prefix.startswith("/download") else "storage.objects.insert"
             return found if found and found[0].id == media else None
     for service in SERVICES:
-        base = f"/{service}/v1/"
-        if path.startswith(base):
-            return schema.match(schema.load(service), verb, path[len(base) :])
+        for version in VERSIONS.get(service, ("v1",)):
+            base = f"/{service}/{version}/"
+            if path.startswith(base):
+                return schema.match(schema.load(service, version), verb, path[len(base) :])
     return None
 
 
@@ -199,7 +208,7 @@ async def call_method(
 ) -> web.StreamResponse:
     cloud, handlers = request.app[CLOUD], request.app[HANDLERS]
     method, path_values = found
-    service = schema.load(method.id.partition(".")[0])
+    service = schema.load(method.id.partition(".")[0], method.version)
     pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
     upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)

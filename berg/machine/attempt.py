@@ -21,7 +21,7 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster, pods
+from berg.machine import boot, cluster, pods, profile, report, usage
 from berg.machine.process import RESULTS, end_group
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
@@ -29,6 +29,7 @@ GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
 NOTICE = 28  # of the 30 seconds that Google gives
 PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last results
 LAST_WORD = 4  # and these for the last state
+HURRY = 2, 5  # seconds to connect to the bucket, and between two pieces of its answer, from then on
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
@@ -36,6 +37,7 @@ MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most mac
 MAINTAINED = ("FAILED", "Google stopped the machine to maintain its host")
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
+STALLED = 180  # seconds after which a write of the state is not waited for by the next one
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
@@ -77,6 +79,7 @@ class Attempt:
         self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, "", folders, self.restored)
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
+        self.webhook = ""  # URL to tell of the job's end
         node = cluster.Node(self.machine.name, 0)
         leads = bool(sweep) or self.machine.name.removeprefix(name).strip("-0") == ""
         # Until the job has been read, one that says nothing but that its machine is to be deleted.
@@ -85,6 +88,7 @@ class Attempt:
         self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
         self.exit_code: int | None = None  # of the command for whose failure it is to stop
         self.lock = threading.Lock()
+        self.writing, self.written = threading.Lock(), ""  # the state, by one thread at a time
         self.next_write = -math.inf  # when the state may be written again
         self.later: threading.Timer | None = None  # writes it then
         self.stopped = threading.Event()  # the outcome is known
@@ -100,6 +104,7 @@ class Attempt:
         self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
+        self.profiler_port = profile.free_port()  # of the server that the command may start
         self.state, self.generation, self.ran_before = State(), 0, 0
 
     @property
@@ -135,11 +140,11 @@ class Attempt:
         self.results.own = state.job.get("results_dir", "")
         return state
 
-    def write_state(self, **changes) -> None:
+    def write_state(self, soon: bool = False, **changes) -> None:
         """Record how the job goes; raises Ended if somebody else wrote that it is over.
 
-        Cloud Storage takes one write of an object a second. What comes sooner is written when the second is over, with
-        what came meanwhile; this machine's last word waits for it.
+        Cloud Storage takes one write of an object a second. What comes sooner, and what is to be written `soon`, is
+        written beside what goes on, with what came meanwhile; this machine's last word waits for it.
         """
         if not self.leads:
             return
@@ -151,23 +156,44 @@ class Attempt:
                 setattr(self.state, key, value)
             self.state.note()
             early = self.next_write - time.monotonic()
-            if early > 0 and self.state.state in job.ACTIVE[1:]:
+            if (soon or early > 0) and self.state.state in job.ACTIVE[1:]:
                 if not self.later:
-                    self.later = threading.Timer(early + 0.05, self.write_state_by_the_way)
+                    self.later = threading.Timer(max(early, 0) + 0.05, self.write_state_by_the_way)
                     self.later.daemon = True
                     self.later.start()
                 return
             if self.later:
                 self.later.cancel()
                 self.later = None
-            time.sleep(max(early, 0))
-            text = self.state.to_json()
-            try:
-                path = job.state_path(self.name)
-                self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
-            except Changed:
-                raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them") from None
+        in_turn = self.writing.acquire(timeout=LAST_WORD / 2 if self.machine_goes else STALLED)
+        try:
+            time.sleep(max(self.next_write - time.monotonic(), 0))
+            self.put_state()
             self.next_write = time.monotonic() + WRITE_INTERVAL
+        finally:
+            if in_turn:
+                self.writing.release()
+
+    def put_state(self) -> None:
+        path = job.state_path(self.name)
+        while (text := self.state.to_json()) != self.written:
+            try:
+                self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
+                self.written = text
+            except Changed:
+                stored = self.bucket.get(path)
+                if not (stored and self.wrote(stored)):
+                    why = f"the state of {self.name} was written by somebody else; leaving it to them"
+                    raise Ended(why) from None
+                self.generation = stored.generation
+
+    def wrote(self, stored) -> bool:
+        """Whether a state is this machine's: a write of it that nobody waited for any more arrived after all."""
+        try:
+            state = job.state_from_json((stored.metadata or {})["state"])
+        except (KeyError, ValueError):
+            return False
+        return not state.final and (state.machine, state.zone) == (self.machine.name, self.machine.zone)
 
     def write_state_by_the_way(self, **changes) -> None:
         """The same outside of the job's course: trouble waits for the next time."""
@@ -197,7 +223,11 @@ class Attempt:
             started_at=state.started_at or job.now(),
             attempt=state.attempt + again,
             restarts=state.restarts + again,
-            **{"ending": "", "reason": "", "exit_code": None, "left_files": 0, "left_bytes": 0},
+            ending="",
+            reason="",
+            exit_code=None,
+            left_files=0,
+            left_bytes=0,
         )
         self.marker.touch()
 
@@ -206,7 +236,7 @@ class Attempt:
         self.over.set()
         if self.job.results_dir and not self.state.lost:
             shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
-        for file in (self.machine.log, self.restored, self.marker):
+        for file in (self.machine.log, self.usage_file, self.restored, self.marker):
             file.unlink(missing_ok=True)
 
     def lives(self, machine: str, zone: str) -> bool:
@@ -218,6 +248,11 @@ class Attempt:
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
             raise BergError(f"its machine went away or crashed {self.state.restarts} times (--max-restarts)")
+
+    @property
+    def usage_file(self) -> Path:
+        """Beside the log, and mirrored with it."""
+        return self.machine.log.with_suffix(usage.SUFFIX)
 
     @property
     def marker(self) -> Path:
@@ -250,7 +285,7 @@ class Attempt:
         self.say(f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})")
         return True
 
-    def insist(self, step: Callable[[], None], seconds: float = math.inf) -> None:
+    def insist(self, step: Callable[[], object], seconds: float = math.inf) -> None:
         """Do a step that must not fail: again and again, until it is done, or fails for so many seconds.
 
         Only a machine's deletion is tried for ever. What is Ended is left undone.
@@ -258,7 +293,8 @@ class Attempt:
         pause, end = 1.0, time.monotonic() + seconds
         while True:
             try:
-                return step()
+                step()
+                return None
             except Ended:
                 raise
             except Exception as error:
@@ -302,6 +338,7 @@ class Attempt:
             self.hurry.set()
             if self.machine_goes:
                 self.gone_at = time.monotonic() + NOTICE
+                self.bucket.timeout = HURRY
             self.start_thread(self.end_process, PREEMPTION_GRACE if self.machine_goes else GRACE)
 
     def pause(self, seconds: float | None = None) -> None:
@@ -339,7 +376,7 @@ class Attempt:
     def watch(self) -> None:
         """Wait for word from outside: it arrives through the machine's own metadata, or a pod's annotations."""
         query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
-        etag, warned = "0", False
+        etag, warned, profiled = "0", False, set[str]()
         while not self.over.is_set():  # also while the last results are sent
             try:
                 if boot.POD:
@@ -353,6 +390,10 @@ class Attempt:
                 continue
             if ending := self.ending_in(values):
                 self.stop(*ending)
+            asked = profile.asked(self.name, values.get("attributes", {}))
+            for when in asked.keys() - (profiled or asked.keys()):  # those of the first look were an earlier attempt's
+                self.start_thread(profile.answer, self, when, asked[when])
+            profiled = asked.keys() | {""}
             if values.get("maintenanceEvent") == MAINTENANCE and not warned:
                 warned = True
                 self.say("Google is going to stop this machine, within the hour, to maintain its host")
@@ -379,6 +420,18 @@ class Attempt:
         if self.process:
             end_group(self.process.pid, 0)
         os._exit(0)
+
+    def watch_usage(self) -> None:
+        """Keep what this machine is busy with, until its part of the job ends."""
+        file, told = self.usage_file, False
+        reporter = report.Reporter(self.bucket.config, self.machine, self.say)
+        for sample in usage.samples(self.job.sample_seconds, self.done.wait, bool(self.job.tpu)):
+            usage.append(file, sample)
+            if self.job.monitoring and not boot.POD:
+                reporter.tell(sample)
+            if sample.get("tpus", []) is None and not told:
+                told = True
+                self.say("How busy the TPUs are is not known: berg's environment here has no grpcio")
 
     def become_reachable(self) -> None:
         try:
@@ -420,7 +473,7 @@ class Attempt:
             pause = pause_after(self.results.sync(STATE_INTERVAL, self.done.is_set))
             if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
                 last = time.monotonic()
-                self.write_state_by_the_way(synced_until=self.results.synced_until)
+                self.write_state_by_the_way(soon=True, synced_until=self.results.synced_until)
 
 
 def disk() -> str:

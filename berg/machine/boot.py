@@ -133,6 +133,7 @@ def instance_facts():
         "sweep": sweep,
         "job": metadata("instance/attributes/berg-job", default=sweep or name),
         "dist": metadata("instance/attributes/berg-dist"),
+        "packages": metadata("instance/attributes/berg-packages", default=""),
         "endpoint": metadata("instance/attributes/berg-endpoint", default=""),
     }
 
@@ -157,7 +158,7 @@ class Machine:
         facts = facts or (pod_facts() if POD else instance_facts())
         self.name, self.zone, self.project = facts["name"], facts["zone"], facts["project"]
         self.bucket, self.dist, self.endpoint = facts["bucket"], facts["dist"], facts["endpoint"]
-        self.job, self.sweep = facts["job"], facts["sweep"]
+        self.job, self.sweep, self.packages = facts["job"], facts["sweep"], facts["packages"]
         self.log = self.log_in(BERG / "logs")
 
     def log_for(self, job):
@@ -247,39 +248,84 @@ class Machine:
 
 
 def install(machine):
-    """Unpack berg and find or make a python environment for it; returns its python."""
-    wheel = BERG / machine.dist.rpartition("/")[2]
-    wheel.write_bytes(machine.read(machine.dist)[0])
-    shutil.rmtree(str(BERG / "app"), ignore_errors=True)
-    with zipfile.ZipFile(str(wheel)) as archive:
-        archive.extractall(str(BERG / "app"))
+    """Unpack berg and what it needs; returns the python that runs it, and berg's wheel."""
+    wheel = unpack(machine, machine.dist, "app")
     python = BERG / "venv/bin/python"
-    if not python.exists():
-        machine.say("Making a python environment for berg (a golden image has one)")
-        install_packages(machine, python, wheel)
-    return python, wheel
+    if python.exists():  # a golden image
+        return python, wheel
+    if machine.packages and sys.version_info >= (3, 10):
+        if not shutil.which("git"):
+            apt_install(machine, "git")
+        unpack(machine, machine.packages, "packages")
+        return sys.executable, wheel
+    why = "this python is older than 3.10" if machine.packages else "the laptop that sent the job had none to send"
+    return install_packages(machine, wheel, why), wheel
 
 
-def install_packages(machine, python, wheel):
+def unpack(machine, name, folder):
+    """Let a folder hold what an archive in the bucket does; returns the archive."""
+    archive = BERG / name.rpartition("/")[2]
+    archive.write_bytes(machine.read(name)[0])
+    shutil.rmtree(str(BERG / folder), ignore_errors=True)
+    with zipfile.ZipFile(str(archive)) as zipped:
+        zipped.extractall(str(BERG / folder))
+    return archive
+
+
+def install_packages(machine, wheel, why):
+    """Make a python environment for berg with pip, as the last resort; returns its python."""
+    machine.say(f"Making a python environment for berg with pip: {why} (a golden image has one)")
+    python = BERG / "venv/bin/python"
     if not shutil.which("git") or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode:
-        packages = ["git", "python3-venv", "python3-pip"]
-        environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-        # The first boot of an image may install packages, too, and hold the locks: that of the lists, for which apt-get
-        # does not wait, and that of dpkg.
-        until = time.monotonic() + LOCKED_SECONDS
-        while subprocess.run(["apt-get", "update", "-q"], env=environment).returncode and time.monotonic() < until:
-            time.sleep(5)
-        wait = f"DPkg::Lock::Timeout={LOCKED_SECONDS}"
-        subprocess.run(["apt-get", "-o", wait, "install", "-q", "-y", *packages], env=environment, check=True)
+        apt_install(machine, "git", "python3-venv", "python3-pip")
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(BERG / "venv")], check=True)
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+        execute(sys.executable, "-m", "venv", str(BERG / "venv"))
+    execute(str(python), "-m", "pip", "install", "--quiet", str(wheel))
+    return python
+
+
+def apt_install(machine, *packages):
+    """Install packages of the image's distribution, when what its first boot installs lets go of the locks.
+
+    apt-get itself waits for dpkg's lock alone, not for those of its lists and archives.
+    """
+    machine.say("Installing with apt-get: " + " ".join(packages))
+    until, told = time.monotonic() + LOCKED_SECONDS, False
+    while True:
+        try:
+            execute("apt-get", "update", "-q")
+            return execute("apt-get", "install", "-q", "-y", *packages)
+        except OSError as error:
+            if "lock" not in str(error) or time.monotonic() > until:
+                raise
+            if not told:
+                machine.say(
+                    f"{error}. Trying again for {LOCKED_SECONDS // 60} minutes: the first boot of an image has "
+                    "packages to install, too"
+                )
+            told = True
+        time.sleep(2)
+
+
+def execute(*command):
+    """Run a program; raises OSError with its last words if it fails."""
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C.UTF-8")
+    pipe = subprocess.PIPE
+    ran = subprocess.run(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    output = ran.stdout.decode(errors="replace").strip()
+    console(output)
+    if ran.returncode:
+        lines = [line for line in output.splitlines() if line.startswith(("E: ", "ERROR: "))] or output.splitlines()
+        raise OSError(" ".join(command[:3]) + " failed: " + "".join(lines[:1]))
 
 
 def run_worker(python, *arguments):
     """The worker's exit code. The command that it runs must not see berg's packages: no PYTHONPATH."""
-    code = "import sys; sys.path.insert(0, {!r}); from berg.worker import main; main()".format(str(BERG / "app"))
-    worker = subprocess.Popen([str(python), "-c", code, *arguments])
+    folders, options = [str(BERG / "app")], []
+    if python == sys.executable:  # the image's own: its packages are none of berg's
+        folders, options = [*folders, str(BERG / "packages")], ["-I", "-S"]
+    code = f"import sys; sys.path[:0] = {folders!r}; from berg.worker import main; main()"
+    worker = subprocess.Popen([str(python), *options, "-c", code, *arguments])
 
     def stop(*_):
         TOLD.append(time.time())
@@ -311,6 +357,11 @@ def give_up(machine, reason):
             body = part + resource + "\r\n" + part + text + "\r\n--berg--\r\n"
             upload = machine.object_url(name, upload=True) + "?uploadType=multipart&ifGenerationMatch=" + generation
             machine.call(upload, "POST", body.encode(), "multipart/related; boundary=berg")
+            if state.get("job", {}).get("secrets") and not machine.sweep:
+                base = (
+                    machine.endpoint + "/secretmanager" if machine.endpoint else "https://secretmanager.googleapis.com"
+                )
+                machine.call(f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}", "DELETE")
         if not json.loads(machine.read(f".berg/jobs/{machine.job}_metadata.json")[0])["kill_instance_after_job"]:
             return
     except Exception as error:
@@ -326,6 +377,14 @@ def save(machine, python, died):
             return True
         time.sleep(pause)
     return False
+
+
+def goes_down():
+    try:
+        state = subprocess.run(["systemctl", "is-system-running"], stdout=subprocess.PIPE).stdout
+    except OSError:
+        return False
+    return state.strip() == b"stopping"
 
 
 def hand_over():
@@ -344,6 +403,9 @@ def hand_over():
         subprocess.run(["systemctl", "daemon-reload"], check=True)
         subprocess.run(["systemctl", "start", "--no-block", "berg"], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
+        if goes_down():
+            console("The machine goes down: there is no time to begin")
+            return True
         console(f"systemd does not take berg's unit ({error}); going on without it")
         return False
     console("Going on as a unit of systemd's: systemctl status berg")
@@ -351,11 +413,12 @@ def hand_over():
 
 
 def keep_packages():
-    """Let no timer upgrade packages, or restart what uses them, under a job."""
+    """Let no timer upgrade packages under a job, and the job's apt-get install wait for those that do so now."""
     folder = Path("/etc/apt/apt.conf.d")
     try:
         if folder.is_dir():
-            (folder / "99berg").write_text('APT::Periodic::Enable "0";\n')
+            settings = f'APT::Periodic::Enable "0";\nDPkg::Lock::Timeout "{LOCKED_SECONDS}";\n'
+            (folder / "99berg").write_text(settings)
     except OSError:
         pass  # not ours to write
 
@@ -406,7 +469,7 @@ def work():
         python, wheel = install(machine)
         code = run_worker(python, *arguments)
         if code == DEPENDENCIES_MISSING:
-            install_packages(machine, python, wheel)
+            python = install_packages(machine, wheel, "what is there does not run here")
             code = run_worker(python, *arguments)
         for _ in range(CRASHES):
             if not code:

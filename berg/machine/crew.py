@@ -4,9 +4,8 @@ import contextlib
 from collections.abc import Callable
 
 from berg import job
-from berg.google import secret
 from berg.google.storage import Bucket
-from berg.machine import boot
+from berg.machine import boot, notify
 from berg.machine.attempt import Attempt, Damaged, Ended, NoJob, settings_of
 
 
@@ -20,9 +19,10 @@ def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
                 machine.delete(alone=True)
             return
     machine.say(f"No job of {name} is left")
-    states = stored_states(machine, name).values()
-    if all(state.final for state in states) and any(state.job.get("secrets") for state in states):
-        secret.delete(settings_of(machine), name)
+    states = stored_states(machine, name)
+    has_secrets = any(state.job.get("secrets") for state in states.values())
+    if has_secrets and all(state.final for state in states.values()):
+        notify.tell_of_sweep(settings_of(machine), name, states, machine.say)
     machine.insist_on_deletion()
 
 

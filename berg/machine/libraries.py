@@ -1,21 +1,38 @@
 """The worker's imports of other packages, in a quarter less time; where one is missing, the process exits.
 
 That quarter is for grpc, which google-api-core does without and the worker has no use for, and for collections of
-garbage that find none. (Measured by bench/worker.py.)
+garbage that find none. (Measured by bench/worker.py.) Nor does the worker sign anything: it has no key. What
+google-auth signs with would be cryptography, of 15 MB and compiled for each processor.
 """
 
 import gc
 import sys
+import types
 
 from berg.machine import boot
 
+
+class Unused(types.ModuleType):
+    """A module of which nothing is called: what it is asked for are classes, which nobody uses."""
+
+    def __getattr__(self, name: str) -> type:
+        if not name[0].isupper():
+            raise AttributeError(name)
+        return type(name, (), {"sign": None, "key_id": None})
+
+
 gc.disable()
+sys.modules["google.auth.crypt"] = Unused("google.auth.crypt")
 sys.modules["grpc"] = None  # type: ignore[assignment]
 try:
     import click
     import git
     import google.auth
     import google.cloud.storage
+    import google_crc32c
+
+    if google_crc32c.implementation == "python":  # would take an hour for a gigabyte
+        raise ImportError
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
 del sys.modules["grpc"]

@@ -8,7 +8,7 @@ import time
 from berg import BergError, job
 from berg.google.mirror import tell
 from berg.machine import boot
-from berg.machine.attempt import LAST_WORD, Attempt, Damaged, Ended, NoJob
+from berg.machine.attempt import LAST_WORD, Attempt, Damaged, NoJob
 
 UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
 BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
@@ -28,17 +28,11 @@ def tell_trouble(attempt: Attempt, text: str) -> None:
     attempt.say(text)
 
 
-def left(attempt: Attempt) -> list[tuple[str, int]]:
-    """Files of the results that are not in the bucket as they are, with their sizes."""
-    files = [(path, seen, attempt.results.sent.get(path)) for path, seen in attempt.results.scan()]
-    return [(path, seen.st_size) for path, seen, sent in files if not (sent and sent.is_of(seen))]
-
-
 def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
     """Bring the last results and the end of the log to the bucket, side by side.
 
     Returns the files that could not be brought, with why, and whether all is there that can be there. It goes on while
-    there is progress, to the last moment. Raises Ended if the state is not ours any more.
+    there is progress, to the last moment.
     """
     found: dict[str, str] = {}
     seconds = last_moment(attempt) - time.monotonic()
@@ -55,14 +49,14 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
         now = time.monotonic()
         if now > last_moment(attempt) + 1 or now - moved > patience:
             break
-        if (still := left(attempt)) != ahead:
+        if (still := attempt.results.left()) != ahead:
             ahead, moved = still, now
         tell_progress(attempt, ahead, f"{reason}; {attempt.trouble}".strip("; ") if attempt.trouble else reason)
         if attempt.trouble and patience > BUCKET_PATIENCE and bucket_is_gone(attempt):
             patience = BUCKET_PATIENCE
         results.join(max(0.1, min(3, last_moment(attempt) - now)))
     if results.is_alive():
-        return {path: attempt.trouble or "it was being sent" for path, _ in left(attempt)}, False
+        return {path: attempt.trouble or "it was being sent" for path, _ in attempt.results.left()}, False
     if count := len(attempt.results.links):
         what = "1 link was sent as a copy" if count == 1 else f"{count:,} links were sent as copies"
         attempt.say(
@@ -77,12 +71,7 @@ def tell_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str) -
     attempt.member.summary["left"] = f"{files} {size}"  # goes with the next beat
     if (files, size, reason) == (attempt.state.left_files, attempt.state.left_bytes, attempt.state.reason):
         return
-    try:
-        attempt.write_state(left_files=files, left_bytes=size, reason=reason)
-    except Ended:
-        raise
-    except Exception:  # the state lies in the same bucket
-        pass
+    attempt.write_state(soon=True, left_files=files, left_bytes=size, reason=reason)
 
 
 def tell_left(attempt: Attempt, told: list[str]) -> None:
@@ -95,7 +84,8 @@ def tell_left(attempt: Attempt, told: list[str]) -> None:
 
 def send_log(attempt: Attempt) -> bool:
     """Send the end of the log, with what was said since the last pass; whether that could be done quickly."""
-    end = time.monotonic() + (LAST_WORD / 2 if attempt.machine_goes else LOG_PATIENCE)
+    now = time.monotonic()
+    end = max(now + LAST_WORD / 2, attempt.gone_at - LAST_WORD) if attempt.machine_goes else now + LOG_PATIENCE
     attempt.log_pass.join(end - time.monotonic())
     if attempt.log_pass.is_alive():
         return False

@@ -35,7 +35,8 @@ exec tmux attach -t berg
 def install_commands() -> None:
     """Put `mpi` and `tt` where a command and a login find them."""
     BIN.mkdir(exist_ok=True)
-    code = f"import sys; sys.path.insert(0, {str(boot.BERG / 'app')!r}); from berg.machine.mpi import main; main()"
+    folders = [path for path in sys.path if path.startswith(str(boot.BERG))]
+    code = f"import sys; sys.path[:0] = {folders!r}; from berg.machine.mpi import main; main()"
     (BIN / "mpi").write_text(f"#!{sys.executable}\n{code}\n")
     (BIN / "tt").write_text(PANES)
     for name in ("mpi", "tt"):
@@ -75,6 +76,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
         "BERG_REPO_DIR": str(repo_folder(this)),
         "BERG_DATA_DIR": str(boot.ROOT / "data"),
         "BERG_NUM_GPUS": str(this.gpus_per_machine),
+        "BERG_PROFILER_PORT": str(attempt.profiler_port),
         "BERG_ATTEMPT": str(attempt.state.attempt),
         **cluster.environment(attempt.member),
         **this.env,

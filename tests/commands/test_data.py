@@ -163,7 +163,7 @@ def test_data_that_is_gone_or_does_not_fit_fails_with_a_reason(berg, cloud, fold
     cloud.call("POST", "/_berg/settings", {"delay": 2})
     assert berg("run", "-g", "0", "-n", "late", "--data", "mnist", "true").returncode == 0
     assert berg("data", "rm", "mnist", "-y").returncode == 0
-    wait_for(lambda: berg.state("late")["state"] == "FAILED", 60, "the end of the job")
+    wait_for(lambda: berg.state("late")["state"] == "FAILED", 150, "the end of the job")
     assert "data mnist is not in gs://" in berg.state("late")["reason"]
     sent(berg, str(folder), "mnist")
     cloud.call("POST", "/_berg/settings", {"delay": 0})

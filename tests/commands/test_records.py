@@ -31,7 +31,14 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     shown = berg("show", "@")
     assert shown.returncode == 0, shown.stderr
     text = shown.stdout
-    for part in ("first", "FAILED with exit code 7", "exit 7", "M train.py", "3,000  m.bin", "1 uncommitted change"):
+    for part in (
+        "first",
+        "FAILED: the command failed with exit code 7",
+        "exit 7",
+        "M train.py",
+        "3,000  m.bin",
+        "1 uncommitted change",
+    ):
         assert part in text, text
     assert "  30\n" in text and "  20\n" not in text, "the last lines of the log, and no more"
     assert "berg log first" in text and "berg rm first" in text and "berg kill" not in text
@@ -103,6 +110,16 @@ def test_results_of_other_jobs_stay(berg):
     assert sorted(berg.objects("berg_results/")) == ["berg_results/shared/a.txt", "berg_results/shared/b.txt"]
     assert berg.objects(".berg/jobs/") == {} and berg.objects(".berg/logs/") == {}
     assert berg.objects(".berg/folders/") == {}
+
+
+def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
+    over(berg, "theirs", "theirs")
+    command = "cd /root/berg_results; mkdir -p mine aside theirs; for d in mine aside theirs; do echo 1 > $d/new; done"
+    run(berg, "wide", command, "-r", "mine")
+    said = berg("rm", "wide", "-y")
+    assert said.returncode == 0 and "  of these 1 in berg_results/aside\n" in said.stderr, said.stderr
+    left = set(berg.objects("berg_results/"))
+    assert left == {"berg_results/theirs/new", "berg_results/theirs/theirs.txt"}, "that goes with theirs"
 
 
 def test_rm_takes_sweeps_whole_and_patterns(berg):

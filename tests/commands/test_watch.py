@@ -41,6 +41,7 @@ def test_a_job_whose_startup_script_ended_without_a_worker_is_lost(berg, monkeyp
 def test_a_sweep_whose_machines_ended_without_a_worker_is_lost(berg, monkeypatch):
     for index in range(2):
         submitted(berg, f"many-{index}", sweep="many", params={"x": str(index)})
+    berg.bucket.write(".berg/sweeps/many.json", "{}")
     bare_machine(berg, "many-machine-0", labels={"berg-sweep": "many"})
     monkeypatch.setattr(jobs, "LOST_AFTER", -5)  # the clock that tells has whole seconds
     monkeypatch.setenv("BERG_HOME", str(berg.home))
@@ -50,6 +51,10 @@ def test_a_sweep_whose_machines_ended_without_a_worker_is_lost(berg, monkeypatch
 
     wait_for(lambda: states() == ["LOST", "LOST"])
     assert "berg reap" in " ".join(CliRunner().invoke(cli.cli, ["list", "-v"]).output.split())
+    ended = CliRunner().invoke(cli.cli, ["kill", "many"])
+    assert ended.exit_code == 0 and "nothing to kill" not in ended.output, ended.output
+    assert berg.machines() == {}
+    assert "nothing to kill" in CliRunner().invoke(cli.cli, ["kill", "many"]).output
 
 
 def test_wait_shows_each_state_and_the_end_of_the_log_of_what_failed(berg):
@@ -59,7 +64,7 @@ def test_wait_shows_each_state_and_the_end_of_the_log_of_what_failed(berg):
         assert line in ran.stderr
     assert "(all of it: berg log fails):" in ran.stderr
     assert "\n100\n" in ran.stderr and "\n95\n" in ran.stderr and "\n70\n" not in ran.stderr
-    assert ran.stderr.endswith("fails FAILED with exit code 3: the command failed with exit code 3\n")
+    assert ran.stderr.endswith("fails FAILED: the command failed with exit code 3\n")
     assert ran.stdout == "fails\n"
 
 

@@ -14,10 +14,11 @@ from berg.google.mirror import WRITER, Mirror, tell
 
 
 @pytest.fixture
-def mirror(bucket, tmp_path):
+def mirror(bucket, cloud, tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
-    return Mirror(folder, bucket, "berg_results/")
+    yield Mirror(folder, bucket, "berg_results/")
+    cloud.call("DELETE", "/_berg/faults")
 
 
 def content(mirror) -> dict[str, bytes]:
@@ -380,6 +381,46 @@ def test_what_changed_last_goes_first(mirror):
     mirror.finish(print)
     order = [blob.name for blob in sorted(mirror.bucket.list("berg_results/"), key=lambda blob: blob.generation)]
     assert {f"berg_results/{number}" for number in range(52, 60)} <= set(order[:16])
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_is_refused_for_long_is_given_up_at_the_end_alone(mirror, cloud, monkeypatch, status):
+    """Rights that were granted a moment ago, and a bucket made anew, count after minutes."""
+    monkeypatch.setattr("berg.google.mirror.REFUSED_FOR", 2)
+    cloud.fault("storage.objects.insert", match="berg_results/bad", status=status, times=None)
+    (mirror.folder / "bad").write_text("x")
+    (mirror.folder / "good").write_text("y")
+    for _ in range(3):
+        mirror.sync()
+        assert list(mirror.failed) == ["bad"] and not mirror.refused, "while the job runs it is tried again"
+        time.sleep(1)
+    said, began = [], time.monotonic()
+    left = mirror.finish(said.append, 100)
+    assert list(left) == ["bad"] and "refuses" in left["bad"] and content(mirror) == {"good": b"y"}
+    assert time.monotonic() - began < 20 and mirror.refused == left
+
+
+def test_a_refusal_that_passes_is_none(mirror, cloud, monkeypatch):
+    monkeypatch.setattr("berg.google.mirror.REFUSED_FOR", 20)
+    cloud.fault("storage.objects.insert", match="berg_results/late", status=403, times=3)
+    (mirror.folder / "late").write_text("x")
+    assert mirror.finish(print, 100) == {} and content(mirror) == {"late": b"x"}
+
+
+def test_what_is_left_is_counted_in_bytes(mirror, cloud):
+    """So that a large file that is on its way shows as such."""
+    size = 40 << 20
+    (mirror.folder / "large").write_bytes(bytes(size))
+    cloud.fault("storage.objects.insert", delay=0.7, times=None)
+    assert mirror.left() == [("large", size)]
+    sending, seen = threading.Thread(target=mirror.finish, args=[print]), set()
+    sending.start()
+    while sending.is_alive():
+        seen.update(mirror.left())
+        time.sleep(0.1)
+    counts = sorted(left for _, left in seen)
+    assert len(counts) > 3 and counts[0] < size / 2 and counts[-1] == size, counts
+    assert mirror.left() == []
 
 
 def test_one_file_that_the_bucket_refuses_for_good(mirror, cloud):

@@ -1,18 +1,26 @@
 """How a machine starts its worker and lets it end: the unit, the console, what comes too early and too late."""
 
+import io
+import os
 import shutil
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
+import local_machines
 import pytest
-from conftest import wait_for
+from conftest import WHEELHOUSE, wait_for
 
 from berg import jobs
+from berg.code import packages
+from berg.local.machines import sandbox
 from berg.machine import boot
 
 # What a command does when its machine goes down: its last words take longer than the network of a machine whose
 # processes nobody waits for, and come before the end of berg's grace.
 LAST_WORDS = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; touch $BERG_RESULTS_DIR/up; "
+DEBIAN = ("--image", "debian-12", "--image-project", "debian-cloud")
 GPU = ("-g", "1", "-t", "t4")  # hosts of machines without one are maintained without a word
 ENDLESS = LAST_WORDS + "echo up; while :; do sleep 0.1; done"
 
@@ -61,6 +69,22 @@ def test_a_second_start_leaves_a_running_job_alone(berg):
     log = berg.log("twice")
     assert log.count("Berg works on this machine already: nothing to do") == 2 and log.count("again: 0") == 2
     assert "unit: 0" in log and log.count("Starting on twice") == 1 and berg.state("twice")["attempt"] == 1
+
+
+def test_a_machine_that_goes_down_begins_nothing(berg):
+    client = local_machines.Client(berg.cloud.folder)
+    source = Path(boot.__file__).read_text()
+    client.insert(
+        "late",
+        f"#!/bin/bash\ncat >/root/boot.py <<'END'\n{source}\nEND\necho there\n"
+        "until [ -e /run/systemd/stopping ]; do sleep 0.01; done\npython3 /root/boot.py >/proc/1/fd/1 2>&1\n",
+        image=local_machines.LEARNING,
+    )
+    client.console_with("late", ": there")
+    client.wait(client.call("POST", f"/zones/{local_machines.ZONE}/instances/late/stop"))
+    console = client.console_with("late", "there is no time to begin")
+    assert client.status("late") == "TERMINATED" and "Starting on" not in console
+    client.delete("late")
 
 
 def test_the_boot_is_complete_while_the_job_runs(berg):
@@ -155,3 +179,100 @@ def test_a_machine_that_may_not_be_deleted_turns_itself_off(berg):
     reaped = berg("reap", "-y")
     assert reaped.returncode == 0 and "stuck" in reaped.stdout + reaped.stderr, reaped.stderr
     wait_for(lambda: not berg.machines())
+
+
+def test_machines_take_what_the_worker_needs_from_the_bucket(berg):
+    """The default image has no environment for berg, and cannot make one: no venv, no network."""
+    run(berg, "plain", "python3 -c 'import click'; ls /root/berg; ls /root/berg/packages")
+    run(berg, "golden", "ls /root/berg", "--image", "golden", "--image-project", "golden-images")
+    for name in ("plain", "golden"):
+        wait_for(lambda name=name: berg.state(name)["state"] == "SUCCEEDED", 60)
+        assert "Making a python environment" not in berg.log(name)
+    assert "\nvenv\n" not in berg.log("plain") and "\ngoogle_crc32c\n" in berg.log("plain")
+    assert "\npackages\n" not in berg.log("golden") and "\nvenv\n" in berg.log("golden")
+    sent = berg.cloud.call("GET", "/_berg/requests")["requests"]
+    uploads = [each for each in sent if "packages-" in each["path"] and each["verb"] == "POST"]
+    assert len([name for name in berg.objects(".berg/dist/") if "packages-" in name]) == 1 and len(uploads) <= 1
+
+
+def has_apt() -> bool:
+    """Whether apt-get works on machines here: they have the host's, and must be root's."""
+    return os.geteuid() == 0 and bool(shutil.which("apt-get"))
+
+
+@pytest.mark.skipif(not has_apt(), reason="no root, or no apt-get")
+def test_a_job_does_not_wait_for_what_the_first_boot_installs_but_its_own_installation_does(berg):
+    berg.cloud.call("POST", "/_berg/settings", {"first_boot": 600})
+    run(berg, "free", "rm -rf /etc/apt/sources.list*; apt-get update; echo code $?")
+    wait_for(lambda: berg.state("free")["state"] == "SUCCEEDED", 60)
+    assert "Could not get lock /var/lib/apt/lists/lock" in berg.log("free") and "\ncode 100\n" in berg.log("free")
+    berg.cloud.call("POST", "/_berg/settings", {"first_boot": 10})
+    run(berg, "waits", "apt-get install -y git && echo installed")
+    wait_for(lambda: berg.state("waits")["state"] == "SUCCEEDED", 60)
+    assert "\nWaiting for cache lock" in berg.log("waits") and "\ninstalled\n" in berg.log("waits")
+
+
+INSTALL = """
+import sys
+sys.path.insert(0, "/root/berg")
+import boot
+boot.LOCKED_SECONDS = int(sys.argv[1])
+boot.apt_install(boot.Machine(), "git")
+"""
+
+
+@pytest.mark.skipif(not has_apt(), reason="no root, or no apt-get")
+def test_berg_waits_for_the_locks_of_the_first_boot_and_not_for_ever(berg):
+    berg.cloud.call("POST", "/_berg/settings", {"first_boot": 20})
+    (berg.repo / "install.py").write_text(INSTALL)
+    alone = "rm -rf /etc/apt/sources.list*"  # or apt-get looks for Debian's servers
+    run(berg, "locked", f"{alone}; python3 install.py 1; echo code $?; python3 install.py 600; echo code $?")
+    wait_for(lambda: berg.state("locked")["state"] == "SUCCEEDED", 90)
+    first, _, second = berg.log("locked").partition("\ncode 1\n")
+    assert "\nOSError: apt-get update -q failed: E: Could not get lock /var/lib/apt/lists/lock" in first
+    assert "Trying again for 10 minutes: the first boot of an image has packages to install, too" in second
+    assert "Installing with apt-get: git" in second and "\ncode 0\n" in second
+
+
+def python_of_machines() -> str:
+    return shutil.which("python3", path=sandbox.PATH) or ""
+
+
+def lacks_wheels() -> str:
+    """Why pip cannot make an environment for berg on machines here; "" if it can."""
+    code = "import sys, ensurepip; print(*sys.version_info[:2])"
+    asked = subprocess.run([python_of_machines(), "-c", code], capture_output=True, text=True)
+    if asked.returncode or asked.stdout.split() != [str(each) for each in sys.version_info[:2]]:
+        return "the machines' python has no ensurepip (python3-venv), or its version is not that of this one"
+    return "" if list(WHEELHOUSE.glob("google_cloud_storage-*")) else "no wheels for machines: make .venv/wheelhouse"
+
+
+@pytest.mark.skipif(bool(lacks_wheels()), reason=lacks_wheels())
+def test_where_the_archive_does_not_run_pip_makes_the_environment(berg, monkeypatch):
+    """The library in it is for another processor than the machine's."""
+    monkeypatch.setenv("BERG_HOME", str(berg.home))
+    name, content = packages.build()
+    there = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as ours, zipfile.ZipFile(there, "w") as other:
+        for each in ours.namelist():
+            if not each.endswith(".so"):
+                other.writestr(each, b"" if each.startswith(packages.LIBRARY) else ours.read(each))
+    berg.bucket.write(f".berg/dist/{name}", there.getvalue())
+    run(berg, "other", "ls /root/berg", *DEBIAN)
+    wait_for(lambda: berg.state("other")["state"] == "SUCCEEDED", 120)
+    word = "Making a python environment for berg with pip: what is there does not run here (a golden image has one)"
+    assert word in berg.log("other") and "\nvenv\n" in berg.log("other")
+
+
+def test_a_laptop_without_an_archive_sends_none_and_the_machine_says_so(berg, tmp_path):
+    """The laptop's packages do not know their files."""
+    (tmp_path / "site/click-99.dist-info").mkdir(parents=True)
+    (tmp_path / "site/click-99.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: click\nVersion: 99\n")
+    command = [sys.executable, "-m", "berg", "run", "-g", "0", "-n", "bare", *DEBIAN, "echo ran"]
+    environment = berg.environment(PYTHONPATH=str(tmp_path / "site"))
+    ran = subprocess.run(command, cwd=berg.repo, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert not [name for name in berg.objects(".berg/dist/") if "packages-" in name]
+    word = "Making a python environment for berg with pip: the laptop that sent the job had none to send"
+    path = f"/compute/v1/projects/berg-local/zones/{zone_of(berg, 'bare')}/instances/bare/serialPort"
+    wait_for(lambda: word in berg.cloud.call("GET", path)["contents"])

@@ -252,6 +252,8 @@ IMAGES = {
             (f"pytorch-2-9-cu129-ubuntu-{ubuntu}-nvidia-580", "PyTorch 2.9"),
         )
     ],
+    # One that somebody made of a machine, with conda and an environment for berg.
+    "golden-images": [Image("golden-v1", "golden", "Golden", 50, "2025-10-20T12:00:00.000-07:00")],
     "debian-cloud": [
         Image("debian-12-bookworm-v20250910", "debian-12", "Debian 12", 10, "2025-09-10T12:00:00.000-07:00", True),
         Image("debian-12-bookworm-v20251014", "debian-12", "Debian 12", 10, "2025-10-14T12:00:00.000-07:00", True),

@@ -23,7 +23,7 @@ from berg.local.compute.checks import (
     not_found,
 )
 from berg.local.compute.fields import check_rest, check_scheduling, check_service_accounts, network_interfaces
-from berg.local.compute.images import boot_disk, check_disks, local_ssds
+from berg.local.compute.images import boot_disk, check_disks, find_disk, local_ssds
 from berg.local.compute.state import Compute, Instance
 from berg.local.errors import ApiError
 
@@ -102,7 +102,8 @@ def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tupl
         disk.update(users=[resource["selfLink"]], creationTimestamp=compute.timestamp())
     disk_type = last(disk["type"]) if disk else "pd-standard"
     needs = quota_needs(kind, resource, size, disk_type)
-    return Instance(project, zone, resource["id"], resource, needs, plain), disk
+    learns = f"/{catalog.DEEP_LEARNING}/" in (disk or find_disk(compute, project, zone, last(source)))["sourceImage"]
+    return Instance(project, zone, resource["id"], resource, needs, plain, learns=learns), disk
 
 
 def check_machine_type(zone: str, link: str) -> catalog.MachineType:

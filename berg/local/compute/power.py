@@ -24,6 +24,7 @@ from berg.local.machines import sandbox
 log = logging.getLogger("berg.local")
 
 GRACE_SPOT, GRACE = 30.0, 120.0  # seconds between the power button and the end of power
+ENDS = ("delete", "stop", "compute.instances.preempted", "compute.instances.scheduledTermination")
 
 
 def insert(compute: Compute, instance: Instance, disk: dict | None, operation: dict) -> None:
@@ -71,6 +72,7 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     image = None
     if not instance.plain_image and compute.image is not None:
         image = await asyncio.shield(compute.image)
+        image = image.with_name("learning") if instance.learns else image
     instance.network_down = False
     compute.set_status(instance, "STAGING")
     await compute.open_address(instance.address)
@@ -78,7 +80,9 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     script = instance.metadata(compute.common_metadata(instance.project)).get("startup-script")
     agent = "old" if instance.plain_image else "new"
     about = (instance.name, instance.address, compute.metadata_port, image, script, agent)
-    machine = sandbox.Machine(folder, *about, *chips_on(instance, compute.sandbox), instance.peers)
+    busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
+    chips = chips_on(instance, compute.sandbox)
+    machine = sandbox.Machine(folder, *about, *chips, instance.peers, instance.learns, busy)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
     while not sandbox.is_up(folder):
@@ -190,7 +194,7 @@ def terminate(
     """End an instance on Google's behalf in `notice` seconds: by `end`, or the way its termination action says."""
     operation = compute.operation_on(instance, kind)
     if end is None:
-        end = delete if instance.resource["scheduling"].get("instanceTerminationAction") == "DELETE" else stop
+        end = delete if deletes_itself(instance) else stop
 
     async def in_time() -> None:
         waited = 0.0
@@ -201,6 +205,10 @@ def terminate(
 
     compute.in_background(in_time())
     return operation
+
+
+def deletes_itself(instance: Instance) -> bool:
+    return instance.resource["scheduling"].get("instanceTerminationAction") == "DELETE"
 
 
 def preempt(compute: Compute, instance: Instance, grace: float | None = None, notice: float | None = None) -> dict:
@@ -252,18 +260,28 @@ async def network_down(compute: Compute, instance: Instance) -> None:
 
 
 async def adopt(compute: Compute) -> None:
-    """After a start of the server: take over machines that run, settle those that do not."""
+    """After a start of the server: take over machines that run, go on with what was to end some, settle the others."""
     going_on = {group.deletion for group in compute.groups.values()}
+    there, ends = {instance.id for instance in compute.instances.values()}, {}
     for operation in compute.operations.values():
         if operation["status"] != "DONE" and operation["name"] not in going_on:
-            compute.finish(operation)
+            if operation["operationType"] in ENDS and operation.get("targetId") in there:
+                ends[operation["targetId"]] = operation
+            else:
+                compute.finish(operation)
     for instance in list(compute.instances.values()):
-        folder = compute.machine_folder(instance)
-        if instance.resource["status"] == "RUNNING" and sandbox.alive(folder, compute.sandbox):
-            if not instance.cut and not instance.network_down:
-                await compute.open_address(instance.address)
+        status, ending = instance.resource["status"], ends.get(instance.id)
+        alive = status in ("RUNNING", "STOPPING") and sandbox.alive(compute.machine_folder(instance), compute.sandbox)
+        if alive and not instance.cut and not instance.network_down:
+            await compute.open_address(instance.address)
+        if ending:
+            kind = ending["operationType"]
+            is_deletion = kind == "delete" or (kind != "stop" and deletes_itself(instance))
+            end = delete if is_deletion else stop
+            compute.in_background(end(compute, instance, ending, None if alive else 0))
+        elif alive and status == "RUNNING":
             watch(compute, instance)
-        elif instance.resource["status"] != "TERMINATED":
+        elif status != "TERMINATED":
             await power_off(compute, instance, 0)
     kept = {instance.id for instance in compute.instances.values()}
     for folder in (compute.folder.parent / "machines").glob("*"):

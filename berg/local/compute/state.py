@@ -59,6 +59,7 @@ class Instance:
     ends_at: float | None = None  # when maxRunDuration is over
     token: str = ""
     token_expires: float = 0
+    learns: bool = False  # whether its image is one of Google's for deep learning
     group: str = ""  # path of the managed instance group that it is a member of
     attributes: dict[str, str] = field(default_factory=dict)  # metadata that Google adds
     peers: dict[str, str] = field(default_factory=dict)  # name -> address of the workers of its slice, by their numbers
@@ -125,6 +126,7 @@ class Settings:
     delay: float = 0.0  # extra seconds in PROVISIONING
     boot: float = 1.0  # 0: machines are RUNNING without a process, to try many
     metadata_delay: float = 0.0  # seconds before the metadata server answers
+    first_boot: float = 30.0  # seconds for which an image of Google's holds the locks of dpkg when it first boots
     refill: float = 1.0  # seconds between two attempts of a group to make a member
     heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
     minute: float = 60.0  # seconds

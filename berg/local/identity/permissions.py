@@ -127,6 +127,8 @@ def grants(cloud: Cloud, role: str, permission: str) -> bool:
 def needs(cloud: Cloud, call: Call) -> Needs:
     """The permissions for a request; none if what it is about is not there: its handler says so."""
     service, _, rest = call.method.partition(".")
+    if service == "cloudbilling":
+        return []  # the price list is public
     if service == "compute":
         return compute_needs(cloud, call)
     if service == "storage":
@@ -149,6 +151,8 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     if service == "serviceusage":
         verb = {"batchEnable": "enable", "batchGet": "get"}.get(verb, verb)
     verb = "update" if verb == "patch" else verb
+    if service == "monitoring":  # whose resources have no policies of their own
+        name = "/".join(name.split("/")[:2])
     return [(f"{service}.{collection}.{verb}", resource_of(cloud, name))]
 
 

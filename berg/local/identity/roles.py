@@ -19,6 +19,7 @@ SERVED = {
     "resourcemanager": "cloudresourcemanager",
     "serviceusage": "serviceusage",
     "container": "container",
+    "monitoring": "monitoring",
 }
 PROJECT = "resourcemanager.projects.get"
 USES = "compute.subnetworks.use compute.subnetworks.useExternalIp compute.networks.use compute.networks.useExternalIp"
@@ -47,6 +48,13 @@ PREDEFINED = {
     "roles/container.defaultNodeServiceAccount": PROJECT,
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs iam.serviceAccounts.get iam.serviceAccounts.list "
     f"{PROJECT}",
+    "roles/monitoring.admin": f"monitoring.* {PROJECT}",
+    "roles/monitoring.editor": f"monitoring.* {PROJECT}",
+    "roles/monitoring.viewer": f"monitoring.*.get monitoring.*.list {PROJECT}",
+    "roles/monitoring.dashboardEditor": "monitoring.dashboards.*",
+    "roles/monitoring.dashboardViewer": "monitoring.dashboards.get monitoring.dashboards.list",
+    "roles/monitoring.metricWriter": "monitoring.timeSeries.create monitoring.metricDescriptors.create "
+    "monitoring.metricDescriptors.get monitoring.metricDescriptors.list",
     "roles/secretmanager.admin": f"secretmanager.* {PROJECT}",
     "roles/secretmanager.secretAccessor": f"secretmanager.versions.access {PROJECT}",
     "roles/secretmanager.secretVersionAdder": f"secretmanager.versions.add {PROJECT}",
@@ -96,7 +104,6 @@ ELSEWHERE = {
     "errorreporting": "admin user viewer writer",
     "iap": "admin httpsResourceAccessor tunnelResourceAccessor",
     "logging": "admin bucketWriter configWriter logWriter privateLogViewer viewer",
-    "monitoring": "admin editor metricWriter viewer",
     "pubsub": "admin editor publisher subscriber viewer",
     "run": "admin developer invoker viewer",
     "source": "admin reader writer",
@@ -145,14 +152,20 @@ def exists(permission: str) -> bool:
 
 def names() -> list[str]:
     """The permissions of the served APIs that methods are called by."""
-    ids = [(word, id.split(".")) for word, api in SERVED.items() for id in schema.load(api).methods]
+    ids = [(word, id.split(".")) for word, api in SERVED.items() for id in methods(api)]
     return sorted(filter(exists, {f"{word}.{id[-2]}.{id[-1]}" for word, id in ids}))
+
+
+def methods(service: str) -> list[str]:
+    """The ids of an API's methods in all versions that are served."""
+    others = [*schema.load(service, "v3").methods] if service == "monitoring" else []
+    return [*schema.load(service).methods, *others]
 
 
 @lru_cache
 def words(service: str) -> tuple[set[str], set[str]]:
     """The collections and the verbs of an API's methods."""
-    ids = [method.split(".") for method in schema.load(service).methods]
+    ids = [method.split(".") for method in methods(service)]
     # What is regional has the permissions of what is zonal.
     collections = {id[-2] for id in ids if not id[-2].startswith("regionInstance")} | {"multipartUploads"}
     return collections, ({id[-1] for id in ids} - {"insert", "aggregatedList", "patch", "wait"}) | VERBS

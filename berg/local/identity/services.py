@@ -35,8 +35,9 @@ TITLES = {
     "tpu": "Cloud TPU API",
 }
 ENABLED = (
-    *("cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager", "serviceusage", "storage"),
-    "storage-component",
+    *("cloudbilling", "cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager"),
+    *("serviceusage", "storage"),
+    *("monitoring", "storage-component"),
 )
 KEPT_OPERATIONS = 50
 KIND = "type.googleapis.com/google.api.serviceusage.v1."
@@ -109,6 +110,8 @@ def check(cloud: Cloud, call: Call) -> None:
 def project_of(cloud: Cloud, call: Call) -> str | None:
     """The id of the project that a request is about; None if it names none that is there."""
     params = call.params
+    if call.method.startswith("cloudbilling."):  # it names none: the caller's own counts
+        return cloud.project_named(call.headers.get("X-Goog-User-Project") or next(iter(cloud.projects)))
     if call.method.startswith("storage.") and "project" not in params:
         name = params.get("bucket") or params.get("destinationBucket", "")
         return (cloud.storage.bucket(name) or {}).get("project")

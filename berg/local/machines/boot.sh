@@ -196,6 +196,7 @@ power_off() {
     [[ -z $reader ]] || kill -TERM $reader 2>/dev/null
     [[ -z $services ]] || kill -TERM $services 2>/dev/null
     [[ -z $to_console ]] || exec {to_console}>&-
+    : >/run/systemd/stopping
     stop_units
     is_alone 2 && exit 0
     network_down
@@ -233,6 +234,10 @@ main() {
     if [[ $mode != plain ]]; then
         start_sshd {idle}>&- </dev/null &
         services=$!
+        if [[ -x /run/apt-daily ]]; then
+            /run/apt-daily {idle}>&- </dev/null &
+            services+=" $!"
+        fi
     fi
     run_script startup-script "$script"
     while :; do

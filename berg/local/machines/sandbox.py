@@ -14,9 +14,10 @@ It sees the host's programs and configuration, never the host's home folders; wh
 vanishes with it. Its environment is clean but for the address of its metadata server and the host's network
 settings: *_proxy, PIP_*, SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE.
 
-Its image is the host plus a prepared /root, made once per state folder: /root/anaconda3 (the image's python, a
-virtual environment with pip), /root/berg/venv (a link to the python environment of the server, so the machine
-has berg's dependencies like a golden image), /root/code. Plain images have an empty /root.
+Its image is the host plus a prepared /root, made once per state folder. A golden one has /root/anaconda3 (the image's
+python, a virtual environment with pip), /root/berg/venv (a link to the python environment of the server, so the machine
+has berg's dependencies), /root/code. Google's deep-learning images have /root/code alone; their python is the host's,
+with a package `torch` that stands for the real one, and without venv and ensurepip. Plain images have an empty /root.
 
 Not covered: a network namespace of its own (machines share the host's ports, each has a loopback address), memory
 and cpu limits, devices, folders mounted separately below /usr /etc /var /opt /srv. It is no security boundary:
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import os
 import shutil
 import signal
@@ -62,7 +64,18 @@ SCRIPT = "tmp/metadata-scripts/startup-script"
 POWER_OFF = "#!/bin/sh\n# The first process of this machine takes SIGTERM as its power button.\nexec kill -TERM 1\n"
 
 GOOGLE, PROCESSOR = "0x1ae0", "0x088000"  # vendor and class of a PCI device that is a TPU
-
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What apt-daily does at the first boot, as others see it: it holds the locks of apt and dpkg.
+APT_DAILY = """\
+#!/usr/bin/env -S python3 -I -S
+import contextlib, fcntl, time
+held = []
+for name in ("lib/apt/lists/lock", "lib/dpkg/lock-frontend", "lib/dpkg/lock", "cache/apt/archives/lock"):
+    with contextlib.suppress(OSError):  # without root, or on a host without apt
+        held.append(open("/var/" + name, "w"))
+        fcntl.lockf(held[-1], fcntl.LOCK_EX)
+time.sleep({seconds})
+"""
 LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
 
 PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
@@ -88,6 +101,8 @@ class Machine:
     variables: dict[str, str] = field(default_factory=dict)  # more of its environment
     devices: list[str] = field(default_factory=list)  # PCI devices of Google's, which take the place of the host's
     peers: dict[str, str] = field(default_factory=dict)  # name -> address of others that it knows, as by Google's DNS
+    learns: bool = False  # whether it is of a deep-learning image: with torch, without python3-venv
+    busy: float = 0  # seconds for which its first boot installs packages
     metadata_address: str = ""  # where its metadata server is, if not at its own address: a pod's is its node's
 
     @property
@@ -123,6 +138,7 @@ def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
 def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
     """Lay out a machine's folder; at a later boot keep its disk, but empty /tmp and /run."""
     folder, root = machine.folder, machine.folder / "rootfs"
+    first = not root.exists()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "init.pid").unlink(missing_ok=True)
     for name in ("tmp", "run", "old"):
@@ -132,6 +148,9 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
         make_public(path)
     (root / "tmp").mkdir(mode=0o1777)
     (root / "tmp").chmod(0o1777)
+    if first and machine.busy and sandbox.files == OVERLAY:
+        (root / "run/apt-daily").write_text(APT_DAILY.format(seconds=machine.busy))
+        (root / "run/apt-daily").chmod(0o755)
     (folder / "empty").mkdir(exist_ok=True)
     (folder / "upper/root").mkdir(exist_ok=True)
     for name in (*OVERLAID, "root"):
@@ -184,10 +203,32 @@ def write_system_files(machine: Machine) -> None:
     folder = machine.folder / "upper/usr/local/sbin"  # first in PATH, and empty on most hosts
     for path in (folder.parent, folder):
         make_public(path)
+    if machine.learns:
+        write_python(machine.folder / "upper")
     for name, text in programs.items():
         program = folder / name
         program.write_text(text)
         program.chmod(0o755)
+
+
+def write_python(upper: Path) -> None:
+    """Let the system's python be that of Google's deep-learning images: it has torch, and Debian's has no ensurepip."""
+    for folder in map(Path, system_python()):
+        packages = upper / folder.relative_to("/")
+        for path in [*reversed(packages.parents), packages, packages / "torch"]:
+            if path.is_relative_to(upper / "usr/local"):
+                make_public(path)
+        (packages / "torch/__init__.py").write_text('"""Stands for PyTorch."""\n\n__version__ = "2.9.1+cu129"\n')
+        missing = "import sys; sys.modules.update(venv=None, ensurepip=None)\n"
+        (packages / "no-python3-venv.pth").write_text(missing)
+
+
+@functools.cache
+def system_python() -> list[str]:
+    """The folder below /usr/local where a machine's own python3 finds packages; none without such a python."""
+    code = "import site; print(*[path for path in site.getsitepackages() if path.startswith('/usr/local/')][:1])"
+    ran = subprocess.run(["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH})
+    return ran.stdout.split()
 
 
 def ssh_obstacle(sandbox: Sandbox) -> str:
@@ -219,7 +260,7 @@ def environment(machine: Machine) -> dict[str, str]:
         no_proxy = f"{no_proxy},iamcredentials.googleapis.com".lstrip(",")
         passed_on |= {"no_proxy": no_proxy, "NO_PROXY": no_proxy}
     return {
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": PATH,
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "GCE_METADATA_HOST": metadata_server,
@@ -419,6 +460,7 @@ def make_image(folder: Path, sandbox: Sandbox, stopped: Callable[[], bool] = lam
     """Make `folder/root`, the image's /root, unless it is there. Takes seconds, nearly all of them pip's."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:  # several clouds may share an image folder
+        (folder / "learning/code").mkdir(parents=True, exist_ok=True)
         while not (folder / "root").exists():
             if stopped():
                 raise Interrupted

@@ -42,11 +42,18 @@ is_active() { # NAME
     [[ -e $folder/../units/$1 ]] && read -r pid rest <"$folder/../units/$1" && [[ -d /proc/$pid ]]
 }
 
+# systemd begins nothing more once the machine goes down.
+check_going() { # NAME
+    [[ -e $folder/../stopping ]] || return 0
+    refuse "Transaction for $1/start is destructive (poweroff.target has 'start' job queued)."
+}
+
 start() { # NAME
     local -A setting=([KillMode]=control-group [TimeoutStopSec]=90 [StandardOutput]=journal [After]= [Type]=simple)
     local -a inherited words
     local id after=none
     is_active "$1" && return
+    check_going "$1"
     [[ -e $folder/$1 ]] || refuse "Unit $1 not found."
     read_unit "$folder/$1"
     [[ ${setting[KillMode]} =~ ^(control-group|mixed|process)$ ]] || refuse "KillMode=${setting[KillMode]}"
@@ -58,6 +65,8 @@ start() { # NAME
     read -r -a words <<<"${setting[ExecStart]}"
     env -i "${inherited[@]}" "INVOCATION_ID=$id" setsid "${words[@]}" </dev/null >>/proc/1/fd/1 2>&1 &
     echo "$! $id ${setting[KillMode]} ${setting[TimeoutStopSec]} $after" >"$folder/../units/$1"
+    [[ ! -e $folder/../stopping ]] || kill -KILL $! # its end began meanwhile
+    check_going "$1"
 }
 
 main() {
@@ -72,6 +81,7 @@ main() {
     case $verb in
         daemon-reload) ;;
         start) for word in "${units[@]}"; do start "$word"; done ;;
+        is-system-running) if [[ -e $folder/../stopping ]]; then echo stopping && exit 1; else echo running; fi ;;
         is-active) for word in "${units[@]}"; do is_active "$word" || exit 3; done ;;
         *) refuse "$verb is not part of it" ;;
     esac

@@ -1,7 +1,8 @@
 """Buckets and objects on disk. Knows nothing of HTTP.
 
     <folder>/index.sqlite3            buckets, objects' metadata, upload sessions (WAL: survives kill -9)
-    <folder>/content/<xx>/<generation>  one immutable file per object; a generation is never used twice
+    <folder>/content/<xx>/<generation>  one file per object, of which its first bytes count, as many as the object has;
+                                      a generation is never used twice
     <folder>/uploads/<id>             content that is still arriving
 
 An object exists from the moment its row is committed, which happens after its complete content was
@@ -115,12 +116,13 @@ def reread(path: Path) -> Content:
     return content
 
 
-def concatenate(sources: Iterable[BinaryIO], content: Content) -> None:
-    """Append all sources to `content`, a block at a time, and close them."""
-    for source in sources:
+def concatenate(sources: Iterable[tuple[BinaryIO, int]], content: Content) -> None:
+    """Append so many bytes of each source to `content`, a block at a time, and close them."""
+    for source, size in sources:
         with source:
-            while data := source.read(BLOCK):
+            while size and (data := source.read(min(size, BLOCK))):
                 content.write(data)
+                size -= len(data)
 
 
 class Storage:
@@ -234,6 +236,20 @@ class Storage:
     def new_content(self) -> Content:
         """Return an empty file for content that comes in one request."""
         return Content(self.folder / "uploads" / f"once-{uuid.uuid4().hex}")
+
+    def continued(self, resource: dict) -> Content | None:
+        """An object's content as the beginning of a longer one that is to replace it, without copying; None if it must.
+
+        Both are one file. One that has two names grows already, or is a copy's, too.
+        """
+        original, content = self.path(resource["generation"]), self.new_content()
+        if original.stat().st_nlink > 1 or resource.get("contentEncoding") == "gzip":  # is read to the file's end
+            return None
+        os.link(original, content.path)
+        content.size = int(resource["size"])
+        content.crc = int.from_bytes(base64.b64decode(resource["crc32c"]), "big")
+        os.truncate(content.path, content.size)  # without what a killed process appended
+        return content
 
     def commit(self, bucket: str, resource: dict, content: Content, upload: str | None = None) -> dict:
         """Make `content` an object: give it a generation and times, replace what had its name.

@@ -77,16 +77,6 @@ def test_insert_boots_a_machine_and_delete_leaves_nothing(client):
     assert client.call("GET", f"/zones/{ZONE}/disks/one").status_code == 404
 
 
-def test_a_boot_takes_well_under_a_second(client):
-    seconds = []
-    for name in ("quick1", "quick2", "quick3"):
-        before = time.time()
-        client.insert(name, "#!/bin/bash\ndate +at:%s.%N\n", image=LEARNING)
-        shown = client.console_with(name, ": at:")
-        seconds.append(float(shown.partition(": at:")[2].split()[0]) - before)
-    assert min(seconds) < 0.5, seconds
-
-
 def test_the_same_request_id_is_the_same_operation(client):
     request_id = str(uuid.uuid4())
     path = f"/zones/{ZONE}/instances"

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from local_machines import LEARNING, Client, until
+from local_machines import GOLDEN, LEARNING, Client, until
 
 from berg.local import control
 from berg.local.machines import sandbox as machines
@@ -244,6 +244,21 @@ def test_a_unit_is_told_at_once_and_has_its_time(boot, sandbox):
     assert told["term"] - began < 1 and told["done"] - told["term"] > 3.9 and "pipe" not in told
 
 
+def test_nothing_begins_on_a_machine_that_goes_down(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    script = (
+        f"#!/bin/bash\ncat >/run/systemd/system/x.service <<'END'\n{UNIT}END\nsystemctl is-system-running\n"
+        "until [ -e /run/systemd/stopping ]; do sleep 0.01; done\n"
+        "{ systemctl start x || systemctl is-system-running || echo nothing; } >/proc/1/fd/1 2>&1\n"
+    )
+    machine = boot(script)
+    console_with(machine, "startup-script: running")
+    assert shut_down(machine, sandbox, 20) < 5
+    console = console_with(machine, "nothing")
+    assert "Transaction for x.service/start is destructive" in console and "\nstopping\n" in console
+
+
 def test_a_unit_of_words_that_do_nothing_is_refused(boot, sandbox):
     if sandbox.files == machines.PLAIN:
         pytest.skip("plain machines have no systemd")
@@ -321,18 +336,33 @@ def own(cloud, tmp_path):
     control.reset(folder)
 
 
-def test_the_image_has_a_python_of_its_own_and_bergs(own):
+def test_a_golden_image_has_a_python_of_its_own_and_bergs(own):
     client, _ = own
     script = (
         "#!/bin/bash\n/root/anaconda3/bin/pip --version\n/root/anaconda3/bin/python -c 'import aiohttp'\n"
         "/root/berg/venv/bin/python -c 'import google.cloud.storage as s; print(s.__name__)'\necho end\n"
     )
     if not control.status(client.folder)["abilities"][0].startswith("Namespaces"):
-        client.insert("image", script, image=LEARNING)
+        client.insert("image", script, image=GOLDEN)
         shown = client.console_with("image", ": end\n")
         assert "from /root/anaconda3/lib" in shown
         assert "No module named 'aiohttp'" in shown
         assert ": google.cloud.storage" in shown
+
+
+def test_a_deep_learning_image_has_torch_and_neither_conda_nor_venv(own):
+    client, _ = own
+    script = (
+        "#!/bin/bash\npython3 -c 'import torch; print(torch.__version__)'\npython3 -m venv /root/v || echo no venv\n"
+        "python3 -m ensurepip || echo no ensurepip\nls -A /root\necho home ${HOME-unset}\necho end\n"
+    )
+    if control.status(client.folder)["abilities"][0].startswith(("Namespaces", "Overlay")):
+        pytest.skip("no overlays here")
+    client.insert("learning", script, image=LEARNING)
+    shown = client.console_with("learning", ": end\n")
+    for line in ("2.9.1+cu129", "no venv", "no ensurepip", "home unset"):
+        assert f": {line}\n" in shown, shown
+    assert "anaconda3" not in shown and ": berg\n" not in shown
 
 
 def test_a_killed_server_finds_its_machines_again(own):

@@ -344,6 +344,29 @@ def test_odd_but_legal_metadata_survives(raw, http_session):
     assert replaced["metageneration"] == "3"
 
 
+def test_an_object_that_is_composed_on_itself_grows_without_being_copied(raw, client, bucket):
+    data = os.urandom(3 * MB)
+    blob, tail, copied = bucket.blob("log"), bucket.blob("tail"), bucket.blob("copy")
+    blob.upload_from_string(data)
+    tail.upload_from_string(b"tail")
+    reader = raw.session.get(raw.url("log"), params={"alt": "media"}, stream=True)
+    beginning = reader.raw.read(10)
+    blob.compose([blob, tail], if_generation_match=blob.generation)
+    assert beginning + reader.raw.read() == data, "who reads the object as it was gets that"
+    assert (blob.crc32c, blob.size) == (crc32c(data + b"tail"), 3 * MB + 4)
+    copied.rewrite(blob)
+    for _ in range(2):  # a copy stays as it is
+        blob.compose([blob, tail])
+    assert blob.download_as_bytes(checksum="crc32c") == data + 3 * b"tail"
+    assert copied.download_as_bytes(checksum="crc32c") == data + b"tail"
+    copied.compose([copied, blob])
+    assert copied.download_as_bytes(checksum="crc32c") == data + b"tail" + data + 3 * b"tail"
+    with pytest.raises(Exception, match="412"):
+        blob.compose([blob, tail], if_generation_match=1)
+    blob.compose([blob, tail])
+    assert blob.download_as_bytes(checksum="crc32c") == data + 4 * b"tail"
+
+
 def test_compose_limits(raw, http_session):
     def compose(sources, **extra):
         body = {"sourceObjects": [{"name": name} for name in sources], **extra}

@@ -1,0 +1,76 @@
+"""How long the page of `berg page` with 1,000 past jobs takes to open, and what it holds of memory."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import common
+import requests
+from common import Cloud, Cost, Result, Target, median, rounds, table
+from list import write_jobs
+
+sys.path.insert(0, str(common.TOP / "tests"))
+import chromium
+
+OPENED = 50
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]) << 10
+
+
+def measure(repeats: int) -> list[Result]:
+    with Cloud() as cloud:
+        write_jobs(cloud, 0, 1000, 0)
+        command = [common.BIN / "berg", "page"]
+        server = subprocess.Popen(command, env=cloud.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert server.stdout
+        address = server.stdout.readline().strip()
+        root = address.partition("?")[0]
+        session = requests.Session()
+        session.trust_env = False
+        session.get(address)
+
+        def page(path: str = "") -> Cost:
+            began = time.perf_counter()
+            shown = session.get(root + path).text
+            assert "job-999" in shown
+            return Cost(time.perf_counter() - began, 0, shown)
+
+        sides = {
+            "the page of all jobs": lambda: cloud.counted(page),
+            "the page of one": lambda: cloud.counted(lambda: page("job/job-999/")),
+            "`berg list --limit 1000`": lambda: cloud.counted(lambda: cloud.berg("list", "--limit", "1000")),
+        }
+        if chromium.PROGRAM:
+            with chromium.Browser(cloud.home) as browser:
+                browser.open(address)
+
+                def seen() -> Cost:
+                    began = time.perf_counter()
+                    browser.open(root)
+                    browser.wait("document.querySelectorAll('#list tbody tr').length >= 1000")
+                    return Cost(time.perf_counter() - began, 0)
+
+                sides["the page of all jobs, drawn by Chromium"] = lambda: cloud.counted(seen)
+                costs = rounds(sides, repeats)
+        else:
+            costs = rounds(sides, repeats)
+        before = resident(server.pid)
+        for _ in range(OPENED):
+            page()
+        grown = resident(server.pid) - before
+        server.send_signal(signal.SIGINT)
+        server.wait(20)
+    targets = [Target(f"opening {name}", median(each), 1, "s") for name, each in costs.items() if "page" in name]
+    targets.append(Target(f"memory that grew while it was opened {OPENED} times more", grown / 1e6, 20, "MB"))
+    note = "No machine lives. Chromium's time ends when all rows are there."
+    return [table("Page: 1,000 past jobs", note, costs, targets, net=True)]
+
+
+if __name__ == "__main__":
+    common.main(__doc__, measure)

@@ -1,0 +1,129 @@
+"""The packages that the worker imports, as one archive: machines need no pip, no apt and no network but the bucket.
+
+They are those that the laptop has installed, for whatever python 3.10 or later is on the image. Only google-crc32c must
+be compiled, because in pure python a gigabyte takes an hour: its library, for x86-64 Linux, serves every python. Not
+covered: other processors, and installations that do not know their files. There the machine asks pip.
+"""
+
+import hashlib
+import io
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from berg.config import home
+
+ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
+UNUSED = ("cryptography", "pyasn1-modules")  # sign for google-auth, which nobody needs; see berg/machine/libraries.py
+CRC32C = "google-crc32c"
+COMPILED = "google_crc32c"  # what these folders begin with
+LIBRARY = "google_crc32c.libs/libcrc32c"
+LEFT_OUT = (".pyc", ".pyi", ".c", ".h")
+DOWNLOAD = ("--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--platform", "manylinux2014_x86_64")
+ANY_PYTHON = '''\
+"""What the compiled module of this name does, for a python that it was not compiled for."""
+
+import ctypes
+from pathlib import Path
+
+try:
+    library = ctypes.CDLL(str(next(Path(__file__).parent.parent.glob("google_crc32c.libs/libcrc32c*"))))
+except (OSError, StopIteration) as error:
+    raise ImportError(error) from None
+library.crc32c_extend.argtypes = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t)
+library.crc32c_extend.restype = ctypes.c_uint32
+
+
+def extend(crc, chunk):
+    return library.crc32c_extend(crc, chunk, len(chunk))
+
+
+def value(chunk):
+    return extend(0, chunk)
+'''
+
+
+def build() -> tuple[str, bytes]:
+    """Name and content of the archive, made once for the packages' versions; ("", b"") where it cannot be made."""
+    try:
+        wanted = find(ROOTS)
+    except PackageNotFoundError:
+        return "", b""
+    versions = repr([(each.metadata["Name"], each.version) for each in wanted]) + Path(__file__).read_text()
+    made = home() / "packages" / f"{hashlib.sha256(versions.encode()).hexdigest()[:12]}.zip"
+    if not made.exists():
+        if not (files := collect(wanted)):
+            return "", b""
+        made.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=made.parent, delete=False) as temporary:
+            temporary.write(pack(files))
+        Path(temporary.name).replace(made)
+    content = made.read_bytes()
+    return f"packages-{hashlib.sha256(content).hexdigest()[:12]}.zip", content
+
+
+def find(names: tuple[str, ...]) -> list[Distribution]:
+    """The installed packages of these names and all that they need; raises PackageNotFoundError without a root."""
+    found: dict[str, Distribution] = {}
+    ahead = list(names)
+    while ahead:
+        name = re.sub(r"[-_.]+", "-", ahead.pop()).lower()
+        if name in found or name in UNUSED:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:  # for another python than this one, as its marker says
+            if name in (root.lower() for root in names):
+                raise
+            continue
+        needs = [need for need in found[name].requires or [] if not re.search(r";.*\bextra\b", need)]
+        ahead += [match[0] for need in needs if (match := re.match(r"[\w.-]+", need))]
+    return [found[name] for name in sorted(found)]
+
+
+def collect(wanted: list[Distribution]) -> dict[str, bytes]:
+    """The archive's files; {} where the packages do not know theirs, or google-crc32c's library cannot be had."""
+    files: dict[str, bytes] = {}
+    ours = sysconfig.get_platform() == "linux-x86_64"
+    for each in wanted:
+        if each.files is None:
+            return {}
+        for path in each.files:
+            about = path.parts[0].endswith(".dist-info") and path.name not in ("METADATA", "entry_points.txt")
+            compiled = bool({".so", ".pyd", ".dylib"} & set(path.suffixes))
+            if compiled:
+                taken = ours and path.parts[0].startswith(COMPILED)
+            else:
+                taken = not about and path.parts[0] != ".." and path.suffix not in LEFT_OUT
+            if taken:
+                files[path.as_posix()] = Path(str(path.locate())).read_bytes()
+    if not any(name.startswith(LIBRARY) for name in files):
+        files |= download_library(next(each.version for each in wanted if each.metadata["Name"] == CRC32C))
+    # A python imports what was compiled for it before a file of this name.
+    files["google_crc32c/_crc32c.py"] = ANY_PYTHON.encode()
+    return files if any(name.startswith(LIBRARY) for name in files) else {}
+
+
+def download_library(version: str) -> dict[str, bytes]:
+    """What is compiled in google-crc32c's wheel for machines; {} where pip cannot get it."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "1", "--timeout", "10"]
+        asked = subprocess.run([*command, *DOWNLOAD, "--dest", folder, f"{CRC32C}=={version}"], capture_output=True)
+        if asked.returncode:
+            return {}
+        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
+            return {name: wheel.read(name) for name in wheel.namelist() if ".so" in Path(name).name}
+
+
+def pack(files: dict[str, bytes]) -> bytes:
+    """A zip archive: the same files make the same bytes."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name in sorted(files):
+            zipped.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), files[name], zipfile.ZIP_DEFLATED)
+    return archive.getvalue()

@@ -1,0 +1,1 @@
+"""The Cloud Billing Catalog of the embedded cloud."""

@@ -1,0 +1,99 @@
+"""Word that a job is over, or a sweep, to a webhook (--notify): Slack, Discord, or whatever takes JSON.
+
+Its URL is a secret, and lies with those of the job. It is told once, in bounded time, and what goes wrong there is a
+line in the log. Not covered: jobs whose machine ends without a word (LOST), which nobody is there to tell of.
+"""
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from berg import BergError
+from berg.config import Config
+from berg.google import secret
+from berg.job import State
+from berg.machine.attempt import Attempt
+
+TIMEOUT = (5, 10)  # seconds to connect, and for the answer
+PATIENCE, HURRIED = 30, 2  # seconds for all tries; where Google takes the machine
+PAUSES = 1, 3, 0  # seconds after each try
+
+
+def read_secrets(attempt: Attempt) -> None:
+    """The secrets of a job for its command; the webhook's URL, which is none of the command's, apart."""
+    this = attempt.job
+    if not (this.secrets or this.notify):
+        return
+    try:
+        attempt.secrets = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
+    except BergError:
+        if this.secrets:
+            raise
+        attempt.say("Nobody will be told of the job's end (--notify): the webhook's URL went with the attempt before")
+    attempt.webhook = attempt.secrets.pop(secret.WEBHOOK, "")
+
+
+def tell(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> None:
+    """Tell the webhook that the job is over; that of a sweep hears of it as a whole."""
+    if not (attempt.webhook and attempt.leads) or attempt.sweep:
+        return
+    about = {"job": attempt.name, "state": state, "exit_code": exit_code, "reason": reason}
+    about |= {"user": attempt.job.created_by, "results": attempt.job.gcs_results_dir}
+    with_code = f" with exit code {exit_code}" if exit_code is not None else ""
+    text = f"{attempt.name} {state}{with_code}{f': {reason}' if reason else ''}"
+    if why := send(attempt.webhook, text, about, HURRIED if attempt.machine_goes else PATIENCE):
+        attempt.say(f"The webhook of --notify was not told: {why}")
+
+
+def tell_of_sweep(config: Config, name: str, states: dict[str, State], say: Callable[[str], None]) -> None:
+    """Delete the secrets of a sweep that is over; the machine that did tells its webhook."""
+    values: dict[str, str] = {}
+    with contextlib.suppress(Exception):  # another machine was faster
+        values = secret.fetch(config, name)
+    if not secret.delete(config, name) or secret.WEBHOOK not in values:
+        return
+    counts = Counter(state.state for state in states.values())
+    text = f"{name} is over: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"
+    if why := send(values[secret.WEBHOOK], text, {"sweep": name, "jobs": dict(counts)}, PATIENCE):
+        say(f"The webhook of --notify was not told: {why}")
+
+
+def body(url: str, text: str, about: dict[str, Any]) -> dict[str, Any]:
+    """What the service behind a URL takes."""
+    host = urlsplit(url).hostname or ""
+    if host == "hooks.slack.com" or host == "chat.googleapis.com":
+        return {"text": text}
+    if host.endswith(("discord.com", "discordapp.com")):
+        return {"content": text[:2000]}
+    return {"text": text, **about}
+
+
+def send(url: str, text: str, about: dict[str, Any], seconds: float) -> str:
+    """Post it; returns why that did not work, without the URL, or "" if it did."""
+    why: list[str] = []
+    sending = threading.Thread(target=post, args=(url, body(url, text, about), why), daemon=True)
+    sending.start()
+    sending.join(seconds)  # looking up a name has no time limit of its own
+    return f"it did not answer within {seconds} s" if sending.is_alive() else "".join(why[-1:])
+
+
+def post(url: str, content: dict[str, Any], why: list[str]) -> None:
+    import requests
+
+    for pause in PAUSES:
+        try:
+            answer = requests.post(url, json=content, timeout=TIMEOUT, allow_redirects=False)
+        except (requests.RequestException, ValueError) as error:  # whose text has the URL
+            why.append(type(error).__name__)
+        else:
+            if answer.ok and not answer.is_redirect:
+                why.clear()
+                return
+            why.append(f"it answered {answer.status_code}")
+            if answer.status_code < 500 and answer.status_code not in (408, 429):
+                return
+        time.sleep(pause)

@@ -1,0 +1,1 @@
+"""Looking at jobs: how busy their machines are, their metrics, TensorBoard, the page."""

@@ -1,0 +1,143 @@
+"""What TensorBoard shows of jobs: a folder on this computer that follows the bucket, and the program over it.
+
+    <folder>/<job or folder of results>/…   event files and profiles as they lie in the bucket
+    <folder>/…/events.out.tfevents.…made-by-berg   beside a metrics.jsonl: its numbers
+    <folder>/<job>/usage/<machine>/…        how busy its machines were
+
+TensorBoard itself is not asked to read the bucket: what changed is brought every half a minute, and nothing else. It
+keeps files open, so that one that grew gets its new end in place.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from berg import BergError, jobs
+from berg.config import Config
+from berg.google.checksum import file_crc32c
+from berg.google.fetch import NoPlace, below, side_by_side
+from berg.google.storage import Bucket, Listed
+from berg.watch import events, usage
+from berg.watch.events import Series
+
+SHOWN = re.compile(r"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$")
+MADE = "events.out.tfevents.{}.made-by-berg"
+BLOCK = 8 << 20
+START = 60  # seconds for TensorBoard to come up
+
+Made = dict[Path, tuple[Path, dict[str, int]]]  # source -> the event file made of it, and how much of each tag it has
+
+
+def follow(config: Config, name: str, folder: Path, made: Made) -> int:
+    """Bring what changed of a job's or a folder's results; returns how many files are new or changed."""
+    bucket = Bucket(config)
+    prefix, job_name = jobs.results_prefix(config, name)
+    target = folder / (job_name or prefix.removeprefix("berg_results/").strip("/"))
+    wanted = (blob for blob in bucket.list(prefix) if SHOWN.search(blob.name[len(prefix) :]))
+    changed = list(filter(None, side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted)))
+    for path in changed:
+        if path.name == "metrics.jsonl":
+            when = path.stat().st_mtime
+            told = events.metrics(path)
+            convert(path, {tag: [(s, v, t or when) for s, v, t in points] for tag, points in told.items()}, made)
+    if job_name:
+        for machine, blobs in usage.objects(bucket, job_name).items():
+            place = target / "usage" / machine
+            found = [bring(bucket, blob, f"{blob.name.rpartition('/')[0]}/", place) for blob in blobs]
+            if new := [file for file in found if file]:
+                files = sorted(place.glob(f"*{usage.SUFFIX}"))
+                samples = [sample for file in files for sample in usage.parse(file.read_bytes())]
+                convert(place / "usage", usage.series(samples), made)
+            changed += new
+    return len(changed)
+
+
+def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | None:
+    """Bring an object to a folder, of a file that grew only the end; its path, None if it is there already."""
+    try:
+        path = folder / below(blob.name, prefix)
+    except NoPlace:
+        return None
+    updated = blob.updated.timestamp() if blob.updated else 0.0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    here = path.stat() if path.exists() else None
+    if here and here.st_size == blob.size and abs(here.st_mtime - updated) < 1e-3:
+        return None
+    for start in (here.st_size if here and here.st_size < blob.size else 0, 0):
+        with path.open("r+b" if here else "w+b") as file:
+            file.truncate(start)
+            file.seek(start)
+            while file.tell() < blob.size:
+                data = bucket.read_from(blob.name, file.tell(), min(blob.size, file.tell() + BLOCK))
+                if not data:
+                    break  # deleted or written anew meanwhile; the next pass tells
+                file.write(data)
+        if not start or file_crc32c(path) == blob.crc32c:
+            break
+    os.utime(path, (updated, updated))
+    return path
+
+
+def convert(source: Path, series: Series, made: Made) -> None:
+    """Append to an event file beside a source what is new of it; in another one if what was there is there no more."""
+    file, there = made.get(source, (None, {}))
+    if file is None or any(len(series.get(tag, ())) < count for tag, count in there.items()):
+        for old in source.parent.glob(MADE.format("*")):
+            old.unlink()
+        file, there = source.parent / MADE.format(time.time_ns()), {}
+    if new := {tag: points[there.get(tag, 0) :] for tag, points in series.items() if points[there.get(tag, 0) :]}:
+        events.write(file, new)
+        made[source] = file, {tag: len(points) for tag, points in series.items()}
+
+
+def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:
+    """Start TensorBoard over a folder, on loopback; returns its process and address.
+
+    Raises BergError where it is not installed, or does not come up.
+    """
+    program = [sys.executable, "-m", "tensorboard.main"] if find_spec("tensorboard") else [shutil.which("tensorboard")]
+    if not program[0]:
+        raise BergError(
+            f"TensorBoard is not installed. Install it: pip install 'berg[tensorboard]'. Or show it elsewhere: {folder}"
+        )
+    port = port or free_port()
+    log = folder.with_name(f"{folder.name}.log")
+    words = [*program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen([str(word) for word in words], stdout=output, stderr=output)
+    end = time.monotonic() + START
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return process, f"http://127.0.0.1:{port}/"
+        except OSError:
+            time.sleep(0.2)
+    process.kill()
+    process.wait()
+    raise BergError(f"TensorBoard did not start: {last_line(folder)}")
+
+
+def last_line(folder: Path) -> str:
+    """The last that TensorBoard said."""
+    log = folder.with_name(f"{folder.name}.log")
+    lines = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+    return f"{lines[-1]} (all it said: {log})"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def key(names: tuple[str, ...]) -> str:
+    """Name of a folder that stands for what is shown together."""
+    first = re.sub(r"[^a-z0-9-]+", "-", names[0].lower())[:40]
+    return f"{first}-{hashlib.sha256(' '.join(sorted(names)).encode()).hexdigest()[:8]}"

@@ -1,0 +1,232 @@
+"""What the page shows of a job or a sweep, from the bucket and the list of machines.
+
+What does not change is read once: objects by name and generation, as numbers, of which a bounded number is kept.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from berg import BergError, jobs, records, sweep
+from berg.config import Config
+from berg.google.storage import Bucket, Listed
+from berg.watch import charts, events, usage
+from berg.watch.charts import Point
+
+LARGEST = 32 << 20  # bytes of a file with metrics; of one that is larger the end counts
+LAST = 16 << 10  # bytes of a metrics.jsonl in which its last values are looked for
+LOG = 256 << 10  # bytes of a log that the page begins with
+REST = 64 << 10  # bytes of a line that is not whole yet, as progress bars write them
+HITS = 1000  # lines that a search shows
+FILES_WITH_METRICS = 20  # of one job; the newest
+THREADS = 16
+
+ACCELERATOR = re.compile(r"[gt]pu\d+")
+
+Lines = dict[str, list[Point]]
+
+
+@dataclass
+class About:
+    """All that the page shows of a job beside its log."""
+
+    record: records.Record
+    metrics: dict[str, Lines] = field(default_factory=dict)  # name of a metric -> folder of its file -> points
+    busy: dict[str, Lines] = field(default_factory=dict)
+
+
+def about(config: Config, bucket: Bucket, name: str) -> About:
+    """All about a job; raises BergError for what is none."""
+    with ThreadPoolExecutor() as pool:
+        busied = pool.submit(busy, bucket, name)
+        record = records.read(config, name, 0)
+        folder = f"{results_folder(record.entry)}/"
+        files = [each for each in record.results if is_metrics(each.name)]
+        files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
+        read = list(pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files))
+        found = About(record, busy=busied.result())
+    for each, lines in zip(files, read, strict=True):
+        where = str(PurePosixPath(each.name.removeprefix(folder)).parent)
+        for metric, points in lines.items():
+            found.metrics.setdefault(metric, {}).setdefault(metric if where == "." else where, []).extend(points)
+    return found
+
+
+def results_folder(entry: jobs.Entry) -> str:
+    return f"berg_results/{entry.state.job.get('results_dir', '')}" if entry.state else ""
+
+
+def is_metrics(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return last == "metrics.jsonl" or "tfevents" in last
+
+
+@functools.lru_cache(64)
+def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
+    """The numbers in a metrics.jsonl or an event file by their names: step and value."""
+    if name.endswith("metrics.jsonl"):
+        start = max(0, size - LARGEST)
+        data = bucket.read_from(name, start) or b""
+        found = events.metrics(data.partition(b"\n")[2] if start else data)
+    else:
+        found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST) or None) or b"")
+    unseen = (*events.STEPS, *events.TIMES)
+    return {
+        key: thinned((step, value) for step, value, _ in points) for key, points in found.items() if key not in unseen
+    }
+
+
+def thinned(points: Iterable[Point]) -> list[Point]:
+    return charts.thin(charts.finite(points))
+
+
+def busy(bucket: Bucket, name: str) -> dict[str, Lines]:
+    """How busy the machines of a job were: name of a number -> machine (and accelerator) -> time and value."""
+    shown: dict[str, Lines] = {}
+    for machine, blobs in usage.objects(bucket, name).items():
+        for blob in blobs:
+            for key, points in samples(bucket, blob.name, blob.size).items():
+                which, _, kind = key.partition("_")
+                is_one = ACCELERATOR.fullmatch(which) and kind
+                chart, line = (f"accelerator_{kind}", f"{machine} {which}") if is_one else (key, machine)
+                shown.setdefault(chart, {}).setdefault(line, []).extend(points)
+    return shown
+
+
+@functools.lru_cache(64)
+def samples(bucket: Bucket, name: str, size: int) -> Lines:
+    """What is in an object of samples, by the names of its numbers: time and value. It only ever grows."""
+    found: Lines = {}
+    for sample in usage.parse(bucket.read_from(name, max(0, size - LARGEST)) or b""):
+        for key, value in usage.scalars(sample).items():
+            found.setdefault(key, []).append((sample["time"], float(value)))
+    return {key: thinned(points) for key, points in found.items()}
+
+
+@dataclass
+class Log:
+    """A piece of a job's log: whole lines, each with its machine ("": the only one), and what has no end yet."""
+
+    lines: list[tuple[str, str]]
+    rest: list[tuple[str, str]]
+    read_to: dict[str, int]  # bytes by object: where the next piece begins
+    skipped: int = 0  # bytes before it
+
+
+def log(config: Config, bucket: Bucket, found: jobs.Entry, read_to: dict[str, int] | None = None) -> Log:
+    """The end of a job's log, or what came since. Before there is one, what the first machine's console shows."""
+    names = jobs.logs_of(bucket, found.name, None)
+    several = jobs.is_cluster(found)
+    begins = read_to is None
+    piece = Log([], [], dict(read_to or {}))
+    if begins:
+        room, sizes = LOG, {name: size_of(bucket, name) for name in names}
+        for name in reversed(names):
+            start = max(0, sizes[name] - room)
+            room -= sizes[name] - start
+            piece.skipped += start
+            piece.read_to[name] = start
+    for name in names:
+        machine = jobs.machine_of(name) if several else ""
+        start = piece.read_to.get(name, 0)
+        data = bucket.read_from(name, start, start + (LOG * 2)) or b""
+        if begins and start:  # in the middle of a line
+            cut = data.find(b"\n") + 1
+            data, start = data[cut:], start + cut
+        whole = data.rfind(b"\n") + 1
+        if not whole and len(data) > REST:
+            whole = data.rfind(b"\r") + 1 or len(data)
+        piece.lines += [(machine, line) for line in split(data[:whole])]
+        piece.read_to[name] = start + whole
+        if whole < len(data):
+            piece.rest.append((machine, data[whole:].decode(errors="replace")))
+    if not names and found.machine:
+        output = found.place.console(config, found.machine)
+        piece.rest = [("", f"[berg] {line}") for line in jobs.STARTUP_LINE.findall(output)]
+    return piece
+
+
+def size_of(bucket: Bucket, name: str) -> int:
+    blob = bucket.get(name)
+    return blob.size if blob else 0
+
+
+def split(data: bytes) -> list[str]:
+    lines = data.decode(errors="replace").split("\n")
+    return lines[:-1] if lines and not lines[-1] else lines
+
+
+def search(config: Config, name: str, wanted: str) -> Iterator[tuple[int, str, str]]:
+    """Number, machine and text of the lines of a whole log in which something stands, the first HITS of them."""
+    rest: dict[str, bytes] = {}
+    at = hits = 0
+    for machine, chunk in jobs.log_chunks(config, name):
+        *lines, rest[machine] = (rest.get(machine, b"") + chunk).split(b"\n")
+        for line in lines:
+            at += 1
+            shown = line.decode(errors="replace")
+            if wanted.lower() in shown.lower():
+                yield at, machine, shown
+                hits += 1
+                if hits == HITS:
+                    return
+
+
+def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[dict[str, Any]]:
+    """A row for each job of a sweep, as `berg fetch` writes them; raises BergError if there is no such sweep."""
+    entries = [entry for entry in sweep.states(config, name) if entry.state]
+    if not entries:
+        raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
+    listed = list(bucket.list(common(entries), glob="**/metrics.jsonl"))
+    wanted = {f"{results_folder(entry)}/metrics.jsonl" for entry in entries}
+    files = [each for each in listed if each.name in wanted]
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = list(pool.map(lambda each: last_values(bucket, each.name, each.generation, each.size), files))
+    texts = {each.name.removeprefix("berg_results/"): text for each, text in zip(files, read, strict=True)}
+    return list(sweep.results(entries, lambda path: texts.get(path, "")))
+
+
+def common(entries: list[jobs.Entry]) -> str:
+    """What the results folders of jobs begin with."""
+    folders = [results_folder(entry) for entry in entries]
+    first, last = min(folders), max(folders)
+    return first[
+        : next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    ]
+
+
+@functools.lru_cache(20_000)
+def last_values(bucket: Bucket, name: str, generation: int, size: int) -> str:
+    """The last value of each number near the end of a metrics.jsonl, as one line of JSON."""
+    start = max(0, size - LAST)
+    data = (bucket.read_from(name, start) or b"").decode(errors="replace")
+    values: dict[str, Any] = {}
+    for line in (data.partition("\n")[2] if start else data).splitlines():
+        try:
+            values.update(json.loads(line))
+        except (ValueError, TypeError):
+            continue
+    return json.dumps(values)
+
+
+def file_of(bucket: Bucket, entry: jobs.Entry, path: str) -> Any:
+    """A file of a job's results as a Blob; raises BergError if it has none of that name."""
+    from berg.google.fetch import NoPlace, below
+
+    folder = f"{results_folder(entry)}/"
+    try:
+        blob = bucket.get(folder + below(folder + path, folder))
+    except NoPlace:
+        blob = None
+    if blob is None:
+        raise BergError(f"{entry.name} has no file {path!r} among its results")
+    return blob
+
+
+def pictures(files: list[Listed]) -> list[Listed]:
+    return [each for each in files if each.name.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"))]

@@ -1,0 +1,128 @@
+"""Series of numbers: TensorBoard's event files, written and read without TensorFlow, and a metrics.jsonl.
+
+A series is what there is of one tag: step, value and time (seconds since 1970) of each point, as they were written. An
+event file is a row of records: length (u64), its masked crc32c, an Event as a protobuf message, its masked crc32c.
+https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
+
+Not covered: anything but scalars, such as pictures and histograms, which are passed over.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from berg.google.wire import embedded, fields, fixed, number
+
+Series = dict[str, list[tuple[int, float, float]]]  # tag -> step, value, time
+
+# Fields of the messages, by number.
+WALL_TIME, STEP, FILE_VERSION, SUMMARY = 1, 2, 3, 5  # of Event
+VALUE = 1  # of Summary
+TAG, SIMPLE_VALUE, TENSOR = 1, 2, 8  # of Summary.Value
+DTYPE, CONTENT, FLOATS, DOUBLES = 1, 4, 5, 6  # of TensorProto
+FLOAT, DOUBLE = 1, 2  # its dtypes
+
+STEPS = ("step", "global_step", "iteration", "iter", "epoch")  # keys of a metrics.jsonl that say where it is
+TIMES = ("time", "timestamp", "wall_time")
+
+
+def scalars(source: Path | bytes) -> Series:
+    """Every scalar of an event file, up to where it is cut off or damaged."""
+    data = source if isinstance(source, bytes) else source.read_bytes()
+    found: Series = {}
+    for content in records(data):
+        try:
+            for wall_time, step, tag, value in of_event(content):
+                found.setdefault(tag, []).append((step, value, wall_time))
+        except (IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError):
+            break  # whole, but no Event
+    return found
+
+
+def metrics(source: Path | bytes) -> Series:
+    """Every number of a metrics.jsonl, an object a line; what is no such line is passed over.
+
+    The step is what one of STEPS says, else the number of the line; the time is 0 where no line tells it.
+    """
+    data = source if isinstance(source, bytes) else source.read_bytes()
+    found: Series = {}
+    for count, line in enumerate(data.decode(errors="replace").splitlines()):
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(values, dict):
+            continue
+        numbers = {key: float(value) for key, value in values.items() if is_number(value)}
+        step = next((int(numbers[key]) for key in STEPS if key in numbers), count)
+        when = next((numbers[key] for key in TIMES if key in numbers), 0.0)
+        for key in numbers.keys() - {*STEPS[:-1], *TIMES}:
+            found.setdefault(key, []).append((max(0, step), numbers[key], when))
+    return found
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number that a float can hold, and finite."""
+    return type(value) in (int, float) and abs(value) < 1e308
+
+
+def write(file: Path, series: Series) -> None:
+    """Append series to an event file, which need not exist."""
+    with file.open("ab") as output:
+        if not output.tell():
+            first = min((when for points in series.values() for _, _, when in points), default=0.0)
+            output.write(record(fixed(WALL_TIME, "<d", first) + embedded(FILE_VERSION, b"brain.Event:2")))
+        for tag, points in series.items():
+            name = embedded(TAG, tag.encode(errors="replace"))
+            for step, value, when in points:
+                about = fixed(WALL_TIME, "<d", when) + number(STEP, step)
+                shown = fixed(SIMPLE_VALUE, "<f", max(-3e38, min(3e38, value)))
+                output.write(record(about + embedded(SUMMARY, embedded(VALUE, name + shown))))
+
+
+def masked_crc32c(data: bytes) -> bytes:
+    import google_crc32c
+
+    value = google_crc32c.value(data)
+    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def record(content: bytes) -> bytes:
+    head = struct.pack("<Q", len(content))
+    return head + masked_crc32c(head) + content + masked_crc32c(content)
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """What the records of a file hold, up to the first that is not whole."""
+    at = 0
+    while at + 12 <= len(data):
+        (size,) = struct.unpack_from("<Q", data, at)
+        content, checksum = data[at + 12 : at + 12 + size], data[at + 12 + size : at + 16 + size]
+        if masked_crc32c(data[at : at + 8]) != data[at + 8 : at + 12] or masked_crc32c(content) != checksum:
+            return
+        at += size + 16
+        yield content
+
+
+def of_event(content: bytes) -> Iterator[tuple[float, int, str, float]]:
+    """Time, step, tag and value of each scalar of an Event."""
+    found = dict(fields(content))
+    wall_time, step = struct.unpack("<d", found.get(WALL_TIME, bytes(8)))[0], found.get(STEP, 0)
+    for field, value in fields(found.get(SUMMARY, b"")):
+        if field == VALUE:
+            parts = dict(fields(value))
+            scalar = scalar_of(parts)
+            if scalar is not None:
+                yield wall_time, step - (step >> 63 << 64), parts.get(TAG, b"").decode(), scalar
+
+
+def scalar_of(value: dict[int, Any]) -> float | None:
+    """The number of a Summary.Value; None if it is something else, such as a picture."""
+    if SIMPLE_VALUE in value:
+        return struct.unpack("<f", value[SIMPLE_VALUE])[0]
+    tensor = dict(fields(value.get(TENSOR, b"")))
+    width = {FLOAT: "<f", DOUBLE: "<d"}.get(tensor.get(DTYPE, 0))
+    data = tensor.get(CONTENT) or tensor.get(FLOATS) or tensor.get(DOUBLES) or b""
+    return struct.unpack(width, data)[0] if width and len(data) == struct.calcsize(width) else None

@@ -1,0 +1,195 @@
+// What the pages do beyond being read: they follow what lives, sort, filter, and show values of charts.
+"use strict"
+
+const main = document.querySelector("main")
+const every = Number(document.body.dataset.every || 0) // seconds; 0 on disk, where nothing changes
+
+// Tables that sort by a click on a heading, numbers as numbers.
+function sortable(table) {
+  const head = [...table.tHead.rows[0].cells]
+  head.forEach((cell, column) => {
+    const button = document.createElement("button")
+    button.append(...cell.childNodes)
+    cell.append(button)
+    button.onclick = () => {
+      const up = cell.getAttribute("aria-sort") !== "ascending"
+      head.forEach(other => other.removeAttribute("aria-sort"))
+      cell.setAttribute("aria-sort", up ? "ascending" : "descending")
+      sort(table, column, up)
+    }
+  })
+}
+
+function sort(table, column, up) {
+  const key = row => { const cell = row.cells[column]; return cell.dataset.value ?? cell.textContent }
+  const rows = [...table.tBodies[0].rows].sort((a, b) => {
+    const [x, y] = [key(a), key(b)]
+    if (!x || !y) return x ? -1 : y ? 1 : 0 // what has no value stands last
+    const both = x !== "" && y !== "" && !isNaN(x) && !isNaN(y)
+    return (both ? x - y : x.localeCompare(y, undefined, { numeric: true })) * (up ? 1 : -1)
+  })
+  table.tBodies[0].append(...rows)
+}
+
+function keep(table, old) { // a table that came anew is sorted as the old one was
+  const column = old ? [...old.tHead.rows[0].cells].findIndex(cell => cell.ariaSort) : -1
+  if (column < 0) return
+  const how = old.tHead.rows[0].cells[column].getAttribute("aria-sort")
+  table.tHead.rows[0].cells[column].setAttribute("aria-sort", how)
+  sort(table, column, how === "ascending")
+}
+
+const filter = document.getElementById("filter")
+function filtered() {
+  const wanted = filter ? filter.value.toLowerCase() : ""
+  for (const row of document.querySelectorAll("#list tbody tr")) row.hidden = !row.textContent.toLowerCase().includes(wanted)
+}
+if (filter) filter.oninput = filtered
+
+// Charts: values under the pointer; drag to zoom, double click to see all.
+function number(value) { return Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-3) ? value.toExponential(3) : String(+value.toPrecision(4)) }
+
+function chart(figure) {
+  const plot = figure.querySelector(".plot")
+  const { x0, x1, y0, y1, time } = Object.fromEntries(["x0", "x1", "y0", "y1"].map(k => [k, Number(figure.dataset[k])]).concat([["time", "time" in figure.dataset]]))
+  const lines = [...plot.querySelectorAll("polyline")].map(line => [line.dataset.name, [...line.points].map(p => [p.x, p.y])])
+  const drawing = plot.ownerSVGElement
+  const make = (name, attributes) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", name)
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
+    plot.append(made)
+    return made
+  }
+  const cross = make("line", { class: "cross", y1: 0, y2: 1000, visibility: "hidden" })
+  const drawn = make("rect", { class: "drawn", y: 0, height: 1000, width: 0 })
+  const tip = document.createElement("div")
+  tip.className = "tip"
+  tip.hidden = true
+  figure.append(tip)
+  let low = 0, high = 1000, begun = null
+  const at = event => {
+    const box = drawing.getBoundingClientRect(), unit = box.width / 640
+    return low + Math.min(1, Math.max(0, ((event.clientX - box.left) / unit - 56) / 576)) * (high - low)
+  }
+  const told = place => {
+    const value = x0 + place / 1000 * (x1 - x0)
+    return time ? new Date(value * 1000).toISOString().slice(11, 19) : number(value)
+  }
+  const show = () => {
+    plot.setAttribute("viewBox", `${low} 0 ${high - low} 1000`)
+    figure.classList.toggle("zoomed", high - low < 1000)
+    const labels = drawing.querySelectorAll("text.x")
+    labels.forEach((label, n) => {
+      const place = (n + .5) / labels.length
+      label.setAttribute("x", 56 + place * 576)
+      label.textContent = told(low + place * (high - low))
+    })
+  }
+  drawing.onpointermove = event => {
+    const place = at(event)
+    let near = null
+    const rows = []
+    for (const [name, points] of lines) {
+      const best = points.reduce((a, b) => Math.abs(b[0] - place) < Math.abs(a[0] - place) ? b : a)
+      if (near === null || Math.abs(best[0] - place) < Math.abs(near - place)) near = best[0]
+      rows.push(`${name}: ${number(y1 - best[1] / 1000 * (y1 - y0))}`)
+    }
+    cross.setAttribute("x1", near)
+    cross.setAttribute("x2", near)
+    cross.setAttribute("visibility", "visible")
+    tip.textContent = [told(near), ...rows.slice(0, 16)].join("\n")
+    tip.hidden = false
+    const left = event.clientX - figure.getBoundingClientRect().left
+    tip.style.left = `${Math.max(0, left > figure.clientWidth / 2 ? left - tip.offsetWidth - 12 : left + 12)}px`
+    if (begun !== null) {
+      drawn.setAttribute("x", Math.min(begun, place))
+      drawn.setAttribute("width", Math.abs(place - begun))
+    }
+  }
+  drawing.onpointerleave = () => { tip.hidden = true; cross.setAttribute("visibility", "hidden") }
+  drawing.onpointerdown = event => { begun = at(event); event.preventDefault() }
+  drawing.onpointerup = event => {
+    const end = at(event)
+    if (begun !== null && Math.abs(end - begun) > (high - low) / 50) { [low, high] = [Math.min(begun, end), Math.max(begun, end)]; show() }
+    begun = null
+    drawn.setAttribute("width", 0)
+  }
+  drawing.ondblclick = () => { [low, high] = [0, 1000]; show() }
+}
+
+function light(event) { // a job's row, line and points belong together
+  const found = event.target.closest && event.target.closest("[data-job]")
+  for (const each of document.querySelectorAll(".lit")) each.classList.remove("lit")
+  if (found) for (const each of document.querySelectorAll("[data-job]")) each.classList.toggle("lit", each.dataset.job === found.dataset.job)
+}
+document.addEventListener("pointerover", light)
+
+function enliven(part, old) {
+  for (const table of part.querySelectorAll("table.sortable")) { sortable(table); keep(table, old && old.querySelector("table.sortable")) }
+  for (const figure of part.querySelectorAll("figure.lines")) chart(figure)
+  filtered()
+}
+enliven(main)
+
+// What lives is asked for anew, and put in place where it changed; never under somebody's pointer in a chart.
+const before = new Map([...document.querySelectorAll("section[data-live]")].map(part => [part.id, part.innerHTML]))
+async function renew() {
+  if (document.hidden || location.search) return
+  const answer = await fetch(location.pathname)
+  if (!answer.ok) return
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html")
+  for (const part of fresh.querySelectorAll("section[data-live]")) {
+    const here = document.getElementById(part.id)
+    if (here && (before.get(part.id) === part.innerHTML || here.matches(":has(figure:hover), :has(.zoomed)"))) continue
+    before.set(part.id, part.innerHTML)
+    if (here) here.replaceWith(part)
+    else main.querySelector("h2").before(part)
+    enliven(part, here)
+  }
+}
+if (every) setInterval(() => renew().catch(() => {}), every * 1000)
+
+// The log: what came since is put at its end. Who reads the end sees it, who reads above is left alone.
+const log = document.querySelector(".log")
+const find = document.getElementById("find")
+function found() {
+  const wanted = find ? find.value.toLowerCase() : ""
+  if (log) for (const line of log.querySelectorAll("p")) line.hidden = !line.textContent.toLowerCase().includes(wanted)
+}
+if (find && !location.search) find.oninput = found
+if (find && !every) find.form.onsubmit = event => event.preventDefault()
+
+async function follow() {
+  const answer = await fetch(`log?from=${encodeURIComponent(log.dataset.follow)}`)
+  if (!answer.ok) return true
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html")
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40
+  log.dataset.follow = answer.headers.get("Berg-From")
+  log.querySelector(".whole").append(...fresh.querySelector(".whole").childNodes)
+  log.querySelector(".rest").replaceChildren(...fresh.querySelector(".rest").childNodes)
+  found()
+  if (atEnd) log.scrollTop = log.scrollHeight
+  return answer.headers.get("Berg-Over") !== "over"
+}
+async function followed() {
+  const more = document.hidden || await follow().catch(() => true)
+  if (more) setTimeout(followed, 2000)
+}
+if (log && !location.search) {
+  log.scrollTop = log.scrollHeight
+  if (log.dataset.follow) followed()
+}
+
+// Keys: / searches, j and k go through the list, Enter opens.
+document.addEventListener("keydown", event => {
+  const field = document.activeElement && document.activeElement.tagName === "INPUT"
+  if (event.key === "Escape" && field) document.activeElement.blur()
+  if (field || event.ctrlKey || event.metaKey || event.altKey) return
+  if (event.key === "/") { const box = filter || find; if (box) { box.focus(); event.preventDefault() } }
+  if (event.key === "j" || event.key === "k") {
+    const links = [...document.querySelectorAll("#list tbody tr:not([hidden]) td:first-child a")]
+    const here = links.indexOf(document.activeElement)
+    const next = links[Math.max(0, Math.min(links.length - 1, here + (event.key === "j" ? 1 : -1)))]
+    if (next) next.focus()
+  }
+})

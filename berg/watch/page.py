@@ -1,0 +1,380 @@
+"""The pages: all jobs, one job, one sweep. Each is HTML that needs no program to be read.
+
+They stand in folders (`job/NAME/`, `sweep/NAME/`) and lead to each other relatively, so that the same pages are served
+and lie on disk.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from berg import job, jobs, words
+from berg.google.storage import Listed
+from berg.watch import charts, collect, events
+from berg.watch.markup import Html, join, of_terminal, tag, text
+
+EVERY = 10  # seconds after which what lives is looked at again
+FILES = 500  # that are named; of more the number
+PICTURES = 60
+SCATTERS = 12
+COLUMNS = 10  # of parallel coordinates
+# Variables whose values are not shown: berg's own way for secrets is --secret, but not everybody takes it.
+HIDDEN = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|DSN|WEBHOOK", re.I)
+PERCENT = 100.0
+
+
+@dataclass
+class Frame:
+    """What all pages have in common, and where they are."""
+
+    project: str
+    bucket: str
+    live: bool = True  # False: on disk, where nothing changes and nothing can be asked
+    root: str = ""  # how to go from this page to where the first one is
+
+    @property
+    def index(self) -> str:
+        return "" if self.live else "index.html"
+
+    def link(self, kind: str, name: str, what: object = None) -> Html:
+        return tag("a", what or name, href=f"{self.root}{kind}/{quote(name, safe='')}/{self.index}")
+
+    def page(self, title: str, *content: object) -> Html:
+        home = tag("a", "berg", href=f"{self.root}{self.index}" or "./", class_="home")
+        head = tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("title", f"{title} · berg"),
+            tag("link", rel="icon", href="data:,"),
+            tag("link", rel="stylesheet", href=f"{self.root}page.css"),
+            tag("script", src=f"{self.root}page.js", defer=True),
+        )
+        where = tag("span", f"{self.project} · gs://{self.bucket}", class_="where")
+        body = tag("body", tag("header", home, where), tag("main", *content), data_every=EVERY if self.live else None)
+        return Html(f"<!doctype html>\n{tag('html', head, body, lang='en')}\n")
+
+
+def section(name: str, title: str, *content: object, live: bool = True) -> Html:
+    """A part of a page; one that is live is brought anew while it is looked at."""
+    return tag("section", tag("h2", title) if title else None, *content, id=name, data_live=live)
+
+
+def table(header: Iterable[object], rows: Iterable[Html], **attributes: object) -> Html:
+    head = tag("thead", tag("tr", *(tag("th", each, scope="col") for each in header)))
+    return tag("div", tag("table", head, tag("tbody", *rows), **attributes), class_="wide")
+
+
+def row(*cells: object, **attributes: object) -> Html:
+    return tag("tr", *(each if is_cell(each) else tag("td", each) for each in cells), **attributes)
+
+
+def is_cell(cell: object) -> bool:
+    return isinstance(cell, Html) and cell.startswith("<td")
+
+
+def badge(status: str) -> Html:
+    """A state in its colour: of a sweep, that of its last word, as in the terminal."""
+    first = status.partition(",")[0].split()
+    return tag("span", status, class_=f"state {first[-1] if first else ''}")
+
+
+def moment(timestamp: str) -> Html:
+    return tag("time", words.age(timestamp), datetime=timestamp, title=timestamp) if timestamp else text("")
+
+
+def details(pairs: Iterable[tuple[str, object]]) -> Html:
+    return tag("dl", *(part for key, value in pairs if value for part in (tag("dt", key), tag("dd", value))))
+
+
+def overview(frame: Frame, entries: list[jobs.Entry], said: list[str]) -> Html:
+    """All jobs, sweeps and machines."""
+    sweeps = {each.sweep for each in entries if each.sweep}
+    rows = [job_row(frame, each, each.name in sweeps) for each in words.folded(entries)]
+    machines = {each.name: (each, entry) for entry in entries for each in (*entry.machines, *entry.crew)}
+    search = tag("input", id="filter", type="search", placeholder="Filter  /", aria_label="Filter the jobs")
+    nothing = tag("p", 'Nothing yet. Start with: berg run "python train.py"')
+    header = ("Name", "State", "Age", "Ran", "Zone", "GPUs", "User", "Results", "Exit")
+    return frame.page(
+        "Jobs",
+        *(tag("p", line, class_="note") for line in said),
+        section("machines", "Machines", machine_table(frame, list(machines.values()))) if machines else None,
+        tag("h2", "Jobs"),
+        search,
+        section("jobs", "", table(header, rows, class_="sortable", id="list") if rows else nothing),
+    )
+
+
+def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
+    name, status, _, zone, gpus, results, code = words.cells(each)
+    known = is_sweep or (each.state and job.NAME.fullmatch(name))
+    link = frame.link("sweep" if is_sweep else "job", name) if known else text(name)
+    reason = each.state.reason if each.state else ""
+    why = tag("small", reason, class_="reason") if reason else None
+    age = tag("td", moment(each.created_at), data_value=each.created_at)
+    ran = each.state.ran_seconds if each.state else 0
+    return row(
+        tag("td", link, class_="name"),
+        tag("td", badge(status), why),
+        age,
+        tag("td", words.duration(ran) if ran else "", data_value=ran),
+        zone,
+        gpus,
+        each.user,
+        tag("td", results, class_="name"),
+        code,
+    )
+
+
+def machine_table(frame: Frame, found: list[tuple[Any, jobs.Entry]]) -> Html:
+    rows = []
+    for machine, entry in found:
+        name = entry.sweep if machine in entry.crew else entry.name
+        kind = "sweep" if machine in entry.crew else "job"
+        whose = frame.link(kind, name) if entry.state else text("none")
+        address = machine.external_ip or machine.internal_ip
+        cells = (badge(machine.status), moment(machine.created_at), machine.zone, machine.gpus, address, whose)
+        rows.append(row(tag("td", machine.name, class_="name"), *cells))
+    return table(("Name", "State", "Age", "Zone", "GPUs", "Address", "Job"), rows)
+
+
+def one_job(frame: Frame, about: collect.About, log: Html, said: str = "") -> Html:
+    """A job: how it goes, its log, charts, results and code."""
+    entry, this = about.record.entry, about.record.job
+    state = entry.state
+    assert state
+    can_end = frame.live and (not state.final or entry.machines)
+    end = tag("a", "End it …", href="kill", class_="danger") if can_end else None
+    sweep = frame.link("sweep", entry.sweep) if entry.sweep else None
+    machines = [(machine, entry) for machine in entry.machines]
+    code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
+    facts = [
+        ("State", text(badge(entry.status), code)),
+        ("Reason", state.reason),
+        ("Lost", state.lost),
+        ("Beside", state.elsewhere),
+        (
+            "Attempts",
+            f"{state.attempt}, {state.restarts} of them after a machine went away" if state.attempt > 1 else "",
+        ),
+        ("Created", moment(entry.created_at)),
+        ("Ran", words.duration(state.ran_seconds) if state.ran_seconds else ""),
+        ("By", entry.user),
+        ("Sweep", sweep),
+        ("Machine", f"{state.machine} in {state.zone}{'' if entry.machines else ', gone'}" if state.machine else ""),
+    ]
+    return frame.page(
+        entry.name,
+        tag("h1", entry.name, " ", end),
+        tag("p", said, class_="note") if said else None,
+        section(
+            "facts",
+            "",
+            details(facts),
+            history(state),
+            machine_table(frame, machines) if len(machines) > 1 else None,
+        ),
+        log,
+        section("metrics", "Metrics", *(metric_charts(about.metrics) or [nothing("metrics.jsonl or event files")])),
+        section("busy", "Utilisation", *(busy_charts(about.busy) or [nothing("samples of its machines")])),
+        section("results", "Results", *results(frame, about)),
+        section("code", "Code", *code_of(this), live=False),
+    )
+
+
+def nothing(what: str) -> Html:
+    return tag("p", f"There are no {what}.", class_="none")
+
+
+def history(state: job.State) -> Html | None:
+    """Every state that the job had, and how long."""
+    times = [each[1] for each in state.history if len(each) == 2]
+    if len(times) != len(state.history) or not times:
+        return None
+    rows = []
+    for number, (word, begun) in enumerate(state.history):
+        ended = times[number + 1] if number + 1 < len(times) else ""
+        rows.append(row(badge(word), moment(begun), between(begun, ended)))
+    return tag("details", tag("summary", "History"), table(("State", "Since", "For"), rows), open=True)
+
+
+def between(begun: str, ended: str) -> str:
+    try:
+        first, last = (datetime.fromisoformat(each.replace("Z", "+00:00")) for each in (begun, ended))
+        return words.duration((last - first).total_seconds())
+    except (ValueError, TypeError):
+        return ""
+
+
+def metric_charts(metrics: dict[str, collect.Lines]) -> list[Html]:
+    return [chart for name in sorted(metrics) if (chart := charts.lines(name, metrics[name]))]
+
+
+def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
+    first = sorted(found, key=lambda name: (not name.startswith("accelerator_"), name))
+    drawn = (charts.lines(name, found[name], True, PERCENT if "percent" in name else 1.0) for name in first)
+    return [chart for chart in drawn if chart]
+
+
+def results(frame: Frame, about: collect.About) -> list[object]:
+    """The files of a job, pictures as what they show."""
+    folder = f"{collect.results_folder(about.record.entry)}/"
+    files = about.record.results
+    if not files:
+        return [nothing("results yet")]
+
+    def link(each: Listed, what: object) -> Html:
+        return tag("a", what, href=f"files/{quote(each.name.removeprefix(folder))}")
+
+    shown = []
+    for each in collect.pictures(files)[:PICTURES]:
+        name = each.name.removeprefix(folder)
+        picture = tag("img", src=f"files/{quote(name)}", alt=name, loading="lazy")
+        shown.append(tag("figure", link(each, picture), tag("figcaption", name), class_="picture"))
+    rows = []
+    for each in files[:FILES]:
+        name = each.name.removeprefix(folder)
+        when = str(each.updated or "")[:19]
+        rows.append(
+            row(
+                tag("td", link(each, name), class_="name"), tag("td", words.size(each.size), data_value=each.size), when
+            )
+        )
+    more = f"… and {len(files) - FILES:,} more" if len(files) > FILES else ""
+    size = sum(each.size for each in files)
+    note = f"{words.plural(len(files), 'file')}, {words.size(size)}, in gs://{frame.bucket}/{folder}"
+    listed = table(("File", "Size", "Written (UTC)"), rows, class_="sortable")
+    return [tag("p", note), tag("div", *shown, class_="pictures"), listed, tag("p", more) if more else None]
+
+
+def code_of(this: job.Job | None) -> list[object]:
+    """What ran: commit, changed files, command, environment."""
+    if this is None:
+        return [nothing("readable metadata: what was to run cannot be said")]
+    branch = this.snapshot.get("branch", "")
+    variables = [f"{key}={'…' if HIDDEN.search(key) else value}" for key, value in sorted(this.env.items())]
+    variables += [f"{name}=… (a secret)" for name in this.secrets]
+    gpus = f" with {this.gpus_per_machine} x {this.gpu_type}" if this.gpus_per_machine else ""
+    pairs = [
+        ("Command", tag("pre", this.cmd) if this.cmd else ""),
+        ("Repo", f"{this.repo_name}{f', branch {branch}' if branch else ''}"),
+        ("Commit", tag("code", this.git_commit)),
+        ("As it ran", tag("code", this.git_snapshot) if this.git_dirty else ""),
+        ("Changed files", tag("pre", "\n".join(this.git_changed_files)) if this.git_changed_files else ""),
+        ("Folder", this.cwd),
+        ("Install script", this.install_script),
+        ("Environment", tag("pre", "\n".join(variables)) if variables else ""),
+        ("Data", join(", ", [str(each.get("name")) for each in this.data])),
+        ("Machine", f"{this.num_machines} x {this.machine_type}{gpus}, {this.image.rpartition('/')[2]}"),
+        ("By berg", this.berg_version),
+    ]
+    return [details(pairs)]
+
+
+def log_section(piece: collect.Log, name: str, live: bool, is_over: bool, hits: list[Html] | None, wanted: str) -> Html:
+    """The end of a log, which page.js goes on with while the job lives; or what a search found in all of it."""
+    whole = tag("a", "all of it", href="log.txt")
+    field = tag(
+        "input",
+        id="find",
+        name="find",
+        type="search",
+        value=wanted,
+        placeholder="Search the log",
+        aria_label="Search the log",
+    )
+    skipped = f"The first {words.size(piece.skipped)} are in " if piece.skipped else "As text: "
+    form = tag("form", field, tag("span", skipped, whole, class_="where"), method="get", class_="find")
+    if hits is not None:
+        count = f"{words.plural(len(hits), 'line')} of the log with {wanted!r}. "
+        back = tag("a", "Back to the end of the log", href="./")
+        return section(
+            "log", "Log", form, tag("p", count, back), tag("div", *hits, class_="log", tabindex=0), live=False
+        )
+    follow = None if is_over or not live else cursor(piece)
+    body = tag("div", log_lines(piece), class_="log", tabindex=0, role="log", data_follow=follow)
+    return section("log", "Log", form, body, live=False)
+
+
+def cursor(piece: collect.Log) -> str:
+    return json.dumps(piece.read_to)
+
+
+def log_lines(piece: collect.Log) -> Html:
+    return text(
+        tag("div", *(log_line(machine, line) for machine, line in piece.lines), class_="whole"),
+        tag("div", *(log_line(machine, line) for machine, line in piece.rest), class_="rest"),
+    )
+
+
+def log_line(machine: str, line: str, number: int | None = None) -> Html:
+    whose = tag("b", f"{machine} | ") if machine else None
+    return tag("p", tag("i", number) if number else None, whose, of_terminal(line))
+
+
+def one_sweep(frame: Frame, name: str, rows: list[dict[str, Any]]) -> Html:
+    """A sweep: its jobs with their parameters and last metrics, as a table and as pictures."""
+    columns = list(dict.fromkeys(key for each in rows for key in each))
+    metrics = [key for key in columns if key.startswith("metric:")]
+    params = [key for key in columns if key not in ("job", "state", "exit_code") and key not in metrics]
+    shown = []
+    for each in rows:
+        cells = [tag("td", value(each.get(key)), data_value=each.get(key)) for key in ("exit_code", *params, *metrics)]
+        link = tag("td", frame.link("job", each["job"]), class_="name")
+        shown.append(row(link, badge(each["state"]), *cells, data_job=each["job"]))
+    header = ["Job", "State", "Exit", *params, *(key.removeprefix("metric:") for key in metrics)]
+    pictures = sweep_pictures(rows, params, metrics)
+    return frame.page(
+        name,
+        tag("h1", name),
+        section("jobs", words.plural(len(rows), "job"), table(header, shown, class_="sortable", id="list")),
+        section("pictures", "Parameters and metrics", *(pictures or [nothing("jobs with parameters and metrics")])),
+    )
+
+
+def value(found: object) -> str:
+    return "" if found is None else charts.label(found) if isinstance(found, float) else str(found)[:200]
+
+
+def sweep_pictures(rows: list[dict[str, Any]], params: list[str], metrics: list[str]) -> list[Html]:
+    """Parallel coordinates of what differs, and each parameter against each metric."""
+    values = {key: [charts.number_or_word(each.get(key)) for each in rows] for key in (*params, *metrics)}
+    axes = {key: charts.Axis(key.removeprefix("metric:"), found) for key, found in values.items()}
+    places = {f"metric:{key}" for key in (*events.STEPS, *events.TIMES)}
+    numbers = [key for key in metrics if not axes[key].words and key not in places]
+    differ = [key for key in params if len(set(values[key])) > 1]
+    chosen = [*differ[: COLUMNS - min(len(numbers), 4)], *numbers[:4]]
+    names = [str(each["job"]) for each in rows]
+    across = [(name, [values[key][at] for key in chosen]) for at, name in enumerate(names)]
+    drawn: list[Html | None] = [charts.parallel([axes[key] for key in chosen], across) if numbers else None]
+    for metric in numbers:
+        for param in differ:
+            if len(drawn) <= SCATTERS:
+                points = list(zip(names, values[param], values[metric], strict=True))
+                drawn.append(charts.scatter(axes[param], axes[metric], points))
+    return [chart for chart in drawn if chart]
+
+
+def ask_kill(frame: Frame, entry: jobs.Entry) -> Html:
+    """The question before a job is ended."""
+    machines = words.plural(len(entry.machines), "machine")
+    what = f"Its command gets SIGTERM and 30 seconds; the last results are uploaded; then {machines} will be deleted."
+    form = tag(
+        "form",
+        tag("button", f"End {entry.name}", class_="danger"),
+        " ",
+        tag("a", "No, go back", href="./"),
+        method="post",
+        action="kill",
+    )
+    return frame.page(
+        f"End {entry.name}?", tag("h1", f"End {entry.name}?"), tag("p", badge(entry.status)), tag("p", what), form
+    )
+
+
+def trouble(frame: Frame, title: str, sentence: str) -> Html:
+    return frame.page(title, tag("h1", title), tag("p", sentence))

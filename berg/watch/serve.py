@@ -1,0 +1,269 @@
+"""The server of `berg page`: on loopback, for who has its address, and for no other page of the same browser.
+
+A random token stands in the address that berg prints; who comes with it gets a cookie. Each request must name this very
+server as its Host (or another site's name could lead here), and one that changes something must come from its own
+pages (Origin). Nothing can be changed but that a job is ended. Files of jobs are shown without scripts.
+"""
+
+import hmac
+import json
+import mimetypes
+import secrets
+import threading
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from berg import BergError, jobs
+from berg.config import Config
+from berg.google.storage import Bucket, explain
+from berg.watch import collect, page
+from berg.watch.markup import Html
+from berg.watch.page import Frame
+
+HERE = Path(__file__).parent
+ASSETS = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+SECONDS = 60  # for a request to come, or for its answer to be taken
+PIECE = 4 << 20  # bytes of a file that are in memory at a time
+PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"}
+TEXTS = {
+    ".txt",
+    ".log",
+    ".json",
+    ".jsonl",
+    ".csv",
+    ".md",
+    ".py",
+    ".sh",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".html",
+    ".out",
+    ".err",
+}
+RULES = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+RULES += "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+FILE_RULES = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+
+
+class Server(ThreadingHTTPServer):
+    """What the pages of one `berg page` have in common."""
+
+    daemon_threads = True
+
+    def __init__(self, config: Config, port: int, user: str | None):
+        super().__init__(("127.0.0.1", port), Handler)
+        self.config, self.bucket, self.user = config, Bucket(config), user
+        self.token, self.cookie = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.ending: dict[str, str] = {}  # job that is being ended from here -> how that goes
+        _ = config.session  # before threads want it
+
+    @property
+    def origins(self) -> list[str]:
+        return [f"http://{host}:{self.server_port}" for host in ("127.0.0.1", "localhost")]
+
+    @property
+    def address(self) -> str:
+        return f"{self.origins[0]}/?token={self.token}"
+
+    def frame(self, root: str = "") -> Frame:
+        return Frame(self.config.project, self.config.bucket, root=root)
+
+    def end(self, name: str) -> None:
+        """End a job, which takes a while, and remember how that goes."""
+
+        def work() -> None:
+            try:
+                self.ending[name] = f"Ended: {jobs.kill(self.config, name, False, say) or 'machine deleted'}"
+            except Exception as error:
+                self.ending[name] = f"It could not be ended: {sentence(error, self.config)}"
+
+        def say(line: str) -> None:
+            self.ending[name] = line
+
+        if not self.ending.get(name, "").startswith("Ending"):
+            say(f"Ending {name} …")
+            threading.Thread(target=work, daemon=True).start()
+
+    def handle_error(self, request, client_address) -> None:
+        pass  # who left in the middle is no news
+
+
+def sentence(error: Exception, config: Config) -> str:
+    if isinstance(error, BergError):
+        return error.message
+    return explain(error, config) or f"{type(error).__name__}: {error} (an error of berg's)"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request: whether it may be, and which page it is for."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "berg", ""
+    timeout = SECONDS
+
+    def do_GET(self) -> None:
+        self.answer(self.get)
+
+    def do_POST(self) -> None:
+        self.answer(self.post)
+
+    def answer(self, work: Callable[[list[str], dict[str, list[str]]], None]) -> None:
+        address = urlsplit(self.path)
+        query = parse_qs(address.query)
+        try:
+            if not self.may(query):
+                return
+            work([unquote(part) for part in address.path.split("/")[1:]], query)
+        except BrokenPipeError:
+            self.close_connection = True
+        except BergError as error:
+            self.trouble(404, "There is no such page", error.message)
+        except Exception as error:
+            self.trouble(502, "That did not work", sentence(error, self.server.config))
+
+    def may(self, query: dict[str, list[str]]) -> bool:
+        """Whether a request is one of this server's own pages, for who has its address; answers it if not."""
+        site = self.server
+        hosts = [origin.removeprefix("http://") for origin in site.origins]
+        origin = self.headers.get("Origin")
+        if self.headers.get_all("Host") not in [[host] for host in hosts]:
+            self.refuse("This server is known by its own address alone.")
+        elif (origin or self.command == "POST") and origin not in site.origins:
+            self.refuse("A page of another site has asked.")
+        elif self.path.startswith("/?") and hmac.compare_digest(
+            query.get("token", [""])[0].encode(), site.token.encode()
+        ):
+            cookie = f"berg-{site.server_port}={site.cookie}; HttpOnly; SameSite=Strict; Path=/"
+            self.send(303, "text/plain", b"", {"Location": "/", "Set-Cookie": cookie})
+        elif not hmac.compare_digest(self.given_cookie().encode(), site.cookie.encode()):
+            self.refuse("Open the whole address that berg page printed: it has a token in it.")
+        else:
+            return True
+        return False
+
+    def given_cookie(self) -> str:
+        try:
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(f"berg-{self.server.server_port}")
+        except CookieError:
+            return ""
+        return found.value if found else ""
+
+    def refuse(self, why: str) -> None:
+        self.close_connection = True  # a body that may follow is not read
+        self.send(403, "text/plain; charset=utf-8", f"{why}\n".encode())
+
+    def get(self, path: list[str], query: dict[str, list[str]]) -> None:
+        site = self.server
+        if path == [""]:
+            said: list[str] = []
+            entries = jobs.overview(site.config, site.user, say=said.append)
+            self.show(page.overview(site.frame(), entries, said))
+        elif len(path) == 1 and path[0] in ASSETS:
+            self.send(200, ASSETS[path[0]], (HERE / path[0]).read_bytes())
+        elif len(path) == 3 and path[0] == "sweep" and not path[2]:
+            rows = collect.sweep_rows(site.config, site.bucket, path[1])
+            self.show(page.one_sweep(site.frame("../../"), path[1], rows))
+        elif len(path) == 3 and path[0] == "job" and path[2] in ("", "kill", "log", "log.txt"):
+            self.get_job(path[1], path[2], query)
+        elif len(path) > 3 and path[0] == "job" and path[2] == "files":
+            self.send_file(path[1], "/".join(path[3:]))
+        else:
+            raise BergError("there is nothing at this address")
+
+    def get_job(self, name: str, what: str, query: dict[str, list[str]]) -> None:
+        site, frame = self.server, self.server.frame("../../")
+        if what == "kill":
+            self.show(page.ask_kill(frame, jobs.find(site.config, name)))
+        elif what == "log.txt":
+            self.send_log(name)
+        elif what == "log":
+            found = jobs.find(site.config, name)
+            read_to = json.loads(query.get("from", ["{}"])[0])
+            if not isinstance(read_to, dict) or not all(isinstance(at, int) and at >= 0 for at in read_to.values()):
+                raise BergError("that is no place in a log")
+            piece = collect.log(site.config, site.bucket, found, read_to)
+            is_over = found.state is None or found.state.final
+            more = {"Berg-From": page.cursor(piece), "Berg-Over": "over" if is_over else ""}
+            self.send(200, "text/html; charset=utf-8", page.log_lines(piece).encode(), more)
+        else:
+            about = collect.about(site.config, site.bucket, name)
+            entry, wanted = about.record.entry, query.get("find", [""])[0]
+            hits = None
+            if wanted:
+                found_lines = collect.search(site.config, entry.name, wanted)
+                hits = [page.log_line(machine, line, number) for number, machine, line in found_lines]
+            piece = collect.Log([], [], {}) if wanted else collect.log(site.config, site.bucket, entry)
+            over = bool(entry.state and entry.state.final)
+            log = page.log_section(piece, entry.name, True, over, hits, wanted)
+            self.show(page.one_job(frame, about, log, site.ending.get(entry.name, "")))
+
+    def post(self, path: list[str], query: dict[str, list[str]]) -> None:
+        if len(path) != 3 or path[0] != "job" or path[2] != "kill":
+            raise BergError("there is nothing to change at this address")
+        self.close_connection = True  # the body, which says nothing, is not read
+        name = jobs.find(self.server.config, path[1]).name
+        self.server.end(name)
+        self.send(303, "text/plain", b"", {"Location": "./"})
+
+    def show(self, content: Html) -> None:
+        self.send(200, "text/html; charset=utf-8", content.encode())
+
+    def trouble(self, status: int, title: str, why: str) -> None:
+        try:
+            content = page.trouble(self.server.frame("/"), title, f"{why[:1].upper()}{why[1:]}")
+            self.send(status, "text/html; charset=utf-8", content.encode())
+        except OSError:
+            self.close_connection = True
+
+    def send(self, status: int, kind: str, body: bytes, more: dict[str, str] | None = None) -> None:
+        self.begin(status, kind, len(body), RULES, more or {})
+        self.wfile.write(body)
+
+    def begin(self, status: int, kind: str, size: int | None, rules: str, more: dict[str, str]) -> None:
+        self.send_response(status)
+        headers = {"Content-Type": kind, "Content-Security-Policy": rules, "X-Content-Type-Options": "nosniff"}
+        headers |= {"Referrer-Policy": "same-origin", "Cache-Control": "no-store", **more}
+        headers |= {"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}
+        if size is not None:
+            headers["Content-Length"] = str(size)
+        if size is None or self.close_connection:
+            headers["Connection"] = "close"
+            self.close_connection = True
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.end_headers()
+
+    def send_log(self, name: str) -> None:
+        chunks = jobs.log_chunks(self.server.config, name)
+        first = next(chunks, ("", b""))  # before anything is sent: it may fail
+        self.begin(200, "text/plain; charset=utf-8", None, FILE_RULES, {})
+        for _, chunk in (first, *chunks):
+            self.wfile.write(chunk)
+
+    def send_file(self, name: str, path: str) -> None:
+        site = self.server
+        blob = collect.file_of(site.bucket, jobs.find(site.config, name), path)
+        kind = kind_of(path)
+        more = {} if kind else {"Content-Disposition": "attachment"}
+        self.begin(200, kind or "application/octet-stream", blob.size, FILE_RULES, more)
+        sent = 0
+        while sent < blob.size and (piece := site.bucket.read_from(blob.name, sent, min(sent + PIECE, blob.size))):
+            self.wfile.write(piece)
+            sent += len(piece)
+        self.close_connection = self.close_connection or sent < blob.size  # it was written anew meanwhile
+
+    def log_message(self, format, *arguments) -> None:
+        pass
+
+
+def kind_of(path: str) -> str:
+    """The type that a file of a job's is shown as; "" for what is only to be saved."""
+    guessed = mimetypes.guess_type(path)[0] or ""
+    if guessed in PICTURES:
+        return guessed
+    return "text/plain; charset=utf-8" if Path(path).suffix.lower() in TEXTS else ""

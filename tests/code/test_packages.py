@@ -1,0 +1,97 @@
+"""The archive of what the worker imports: complete, for every python, and made once."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from berg.code import packages
+
+TOP = Path(packages.__file__).parent.parent.parent
+CHECK = """
+import json, sys
+sys.path[:0] = sys.argv[1:]
+import berg.worker, google_crc32c
+from google.auth import compute_engine
+here = [m.__file__ for m in sys.modules.values() if "-packages" in (getattr(m, "__file__", None) or "")]
+value = google_crc32c.extend(google_crc32c.value(b"1234"), b"56789")
+print(json.dumps([here, google_crc32c.implementation, value]))
+"""
+
+
+def pythons() -> list[str]:
+    """The pythons of this computer that berg runs on."""
+    found = {sys.executable}
+    for folder in os.get_exec_path():
+        found |= {str(path) for path in Path(folder).glob("python3.1[0-9]")}
+    works = "import sys, ctypes; sys.exit(sys.version_info < (3, 10))"
+    return sorted(each for each in found if not subprocess.run([each, "-c", works], capture_output=True).returncode)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("BERG_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def unpack(content: bytes, folder: Path) -> Path:
+    archive = folder.with_suffix(".zip")
+    archive.write_bytes(content)
+    with zipfile.ZipFile(archive) as zipped:
+        zipped.extractall(folder)
+    return folder
+
+
+def run_worker_imports(python: str, folder: Path) -> list:
+    command = [python, "-I", "-S", "-c", CHECK, str(TOP), str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, (python, ran.stderr)
+    return json.loads(ran.stdout)
+
+
+def test_every_python_runs_the_worker_from_the_archive_alone(home, tmp_path):
+    _, content = packages.build()
+    folder = unpack(content, tmp_path / "site")
+    assert len(content) < 4 << 20
+    for python in pythons():
+        assert run_worker_imports(python, folder) == [[], "c", 0xE3069283], python
+    # One for which nothing of the archive was compiled.
+    for compiled in folder.glob("google_crc32c/*.so"):
+        compiled.unlink()
+    assert run_worker_imports(sys.executable, folder) == [[], "c", 0xE3069283]
+    # Without the library it would be slow: better ask pip.
+    shutil.rmtree(folder / "google_crc32c.libs")
+    command = [sys.executable, "-I", "-S", "-c", CHECK, str(TOP), str(folder)]
+    assert subprocess.run(command, capture_output=True).returncode == 64
+
+
+def test_it_is_made_once_for_its_versions(home, monkeypatch):
+    made = packages.build()
+    assert [path.read_bytes() for path in (home / "packages").iterdir()] == [made[1]]
+    monkeypatch.setattr(packages, "collect", lambda wanted: pytest.fail("made again"))
+    assert packages.build() == made
+
+
+def test_another_kind_of_laptop_takes_the_library_from_the_wheel(home, tmp_path, monkeypatch):
+    """A Mac's own is for a Mac. Here pip finds a wheel of what is installed in a folder."""
+    there = next(each for each in packages.find(packages.ROOTS) if each.metadata["Name"] == packages.CRC32C)
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel = f"google_crc32c-{there.version}-cp312-cp312-manylinux2014_x86_64.whl"
+    with zipfile.ZipFile(wheels / wheel, "w") as zipped:
+        for path in there.files or []:
+            if path.suffix != ".pyc":
+                zipped.write(str(path.locate()), path.as_posix())
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-14.0-arm64")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert packages.build() == ("", b"")  # nothing to be had: the machine asks pip
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    _, content = packages.build()
+    folder = unpack(content, tmp_path / "site")
+    assert run_worker_imports(sys.executable, folder)[1:] == ["c", 0xE3069283]

@@ -1,0 +1,126 @@
+"""Who is told that a job is over, and who never learns the URL."""
+
+import json
+import os
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from conftest import wait_for
+
+from berg.machine import notify
+
+
+class Webhook:
+    """A server that keeps what it is told."""
+
+    def __init__(self):
+        self.told: list[tuple[str, dict]] = []
+        self.answers: list[int] = []  # statuses; then 200
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.told.append((self.path, json.loads(content)))
+                self.send_response(outer.answers.pop(0) if outer.answers else 200)
+                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.secret = f"T0K3N{os.urandom(8).hex()}"
+        self.url = f"http://127.0.0.1:{self.server.server_port}/services/{self.secret}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def webhook():
+    hook = Webhook()
+    yield hook
+    hook.server.shutdown()
+    hook.server.server_close()
+
+
+def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
+    (berg.home / "hook").write_text(f"{webhook.url}\n")
+    wishes = ["-n", "told", "-g", "0", "--notify", f"HOOK={berg.home}/hook"]
+    shown = berg("run", "--dry-run", *wishes, "true")
+    ran = berg("run", *wishes, "env; sleep 3; exit 4")
+    assert (shown.returncode, ran.returncode) == (0, 0), ran.stderr
+    assert "a webhook, of the end" in ran.stderr
+    wait_for(lambda: "BERG_JOB=told" in berg.log("told"), 60)
+    arguments = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    assert berg("wait", "told").returncode == 4
+    ((path, about),) = webhook.told
+    assert path.endswith(webhook.secret)
+    assert about["text"] == "told FAILED with exit code 4: the command failed with exit code 4"
+    assert (about["job"], about["state"], about["exit_code"], about["user"]) == ("told", "FAILED", 4, "tester")
+    assert about["results"] == f"gs://{berg.bucket_name}/berg_results/told"
+    everything = [shown.stdout, shown.stderr, ran.stdout, ran.stderr, berg("list", "--json").stdout]
+    everything += [json.dumps(berg.cloud.instances()), arguments.decode(errors="replace")]
+    everything += [data.decode(errors="replace") for data in berg.objects().values()]
+    assert not any(webhook.secret in text for text in everything)
+    assert "BERG_NOTIFY" not in berg.log("told"), "it is none of the command's variables"
+    listed = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
+    assert not [each for each in listed if each["name"].endswith("/berg-told")]
+    kept = json.loads(berg.bucket.read(".berg/jobs/told_metadata.json"))["wishes"]
+    assert kept["notify"] == f"HOOK={berg.home}/hook", "so that berg rerun tells it, too"
+
+
+def test_a_url_that_was_given_as_it_is_is_kept_nowhere(berg, webhook):
+    assert berg("run", "-n", "plain", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode == 0
+    assert [about["state"] for _, about in webhook.told] == ["SUCCEEDED"]
+    assert not any(webhook.secret.encode() in data for data in berg.objects().values())
+
+
+def test_a_webhook_that_fails_is_a_line_in_the_log(berg, webhook):
+    webhook.answers = [404]
+    assert berg("run", "-n", "gone", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode == 0
+    assert "The webhook of --notify was not told: it answered 404\n" in berg.log("gone")
+    webhook.server.shutdown()
+    webhook.server.server_close()
+    assert berg("run", "-n", "deaf", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode == 0
+    assert "The webhook of --notify was not told: ConnectionError\n" in berg.log("deaf")
+
+
+def test_a_sweep_is_told_of_once(berg, webhook):
+    (berg.home / "hook").write_text(webhook.url)
+    wishes = ["--grid", "code=0,1,2", "--parallel", "2", "-g", "0", "--notify", f"HOOK={berg.home}/hook"]
+    assert berg("run", "-n", "grid", *wishes, "--wait", "exit $(({code} % 2))").returncode == 1
+    wait_for(lambda: webhook.told, 60)
+    wait_for(lambda: not berg.machines(), 60)
+    ((_, about),) = webhook.told
+    assert about["sweep"] == "grid" and about["jobs"] == {"SUCCEEDED": 2, "FAILED": 1}
+    assert about["text"] == "grid is over: 2 SUCCEEDED, 1 FAILED"
+
+
+def test_what_is_no_url_is_refused_and_not_repeated(berg):
+    for wish in ("ftp://hidden.example/abc", "https://hid den/", "NAME=/nonexistent", "UNSET"):
+        refused = berg("run", "-g", "0", "--notify", wish, "true")
+        assert refused.returncode == 1 and "--notify" in refused.stderr, refused.stderr
+        assert "hid" not in refused.stderr
+    assert berg.objects() == {}
+
+
+def test_what_each_service_takes():
+    about = {"job": "j", "state": "FAILED"}
+    assert notify.body("https://hooks.slack.com/services/T/B/x", "j FAILED", about) == {"text": "j FAILED"}
+    assert notify.body("https://discord.com/api/webhooks/1/x", "j" * 3000, about) == {"content": "j" * 2000}
+    assert notify.body("https://example.com/hook", "j FAILED", about) == {"text": "j FAILED", **about}
+
+
+def test_tries_are_repeated_where_that_helps_and_bounded(webhook):
+    webhook.answers = [503, 200]
+    assert notify.send(webhook.url, "x", {}, 30) == "" and len(webhook.told) == 2
+    webhook.answers = [302]
+    assert notify.send(webhook.url, "x", {}, 30) == "it answered 302"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        why = notify.send(f"http://127.0.0.1:{silent.getsockname()[1]}/s3cr3t", "x", {}, 1)
+        assert why == "it did not answer within 1 s" and time.monotonic() - began < 5

@@ -1,0 +1,132 @@
+"""What TensorBoard shows, asked over its own HTTP API, while the bucket changes."""
+
+import json
+import shutil
+import signal
+import sys
+import time
+
+import nvidia_smi
+import pytest
+import requests
+from conftest import wait_for
+
+from berg.watch import board, events
+
+LOSS = {"train/loss": [(0, 1.0, 1000.0), (1, 0.5, 1001.0)]}
+MORE = {"train/loss": [(2, 0.25, 1002.0)]}
+EVENTS = "events.out.tfevents.1000.machine"
+
+
+def ask(address: str, path: str, **query: str):
+    answer = requests.get(f"{address}data/{path}", params=query, timeout=30)
+    return answer.json() if answer.ok else None
+
+
+def values(address: str, run: str, tag: str) -> list[float]:
+    """A tag's values in TensorBoard, by its steps."""
+    return [row[2] for row in ask(address, "plugin/scalars/scalars", run=run, tag=tag) or []]
+
+
+@pytest.fixture
+def file(tmp_path):
+    events.write(tmp_path / EVENTS, LOSS)
+    return tmp_path / EVENTS
+
+
+def test_tensorboard_shows_event_files_metrics_and_usage_and_what_is_new_of_them(berg, file):
+    options = nvidia_smi.bring(berg.repo, nvidia_smi.busy(80))
+    lines = [json.dumps({"step": step, "accuracy": step / 10}) for step in range(4)]
+    command = f"printf '%s\\n' {' '.join(map(repr, lines[:3]))} >$BERG_RESULTS_DIR/metrics.jsonl; sleep 4"
+    assert berg("run", "-n", "seen", *options, "--sample-seconds", "1", "--wait", command).returncode == 0
+    prefix = "berg_results/seen/"
+    berg.bucket.write(f"{prefix}tb/{EVENTS}", file.read_bytes())
+    berg.bucket.write(f"{prefix}plugins/profile/2026_11_21/host.xplane.pb", b"a profile")
+    berg.bucket.write(f"{prefix}weights.bin", b"large")
+    process = berg.start("tensorboard", "seen")
+    try:
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        runs = wait_for(lambda: len(ask(address, "runs") or ()) == 3 and ask(address, "runs"))
+        assert sorted(runs) == ["seen", "seen/tb", "seen/usage/seen"]
+        wait_for(lambda: values(address, "seen/tb", "train/loss") == [1.0, 0.5])
+        assert values(address, "seen", "accuracy") == pytest.approx([0, 0.1, 0.2])
+        assert set(values(address, "seen/usage/seen", "berg/gpu0_percent")) == {80.0}
+        assert values(address, "seen/usage/seen", "berg/cpu_percent")
+        (folder,) = (path for path in (berg.home / "tensorboard").iterdir() if path.is_dir())
+        assert (folder / "seen/plugins/profile/2026_11_21/host.xplane.pb").read_bytes() == b"a profile"
+        assert not list(folder.rglob("weights.bin")), "nothing that TensorBoard has no use for"
+        events.write(file, MORE)
+        berg.bucket.write(f"{prefix}tb/{EVENTS}", file.read_bytes())
+        berg.bucket.write(f"{prefix}metrics.jsonl", "\n".join(lines))
+        wait_for(lambda: values(address, "seen/tb", "train/loss") == [1.0, 0.5, 0.25], 90)
+        wait_for(lambda: len(values(address, "seen", "accuracy")) == 4)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    with pytest.raises(requests.ConnectionError):
+        requests.get(address, timeout=5)
+
+
+def test_only_what_changed_is_brought_and_of_what_grew_the_end_in_place(berg, file, tmp_path):
+    settings = berg.cloud.settings(berg.bucket_name)
+    berg.bucket.write(f"berg_results/exp/a/{EVENTS}", file.read_bytes())
+    berg.bucket.write("berg_results/exp/b/metrics.jsonl", '{"loss": 1}\n{"loss": 2}\n')
+    folder, made = tmp_path / "board", {}
+
+    def brought() -> list[str]:
+        berg.cloud.call("DELETE", "/_berg/requests")
+        board.follow(settings, "exp", folder, made)
+        made_now = berg.cloud.call("GET", "/_berg/requests")["requests"]
+        return [each["method"] for each in made_now if each["method"] != "storage.objects.list"]
+
+    assert brought() == ["storage.objects.get"] * 3, "the state of a job that is none, and two files"
+    here = folder / "exp/a" / EVENTS
+    inode, size = here.stat().st_ino, here.stat().st_size
+    assert brought() == ["storage.objects.get"]
+    events.write(file, MORE)
+    time.sleep(1)  # an object takes one write a second
+    berg.bucket.write(f"berg_results/exp/a/{EVENTS}", file.read_bytes())
+    assert len(brought()) == 2
+    assert here.stat().st_ino == inode and here.read_bytes() == file.read_bytes() and here.stat().st_size > size
+    (first,) = (folder / "exp/b").glob("*made-by-berg")
+    assert [value for _, value, _ in events.scalars(first)["loss"]] == [1, 2]
+    other = file.with_name("other")
+    events.write(other, {"other": [(n, float(n), 1.0) for n in range(20)]})
+    berg.bucket.write(f"berg_results/exp/a/{EVENTS}", other.read_bytes())
+    berg.bucket.write("berg_results/exp/b/metrics.jsonl", '{"loss": 7}\n')
+    board.follow(settings, "exp", folder, made)
+    assert here.read_bytes() == other.read_bytes(), "a file that was written anew is brought whole"
+    (second,) = (folder / "exp/b").glob("*made-by-berg")
+    assert second != first and [value for _, value, _ in events.scalars(second)["loss"]] == [7]
+
+
+def test_names_that_lead_out_of_the_folder_are_left(berg, tmp_path):
+    berg.bucket.write("berg_results/exp/../../../evil/metrics.jsonl", '{"loss": 1}\n')
+    berg.bucket.write("berg_results/exp/metrics.jsonl", '{"loss": 1}\n')
+    assert board.follow(berg.cloud.settings(berg.bucket_name), "exp", tmp_path / "board/x", {}) == 1
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_without_tensorboard_the_folder_is_told(berg, file, tmp_path, monkeypatch):
+    berg.bucket.write(f"berg_results/exp/{EVENTS}", file.read_bytes())
+    once = berg("tensorboard", "exp", "--once")
+    folder = tmp_path / once.stdout.strip()
+    assert once.returncode == 0 and (folder / "exp" / EVENTS).read_bytes() == file.read_bytes()
+    monkeypatch.setattr(board, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(board.BergError, match=f"pip install 'berg.tensorboard.'. Or show it elsewhere: {folder}"):
+        board.start(folder, 0)
+    broken = tmp_path / "bin/tensorboard"
+    broken.parent.mkdir()
+    shutil.copy("/bin/false", broken)
+    monkeypatch.setenv("PATH", str(broken.parent))
+    with pytest.raises(board.BergError, match="did not start: it said nothing"):
+        board.start(folder, 0)
+
+
+def test_nothing_to_show_is_an_error(berg):
+    nothing = berg("tensorboard", "nothing")
+    assert nothing.returncode == 1 and "there is nothing to show of nothing yet: no event file" in nothing.stderr
+    assert sys.executable not in nothing.stderr

@@ -1,0 +1,170 @@
+"""The page in a real browser: opened, clicked, its log followed, its charts seen, from disk too."""
+
+import json
+
+import chromium
+import pytest
+from conftest import wait_for
+from test_page import Site, over
+
+pytestmark = pytest.mark.skipif(not chromium.PROGRAM, reason=chromium.MISSING)
+SHOWN = "getComputedStyle(document.querySelector(%r)).%s"
+
+
+@pytest.fixture
+def browser(tmp_path):
+    folder = tmp_path / "chromium"
+    folder.mkdir()
+    with chromium.Browser(folder) as opened:
+        yield opened
+    assert opened.errors == []
+    assert {each.split("/")[2].partition(":")[0] for each in opened.asked if each.startswith("http")} <= {"127.0.0.1"}
+
+
+@pytest.fixture
+def site(berg):
+    served = Site(berg)
+    yield served
+    served.end()
+
+
+def full(berg) -> None:
+    """Jobs as they are when they are over: with metrics, samples, pictures, a sweep."""
+    over(berg, "one", log="".join(f"\x1b[32mline {n}\x1b[0m <b>\n" for n in range(500)), env={"LR": "0.1"})
+    lines = "".join(json.dumps({"step": n, "loss": 1 / (n + 1), "accuracy": n / 100}) + "\n" for n in range(100))
+    berg.bucket.write("berg_results/one/metrics.jsonl", lines)
+    picture = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><script>alert(1)</script></svg>'
+    berg.bucket.write("berg_results/one/figures/a b?.svg", picture)
+    for number, rate in enumerate(("0.1", "0.01", "1")):
+        over(berg, f"grid-{number}", sweep="grid", params={"lr": rate, "opt": "adam"}, results_dir=f"grid/{number}")
+        berg.bucket.write(f"berg_results/grid/{number}/metrics.jsonl", f'{{"loss": {3 - number}}}\n')
+    berg.bucket.write(".berg/sweeps/grid.json", json.dumps({"jobs": []}))
+
+
+def test_opened_and_clicked_through(berg, site, browser):
+    full(berg)
+    browser.open(site.address)
+    assert browser.eval("location.href") == site.root, "the token is not in the address any more"
+    assert browser.eval("[...document.querySelectorAll('#list tbody a')].map(a => a.textContent).sort()") == [
+        "grid",
+        "one",
+    ]
+    browser.click("#list tbody a[href='job/one/']")
+    browser.wait("document.title.startsWith('one') && document.querySelector('.tip')")
+    assert browser.eval("document.querySelectorAll('.log p').length") == 500
+    assert browser.eval("document.querySelector('.log b')") is None, "what the log has of HTML is text"
+    log = "document.querySelector('.log')"
+    assert browser.eval(f"{log}.scrollTop + {log}.clientHeight >= {log}.scrollHeight - 2"), "its end is seen"
+    assert browser.eval(SHOWN % (".log .f2", "color")) == "rgb(26, 127, 55)"
+    picture = "document.querySelector('.picture img')"
+    browser.eval(f"{picture}.scrollIntoView()")
+    browser.wait(f"{picture}.complete && {picture}.naturalWidth === 9")
+    browser.click("header .home")
+    browser.wait("document.title.startsWith('Jobs')")
+    browser.click("#list tbody a[href='sweep/grid/']")
+    browser.wait("document.title.startsWith('grid')")
+    order = "[...document.querySelectorAll('#list tbody tr')].map(row => row.dataset.job).join()"
+    assert browser.eval(order) == "grid-0,grid-1,grid-2"
+    browser.click("#list th:nth-child(4) button")
+    assert browser.eval(order) == "grid-1,grid-0,grid-2", "numbers sort as numbers"
+    browser.click("#list th:nth-child(4) button")
+    assert browser.eval(order) == "grid-2,grid-0,grid-1"
+    browser.hover("#list tbody tr:first-child td")
+    browser.wait("document.querySelector('.parallel polyline.lit')?.dataset.job === 'grid-2'")
+    assert browser.eval("document.querySelectorAll('.scatter circle').length") == 3
+
+
+def test_a_chart_shows_values_and_zooms(berg, site, browser):
+    full(berg)
+    browser.open(site.address)
+    browser.open(f"{site.root}job/one/")
+    browser.wait("document.querySelectorAll('.tip').length === 2")
+    box = browser.eval("(b => [b.width, b.height])(document.querySelector('.plot').getBoundingClientRect())")
+    assert box[0] > 300 and box[1] > 80, box
+    browser.hover(".plot")
+    tip = browser.eval("document.querySelector('.tip').textContent")
+    assert tip in ("49\naccuracy: 0.49", "50\naccuracy: 0.5"), tip
+    middle = browser.middle(".plot")
+    for kind, by in (("mousePressed", 0), ("mouseMoved", 60), ("mouseReleased", 60)):
+        at = {"x": middle["x"] + by, "y": middle["y"]}
+        browser.call("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **at)
+    view = "document.querySelector('.plot').viewBox.baseVal.width"
+    assert 50 < browser.eval(view) < 500
+    browser.eval("document.querySelector('.chart > svg').dispatchEvent(new MouseEvent('dblclick'))")
+    assert browser.eval(view) == 1000
+
+
+def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, browser):
+    command = "seq 300; for n in $(seq 1000); do echo tick-$n; sleep 0.3; done"
+    assert berg("run", "-g", "0", "-n", "lives", command).returncode == 0
+    wait_for(lambda: "tick-1\n" in berg.log("lives"), 60)
+    browser.open(site.address)
+    browser.open(f"{site.root}job/lives/")
+    log = "document.querySelector('.log')"
+    shown = f"Number({log}.innerText.trim().split('tick-').pop())"
+    first = browser.eval(shown)
+    browser.wait(f"{shown} > {first} + 5")
+    assert browser.eval(f"{log}.scrollTop + {log}.clientHeight >= {log}.scrollHeight - 2"), "who reads the end sees it"
+    browser.eval(f"{log}.scrollTop = 100")
+    second = browser.eval(shown)
+    browser.wait(f"{shown} > {second} + 5")
+    assert browser.eval(f"{log}.scrollTop") == 100, "who reads above is left alone"
+    numbers = browser.eval(
+        f"[...{log}.querySelectorAll('p')].map(p => p.textContent).filter(t => t.startsWith('tick-'))"
+    )
+    assert numbers == [f"tick-{n}" for n in range(1, len(numbers) + 1)], "nothing twice, nothing left out"
+    browser.eval("document.getElementById('find').focus()")
+    for letter in "tick-3":
+        browser.key(letter)
+    assert browser.eval(f"[...{log}.querySelectorAll('p:not([hidden])')].every(p => p.textContent.includes('tick-3'))")
+    browser.click("h1 .danger")
+    browser.wait("document.title.startsWith('End lives?')")
+    browser.click("button.danger")
+    browser.wait("document.title.startsWith('lives') && document.querySelector('.note')")
+    wait_for(lambda: berg.state("lives")["state"] == "KILLED", 60)
+    browser.wait("document.querySelector('.state').textContent.startsWith('KILLED')", 40)
+
+
+def test_on_a_phone_in_the_dark_and_by_keys(berg, site, browser):
+    full(berg)
+    browser.open(site.address)
+    browser.size(390, 800)
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", features=dark)
+    assert browser.eval(SHOWN % ("body", "backgroundColor")) == "rgb(20, 22, 26)"
+    for path in ("", "job/one/", "sweep/grid/"):
+        browser.open(site.root + path)
+        assert browser.eval("document.documentElement.scrollWidth") <= 390, f"{path} is wider than the phone"
+    browser.open(site.root)
+    browser.key("/")
+    assert browser.eval("document.activeElement.id") == "filter"
+    for letter in "gri":
+        browser.key(letter)
+    assert browser.eval("[...document.querySelectorAll('#list tbody tr:not([hidden])')].length") == 1
+    browser.key("Escape")
+    browser.key("j")
+    assert browser.eval("document.activeElement.textContent") == "grid"
+
+
+def test_it_can_be_read_without_javascript(berg, site, browser):
+    full(berg)
+    browser.open(site.address)
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    for path, words in (("", "grid"), ("job/one/", "line 499"), ("sweep/grid/", "0.01")):
+        browser.open(site.root + path)
+        assert words in browser.eval("document.body.innerText")
+    assert browser.eval("document.querySelector('.scatter circle').getBoundingClientRect().width") > 3
+
+
+def test_exported_files_open_from_disk(berg, browser, tmp_path):
+    full(berg)
+    folder = tmp_path / "out"
+    assert berg("page", "--export", str(folder), "one", "grid").returncode == 0
+    browser.open((folder / "index.html").as_uri())
+    browser.click("#list tbody a[href='job/one/index.html']")
+    browser.wait("document.title.startsWith('one') && document.querySelector('.tip')")
+    browser.eval("document.querySelector('.picture img').scrollIntoView()")
+    browser.wait("document.querySelector('.picture img').naturalWidth === 9")
+    browser.click("header .home")
+    browser.wait("document.title.startsWith('Jobs')")
+    assert not [each for each in browser.asked if each.startswith("http")]

@@ -1,0 +1,355 @@
+"""`berg page`: who is let in, what its pages say, what it writes to disk."""
+
+import json
+import re
+import signal
+import socket
+import threading
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+import requests
+from conftest import wait_for
+
+from berg import job
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def over(berg, name: str, state: str = "SUCCEEDED", log: str = "", env: dict | None = None, **summary) -> None:
+    """What a job that is over left in the bucket."""
+    folder = summary.get("results_dir", name)
+    this = job.Job(name, f"python train.py # {EVIL}", folder, f"gs://b/{folder}", "proj", "0" * 40, "1" * 40, True)
+    this.created_at, this.created_by, this.snapshot = job.now(), "tester", {"commit": "1" * 40, "branch": EVIL}
+    this.git_changed_files, this.env, this.secrets = [f"M {EVIL}.py"], env or {}, ["WANDB_TOKEN"]
+    told = job.State(state, 0, EVIL if state == "FAILED" else "", machine=name, zone="us-central1-a")
+    told.finished_at, told.job = job.now(), {**this.summary(), **summary}
+    text = told.to_json()
+    berg.bucket.write(job.metadata_path(name), this.to_json())
+    berg.bucket.write(job.state_path(name), text, metadata={"state": text})
+    if log:
+        berg.bucket.write(f"{job.log_prefix(name)}{name}.1.log", log)
+
+
+class Site:
+    """A `berg page` that runs, and a browser's cookie for it."""
+
+    def __init__(self, berg, *more: str):
+        self.process = berg.start("page", *more)
+        self.address = self.process.stdout.readline().strip()
+        self.root = self.address.partition("?")[0]
+        self.session = requests.Session()
+        self.session.trust_env = False
+        let_in = self.session.get(self.address, allow_redirects=False)
+        self.cookie = {"Cookie": let_in.headers["Set-Cookie"].partition(";")[0]}
+        self.session.cookies.clear()  # it would go to no other Host
+
+    def get(self, path: str, **headers: str) -> requests.Response:
+        return self.session.get(self.root + path, headers=self.cookie | headers, allow_redirects=False)
+
+    def post(self, path: str, **headers: str) -> requests.Response:
+        return self.session.post(self.root + path, headers=self.cookie | headers, allow_redirects=False)
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=20)
+
+
+@pytest.fixture
+def site(berg):
+    served = Site(berg)
+    yield served
+    served.end()
+    assert served.process.returncode == 0
+
+
+def test_nobody_is_let_in_without_the_token(berg, site):
+    over(berg, "one")
+    stranger = requests.Session()
+    stranger.trust_env = False
+    for path in ("", "job/one/", "page.css", "?token=wrong", "?token=", "?token=%C3%A4", "job/one/log.txt"):
+        answer = stranger.get(site.root + path)
+        assert answer.status_code == 403 and "one" not in answer.text.replace("one has asked", ""), path
+    port = urlsplit(site.root).port
+    for cookie in (
+        f"berg-{port}=wrong",
+        f"berg-{port}=",
+        "berg=x",
+        "\x01=;;",
+        f"berg-{port}={urlsplit(site.address).query}",
+    ):
+        assert stranger.get(site.root, headers={"Cookie": cookie}).status_code == 403
+    let_in = stranger.get(site.address, allow_redirects=False)
+    assert let_in.status_code == 303 and let_in.headers["Location"] == "/", "the token does not stay in the address"
+    assert "HttpOnly" in let_in.headers["Set-Cookie"] and "SameSite=Strict" in let_in.headers["Set-Cookie"]
+    assert stranger.get(site.root).status_code == 200
+    assert site.address.partition("=")[2] not in stranger.get(site.root).text
+
+
+def test_another_name_for_this_computer_or_another_site_is_refused(site):
+    port = urlsplit(site.root).port
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        "127.0.0.1",
+        f"127.0.0.1:{port}.evil.example",
+        f"localhost:{port + 1}",
+        "",
+    ):
+        answer = site.get("", Host=host)
+        assert answer.status_code == 403 and "known by its own address" in answer.text, host
+    assert site.get("", Host=f"localhost:{port}").status_code == 200
+    for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}.evil.example"):
+        assert site.get("", Origin=origin).status_code == 403, origin
+        assert site.post("job/one/kill", Origin=origin).status_code == 403, origin
+    assert site.post("job/one/kill").status_code == 403, "a form of ours says where it is from"
+    with socket.create_connection(("127.0.0.1", port)) as connection:  # no Host at all, and two of them
+        connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert b" 403 " in connection.recv(100)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil\r\n\r\n".encode())
+        assert b" 403 " in connection.recv(100)
+    other = [each[4][0] for each in socket.getaddrinfo(socket.gethostname(), None) if not each[4][0].startswith("127.")]
+    for address in other:
+        with pytest.raises(OSError):
+            socket.create_connection((address, port), 1)
+
+
+def test_every_answer_says_what_its_page_may_do(berg, site):
+    over(berg, "one", log="hello\n")
+    berg.bucket.write("berg_results/one/page.html", "<script>alert(1)</script>")
+    berg.bucket.write("berg_results/one/picture.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>")
+    for path in ("", "job/one/", "page.js", "nothing", "job/none/"):
+        rules = site.get(path).headers["Content-Security-Policy"]
+        assert "default-src 'none'" in rules and "script-src 'self'" in rules and "unsafe" not in rules, path
+    html, svg, log = (site.get(f"job/one/{path}") for path in ("files/page.html", "files/picture.svg", "log.txt"))
+    assert html.headers["Content-Type"].startswith("text/plain") and svg.headers["Content-Type"] == "image/svg+xml"
+    for answer in (html, svg, log):
+        assert "sandbox" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert log.text == "hello\n"
+    berg.bucket.write("berg_results/one/weights.bin", b"\0" * 100)
+    binary = site.get("job/one/files/weights.bin")
+    assert binary.headers["Content-Disposition"] == "attachment" and len(binary.content) == 100
+
+
+def test_paths_lead_to_nothing_but_results(berg, site):
+    over(berg, "one")
+    berg.bucket.write("berg_results/other/x.txt", "not yours")
+    here = quote(str(berg.home / "berg.json"), safe="")
+    for path in (
+        "job/one/files/../../other/x.txt",
+        "job/one/files/..%2f..%2fother%2fx.txt",
+        "job/one/files/%2e%2e/%2e%2e/other/x.txt",
+        "job/one/files//x",
+        "job/one/files/",
+        f"job/one/files/{here}",
+        "job/..%2f..%2fone/",
+        "job/../../etc/passwd",
+        "page.css/../serve.py",
+        "serve.py",
+        "job/one%00/",
+        "job/one/files/a%00b",
+        f"job/{quote(EVIL)}/",
+        f"sweep/{quote(EVIL)}/",
+        "sweep/..%2F/",
+        "job/one/log?from=[1]",
+        "job/one/log?from=%7B%22x%22:-1%7D",
+    ):
+        request = requests.Request("GET", site.root, headers=site.cookie).prepare()
+        request.url = site.root + path  # as it stands: requests would tidy it
+        answer = site.session.send(request, timeout=20, allow_redirects=False)
+        assert answer.status_code == 404, f"{path}: {answer.status_code} {answer.text}"
+        assert "not yours" not in answer.text and EVIL not in answer.text and "Traceback" not in answer.text
+
+
+def test_a_log_cannot_be_read_beside_the_jobs_own(berg, site):
+    over(berg, "one", log="mine\n")
+    over(berg, "two", log="theirs\n")
+    read_to = json.dumps({f"{job.log_prefix('two')}two.1.log": 0, job.metadata_path("two"): 0})
+    answer = site.get(f"job/one/log?from={quote(read_to)}")
+    assert answer.status_code == 200 and "mine" in answer.text and "theirs" not in answer.text
+
+
+def test_what_comes_from_the_bucket_is_text(berg, site):
+    log = f"\x1b[31m{EVIL}\x1b[0m\n\x1b]0;title\x07{EVIL}\n</div><script>alert(2)</script>\n"
+    over(
+        berg,
+        "one",
+        "FAILED",
+        log=log,
+        env={"A": EVIL, "MY_API_KEY": "hidden-away"},
+        results_dir="one",
+        user=EVIL,
+        gpus=EVIL,
+    )
+    berg.bucket.write(f"berg_results/one/{EVIL}.png", b"")
+    berg.bucket.write(
+        f"berg_results/one/{EVIL}/metrics.jsonl", json.dumps({EVIL: 1.5}) + "\n" + '{"x": NaN, "y": [1]}\n[[[\n'
+    )
+    berg.bucket.write(
+        f"{job.log_prefix('one')}one.1.usage.jsonl", f'{{"time": 1, "cpu_percent": 3, "{EVIL}": 4}}\n{{"time": "x"}}\n'
+    )
+    over(berg, "grid-0", sweep="grid", params={EVIL: EVIL}, results_dir="grid/0")
+    over(berg, "grid-1", sweep="grid", params={EVIL: "1"}, results_dir="/abs")
+    berg.bucket.write("berg_results/grid/0/metrics.jsonl", json.dumps({EVIL: 0.5, "list": [EVIL]}) + "\n")
+    for name in (EVIL, "../../x", "a\tb", "Ünï"):
+        text = job.State("FAILED", job={"user": "tester", "created_at": EVIL, "results_dir": EVIL}).to_json()
+        berg.bucket.write(job.state_path(name), text, metadata={"state": text})
+    for path in (
+        "",
+        "job/one/",
+        "job/one/?find=img",
+        f"job/one/?find={quote(EVIL)}",
+        "sweep/grid/",
+        "job/one/log?from=%7B%7D",
+    ):
+        answer = site.get(path)
+        assert answer.status_code == 200, answer.text
+        assert "<img src=x" not in answer.text and "<script>" not in answer.text, path
+        assert "onerror" in answer.text, path
+        assert "hidden-away" not in answer.text and "\x1b" not in answer.text, path
+    shown = site.get("job/one/").text
+    assert '<span class="f1">&lt;img' in shown and "MY_API_KEY=…" in shown and "WANDB_TOKEN=… (a secret)" in shown
+    assert "../../x" in site.get("").text and 'href="job/../../x' not in site.get("").text
+
+
+def test_a_job_that_is_over_is_shown_from_the_bucket_alone(berg, site):
+    lines = "".join(f"line {n} of many\n" for n in range(40_000))
+    over(berg, "one", log=lines)
+    berg.bucket.write(
+        "berg_results/one/metrics.jsonl", "".join(f'{{"step": {n}, "loss": {1 / (n + 1)}}}\n' for n in range(50))
+    )
+    berg.bucket.write(
+        f"{job.log_prefix('one')}one.1.usage.jsonl",
+        "".join(f'{{"time": {n}, "cpu_percent": {n}, "gpus": [{{"index": 0, "percent": 9}}]}}\n' for n in range(1, 9)),
+    )
+    shown = site.get("job/one/").text
+    assert "line 39999 of many" in shown and "line 100 of many" not in shown, "the end of it"
+    assert "accelerator_percent" in shown and "one gpu0" in shown and 'aria-label="loss: loss 0.02' in shown
+    assert "End it" not in shown and "data-follow" not in shown
+    found = site.get("job/one/?find=LINE 77 ").text
+    assert ">78</i>line 77 of many<" in found and "1 line of the log" in found
+    assert len(site.get("job/one/log.txt").text) == len(lines)
+    listed = site.get("").text
+    assert 'href="job/one/"' in listed and "SUCCEEDED" in listed
+
+
+def test_the_list_asks_for_no_more_than_berg_list_does(berg, cloud, site):
+    for number in range(5):
+        over(berg, f"job-{number}")
+
+    def counted(look) -> dict[str, int]:
+        cloud.call("DELETE", "/_berg/requests")
+        look()
+        return cloud.call("GET", "/_berg/requests")["counts"]
+
+    def without_tokens(counts: dict[str, int]) -> dict[str, int]:
+        return {method: count for method, count in counts.items() if method.startswith(("compute", "storage"))}
+
+    listed = without_tokens(counted(lambda: berg("list")))
+    assert listed and without_tokens(counted(lambda: site.get(""))) == listed
+
+
+def test_a_log_is_followed_and_a_job_ended_after_a_question(berg, site):
+    command = "echo -n half; sleep 3; echo ' whole'; for n in $(seq 1000); do echo tick $n; sleep 0.5; done"
+    assert berg("run", "-g", "0", "-n", "lives", command).returncode == 0
+    wait_for(lambda: '<div class="rest"><p>half</p>' in site.get("job/lives/").text, 60)
+    assert "data-follow" in site.get("job/lives/").text
+    first = site.get("job/lives/log?from=%7B%7D")
+    read_to = first.headers["Berg-From"]
+    wait_for(lambda: "tick 2<" in site.get(f"job/lives/log?from={quote(read_to)}").text, 30)
+    more = site.get(f"job/lives/log?from={quote(read_to)}")
+    assert "half whole" in more.text, "a line that had no end comes whole"
+    assert more.headers["Berg-Over"] == "" and "Checked out" not in more.text, "what was shown does not come again"
+    listed = site.get("").text
+    assert 'id="machines"' in listed and "us-central1-" in listed and "RUNNING" in listed
+    question = site.get("job/lives/kill")
+    assert "End lives?" in question.text and 'method="post"' in question.text
+    assert berg.state("lives")["state"] == "RUNNING", "a look ends nothing"
+    asked = site.post("job/lives/kill", Origin=site.root.rstrip("/"))
+    assert asked.status_code == 303 and "Ending lives" in site.get("job/lives/").text
+    wait_for(lambda: berg.state("lives")["state"] == "KILLED", 60)
+    wait_for(lambda: "Ended: KILLED" in site.get("job/lives/").text, 30)
+    assert berg.machines() == {}
+    ended = site.get(f"job/lives/log?from={quote(read_to)}")
+    assert ended.headers["Berg-Over"] == "over"
+
+
+def test_a_cluster_shows_whose_line_it_is(berg, site):
+    over(berg, "pair", machines=2)
+    for rank in (0, 1):
+        berg.bucket.write(f"{job.log_prefix('pair')}pair-{rank}.1.log", f"from {rank}\n")
+    assert "<b>pair-1 | </b>from 1" in site.get("job/pair/").text
+
+
+def test_many_at_once_get_their_answers_and_memory_is_held(berg, site):
+    over(berg, "one", log="x\n" * 1000)
+    answers: list[int] = []
+    threads = [threading.Thread(target=lambda: answers.append(site.get("job/one/").status_code)) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 12
+
+    def resident() -> int:
+        return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{site.process.pid}/status").read_text())[1])
+
+    before = resident()
+    for _ in range(60):
+        assert site.get("job/one/").ok
+    assert resident() - before < 20_000, "kB more"
+
+
+def test_trouble_with_the_cloud_is_a_sentence_and_passes(berg, cloud, site):
+    over(berg, "one")
+    cloud.fault("storage.objects.list", status=403, times=1)
+    answer = site.get("")
+    assert answer.status_code == 502 and "That did not work" in answer.text and "Traceback" not in answer.text
+    assert site.get("").status_code == 200
+
+
+def test_export_writes_files_that_need_no_server(berg, tmp_path):
+    over(berg, "one", log="\x1b[32mgreen\x1b[0m\n")
+    berg.bucket.write("berg_results/one/plot.png", b"png")
+    berg.bucket.write("berg_results/one/big.bin", b"\0" * (11 << 20))
+    berg.bucket.write("berg_results/one/../../../outside.txt", b"no")
+    over(berg, "grid-0", sweep="grid", params={"lr": "0.1"}, results_dir="grid/0")
+    over(berg, "grid-1", sweep="grid", params={"lr": "0.2"}, results_dir="grid/1")
+    berg.bucket.write(job.sweep_path("grid"), json.dumps({"jobs": ["grid-0", "grid-1"]}))
+    for number in (0, 1):
+        berg.bucket.write(f"berg_results/grid/{number}/metrics.jsonl", f'{{"loss": 0.{number + 1}}}\n')
+    over(berg, "unasked")
+    folder = tmp_path / "out"
+    ran = berg("page", "--export", str(folder), "one", "grid")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == str(folder / "index.html")
+    assert "big.bin is not among the files: it is larger than 10 MiB" in ran.stderr
+    assert "outside.txt is not among the files" in ran.stderr and not list(tmp_path.rglob("outside.txt"))
+    assert (folder / "job/one/files/plot.png").read_bytes() == b"png"
+    assert "green" in (folder / "job/one/log.txt").read_text()
+    first = (folder / "index.html").read_text()
+    assert 'href="job/one/index.html"' in first and "unasked" not in first and "data-every" not in first
+    for page in folder.rglob("*.html"):
+        for target in re.findall(r'(?:href|src)="([^":]+)"', page.read_text()):
+            assert (page.parent / target).exists() or "big.bin" in target or "outside" in target, f"{page}: {target}"
+    assert "loss by lr" in (folder / "sweep/grid/index.html").read_text()
+    again = berg("page", "--export", str(folder), "one")
+    assert again.returncode == 1 and "is not empty" in again.stderr
+    missing = berg("page", "--export", str(tmp_path / "x"), "nope")
+    assert (
+        missing.returncode == 1
+        and "there is no job or machine 'nope'" in missing.stderr
+        and not (tmp_path / "x").exists()
+    )
+
+
+def test_wrong_usage(berg):
+    assert berg("page", "one").returncode == 2 and berg("page", "--export", "x").returncode == 2
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ran = berg("page", "--port", str(taken.getsockname()[1]))
+    assert ran.returncode == 1 and "cannot be had" in ran.stderr

@@ -1,0 +1,128 @@
+"""`berg profile`: real profiles of real programs, and a sentence for what cannot be profiled."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import commit, wait_for
+
+SPIN = """
+import sys, time
+def busy():
+    end = time.time() + float(sys.argv[1])
+    while time.time() < end:
+        sum(range(1000))
+busy()
+print("ran to its end")
+"""
+JAX = """
+import os, time
+import jax, jax.numpy as jnp
+jax.profiler.start_server(int(os.environ["BERG_PROFILER_PORT"]))
+multiply = jax.jit(lambda a: jnp.tanh(a @ a).sum())
+ones = jnp.ones((300, 300))
+multiply(ones).block_until_ready()
+print("listens", flush=True)
+end = time.time() + 60
+while time.time() < end:
+    multiply(ones).block_until_ready()
+"""
+
+
+def running(berg, name: str, command: str, *more: str) -> None:
+    started = berg("run", "-g", "0", "-n", name, *more, command)
+    assert started.returncode == 0, started.stderr
+    wait_for(lambda: berg.state(name)["state"] not in ("SUBMITTED", "STARTING", "INSTALLING"), 60)
+    assert berg.state(name)["state"] == "RUNNING", berg.log(name)
+
+
+def test_python_is_profiled_from_outside_and_runs_on(berg):
+    (berg.repo / "spin.py").write_text(SPIN)
+    commit(berg.repo)
+    running(berg, "spins", "python3 spin.py 30; python3 -c 'print(\"the end\")'")
+    done = berg("profile", "spins", "-s", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "spins: py-spy: python from outside" in done.stderr
+    (file,) = json.loads(done.stdout)["files"]
+    assert file.startswith(str(berg.home / "berg_results/spins/profiles/"))
+    profile = json.loads(Path(file).read_text())
+    assert "busy" in [frame["name"] for frame in profile["shared"]["frames"]]
+    assert [name for name in berg.objects("berg_results/spins/profiles/") if name.endswith("spins.speedscope.json")]
+    again = berg("profile", "spins", "-s", "1")
+    assert again.returncode == 0 and "https://www.speedscope.app" in again.stderr
+    wait_for(lambda: berg.state("spins")["state"] == "SUCCEEDED", 90)
+    log = berg.log("spins")
+    assert "ran to its end\nthe end\n" in log and log.count("[berg] Took a profile of ") == 2
+    assert "profile" not in berg("log", "spins").stdout.replace("Took a profile", "").replace("/profiles/", "")
+    over = berg("profile", "spins")
+    assert over.returncode == 1 and "spins is over (SUCCEEDED); a profile is of a command that runs" in over.stderr
+
+
+def test_a_profiler_server_writes_what_tensorboard_reads(berg):
+    pytest.importorskip("jax")
+    (berg.repo / "train.py").write_text(JAX)
+    commit(berg.repo)
+    running(berg, "jaxes", f"{sys.executable} train.py", "--env", "JAX_PLATFORMS=cpu")
+    wait_for(lambda: "listens" in berg.log("jaxes"), 90)
+    done = berg("profile", "jaxes", "-s", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "the command's profiler server" in done.stderr
+    (file,) = [Path(each) for each in json.loads(done.stdout)["files"]]
+    assert file.name == "jaxes.xplane.pb" and file.stat().st_size > 1000
+    assert file.parent.parent == berg.home / "berg_results/jaxes/plugins/profile"
+    assert berg.state("jaxes")["state"] == "RUNNING"
+
+
+def test_every_machine_of_a_cluster_is_asked_at_once(berg):
+    (berg.repo / "spin.py").write_text(SPIN)
+    commit(berg.repo)
+    running(berg, "pair", "python3 spin.py 60", "-m", "2", "--each")
+    both = json.loads(berg("profile", "pair", "-s", "1", "--json").stdout)
+    assert {name: each["kind"] for name, each in both["machines"].items()} == {"pair-0": "py-spy", "pair-1": "py-spy"}
+    assert sorted(Path(file).name for file in both["files"]) == [f"pair-{n}.speedscope.json" for n in (0, 1)]
+    assert len({Path(file).parent for file in both["files"]}) == 1
+    one = json.loads(berg("profile", "pair", "-s", "1", "--machine", "pair-1", "--json").stdout)
+    assert list(one["machines"]) == ["pair-1"] and len(one["files"]) == 1
+
+
+def test_two_at_once_and_a_command_that_ends(berg):
+    (berg.repo / "spin.py").write_text(SPIN)
+    commit(berg.repo)
+    running(berg, "short", "python3 spin.py 25")
+    assert berg("profile", "short", "-s", "1").returncode == 0  # which brings py-spy
+    first = berg.start("profile", "short", "-s", "60")
+    wait_for(lambda: '"value": "short 60"' in json.dumps(berg.machines()["short"]["metadata"]))
+    second = berg("profile", "short", "-s", "1")
+    assert second.returncode == 1 and "another profile is being taken just now" in second.stderr
+    output, words = first.communicate(timeout=120)
+    assert first.returncode in (0, 1), words
+    assert "short.speedscope.json" in output or "ended before its profile was taken" in words, words
+    wait_for(lambda: berg.state("short")["state"] == "SUCCEEDED", 60)
+    assert "ran to its end" in berg.log("short")
+
+
+def test_what_cannot_be_profiled_is_a_sentence(berg):
+    running(berg, "sleeps", "sleep 60")
+    none = berg("profile", "sleeps", "-s", "1")
+    assert none.returncode == 1
+    assert "there is nothing to profile: no python runs, and nobody listens on BERG_PROFILER_PORT" in none.stderr
+    wrong = berg("profile", "sleeps", "--machine", "other")
+    assert wrong.returncode == 1 and "sleeps has no machine 'other'. It has: sleeps" in wrong.stderr
+    assert berg("profile", "nobody").returncode == 1 and berg("profile", "sleeps", "-s", "0").returncode == 2
+    assert berg.state("sleeps")["state"] == "RUNNING"
+
+
+def test_a_machine_that_goes_meanwhile_is_named(berg):
+    (berg.repo / "spin.py").write_text(SPIN)
+    commit(berg.repo)
+    running(berg, "goes", "python3 spin.py 90")
+    asking = berg.start("profile", "goes", "-s", "40")
+    wait_for(lambda: "goes 40" in json.dumps(berg.machines()["goes"]["metadata"]))
+    zone = berg.machines()["goes"]["zone"].rpartition("/")[2]
+    berg.cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/goes")
+    _, words = asking.communicate(timeout=120)
+    assert asking.returncode == 1
+    assert "goes: it is gone" in words or "goes: the job ended before" in words or "goes: the command ended" in words, (
+        words
+    )
