@@ -83,9 +83,9 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
 def pytest_runtest_makereport(item, call):
     """With a failure goes what the embedded cloud logged."""
     report = yield
-    cloud = getattr(item, "funcargs", {}).get("cloud")
-    if report.failed and cloud and (cloud.folder / "server.log").exists():
-        lines = (cloud.folder / "server.log").read_text(errors="replace").splitlines()[-100:]
+    if report.failed and "cloud" in getattr(item, "funcargs", ()):
+        log = item.funcargs["cloud"].folder / "server.log"
+        lines = log.read_text(errors="replace").splitlines()[-100:] if log.exists() else ["it is deleted already"]
         report.sections.append(("log of the embedded cloud", "\n".join(lines)))
     return report
 

@@ -3,10 +3,12 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
+import pytest
 import requests
 from local_machines import until
 
@@ -68,7 +70,9 @@ class Kube:
         headers = {"Authorization": f"Bearer {token or self.token}", **(headers or {})}
         data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
         headers.setdefault("Content-Type", "application/json")
-        return requests.request(verb, self.server + path, data=data, headers=headers, params=query, verify=self.ca)
+        return requests.request(
+            verb, self.server + path, data=data, headers=headers, params=query, verify=self.ca, timeout=60
+        )
 
     def call(self, verb: str, path: str, body=None, **query) -> dict:
         answer = self.raw(verb, path, body, **query)
@@ -120,6 +124,8 @@ class Kube:
         return done.stdout
 
     def command(self, *words: str) -> list[str]:
+        if not shutil.which("kubectl"):
+            pytest.skip("kubectl is not installed")
         where = ["--server", self.server, "--certificate-authority", str(self.ca), "--token", self.token]
         return ["kubectl", *where, *words]
 

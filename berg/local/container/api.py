@@ -21,7 +21,7 @@ from berg.local.container import planes
 from berg.local.container.checks import NODE_VERSION, bad, check_name, check_pool, check_scaling, filled_pool
 from berg.local.container.state import LINK, Container, shown, stamp
 from berg.local.errors import ApiError
-from berg.local.kubernetes import nodes
+from berg.local.kubernetes import nodes, schema
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -91,6 +91,10 @@ async def create(container: Container, call: Call, project: str, place: str, res
     wanted = copy.deepcopy((call.body or {}).get("cluster") or {})
     name = wanted.get("name", "")
     check_name("cluster.name", name)
+    try:
+        schema.folder()
+    except ModuleNotFoundError as error:
+        raise ApiError(501, "notImplemented", str(error)) from None
     if (project, place, name) in container.clusters:
         message = f"Already exists: projects/{project}/locations/{place}/clusters/{name}."
         raise ApiError(409, "alreadyExists", message)

@@ -93,9 +93,15 @@ async def guarded(cloud: Cloud, plane: Plane, handler: Any, request: web.Request
     return response
 
 
+def as_json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """An answer of the type that a real server names: some clients take one with a character set for another."""
+    data = json.dumps(body).encode()
+    return web.Response(body=data, status=status, headers=headers, content_type="application/json")
+
+
 def refused(refusal: Refusal) -> web.Response:
     headers = {"Retry-After": "1"} if refusal.code == 429 else {}
-    return web.json_response(refusal.body, status=refusal.code, headers=headers)
+    return as_json(refusal.body, status=refusal.code, headers=headers)
 
 
 async def suffer(cloud: Cloud, method: str, request: web.Request) -> None:
@@ -139,11 +145,11 @@ async def about(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) 
     found = discovery.document(path)
     if found is None:
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
-    return web.json_response(found)
+    return as_json(found)
 
 
 async def review(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
-    return web.json_response(rbac.review(cloud, plane, owner, await body_of(request)), status=201)
+    return as_json(rbac.review(cloud, plane, owner, await body_of(request)), status=201)
 
 
 def kind_of(request: web.Request) -> Kind:
@@ -168,7 +174,7 @@ def wants_table(request: web.Request) -> bool:
 
 def shown(request: web.Request, plane: Plane, kind: Kind, thing: dict, status: int = 200) -> web.Response:
     as_table = wants_table(request)
-    return web.json_response(table(kind.plural, [thing], plane.store.version) if as_table else thing, status=status)
+    return as_json(table(kind.plural, [thing], plane.store.version) if as_table else thing, status=status)
 
 
 # --- collections
@@ -198,9 +204,9 @@ async def collection(cloud: Cloud, plane: Plane, request: web.Request, owner: Ow
             if live is not None:
                 delete(plane, kind, live, request, options)
     if wants_table(request):
-        return web.json_response(table(kind.plural, found, plane.store.version))
+        return as_json(table(kind.plural, found, plane.store.version))
     about_list = {"kind": f"{kind.name}List", "apiVersion": kind.api}
-    return web.json_response({**about_list, "metadata": {"resourceVersion": str(plane.store.version)}, "items": found})
+    return as_json({**about_list, "metadata": {"resourceVersion": str(plane.store.version)}, "items": found})
 
 
 def flags(request: web.Request) -> tuple[bool, bool]:
@@ -286,9 +292,7 @@ async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner)
         if is_leaving(thing):
             return shown(request, plane, kind, thing)
         details = {"name": name, "kind": kind.plural, "group": kind.group, "uid": thing["metadata"]["uid"]}
-        return web.json_response(
-            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
-        )
+        return as_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
     new = copy.deepcopy(thing)
     if request.method == "PUT":
         new = await body_of(request)
@@ -396,13 +400,13 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
         token = plane.mint(meta["namespace"], meta["name"], seconds)
         status = {"token": token, "expirationTimestamp": stamp(time.time() + seconds)}
         made = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **body, "status": status}
-        return web.json_response(made, status=201)
+        return as_json(made, status=201)
     options = (await body_of(request)).get("deleteOptions") or {}
     told = "Eviction API: evicting"
     set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", told)
     plane.store.put("pods", thing)
     plane.delete("pods", thing, grace=options.get("gracePeriodSeconds"))
-    return web.json_response({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
+    return as_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
 
 
 async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response:
@@ -418,4 +422,4 @@ async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response
     meta = {key: thing["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")}
     status = {"replicas": thing["status"].get("replicas", 0)}
     shown_scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta, "status": status}
-    return web.json_response({**shown_scale, "spec": {"replicas": thing["spec"]["replicas"]}})
+    return as_json({**shown_scale, "spec": {"replicas": thing["spec"]["replicas"]}})

@@ -148,7 +148,8 @@ def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
                 status.update(completedIndexes=written(done), succeeded=len(done))
             else:
                 status["succeeded"] = status.get("succeeded", 0) + 1
-            plane.memory.pop(f"job {job['metadata']['uid']}", None) if not spec.get("backoffLimitPerIndex") else None
+            if spec.get("backoffLimitPerIndex") is None:  # a success ends the waiting
+                plane.memory.pop(f"job {job['metadata']['uid']}", None)
         elif is_finished(job):
             status["failed"] = status.get("failed", 0) + 1
         else:

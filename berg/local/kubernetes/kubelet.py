@@ -200,6 +200,8 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
     delay = 1.0
     while not is_ending(pod) and not plane.closing:
         try:
+            if plane.compute.sandbox.files == sandbox.PLAIN:
+                raise volumes.Missing("pods of the embedded cloud take namespaces, which this host does not allow")
             env = await pulled(plane, pod, container, row) and volumes.environment(plane, pod, container)
             if env is None or env is False:
                 return None
@@ -278,8 +280,6 @@ async def start(
     plane: Plane, pod: dict, container: dict, folder: Path, env: dict[str, str], mounts: list[tuple[str, str, str]]
 ) -> Running:
     node, there = node_instance(plane, pod), plane.compute.sandbox
-    if there.files == sandbox.PLAIN:
-        raise volumes.Missing("pods of the embedded cloud take namespaces, which this host does not allow")
     image = None
     if not PLAIN.fullmatch(container["image"]) and plane.compute.image is not None:
         image = await asyncio.shield(plane.compute.image)
@@ -329,12 +329,11 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
     """Wait until a container has ended, and note how."""
     exit_file = running.folder / "exit"
     if running.process is not None:
-        waiter = asyncio.ensure_future(asyncio.to_thread(running.process.wait))
-        while not waiter.done():
+        while running.process.poll() is None:  # no thread waits: there are few, and many pods
             note_log(running)
-            await asyncio.wait([waiter], timeout=0.1)
-            if plane.closing and not waiter.done():
+            if plane.closing:
                 stop_container(running, signal.SIGKILL)
+            await asyncio.sleep(0.05)
     else:
         while sandbox.first_process(running.folder) is not None:
             note_log(running)

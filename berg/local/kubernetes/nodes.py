@@ -128,11 +128,11 @@ def add(plane: Plane, pool: dict) -> dict | None:
         target = f"projects/{plane.project}/zones/{zone}/instances/{name}"
         user = "system@google.com"
         operation = plane.compute.operation(plane.project, "insert", target, f"zones/{zone}", user)
-        fault = plane.compute.faults.take("compute.instances.insert", target, zone)
-        power.insert(plane.compute, instance, disk, operation) if not fault else None
-        errors = operation.get("error", {}).get("errors") or (
-            [{"code": "INTERNAL", "message": "fault"}] if fault else []
-        )
+        if plane.compute.faults.take("compute.instances.insert", target, zone):
+            errors = [{"code": "INTERNAL", "message": "Injected fault"}]
+        else:
+            power.insert(plane.compute, instance, disk, operation)
+            errors = operation.get("error", {}).get("errors")
         if not errors:
             return None
         code = "GCE_QUOTA_EXCEEDED" if "QUOTA" in errors[0]["code"] else "GCE_STOCKOUT"
@@ -350,11 +350,11 @@ def lose(plane: Plane, node: dict) -> None:
         if pod["spec"].get("nodeName") != name:
             continue
         if not is_over(pod):
-            kubelet.fail(plane, pod, "NodeLost", "PodGC: node no longer exists", "DeletionByPodGC")
-            pod["status"].pop("reason" if pod["metadata"]["uid"] not in plane.kept else "", None)
+            message = "PodGC: node no longer exists"
+            set_condition(pod["status"], "DisruptionTarget", "True", "DeletionByPodGC", message)
+            pod["status"]["phase"] = "Failed"
+            plane.store.put("pods", pod)
             plane.in_background(kubelet.end_pod(plane, pod, 0))
-            if pod["metadata"]["uid"] not in plane.kept:
-                pod["status"]["phase"] = "Failed"
         if not is_leaving(pod):
             plane.delete("pods", pod, grace=0)
     message = f"Deleting node {name} because it does not exist in the cloud provider"

@@ -182,6 +182,8 @@ def command_in(plane: Plane, running: kubelet.Running, first: int, words: list[s
     user = ["-U", "--preserve-credentials"] if plane.compute.sandbox.user else []
     # Not -r: the root is the one that this mount namespace was pivoted to.
     enter = ["nsenter", "-t", str(first), *user, "-m", "-u", "-i", "-p", "--"]
+    # The session begins inside: a shell must know the group that has the terminal.
+    enter += ["setsid", "--ctty"] if tty else []
     return [*enter, "env", "-i", "-C", running.workdir, *(f"{key}={value}" for key, value in env.items()), *words]
 
 
@@ -192,7 +194,8 @@ async def attach(socket: web.WebSocketResponse, command: list[str], query: Any) 
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     if tty:
         ours, theirs = pty.openpty()
-        options: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "preexec_fn": own_terminal}
+        os.set_blocking(ours, False)
+        options: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     else:
         options = {"stdin": pipe if wants_input else none, "stdout": pipe, "stderr": pipe}
     process = await asyncio.create_subprocess_exec(
@@ -221,10 +224,6 @@ async def attach(socket: web.WebSocketResponse, command: list[str], query: Any) 
             os.close(ours)
 
 
-def own_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 def status_of(code: int) -> dict:
     if not code:
         return {"metadata": {}, "status": "Success"}
@@ -247,7 +246,7 @@ async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Proces
             size = json.loads(data)
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
         elif channel == STDIN and terminal is not None:
-            await asyncio.to_thread(write_all, terminal, data)
+            await write_all(terminal, data)
         elif channel == STDIN and process.stdin and not closed:
             try:
                 process.stdin.write(data)
@@ -263,9 +262,14 @@ async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Proces
         os.killpg(process.pid, signal.SIGHUP)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+async def write_all(terminal: int, data: bytes) -> None:
     while data:
-        data = data[os.write(descriptor, data) :]
+        try:
+            data = data[os.write(terminal, data) :]
+        except BlockingIOError:
+            await asyncio.sleep(0.01)
+        except OSError:
+            return
 
 
 async def pump(socket: web.WebSocketResponse, stream: asyncio.StreamReader, channel: int) -> None:
@@ -274,14 +278,23 @@ async def pump(socket: web.WebSocketResponse, stream: asyncio.StreamReader, chan
 
 
 async def pump_terminal(socket: web.WebSocketResponse, terminal: int) -> None:
-    while True:
-        try:
-            data = await asyncio.to_thread(os.read, terminal, CHUNK)
-        except OSError:  # the last of those who had it open has gone
-            return
-        if not data:
-            return
-        await socket.send_bytes(bytes([STDOUT]) + data)
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(terminal, readable.set)
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            try:
+                data = os.read(terminal, CHUNK)
+            except BlockingIOError:
+                continue
+            except OSError:  # the last of those who had it open has gone
+                return
+            if not data:
+                return
+            await socket.send_bytes(bytes([STDOUT]) + data)
+    finally:
+        loop.remove_reader(terminal)
 
 
 async def not_here(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:

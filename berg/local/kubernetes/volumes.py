@@ -29,7 +29,7 @@ def keyed(plane: Plane, namespace: str, plural: str, name: str, optional: bool =
     if row is None:
         if optional:
             return {}
-        raise Missing(f'{plural[:-1].replace("configmap", "configmap")} "{name}" not found')
+        raise Missing(f'{plural[:-1]} "{name}" not found')
     texts = {key: text.encode() for key, text in (row.get("data") or {}).items()}
     if plural == "secrets":
         return {key: base64.b64decode(text) for key, text in texts.items()}

@@ -1,7 +1,8 @@
 """kubectl, which no one here wrote, as a client of a cluster."""
 
 import json
-import shutil
+import os
+import pty
 import subprocess
 import urllib.request
 
@@ -9,7 +10,6 @@ import pytest
 from local_kube import job
 from local_machines import until
 
-pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 WEB = "exec python3 -u -m http.server 0 --bind $MY_IP"
 DEPLOYMENT = {
     "apiVersion": "apps/v1",
@@ -84,6 +84,19 @@ def test_logs_follow_until_the_pod_has_ended(kube):
 def test_exec_passes_input_output_and_exit_code(kube, shell):
     done = kube.run("exec", "-i", shell, "--", "sh", "-c", "cat; echo oops >&2; exit 7", stdin="through\n")
     assert (done.stdout, done.returncode) == ("through\n", 7) and "oops" in done.stderr
+
+
+def test_exec_with_a_terminal(kube, shell):
+    ours, theirs = pty.openpty()
+    command = kube.command("exec", "-it", shell, "--", "sh")
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    said = os.read(ours, 1000)  # the prompt: the terminal is the shell's by now
+    os.write(ours, b"tty; echo $HOSTNAME-$((40 + 2)); exit 3\r")
+    while b"work-0-42" not in said:
+        said += os.read(ours, 1000)
+    assert process.wait(timeout=20) == 3 and b"/dev/pts/" in said, said
+    os.close(ours)
 
 
 def test_cp_copies_both_ways(kube, shell, tmp_path):

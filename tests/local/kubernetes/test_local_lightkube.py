@@ -25,6 +25,7 @@ def client(kube):
 def test_a_job_from_its_making_to_its_log(client, kube):
     from lightkube.resources.batch_v1 import Job
     from lightkube.resources.core_v1 import Pod
+    from lightkube.types import CascadeType
 
     made = client.create(Job.from_dict(job("light", "echo by lightkube")), namespace="default")
     assert made.metadata.name == "light" and made.spec.podReplacementPolicy == "TerminatingOrFailed"
@@ -32,7 +33,7 @@ def test_a_job_from_its_making_to_its_log(client, kube):
     assert ended.status.succeeded == 1
     (pod,) = client.list(Pod, namespace="default", labels={"job-name": "light"})
     assert list(client.log(pod.metadata.name, namespace="default")) == ["by lightkube\n"]
-    client.delete(Job, "light", namespace="default", cascade="Background")
+    client.delete(Job, "light", namespace="default", cascade=CascadeType.BACKGROUND)
 
 
 def test_changes_and_refusals(client):

@@ -33,8 +33,9 @@ def test_a_preempted_node_tells_its_pods(kube):
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
     until(lambda: "begun" in kube.log(name), "it runs")
     follow = subprocess.Popen(kube.command("logs", "-f", name), stdout=subprocess.PIPE, text=True)
+    assert follow.stdout and follow.stdout.readline() == "begun\n"
     kube.cloud.call("POST", f"/_berg/instances/{node}/preempt")
-    assert follow.communicate(timeout=30)[0] == "begun\ntold\ndone\n"
+    assert follow.communicate(timeout=30)[0] == "told\ndone\n"
     others = lambda: [each for each in kube.pods("spot") if each["metadata"]["uid"] != pod["metadata"]["uid"]]  # noqa: E731
     again = until(lambda: [each for each in others() if each["status"]["phase"] == "Running"], "another pod", 40)
     assert again[0]["spec"]["nodeName"] != node
