@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from machine.test_cluster import BORROW_TORCH, EXAMPLES
 
 from berg import clusters, gke, reap
 from berg.google import container
+from berg.google import kubernetes as k8s
 
 PLACE = "us-central1-a/pods"
 FAST = {"operation": 0.2, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
@@ -436,8 +438,6 @@ def test_a_program_gets_a_token_as_kubectl_wants_it(berg, kube):
 
 
 def test_a_certificate_of_somebody_else_is_refused_at_once(berg, kube, monkeypatch):
-    from berg.google import kubernetes as k8s
-
     body = container.find(berg.cloud.settings(), "pods")
     other = Path(k8s.ca_file(berg.cloud.settings(), "x/y"))
     body["masterAuth"]["clusterCaCertificate"] = base64.b64encode(b"not one").decode()
@@ -447,3 +447,15 @@ def test_a_certificate_of_somebody_else_is_refused_at_once(berg, kube, monkeypat
     assert time.monotonic() - began < 5
     other.unlink(missing_ok=True)
     k8s.ca_file(berg.cloud.settings(), PLACE).unlink()
+
+
+def test_threads_that_find_a_cluster_at_once_write_its_certificate_once(tmp_path, cloud, monkeypatch):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    certificate = base64.b64encode(b"x" * 100_000).decode()
+    body = {"name": "c", "location": "z", "endpoint": "127.0.0.1", "masterAuth": {"clusterCaCertificate": certificate}}
+    settings = cloud.settings()
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: k8s.server_of(settings, body), range(16)))
+        assert [path.read_bytes() for path in (tmp_path / "clusters").iterdir()] == [b"x" * 100_000]
+        Path(found[0].ca).unlink()
