@@ -57,7 +57,7 @@ $(VENV)/demo: setup.py
 	touch $@
 
 $(VENV)/test: $(VENV)/demo
-	tools/require git git-lfs iproute2 openssh-client rsync
+	tools/require git git-lfs iproute2 openssh-client python3-pip python3-venv rsync
 	[ "$$(id -u)" != 0 ] || tools/require chromium faketime openssh-server openmpi-bin tmux # the page's tests; machines'
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
@@ -70,6 +70,7 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 	! command -v npm >/dev/null || npm install --silent --no-fund --prefix $(VENV)/foreign '@google-cloud/storage@7.22.0'
 	tar -xzf $(VENV)/foreign/gcsfs-*.tar.gz -C $(VENV)/foreign
 	mv $(VENV)/foreign/gcsfs-2025.10.0 $@
+	touch $@
 
 # What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.
 $(VENV)/wheelhouse: $(VENV)/demo Makefile

@@ -33,8 +33,8 @@ setup(
     ],
     extras_require={
         "tensorboard": ["tensorboard>=2.17"],  # for berg tensorboard
-        # The embedded cloud: a web server, and Google's discovery documents to check requests against.
-        "local": ["aiohttp>=3.9", "google-api-python-client>=2.202", "lightkube-models>=1.30"],
+        # The embedded cloud: a web server, Google's discovery documents to check requests against, and for its TLS.
+        "local": ["aiohttp>=3.9", "cryptography>=41", "google-api-python-client>=2.202", "lightkube-models>=1.30"],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.5",

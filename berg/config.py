@@ -30,6 +30,7 @@ HELP = {
     "monitoring": "1: machines tell Cloud Monitoring how busy they are (berg init --monitoring)",
     "network": "VPC network",
     "subnetwork": "subnetwork, where the network has custom ones",
+    "no_external_ip": "machines have no external address (true or false)",
     "ssh_user": "user to log in as",
     "ssh_port": "port of ssh on the machines",
     "user": "your name on machines and jobs",
@@ -69,6 +70,7 @@ class Config:
     monitoring: int = 0
     network: str = "default"
     subnetwork: str = ""
+    no_external_ip: bool = False
     ssh_user: str = "root"
     ssh_port: int = 22
     user: str = field(default_factory=lambda: label(getpass.getuser()) or "nobody")
@@ -84,6 +86,13 @@ class Config:
     def service_url(self, service: str) -> str:
         """Where one of Google's smaller services is, such as secretmanager; its paths begin with its version."""
         return f"{self.endpoint}/{service}" if self.endpoint else f"https://{service}.googleapis.com"
+
+    @property
+    def tunnel_options(self) -> list[str]:
+        """What gcloud is told of where Identity-Aware Proxy is, if it is not Google's."""
+        url = f"wss://127.0.0.2:{(self.endpoint or '').rpartition(':')[2]}/v4"
+        hidden = [f"--iap-tunnel-url-override={url}", "--iap-tunnel-insecure-disable-websocket-cert-check"]
+        return hidden if self.endpoint else []
 
     @functools.cached_property
     def credentials(self):
@@ -150,7 +159,7 @@ def load(**flags: Any) -> Config:
     for key in known.keys() & values.keys():
         value, default = values[key], getattr(config, key)
         if value is not None and type(value) is not type(default) and default is not None:
-            kind = {list: "a list", int: "a whole number"}.get(type(default), "text")
+            kind = {list: "a list", int: "a whole number", bool: "true or false"}.get(type(default), "text")
             raise BergError(f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Mend it there")
         if value is not None:
             setattr(config, key, value)
@@ -167,9 +176,10 @@ def convert(key: str, value: Any, like: Any) -> Any:
     if isinstance(like, list):
         return value.split(",") if isinstance(value, str) else list(value)
     if isinstance(like, int) and isinstance(value, str):
-        if not value.isdigit():
-            raise BergError(f"{key} must be a whole number, not {value!r}")
-        return int(value)
+        kind, form = ("true or false", "true|false") if isinstance(like, bool) else ("a whole number", "0|[1-9][0-9]*")
+        if not re.fullmatch(form, value):
+            raise BergError(f"{key} must be {kind}, not {value!r}")
+        return json.loads(value)
     return value
 
 

@@ -29,6 +29,7 @@ KEYS = {
     "image-project": ("image_project", TEXT),
     "zones": ("zones", LIST),
     "spot": ("spot", "true or false"),
+    "no-external-ip": ("no_external_ip", "true or false"),
     "max-hours": ("max_hours", NUMBER),
     "sample-seconds": ("sample_seconds", NUMBER),
     "install-script": ("install_script", TEXT),
@@ -36,7 +37,12 @@ KEYS = {
     "data": ("data", LIST),
     "results-dir": ("results_parent", TEXT),
 }
-VARIABLES = {"zones": "BERG_ZONES", "image": "BERG_DEFAULT_IMAGE", "image-project": "BERG_DEFAULT_IMAGE_PROJECT"}
+VARIABLES = {
+    "no-external-ip": "BERG_NO_EXTERNAL_IP",
+    "zones": "BERG_ZONES",
+    "image": "BERG_DEFAULT_IMAGE",
+    "image-project": "BERG_DEFAULT_IMAGE_PROJECT",
+}
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
     "cluster": {"machine-type", "num-cpus", "tpu", "disk-gb", "image", "image-project", "zones"},

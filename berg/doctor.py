@@ -3,7 +3,7 @@
 Every check stands alone: it returns findings, and what it raises becomes one. Those that ask Google run side by side,
 and one that has no answer in time is reported as such.
 
-Not covered: prices, whether a zone has room, organization policies, what people's own roles hold.
+Not covered: prices, whether a zone has room, organisation policies but two, what people's own roles hold.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ from typing import Any
 
 from berg import BergError, clusters, config, gke
 from berg.config import Config
-from berg.google import accelerators, api, grants, offers
+from berg.google import accelerators, api, grants, networks, offers
 from berg.google.storage import Bucket, explain
 from berg.plan import Wishes
 
@@ -66,7 +66,8 @@ ON_BUCKET = (
 ENOUGH_IN_PROJECT = {"roles/compute.instanceAdmin.v1", "roles/compute.admin", "roles/editor", "roles/owner"}
 ENOUGH_ON_BUCKET = {grants.BUCKET_ROLE, "roles/storage.objectAdmin", "roles/storage.admin"}
 LEGACY = {"roles/storage.legacyBucketOwner", "roles/storage.legacyObjectOwner"}  # of a project's editors and owners
-ANYWHERE, IAP = "0.0.0.0/0", "35.235.240.0/20"
+TUNNELS = {"tunnels": ("iap.tunnelInstances.accessViaIAP", "roles/iap.tunnelResourceAccessor")}
+ANYWHERE, IAP = "0.0.0.0/0", networks.IAP
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at everything; findings in the order of the checks."""
     settings, findings = check_settings()
-    findings += check_tools() + check_abilities(settings)
+    findings += check_tools() + check_gcloud(settings) + check_abilities(settings)
     findings += ask(settings, {"credentials": check_credentials})
     lacks = "credentials" if findings[-1].status == FAILED else "" if settings.project else "a project"
     if lacks:
@@ -148,6 +149,14 @@ def check_tools() -> list[Finding]:
     return findings
 
 
+def check_gcloud(settings: Config) -> list[Finding]:
+    """Whether machines without an external address can be logged in to from here."""
+    if not settings.no_external_ip or shutil.which("gcloud"):
+        return []
+    found = "not installed; berg ssh and berg sync need it for machines without external addresses"
+    return [Finding("gcloud", WARNING, found, "https://cloud.google.com/sdk/docs/install")]
+
+
 def check_abilities(settings: Config) -> list[Finding]:
     """What the machines of an embedded cloud cannot do here."""
     if not settings.endpoint or not config.local_folder().is_dir():
@@ -193,11 +202,12 @@ def check_apis(settings: Config) -> list[Finding]:
 
 def check_person(settings: Config) -> list[Finding]:
     url = f"{settings.service_url('cloudresourcemanager')}/v1/projects/{settings.project}:testIamPermissions"
-    asked = [permission for words, _ in IN_PROJECT.values() for permission in words.split()]
+    wanted = {**IN_PROJECT, **(TUNNELS if settings.no_external_ip else {})}
+    asked = [permission for words, _ in wanted.values() for permission in words.split()]
     held = api.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
     findings = []
     bind = f"gcloud projects add-iam-policy-binding {settings.project} --member {grants.person(settings)} --role"
-    for purpose, (words, role) in IN_PROJECT.items():
+    for purpose, (words, role) in wanted.items():
         lacks = [permission for permission in words.split() if permission not in held]
         status = FAILED if purpose == "machines" else WARNING  # the others are for what few jobs need
         found = f"you lack {', '.join(lacks)}" if lacks else "you have what it takes"
@@ -210,8 +220,8 @@ def check_person(settings: Config) -> list[Finding]:
 def check_quotas(settings: Config) -> list[Finding]:
     """Whether a machine as one gets it without options finds room in every quota it counts against, and a Spot one."""
     shape, there = accelerators.choose(None, None, None, None), offers.quotas(settings, settings.region)
-    needs = accelerators.quota_needs(shape, 1, Wishes.disk_gb, spot=False)
-    on_spot = accelerators.quota_needs(shape, 1, Wishes.disk_gb, spot=True)
+    needs = accelerators.quota_needs(shape, 1, Wishes.disk_gb, False, not settings.no_external_ip)
+    on_spot = accelerators.quota_needs(shape, 1, Wishes.disk_gb, True, not settings.no_external_ip)
     findings = []
     for need, metrics in needs + [each for each in on_spot if each not in needs]:
         best = max(metrics, key=lambda metric: there.get(metric, (0, 0))[0] - there.get(metric, (0, 0))[1])
@@ -240,6 +250,13 @@ def check_firewall(settings: Config) -> list[Finding]:
             sources += [each for each in ranges if each == ANYWHERE or not ipaddress.ip_network(each).is_private]
         elif ANYWHERE in ranges and opens(rule.get("denied", []), port):
             break
+    inside = ipaddress.ip_network(IAP)
+    if settings.no_external_ip:
+        if any(inside.subnet_of(ipaddress.ip_network(each)) for each in sources):  # type: ignore[arg-type]
+            return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to IAP")]
+        mend = f"gcloud compute firewall-rules create berg-iap --project {settings.project} --network {network} "
+        found = f"no rule lets IAP in to tcp:{port} of the network {network}: no berg ssh"
+        return [Finding("firewall", WARNING, found, f"{mend}--allow tcp:{port} --source-ranges {IAP}")]
     if ANYWHERE in sources:
         return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to all")]
     mend = (
@@ -252,6 +269,40 @@ def check_firewall(settings: Config) -> list[Finding]:
     if set(sources) == {IAP}:
         return [Finding("firewall", WARNING, f"{found} (IAP), which berg ssh takes without external addresses", mend)]
     return [Finding("firewall", OK, f"{found}; this computer should be among them")]
+
+
+def check_policies(settings: Config) -> list[Finding]:
+    """Whether an organisation policy would refuse the machines as the settings have them."""
+    there = networks.enforced(settings)
+    external, login = there[networks.EXTERNAL], there[networks.OS_LOGIN]
+    findings = []
+    if external and not settings.no_external_ip:
+        found, mend = "the organisation refuses external addresses", "berg config set no_external_ip true"
+        findings.append(Finding("policies", FAILED, found, mend))
+    if login and settings.ssh_user != "root":
+        found = f"the organisation requires OS Login, which keeps {settings.ssh_user} out"
+        findings.append(Finding("policies", FAILED, found, "berg config set ssh_user root"))
+    words = [text for is_so, text in ((external, "external addresses"), (login, "machines without OS Login")) if is_so]
+    fine = f"refused, and not asked for: {', '.join(words)}" if words else "none is in the way"
+    return findings or [Finding("policies", OK, fine)]
+
+
+def check_ways(settings: Config) -> list[Finding]:
+    """What machines without an external address would reach."""
+    if not settings.no_external_ip:
+        return []
+    ways = networks.ways(settings, settings.region)
+    where = f"from the subnetwork {ways.subnetwork} in {ways.region}, without an external address"
+    mends = [ways.mend(settings.project, nat) for nat in (False, True)]
+    google = Finding("ways: google", OK, f"Google's APIs are in reach {where}")
+    if not ways.to_google:
+        status, known = (WARNING, "may be") if ways.to_google is None else (FAILED, "are")
+        google = Finding("ways: google", status, f"Google's APIs {known} out of reach {where}", mends[0])
+    internet = Finding("ways: internet", OK, f"the internet is in reach {where}, through Cloud NAT")
+    if not ways.to_internet:
+        known = "may be" if ways.to_internet is None else "are"
+        internet = Finding("ways: internet", WARNING, f"pip and the internet {known} out of reach {where}", mends[1])
+    return [google, internet]
 
 
 def concerns(rule: dict[str, Any], settings: Config) -> bool:
@@ -374,5 +425,7 @@ ASKED = {
     "image": check_image,
     "quota": check_quotas,
     "firewall": check_firewall,
+    "policies": check_policies,
+    "ways": check_ways,
     "clusters": check_clusters,
 }

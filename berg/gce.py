@@ -45,7 +45,8 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
     if shape.nic_type:
         interface["nicType"] = shape.nic_type
-    interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    if not config.no_external_ip:
+        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
     if config.subnetwork:
         interface["subnetwork"] = f"regions/{region_of(zone)}/subnetworks/{config.subnetwork}"
     owner = {"berg-sweep": name} if plan.job.sweep else {"berg-job": name}
@@ -55,7 +56,8 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "berg-dist": f".berg/dist/{plan.wheel[0]}",
         **({"berg-packages": f".berg/dist/{plan.packages[0]}"} if plan.packages[0] else {}),
         **({"berg-endpoint": config.endpoint} if config.endpoint else {}),
-        "enable-oslogin": "FALSE",  # it would refuse the keys in the metadata
+        # It refuses the metadata's keys. Root's the worker installs, whatever the organisation says of OS Login.
+        **({"enable-oslogin": "FALSE"} if config.ssh_user != "root" else {}),
         **({"ssh-keys": plan.ssh_key} if plan.ssh_key else {}),
         "startup-script": STARTUP_SCRIPT.read_text(),
     }
@@ -160,14 +162,9 @@ def things(config: Config) -> list[Thing]:
     found = [
         Thing("group", each["name"], each["region"], each["creationTimestamp"], "") for each in kept if "region" in each
     ]
-    fields = "items/*/disks(name,zone,users,labels,creationTimestamp),nextPageToken"
-    for page in api.pages(config, "/aggregated/disks", filter=instances.ours(config), fields=fields):
-        for scope in page.get("items", {}).values():
-            for disk in scope.get("disks", []):
-                if not disk.get("users"):
-                    user = disk.get("labels", {}).get("berg-user", "")
-                    where, why = api.last_part(disk["zone"]), "no machine has it"
-                    found.append(Thing("disk", disk["name"], where, disk["creationTimestamp"], why, user))
+    for disk in instances.unused_disks(config):
+        user, where = disk.get("labels", {}).get("berg-user", ""), api.last_part(disk["zone"])
+        found.append(Thing("disk", disk["name"], where, disk["creationTimestamp"], "no machine has it", user))
     for template in groups.unused_templates(config, kept):
         why = "no group is made from it"
         found.append(Thing("template", template["name"], "", template["creationTimestamp"], why))

@@ -21,6 +21,7 @@ LOST_AFTER = 60  # seconds without a machine or a final state, after which nobod
 BETWEEN_ZONES = 300  # more of them for a slice, which is taken back in one zone before the next one is tried
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 LEFT_STILL = 120  # seconds without progress of an upload, after which `kill` says what would be lost
+LISTING = 10.0  # seconds, at most, after which a log is seen that began meanwhile
 BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 GOING = ("STOPPING", *OFF)
@@ -464,6 +465,8 @@ def follow(
     bucket = Bucket(config)
     offsets: dict[str, int] = {}
     console = ""
+    logs: list[str] = []
+    stage, pause, due = ("", 0), interval, 0.0  # what was found at the last list, and when the next one comes
     shown: list[bytes] = []  # lines of the console, which the log begins with
     last = b"\n"
     found = None
@@ -471,7 +474,13 @@ def follow(
         found = look_again(config, found) if found and found.machine else find(config, name)
         tell(found)
         several = is_cluster(found) and not machine
-        for log in logs_of(bucket, found.name, machine):
+        # A list costs twelve times as much as a look at a log: rarely while nothing changes.
+        now = (found.status, found.state.attempt if found.state else 0)
+        if now != stage or time.monotonic() >= due:
+            known, logs = logs, logs_of(bucket, found.name, machine)
+            pause = interval if now != stage or logs != known else min(pause * 2, LISTING)
+            stage, due = now, time.monotonic() + pause
+        for log in logs:
             if not several and log not in offsets and not last.endswith(b"\n"):
                 write("", b"\n")
             while chunk := bucket.read_from(log, offsets.setdefault(log, 0), offsets[log] + BLOCK):

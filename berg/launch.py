@@ -18,7 +18,7 @@ from typing import Any
 from berg import BergError, __version__, checks, job, manifest, places, ssh
 from berg.code import dist, packages, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, container, data, offers, secret, tpus
+from berg.google import accelerators, api, container, data, networks, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
@@ -85,11 +85,14 @@ def prepare(
         bucket_region, _ = where.result(), free and free.result()
         planned_zones = [cluster["location"]] if cluster else zones.result()
         image_path = config.default_docker_image if cluster else image.result()
-        shortages = []
-        if not cluster:  # whose nodes have their own disks, and count by themselves
+        shortages, ways = [], []
+        if not cluster:  # whose nodes have their own disks and addresses, and count by themselves
             check_room(config, [each.result() for each in wanted], image_path, wishes.disk_gb)
             quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-            needs = accelerators.quota_needs(shape, sweep or num_machines, wishes.disk_gb, wishes.spot)
+            regions = dict.fromkeys(zone.rpartition("-")[0] for zone in planned_zones) if config.no_external_ip else ()
+            ways = [check_ways(config, pool.submit(networks.ways, config, region).result()) for region in regions]
+            kind = (wishes.disk_gb, wishes.spot, not config.no_external_ip, wishes.max_hours <= 7 * 24)
+            needs = accelerators.quota_needs(shape, sweep or num_machines, *kind)
             shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
     alone = cmd is not None and num_machines == 1 and not sweep and not tpu and not cluster
@@ -138,8 +141,18 @@ def prepare(
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), needed.result(), line, secret_values, shortages)
+    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), needed.result(), line, secret_values, shortages, ways)
     return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
+
+
+def check_ways(config: Config, ways: networks.Ways) -> networks.Ways:
+    """Raise BergError for a region in which a machine without an external address would never hear of its job."""
+    if ways.to_google is False:
+        raise BergError(
+            f"a machine without an external address reaches nothing of Google's from the subnetwork {ways.subnetwork} "
+            f"in {ways.region}. Let it: {ways.mend(config.project, to_internet=False)}"
+        )
+    return ways
 
 
 def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from berg import BergError
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google.accelerators import Shape
+from berg.google.networks import Ways
 from berg.job import Job, machine_names
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
@@ -40,6 +41,7 @@ class Wishes:
     wait_hours: float = 0  # for room for all of them; 0: for ever
     disk_gb: int = 200
     spot: bool = False
+    no_external_ip: bool = False
     max_hours: float = 168
     idle_hours: float = 0  # 0: never
     install_script: str | None = None
@@ -64,7 +66,8 @@ class Wishes:
     def settings(self) -> dict[str, object]:
         """What of it stands in for settings."""
         images = {"default_image": self.image, "default_docker_image": self.docker}
-        return {"zones": self.zones, **images, "default_image_project": self.image_project}
+        rest = {"default_image_project": self.image_project, "no_external_ip": self.no_external_ip or None}
+        return {"zones": self.zones, **images, **rest}
 
     def check(self) -> None:
         """Raise BergError for what is not possible, whatever there is at Google."""
@@ -165,6 +168,7 @@ class Plan:
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
     shortages: list[str] = field(default_factory=list)  # quotas that have no room for the machines now
+    ways: list[Ways] = field(default_factory=list)  # out of the regions, for machines without an external address
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

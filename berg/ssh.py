@@ -8,7 +8,10 @@ A machine publishes its host keys in the bucket once it can be logged in to. The
 then on ssh refuses any other key, whatever the bucket says. Our public key reaches the machine through its
 metadata, as with gcloud.
 
-Not covered: OS Login (off on berg's machines), Windows.
+A machine without an external address is reached through gcloud's tunnel, which takes gcloud's own login.
+
+Root's key is installed by berg's worker, whether OS Login is on or not; another user's by Google's guest agent, which
+does it with OS Login off. Not covered: logging in by OS Login itself, Windows.
 """
 
 import json
@@ -118,6 +121,12 @@ def run(command: list[str]) -> str:
 
 def require(program: str) -> str:
     found = shutil.which(program)
+    if not found and program == "gcloud":
+        raise NoServer(
+            "the program gcloud is missing, through whose tunnel berg reaches machines without an external address. "
+            "Install it: https://cloud.google.com/sdk/docs/install, and run: gcloud auth login",
+            [],
+        )
     if not found:
         raise BergError(f"the program {program} is missing. Install OpenSSH's client (Debian: openssh-client)")
     return found
@@ -209,10 +218,12 @@ def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target |
         raise NoServer(f"the machine {name} runs no ssh server; {why}", place.shell(machine))
     with KEY_MAKING:
         key = public_key(create=True, say=say) or ""
+    address, proxy = machine.external_ip, place.proxy(config, machine)
+    if not address:
+        require(proxy[0])
     is_new = place.let_in(config, machine, metadata_line(config, key))
     if is_new is None:
         return None
-    address, proxy = machine.external_ip, place.proxy(config, machine)
     return Target(name, job_name, machine.zone, machine.id, address, port, keys, proxy, is_new)
 
 

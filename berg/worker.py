@@ -21,7 +21,7 @@ import click
 
 from berg import BergError, job
 from berg.code import snapshot
-from berg.google import api, mirror, secret
+from berg.google import api, paths, secret
 from berg.machine import boot, cluster, crew, data, idle, notify, saving
 from berg.machine.attempt import (
     COMMAND_FILE,
@@ -48,7 +48,8 @@ def run(attempt: Attempt) -> None:
     """See a job through, from its metadata to the deletion of this machine (if it is not to take another job)."""
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
-        attempt.machine.insist_on_deletion()
+        if not attempt.state.job.get("kept"):
+            attempt.machine.insist_on_deletion()
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
     api.tell = attempt.say
@@ -211,10 +212,10 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
             attempt.insist(lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1)
         left, is_whole = saving.save(attempt, reason)
         for path, why in left.items():
-            attempt.say(f"Not in the bucket: {mirror.shorten(path, 2 * mirror.MAX_NAME)}: {why}")
+            attempt.say(f"Not in the bucket: {paths.shorten(path, 2 * paths.MAX_NAME)}: {why}")
         if not is_whole and state == "SUCCEEDED" and not attempt.begins_anew():
             state = "FAILED"
-        lost = mirror.tell(left)
+        lost = paths.tell(left)
         seconds = LAST_WORD if attempt.machine_goes else saving.UNREACHABLE
         attempt.insist(lambda: conclude(attempt, state, reason, code, lost, is_whole), seconds)
     except Ended as error:

@@ -13,6 +13,7 @@ ZONE = "us-central1-c"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 LEARNING = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
+NIC = {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
 GOLDEN = "projects/golden-images/global/images/family/golden"
 
 
@@ -31,7 +32,7 @@ def body(name: str, script: str = "", image: str = IMAGE, **fields) -> dict:
     """The body of an insert."""
     disk = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image}}
     accounts = [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}]
-    base = {"name": name, "disks": [disk], "networkInterfaces": [{}], "serviceAccounts": accounts}
+    base = {"name": name, "disks": [disk], "networkInterfaces": [NIC], "serviceAccounts": accounts}
     base["machineType"] = f"zones/{ZONE}/machineTypes/n1-standard-1"
     base["metadata"] = {"items": [{"key": "startup-script", "value": script}] if script else []}
     return {**base, **fields}

@@ -29,7 +29,7 @@ from conftest import Berg, commit, wait_for
 from requests import ConnectionError
 
 from berg import job, jobs, reap
-from berg.google import mirror
+from berg.google import paths
 from berg.local import control
 
 SEED = int(os.environ.get("SEED") or 1)
@@ -224,7 +224,7 @@ def compare(this: Round, entry: jobs.Entry) -> tuple[int, int]:
     said = "".join([state.reason, state.lost, *re.findall(r"^.*Not in the bucket: .*$", log, re.M)])
 
     def is_named(path: bytes) -> bool:
-        return any(mirror.shorten(os.fsdecode(path), length) in said for length in (80, 2000))
+        return any(paths.shorten(os.fsdecode(path), length) in said for length in (80, 2000))
 
     def is_excused(path: bytes, rank: str, at: float) -> bool:
         return is_named(path) or any((name, rank) == (whose, of) and at >= since for whose, of, since in this.ends)

@@ -43,7 +43,7 @@ def test_all_is_well_after_init(berg, cloud, look):
     shown = berg("doctor")
     assert shown.returncode == 0 and shown.stderr == ""
     lines = shown.stdout.splitlines()
-    assert len(lines) == 29 and all(line.startswith("ok ") for line in lines)
+    assert len(lines) == 30 and all(line.startswith("ok ") for line in lines)
 
 
 def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
@@ -91,6 +91,7 @@ def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_n
         one = berg("run", "--dry-run", "true")
         three = berg("run", "-m", "3", "-g", "1", "--dry-run", "true")
         sweep = berg("run", "--grid", "n=1,2,3", "--dry-run", "echo {n}")
+        long = berg("run", "-m", "3", "--max-hours", "169", "--dry-run", "true")
     finally:
         for metric, (where, _, limit) in quotas.items():
             cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
@@ -104,6 +105,7 @@ def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_n
         assert words in three.stderr, three.stderr
     assert "GPUS_ALL_REGIONS: 0 of 1 in use; this needs 3" in sweep.stderr, sweep.stderr
     assert "NVIDIA_L4_GPUS" not in three.stderr, "there is room among the preemptible ones"
+    assert " NVIDIA_L4_GPUS: 0 of 1 in use; this needs 3" in long.stderr, "but for a week only"
 
 
 def test_apis_without_which_nothing_works(berg, cloud, look):

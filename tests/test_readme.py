@@ -124,6 +124,7 @@ def test_every_setting_is_explained_as_berg_explains_it():
     assert {key: text for key, _, text in rows} == config.HELP
     for key, default, _ in rows:
         value = "your login" if key == "user" else getattr(config.Config(), key)
+        value = str(value).lower() if isinstance(value, bool) else value
         assert default.strip("`") == ("null" if value is None else str(value or "")), key
 
 

@@ -341,9 +341,27 @@ def test_no_kill_keeps_the_machine_of_a_command_that_a_signal_killed(berg):
     assert "berg kill kept" in ran.stderr, "a machine that goes on costing money is to be named"
     assert berg.machines()["kept"]["status"] == "RUNNING"
     assert re.search(r"kept +FAILED, machine RUNNING", berg("list").stdout)
+    path = f"/compute/v1/projects/berg-local/zones/{berg.machines()['kept']['zone'].rpartition('/')[2]}/instances/kept"
+    berg.cloud.call("POST", f"{path}/stop")
+    wait_for(lambda: berg.machines()["kept"]["status"] == "TERMINATED")
+    berg.cloud.call("POST", f"{path}/start")
+    ended = "FAILED already; nothing to do"
+    wait_for(lambda: ended in berg.cloud.call("GET", f"{path}/serialPort")["contents"])
+    time.sleep(2)
+    assert berg.machines()["kept"]["status"] == "RUNNING", "who restarts a kept machine wants it"
     killed = berg("kill", "kept")
     assert killed.returncode == 0, killed.stderr
     check_ended(berg, "kept", "FAILED", 137)
+
+
+def test_waiting_for_a_job_lists_its_logs_rarely(berg):
+    """A list costs as much as a write."""
+    ran = berg("run", "-g", "0", "-n", "slow", "--tail", "for i in $(seq 50); do echo line $i; sleep 0.5; done")
+    assert ran.returncode == 0 and all(f"line {number}\n" in ran.stdout for number in range(1, 51))
+    sent = berg.cloud.call("GET", "/_berg/requests")["requests"]
+    lists = [each for each in sent if each["method"] == "storage.objects.list" and "logs" in each["path"]]
+    reads = [each for each in sent if each["method"] == "storage.objects.get" and "logs" in each["path"]]
+    assert len(lists) <= 18 and len(reads) >= 25, (len(lists), len(reads))
 
 
 def bare_machine(berg: Berg, name: str, user: str = "tester", labels: dict[str, str] | None = None) -> None:

@@ -356,7 +356,7 @@ def test_through_iap_where_a_machine_has_no_external_address(on_her_laptop, tmp_
     assert subprocess.run(words, capture_output=True, text=True).stdout == "box\n"
     assert (tmp_path / "said").read_text() == (
         f"compute start-iap-tunnel box {PORT} --listen-on-stdin --project berg-local "
-        f"--zone {target.zone} --verbosity=warning"
+        f"--zone {target.zone} --verbosity=error {' '.join(config.tunnel_options)}"
     )
 
 
@@ -446,7 +446,8 @@ def test_a_new_machine_brings_the_key_along(berg, at_home):
         return {item["key"]: item["value"] for item in json.loads(done.stdout)["metadata"]["items"]}
 
     without = items()
-    assert "ssh-keys" not in without and without["enable-oslogin"] == "FALSE"
+    assert "ssh-keys" not in without and "enable-oslogin" not in without
+    assert items(BERG_SSH_USER="anna")["enable-oslogin"] == "FALSE", "or Google's agent would not make that user"
     key = ssh.public_key(create=True)
     assert items(HOME=str(at_home))["ssh-keys"] == f"root:{key}"
 

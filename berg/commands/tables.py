@@ -44,6 +44,7 @@ def plan(plan) -> str:
             if plan.far_zones
             else []
         ),
+        *[("Network" if n == 0 else "", text) for n, text in enumerate(network(plan))],
         *([] if this.place == "gke" else [("Price", price(plan))]),  # pods share nodes
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
@@ -66,6 +67,20 @@ def machine(plan, several: str) -> tuple[str, str]:
         gpus = f"{plan.shape.num_gpus} x {plan.shape.gpu_type}" if plan.shape.num_gpus else "no GPU"
         return "Pod", f"{pods}{gpus}{spot}"
     return "Machine", f"{several}{plan.shape}{spot}, {plan.disk_gb} GB disk"
+
+
+def network(plan) -> list[str]:
+    """What machines without an external address reach."""
+    if not plan.config.no_external_ip:
+        return []
+    lines = ["no external address; ssh goes through IAP, with gcloud"]
+    for ways in plan.ways:
+        if ways.to_google is None:
+            lines.append(f"you may not see whether {ways.region} has Private Google Access, without which nothing runs")
+        if ways.to_internet is False:
+            command = ways.mend(plan.config.project, to_internet=True)
+            lines.append(f"{ways.region} has no Cloud NAT: pip and the internet are out of reach. For one: {command}")
+    return lines
 
 
 def data_set(wish) -> str:

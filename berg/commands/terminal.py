@@ -189,6 +189,7 @@ def machine_options(command):
         ),
         click.option("--any-zone", is_flag=True, help="After the zones given, try the others of their region."),
         click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
+        click.option("--no-external-ip", is_flag=True, help="Machines that only their network reaches, and IAP."),
         click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
         click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
         click.option("--data", multiple=True, metavar="NAME[:PATH]", help="Data set to bring there; repeatable."),

@@ -222,10 +222,12 @@ def check(shape: Shape, image: str, spot: bool) -> None:
         )
 
 
-def quota_needs(shape: Shape, machines: int, disk_gb: int, spot: bool) -> list[tuple[int, list[str]]]:
+def quota_needs(
+    shape: Shape, machines: int, disk_gb: int, spot: bool, addresses: bool = True, brief: bool = True
+) -> list[tuple[int, list[str]]]:
     """What machines count against: an amount, and the metrics of which one must have room for it.
 
-    A machine with a time limit of a week may draw on the quota of preemptible ones, too.
+    GPUs of a machine that Google deletes within a week may draw on the quota of preemptible ones, too.
     """
     family, cpus = shape.machine_type.partition("-")[0], machines * shape.num_cpus
     needs = []
@@ -235,9 +237,11 @@ def quota_needs(shape: Shape, machines: int, disk_gb: int, spot: bool) -> list[t
     gpus = machines * shape.num_gpus
     if shape.gpu_type in GPU_QUOTAS:
         metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
-        needs.append((gpus, [f"PREEMPTIBLE_{metric}"] if spot else [metric, f"PREEMPTIBLE_{metric}"]))
+        needs.append(
+            (gpus, [f"PREEMPTIBLE_{metric}"] if spot else [metric, *([f"PREEMPTIBLE_{metric}"] if brief else [])])
+        )
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
-    needs += [(machines * disk_gb, [disk]), (machines, ["IN_USE_ADDRESSES"]), (machines, ["INSTANCES"])]
+    needs += [(machines * disk_gb, [disk]), (machines * addresses, ["IN_USE_ADDRESSES"]), (machines, ["INSTANCES"])]
     # Without any quota for GPUs there are no TPUs either; theirs no region shows.
     needs += [(cpus, ["CPUS_ALL_REGIONS"]), (gpus or int(family in TPU_FAMILIES), ["GPUS_ALL_REGIONS"])]
     return [(amount, metrics) for amount, metrics in needs if amount]

@@ -25,6 +25,11 @@ BLOCKS_ZONE |= {"UNSUPPORTED_OPERATION", "RESOURCE_NOT_READY", "RESOURCE_NOT_FOU
 BLOCKS_REGION = ("QUOTA_EXCEEDED", "quotaExceeded")
 BLOCKS_ALL = ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS")
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
+EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
+POLICIES = {  # of organisations: what to do where one is in the way
+    EXTERNAL: "Give --no-external-ip, or for all machines: berg config set no_external_ip true",
+    OS_LOGIN: "Log in as root, whose keys berg brings itself: berg config set ssh_user root",
+}
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
 tell: Callable[[str], None] = functools.partial(click.echo, err=True)
 # time.monotonic() until which 403 may pass, in a process of a machine: what was granted a moment ago counts after
@@ -53,6 +58,9 @@ class OperationFailed(BergError):
             return "out of stock"
         if self.code == "alreadyExists":
             return f"{self.message}. Choose another name: -n NAME"
+        for constraint, advice in POLICIES.items():
+            if constraint in self.message:
+                return f"{self.message} {advice}"
         return f"{self.message} ({self.code})" if self.code else self.message
 
 

@@ -17,7 +17,7 @@ from berg import BergError
 from berg.config import Config
 from berg.google.checksum import file_crc32c
 from berg.google.fetch import side_by_side
-from berg.google.mirror import bad_name
+from berg.google.paths import bad_name
 from berg.google.storage import Bucket, Changed, Listed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -109,7 +109,9 @@ def why_gone(config: Config, job: str, group: str) -> str:
 def tunnel(config: Config, machine: Machine) -> list[str]:
     """The command that connects to a machine's ssh server through IAP."""
     command = ["gcloud", "compute", "start-iap-tunnel", machine.name, "%p", "--listen-on-stdin"]
-    return [*command, "--project", config.project, "--zone", machine.zone, "--verbosity=warning"]
+    # At "warning" it recommends NumPy each time.
+    options = ["--project", config.project, "--zone", machine.zone, "--verbosity=error", *config.tunnel_options]
+    return command + options
 
 
 def no_shell(machine: Machine) -> list[str]:
@@ -133,6 +135,14 @@ def set_metadata(config: Config, machine: Machine, key: str, value: str | Callab
             if attempt == 4:
                 raise
     return None
+
+
+def unused_disks(config: Config) -> list[dict[str, Any]]:
+    """Disks of this bucket's jobs that no machine has."""
+    fields = "items/*/disks(name,zone,users,labels,creationTimestamp),nextPageToken"
+    listed = pages(config, "/aggregated/disks", filter=ours(config), fields=fields)
+    scopes = (scope for page in listed for scope in page.get("items", {}).values())
+    return [disk for scope in scopes for disk in scope.get("disks", []) if not disk.get("users")]
 
 
 def import_compute() -> None:

@@ -29,13 +29,13 @@ from typing import Any
 from berg import BergError, job
 from berg.google import fetch
 from berg.google.checksum import blocks, crc32c_of
+from berg.google.paths import bad_name, is_below, is_harmless, shorten, tell
 from berg.google.sent import Sent, Store, block_before
 from berg.google.storage import Changed, Unreadable
 
 WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
 LISTED = "name,size,crc32c,generation,updated,metadata"
 TAILS = ".berg/tmp/"
-MAX_NAME = 1024  # bytes of an object's name
 GROWS_FROM = 1 << 20  # bytes from which a file that grew is sent as its tail: composing takes three requests
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
 SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
@@ -482,41 +482,3 @@ def at_once(large: bool) -> int:
 
 def last_change(seen: os.stat_result) -> tuple[int, int, int]:
     return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
-
-
-def is_below(path: str, folder: str) -> bool:
-    return os.path.commonpath([folder, path]) == folder
-
-
-def is_harmless(target: str, root: str) -> bool:
-    """Whether what a job's folder is a link to can be mirrored: a folder of its own, and none of the system's."""
-    system = ("/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/root/berg")
-    return Path(target).is_dir() and not is_below(root, target) and not any(is_below(target, each) for each in system)
-
-
-def bad_name(name: str) -> str:
-    """Why Cloud Storage cannot take a name; empty if it can."""
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return "its name is not UTF-8"
-    if size > MAX_NAME:
-        return f"its name is longer than {MAX_NAME} bytes"
-    return "its name has a line break" if "\n" in name or "\r" in name else ""
-
-
-def tell(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
-    """How many files are not in the bucket, and the first of them with why, in so few words that a state holds them."""
-    if not left:
-        return ""
-    count = "1 file is" if len(left) == 1 else f"{len(left)} files are"
-    names = [f"{shorten(path, 80)} ({shorten(why, 120)})" for path, why in list(left.items())[:shown]]
-    more = [f"{len(left) - shown} more"] if len(left) > shown else []
-    return f"{count} not in the bucket{yet}: " + ", ".join(names + more)
-
-
-def shorten(text: str, length: int) -> str:
-    """A text that may hold anything, printable and not longer than `length`."""
-    text = text.encode(errors="backslashreplace").decode()
-    text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    return text if len(text) <= length else f"{text[: length - 20]}…{text[-19:]}"

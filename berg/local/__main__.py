@@ -1,8 +1,8 @@
 """The process of the embedded cloud: `python -m berg.local FOLDER`. `control.py` starts and stops it.
 
-It listens on loopback only: the APIs on 127.0.0.1, the metadata servers on the machines' addresses. SIGTERM ends
-the machines (SIGTERM, grace, SIGKILL) and then the server. Killed with SIGKILL it leaves its machines running;
-the next start adopts them.
+It listens on loopback only: the APIs on 127.0.0.1, the same over TLS on 127.0.0.2, as tunnels need it, the metadata
+servers on the machines' addresses. SIGTERM ends the machines (SIGTERM, grace, SIGKILL) and then the server. Killed with
+SIGKILL it leaves its machines running; the next start adopts them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from berg.local.container import planes
 from berg.local.container.state import Container
 from berg.local.control import write_json
 from berg.local.machines import sandbox as machines
-from berg.local.machines import sshd
+from berg.local.machines import sshd, tunnel
 from berg.local.machines.metadata import MetadataServer
 from berg.local.server import make_app, open_cloud
 
@@ -92,6 +92,11 @@ async def listen_until_told(cloud: Cloud, port: int) -> None:
     site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
     cloud.port = runner.addresses[0][1]
+    try:
+        context = await asyncio.to_thread(tunnel.context, cloud.folder / "tunnel.pem")
+        await web.TCPSite(runner, tunnel.ADDRESS, cloud.port, ssl_context=context).start()
+    except OSError as error:
+        log.warning("no tunnels to machines without an external address: %s", error)
     cloud.tokens.write_credentials(cloud.folder / "credentials.json")
     write_json(cloud.folder / "server.json", {"pid": os.getpid(), "port": cloud.port})
     log.info("listening on 127.0.0.1:%d, state in %s", cloud.port, cloud.folder)

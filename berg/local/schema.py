@@ -266,8 +266,9 @@ def _check_object(api: Api, schema: dict, value: Any, where: str, method_id: str
                 where,
             )
         # Google takes these and ignores them. Who sends one means something by it that would be lost; `kind` means
-        # nothing, and clients copy it from what they read.
-        if not answer and inner.get("readOnly") and key != "kind" and item not in (None, "", [], {}):
+        # nothing, and clients copy it from what they read; all of that, where they change what is there.
+        unread = answer or key == "kind" or method_id.endswith((".patch", ".update"))
+        if inner.get("readOnly") and not unread and item not in (None, "", [], {}):
             message = f"Invalid value for field '{where}.{key}': {json.dumps(item)[:80]}. The field is output only."
             raise invalid(message, "invalid", f"{where}.{key}")
         _check(api, inner, item, f"{where}.{key}", method_id, answer)

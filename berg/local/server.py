@@ -23,13 +23,15 @@ from berg.local import control_api, schema
 from berg.local.billing import api as billing_api
 from berg.local.call import CLOUD, Call, Cloud, cut, parse_json, suffer
 from berg.local.compute import api as compute_api
+from berg.local.compute.routers import reaches_google
 from berg.local.container import api as container_api
 from berg.local.errors import ApiError
 from berg.local.faults import Faults
 from berg.local.identity import api as iam_api
-from berg.local.identity import oauth, permissions, services
+from berg.local.identity import oauth, orgpolicies, permissions, services
 from berg.local.identity.iam import Iam
 from berg.local.identity.tokens import LAPTOP, Owner, Tokens
+from berg.local.machines import tunnel
 from berg.local.monitoring import api as monitoring_api
 from berg.local.monitoring.store import Monitoring
 from berg.local.secrets import api as secrets_api
@@ -80,7 +82,7 @@ def make_app(cloud: Cloud) -> web.Application:
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
     app[HANDLERS] = {}
-    for module in (storage_api, secrets_api, iam_api, services, billing_api, monitoring_api):
+    for module in (storage_api, secrets_api, iam_api, orgpolicies, services, billing_api, monitoring_api):
         app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))
@@ -88,6 +90,8 @@ def make_app(cloud: Cloud) -> web.Application:
         cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
         app.middlewares.append(network)
     app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens))
+    if cloud.compute is not None:
+        app.router.add_get("/v4/connect", connect_tunnel)
     app.router.add_post("/batch/{service}/v1", batch)
     app.router.add_post("/batch", batch)
     app.add_routes([_guarded(cloud, route) for route in control_api.routes(cloud)])
@@ -117,9 +121,9 @@ async def network(request: web.Request, handler: Callable) -> web.StreamResponse
     compute = request.app[CLOUD].compute
     if not token or not (mine := [each for each in compute.instances.values() if each.token == token]):
         return await handler(request)
-    if mine[0].cut or mine[0].network_down:
+    if mine[0].cut or mine[0].network_down or not reaches_google(compute, mine[0]):
         cut(request)
-        raise ConnectionResetError("this machine is off the network")
+        raise ConnectionResetError("this machine is off the network, or has no way to Google")
     under_way = compute.connections.setdefault(token, set())
     under_way.add(request.transport)
     try:
@@ -279,6 +283,15 @@ def check_scopes(method: schema.Method, owner: Owner) -> None:
     details = [{**kind, "reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT", "metadata": metadata}]
     message = "Request had insufficient authentication scopes."
     raise ApiError(403, "insufficientPermissions", message, details=details)
+
+
+async def connect_tunnel(request: web.Request) -> web.StreamResponse:
+    """A tunnel of Identity-Aware Proxy's; the path is that of its relay."""
+    try:
+        owner = authenticate(request.app[CLOUD], request.headers)
+    except ApiError as error:
+        return error_response(error)
+    return await tunnel.connect(request, owner.email)
 
 
 def too_large() -> ApiError:

@@ -6,7 +6,7 @@ import math
 import time
 
 from berg import BergError, job
-from berg.google.mirror import tell
+from berg.google.paths import tell
 from berg.machine import boot
 from berg.machine.attempt import LAST_WORD, Attempt, Damaged, NoJob
 

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from berg.google.mirror import WRITER, Mirror, tell
+from berg.google.mirror import WRITER, Mirror
+from berg.google.paths import tell
 
 
 @pytest.fixture
@@ -66,7 +67,8 @@ import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
 from berg.google.checksum import crc32c_of
-from berg.google.mirror import WRITER, Mirror, tell
+from berg.google.mirror import WRITER, Mirror
+from berg.google.paths import tell
 
 class Bucket:
     def upload_stream(self, name, file, size, *_):

@@ -14,13 +14,14 @@ from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call, Cloud
-from berg.local.compute import bulk, catalog, checks, groups_api, images, policies, rates, templates
+from berg.local.compute import bulk, catalog, checks, constraints, groups_api, images, policies, rates, templates
 from berg.local.compute import power as compute_power
 from berg.local.compute.checks import LINK, not_found
 from berg.local.compute.firewalls import delete_firewall, insert_firewall
 from berg.local.compute.listing import listed, page
 from berg.local.compute.make import make_instance
 from berg.local.compute.resources import RESOURCES, read_resource
+from berg.local.compute.routers import delete_router, insert_router, patch_router, set_private_access
 from berg.local.compute.state import Compute, Instance
 from berg.local.errors import ApiError
 
@@ -59,6 +60,10 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "images.delete": images.delete_image,
         "firewalls.insert": insert_firewall,
         "firewalls.delete": delete_firewall,
+        "routers.insert": insert_router,
+        "routers.patch": patch_router,
+        "routers.delete": delete_router,
+        "subnetworks.setPrivateIpGoogleAccess": set_private_access,
         "imageFamilyViews.get": images.image_family_view,
         **groups_api.HANDLERS,
         **policies.HANDLERS,
@@ -108,6 +113,7 @@ async def insert(compute: Compute, call: Call) -> dict:
         # The names of types in it are bare, which is as good as a path here.
         body = {**templates.find(compute, project, checks.last(link))["properties"], **body}
     instance, disk = make_instance(compute, project, zone, body)
+    constraints.check_instance(compute, project, zone, body)
     operation = new_operation(compute, call, "insert", instance)
     compute_power.insert(compute, instance, disk, operation)
     return operation
@@ -166,6 +172,7 @@ async def serial_port_output(compute: Compute, call: Call) -> dict:
 async def set_metadata(compute: Compute, call: Call) -> dict:
     instance, body = instance_of(compute, call), call.body or {}
     checks.check_fingerprint(body.get("fingerprint"), instance.resource["metadata"]["fingerprint"])
+    constraints.check_metadata(compute, instance.project, body.get("items") or [])
     instance.resource["metadata"] = checks.check_metadata(body)
     compute.save(instance)
     return compute.finish(new_operation(compute, call, "setMetadata", instance))
@@ -257,6 +264,7 @@ async def set_common_metadata(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
     row = compute.project_row(project)
     checks.check_fingerprint(body.get("fingerprint"), row["commonInstanceMetadata"]["fingerprint"])
+    constraints.check_metadata(compute, project, body.get("items") or [])
     row["commonInstanceMetadata"] = checks.check_metadata(body)
     compute.save_project(project)
     kind, path = "compute.projects.setCommonInstanceMetadata", f"projects/{project}"

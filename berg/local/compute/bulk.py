@@ -10,7 +10,7 @@ import re
 import uuid
 
 from berg.local.call import Call
-from berg.local.compute import catalog, checks, power
+from berg.local.compute import catalog, checks, constraints, power
 from berg.local.compute.fields import honoured
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Instance
@@ -45,6 +45,8 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     error = compute.faults.take_operation_error(call.method, call.params.get("zone"))
     sample = next(iter(samples.values()))
     needs = {metric: amount * len(names) for metric, amount in sample.needs.items()}
+    needs = compute.drawn(project, region, needs, sample.resource["scheduling"])
+    error = error or forbidden(compute, project, sample.zone, {**properties, "name": names[0]})
     error = error or compute.quota_error(project, region, needs)
     shape = body.get("locationPolicy", {}).get("targetShape", "ANY_SINGLE_ZONE")
     plan = place(compute, list(samples), len(names), shape)
@@ -60,6 +62,15 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
         children.append((instance, child))
     compute.in_background(finish(compute, operation, children, least))
     return operation
+
+
+def forbidden(compute: Compute, project: str, zone: str, body: dict) -> dict | None:
+    """The operation error for what an organisation policy forbids."""
+    try:
+        constraints.check_instance(compute, project, zone, body)
+    except ApiError as error:
+        return {"code": "CONDITION_NOT_MET", "message": error.message}
+    return None
 
 
 def too_few(least: int) -> dict:

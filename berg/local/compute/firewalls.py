@@ -1,6 +1,7 @@
 """Firewall rules of the network `default`: the four that Google makes with it, and those that are added.
 
-Machines here share the host's network, so no rule does anything. Not covered: patch, update, other networks, IPv6.
+Machines here share the host's network, so rules count for what comes through Identity-Aware Proxy alone. Not covered:
+patch, update, other networks, IPv6.
 """
 
 from __future__ import annotations
@@ -55,6 +56,26 @@ def rules(compute: Compute, project: str) -> list[dict]:
             created = {"creationTimestamp": "2026-01-05T01:02:03.000-08:00"}
             row["firewalls"].append({**rule(project, {**body, "sourceRanges": ranges}), **created})
     return row["firewalls"]
+
+
+def admits(compute: Compute, project: str, tags: list[str], source: str, port: int) -> bool:
+    """Whether the rules let a range of addresses in to a port of a machine with these tags."""
+    inside = ipaddress.IPv4Network(source)
+    for row in sorted(rules(compute, project), key=lambda row: (row["priority"], "allowed" in row)):
+        ranges = map(ipaddress.IPv4Network, row.get("sourceRanges", []))
+        concerns = row["direction"] == "INGRESS" and not row["disabled"] and not row.get("targetServiceAccounts")
+        aimed = not row.get("targetTags") or set(row["targetTags"]) & set(tags)
+        about = any(covers(item, port) for item in row.get("allowed") or row["denied"])
+        if concerns and aimed and about and any(inside.subnet_of(each) for each in ranges):
+            return "allowed" in row
+    return False
+
+
+def covers(item: dict, port: int) -> bool:
+    """Whether a row of a rule is about a port of TCP."""
+    spans = [ports.partition("-") for ports in item.get("ports") or []]
+    inside = not spans or any(int(low) <= port <= int(high or low) for low, _, high in spans)
+    return item["IPProtocol"].lower() in ("tcp", "6", "all") and inside
 
 
 def rule(project: str, body: dict) -> dict:

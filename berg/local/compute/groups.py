@@ -24,13 +24,17 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from berg.local.compute import power, slices
+from berg.local.compute import constraints, power, slices
 from berg.local.compute.checks import last
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Group, Instance
 from berg.local.errors import ApiError
 
-CODES = {"notFound": "RESOURCE_NOT_FOUND", "alreadyExists": "RESOURCE_ALREADY_EXISTS"}
+CODES = {
+    "notFound": "RESOURCE_NOT_FOUND",
+    "alreadyExists": "RESOURCE_ALREADY_EXISTS",
+    "conditionNotMet": "CONDITION_NOT_MET",
+}
 
 
 def resume(compute: Compute) -> None:
@@ -135,9 +139,13 @@ def create(compute: Compute, group: Group, name: str) -> None:
     shortages, refusals = [], []
     for zone in possible_zones(group, name):
         try:
-            instance, disk = make_instance(compute, group.project, zone, body_of(compute, group, name))
+            body = body_of(compute, group, name)
+            instance, disk = make_instance(compute, group.project, zone, body)
+            constraints.check_instance(compute, group.project, zone, body)
         except ApiError as error:
-            refusals.append({"code": CODES.get(error.reason, "INVALID_USAGE"), "message": error.message})
+            code, words = CODES.get(error.reason, "INVALID_USAGE"), f"Instance '{name}' creation failed: "
+            message = f"{words if error.status == 412 else ''}{error.message}"
+            refusals.append({"code": code, "message": message})
             continue
         # Asked before there is an operation: hours without stock would leave thousands of them.
         shortage = compute.shortage(instance)

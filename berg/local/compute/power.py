@@ -69,10 +69,13 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     if not compute.settings.boot:
         compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
         return True
+    # Elsewhere there is no system's python to install packages into: the image's is a virtual environment.
+    learns = instance.learns and compute.sandbox.files == sandbox.OVERLAY
+    learns = learns and bool(await asyncio.to_thread(sandbox.system_python))
     image = None
     if not instance.plain_image and compute.image is not None:
         image = await asyncio.shield(compute.image)
-        image = image.with_name("learning") if instance.learns else image
+        image = image.with_name("learning") if learns else image
     instance.network_down = False
     compute.set_status(instance, "STAGING")
     await compute.open_address(instance.address)
@@ -82,7 +85,7 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     about = (instance.name, instance.address, compute.metadata_port, image, script, agent)
     busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
     chips = chips_on(instance, compute.sandbox)
-    machine = sandbox.Machine(folder, *about, *chips, instance.peers, instance.learns, busy)
+    machine = sandbox.Machine(folder, *about, *chips, instance.peers, learns, busy)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
     while not sandbox.is_up(folder):

@@ -12,7 +12,7 @@ from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call
-from berg.local.compute import catalog
+from berg.local.compute import catalog, routers
 from berg.local.compute.checks import LINK, last, not_found, number_of
 from berg.local.compute.firewalls import firewalls
 from berg.local.compute.listing import listed
@@ -128,6 +128,7 @@ def subnetworks(compute: Compute, project: str) -> Rows:
             region=f"{LINK}{base}/regions/{region}",
             stackType="IPV4_ONLY",
             purpose="PRIVATE",
+            privateIpGoogleAccess=region in routers.private_access(compute, project),
         )
         rows.append((region, row))
     return rows
@@ -142,6 +143,7 @@ RESOURCES = {
     "networks": Resource("network", "globals", networks),
     "firewalls": Resource("firewall", "globals", firewalls),
     "subnetworks": Resource("subnetwork", "regions", subnetworks),
+    "routers": Resource("router", "regions", routers.rows),
 }
 
 

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from berg.local.call import Call
-from berg.local.compute import checks, policies, power, tpus
+from berg.local.compute import checks, constraints, policies, power, tpus
 from berg.local.compute.checks import invalid, last
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Group, Instance
@@ -75,8 +75,10 @@ def create(compute: Compute, group: Group, bodies: dict[str, dict]) -> None:
     try:
         for body in bodies.values() if not failure else ():
             made.append(make_instance(compute, group.project, group.zone, body))
+            constraints.check_instance(compute, group.project, group.zone, body)
     except ApiError as error:
-        failure = {"code": "INVALID_USAGE", "message": error.message}
+        code = "CONDITION_NOT_MET" if error.reason == "conditionNotMet" else "INVALID_USAGE"
+        failure = {"code": code, "message": error.message}
     needs: dict[str, int] = {}
     for instance, _ in made:
         for metric, amount in instance.needs.items():

@@ -30,6 +30,7 @@ from berg.local.machines import sandbox
 log = logging.getLogger("berg.local")
 
 SYSTEM = "system@google.com"
+WEEK = 7 * 24 * 3600  # seconds
 KEEP_OPERATIONS = 14 * 24 * 3600  # seconds, as on Google
 # Operation error code -> the HTTP status and message that stand beside it.
 HTTP_OF_ERROR = {
@@ -40,6 +41,7 @@ HTTP_OF_ERROR = {
     "IAM_PERMISSION_DENIED": (403, "FORBIDDEN"),
     "PERMISSIONS_ERROR": (403, "FORBIDDEN"),
     "INTERNAL_ERROR": (500, "INTERNAL SERVER ERROR"),
+    "CONDITION_NOT_MET": (412, "PRECONDITION FAILED"),
     "VM_MIN_COUNT_NOT_REACHED": (503, "SERVICE UNAVAILABLE"),
 }
 
@@ -322,6 +324,21 @@ class Compute:
         limits = {metric: float(self.limit(project, region, metric)) for metric in metrics}
         usages = {metric: float(self.usage(project, region, metric)) for metric in limits}
         return [{"metric": metric, "limit": limits[metric], "usage": usages[metric]} for metric in limits]
+
+    def drawn(self, project: str, region: str, needs: dict[str, int], scheduling: dict) -> dict[str, int]:
+        """What is counted where: GPUs of machines that are deleted within a week may be among the preemptible ones.
+
+        Google does not say which come first; here those that are not.
+        """
+        seconds = int(scheduling.get("maxRunDuration", {}).get("seconds", 0))
+        brief = 0 < seconds <= WEEK and scheduling.get("instanceTerminationAction") == "DELETE"
+        result = {}
+        for metric, amount in needs.items():
+            other = f"PREEMPTIBLE_{metric}"
+            left = self.limit(project, region, metric) - self.usage(project, region, metric)
+            moves = brief and metric.startswith("NVIDIA_") and amount > left and self.limit(project, region, other)
+            result[other if moves else metric] = amount
+        return result
 
     def quota_error(self, project: str, region: str, needs: dict[str, int]) -> dict | None:
         """The operation error for the first quota that `needs` would exceed."""

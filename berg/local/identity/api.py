@@ -63,7 +63,7 @@ def account_name(cloud: Cloud, call: Call) -> str:
 
 
 def project_name(cloud: Cloud, call: Call) -> str:
-    return "projects/" + project_of(cloud, call, f"projects/{call.params['resource']}")
+    return "projects/" + project_of(cloud, call, f"projects/{call.params['resource'].removeprefix('projects/')}")
 
 
 def secret_name(cloud: Cloud, call: Call) -> str:

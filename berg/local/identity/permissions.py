@@ -16,6 +16,7 @@ from __future__ import annotations
 from berg.local import schema
 from berg.local.call import Call, Cloud
 from berg.local.errors import ApiError
+from berg.local.identity import services
 from berg.local.identity.roles import includes
 from berg.local.secrets import api as secrets_api
 from berg.local.storage.checks import policy_of
@@ -136,8 +137,10 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     if service == "secretmanager":
         return [(secrets_api.permission(call.method), resource_of(cloud, secrets_api.resource_of(call)))]
     if service == "cloudresourcemanager":
-        project = call.params.get("projectId") or call.params.get("resource", "")
-        return [(f"resourcemanager.{rest}", resource_of(cloud, f"projects/{project}"))]
+        project = resource_of(cloud, f"projects/{services.project_in(call)}")
+        if rest.endswith("OrgPolicy"):
+            return [(f"orgpolicy.policy.{'get' if '.get' in rest else 'set'}", project)]
+        return [(f"resourcemanager.{rest}", project)]
     collection, verb = rest.split(".")[-2:]
     if collection in ("operations", "permissions"):
         return []

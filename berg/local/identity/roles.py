@@ -29,8 +29,8 @@ CONSOLE = "compute.instances.getSerialPortOutput compute.images.getFromFamily"
 BUCKETS = "!storage.* storage.buckets.create storage.buckets.delete storage.buckets.list"
 FOLDERS = "storage.managedFolders.get storage.managedFolders.list"
 PREDEFINED = {
-    "roles/owner": f"* {BUCKETS}",
-    "roles/editor": "* !*.setIamPolicy !iam.roles.create !iam.roles.update !iam.roles.delete "
+    "roles/owner": f"* !orgpolicy.policy.set {BUCKETS}",
+    "roles/editor": "* !orgpolicy.policy.set !*.setIamPolicy !iam.roles.create !iam.roles.update !iam.roles.delete "
     f"!secretmanager.versions.access {BUCKETS}",
     "roles/viewer": f"*.get *.list *.getIamPolicy {CONSOLE} !storage.* storage.buckets.list",
     "roles/compute.admin": f"compute.* {PROJECT}",
@@ -46,6 +46,7 @@ PREDEFINED = {
     f"!container.clusters.update !container.*ole* {PROJECT}",
     "roles/container.viewer": f"container.*.get container.*.list container.*.getStatus {PROJECT}",
     "roles/container.defaultNodeServiceAccount": PROJECT,
+    "roles/iap.tunnelResourceAccessor": "iap.tunnelInstances.accessViaIAP",
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs iam.serviceAccounts.get iam.serviceAccounts.list "
     f"{PROJECT}",
     "roles/monitoring.admin": f"monitoring.* {PROJECT}",
@@ -102,7 +103,7 @@ ELSEWHERE = {
     "cloudbuild": "builds.builder builds.editor builds.viewer",
     "cloudtrace": "admin agent user",
     "errorreporting": "admin user viewer writer",
-    "iap": "admin httpsResourceAccessor tunnelResourceAccessor",
+    "iap": "admin httpsResourceAccessor",
     "logging": "admin bucketWriter configWriter logWriter privateLogViewer viewer",
     "pubsub": "admin editor publisher subscriber viewer",
     "run": "admin developer invoker viewer",

@@ -107,6 +107,11 @@ def check(cloud: Cloud, call: Call) -> None:
     raise ApiError(403, "accessNotConfigured", message, domain="usageLimits", details=details)
 
 
+def project_in(call: Call) -> str:
+    """The project that a request to Resource Manager names."""
+    return (call.params.get("projectId") or call.params.get("resource", "")).removeprefix("projects/")
+
+
 def project_of(cloud: Cloud, call: Call) -> str | None:
     """The id of the project that a request is about; None if it names none that is there."""
     params = call.params
@@ -116,7 +121,7 @@ def project_of(cloud: Cloud, call: Call) -> str | None:
         name = params.get("bucket") or params.get("destinationBucket", "")
         return (cloud.storage.bucket(name) or {}).get("project")
     if call.method.startswith("cloudresourcemanager."):
-        name = params.get("projectId") or params.get("resource", "")
+        name = project_in(call)
     else:
         path = next((params[key] for key in ("name", "parent", "resource") if "/" in str(params.get(key))), "")
         name = params.get("project") or path.split("/")[path.startswith("projects/")]

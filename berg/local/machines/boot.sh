@@ -76,7 +76,6 @@ enter_root() {
 }
 
 start_sshd() {
-    [[ -e /etc/ssh/sshd_config ]] || return
     umask 022
     mkdir -p /run/sshd
     : >/run/utmp # who is logged in; `who` and `wall` read it
@@ -92,6 +91,50 @@ start_sshd() {
     exec unshare --mount bash -c '
         for name in passwd group shadow; do mount --bind /etc/ssh/$name /etc/$name || exit; done
         exec unshare --user --map-user=1000 --map-group=1000 /usr/sbin/sshd -D -E /run/sshd.log'
+}
+
+# The guest agent's accounts: writes the keys that the metadata names for root to root's file, each below a line that
+# says whose it is, beside whatever else is there. Sets `known`, the tag of those keys; waits for others than known ones.
+install_keys() {
+    local file=/root/.ssh/authorized_keys line skip='' new
+    local -a answer kept=()
+    mapfile -t answer < <(ask_for_keys 2>/dev/null)
+    # What stands before the empty line is the answer's head, the first line below it the tag.
+    while ((${#answer[@]})) && [[ ${answer[0]} != $'\r' ]]; do answer=("${answer[@]:1}"); done
+    ((${#answer[@]} > 1)) || return
+    new=${answer[1]} answer=("${answer[@]:2}")
+    if ((${#answer[@]})); then
+        mkdir -p -m 700 /root/.ssh
+        while IFS= read -r line || [[ -n $line ]]; do
+            if [[ -n $skip ]]; then
+                skip=''
+            elif [[ $line == '# Added by Google' ]]; then
+                skip=1
+            else
+                kept+=("$line")
+            fi
+        done < <(cat $file 2>/dev/null)
+        (umask 077 && printf '%s\n' "${kept[@]}" "${answer[@]/#/$'# Added by Google\n'}" >$file.google)
+        mv $file.google $file
+    elif [[ -n $known ]]; then
+        rm -f $file # there were some; Google's agent leaves nothing behind, either
+    fi
+    known=$new
+}
+
+ask_for_keys() {
+    exec 9<>"/dev/tcp/${GCE_METADATA_HOST%:*}/${GCE_METADATA_HOST#*:}" || return
+    printf 'GET /_berg/authorized-keys?known=%s HTTP/1.1\r\nHost: metadata\r\nConnection: close\r\n\r\n' "$known" >&9
+    cat <&9
+}
+
+follow_keys() {
+    local before
+    while :; do
+        before=$known
+        install_keys
+        [[ $known != "$before" ]] || sleep 1 # the metadata server is away, or nothing changed
+    done
 }
 
 say() { # MESSAGE: one line on the console, as the guest environment of Google's images writes it
@@ -231,9 +274,13 @@ main() {
         cd /
         mkdir -p /run/systemd/{system,units} # tells programs that systemd is there
     fi
-    if [[ $mode != plain ]]; then
+    if [[ $mode != plain && -e /etc/ssh/sshd_config ]]; then
+        known=''
+        install_keys # before the startup script begins, as on Google
         start_sshd {idle}>&- </dev/null &
         services=$!
+        follow_keys {idle}>&- </dev/null &
+        services+=" $!"
         if [[ -x /run/apt-daily ]]; then
             /run/apt-daily {idle}>&- </dev/null &
             services+=" $!"

@@ -23,6 +23,7 @@ from berg.local.compute import power
 from berg.local.compute.checks import LINK
 from berg.local.compute.state import Compute, Instance
 from berg.local.identity.tokens import Tokens
+from berg.local.machines import agent
 
 HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-Frame-Options": "SAMEORIGIN"}
 BASE = "/computeMetadata/v1/"
@@ -76,6 +77,8 @@ class MetadataServer:
         if (request.method, request.path) == ("POST", "/_berg/network-down"):  # said by boot.sh
             await power.network_down(self.compute, instance)
             return text("")
+        if (request.method, request.path) == ("GET", "/_berg/authorized-keys"):  # likewise
+            return text(await agent.answer(self.compute, instance, request.query.get("known", "")))
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
             return page(403, "Missing required header: Metadata-Flavor: Google")
         if request.path in ("/", "/computeMetadata", "/computeMetadata/"):

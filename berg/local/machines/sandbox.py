@@ -76,6 +76,8 @@ for name in ("lib/apt/lists/lock", "lib/dpkg/lock-frontend", "lib/dpkg/lock", "c
         fcntl.lockf(held[-1], fcntl.LOCK_EX)
 time.sleep({seconds})
 """
+# What is a machine's own in /usr/local, or its root could install nothing there where that is not the host's root.
+LOCAL = ("", "sbin", "bin", "etc", "include", "lib", "share", "share/man", "share/man/man1")
 LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
 
 PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
@@ -201,8 +203,9 @@ def write_system_files(machine: Machine) -> None:
     programs = dict.fromkeys(("poweroff", "halt", "shutdown"), POWER_OFF)
     programs["systemctl"] = SYSTEMCTL.read_text()
     folder = machine.folder / "upper/usr/local/sbin"  # first in PATH, and empty on most hosts
-    for path in (folder.parent, folder):
-        make_public(path)
+    for name in LOCAL:
+        if not Path("/usr/local", name).is_symlink():
+            make_public(folder.parent / name)
     if machine.learns:
         write_python(machine.folder / "upper")
     for name, text in programs.items():
@@ -225,8 +228,10 @@ def write_python(upper: Path) -> None:
 
 @functools.cache
 def system_python() -> list[str]:
-    """The folder below /usr/local where a machine's own python3 finds packages; none without such a python."""
-    code = "import site; print(*[path for path in site.getsitepackages() if path.startswith('/usr/local/')][:1])"
+    """The folder below /usr/local where a machine's own python3 finds packages; none without such a python and pip."""
+    code = "import pip, site; print(*[path for path in site.getsitepackages() if path.startswith('/usr/local/')][:1])"
+    if not shutil.which("python3", path=PATH):
+        return []
     ran = subprocess.run(["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH})
     return ran.stdout.split()
 

@@ -781,6 +781,28 @@ def test_google_cloud_compute(client):
     client.console_with("typed", "startup-script: typed")
 
 
+def test_gpus_that_go_within_a_week_may_count_among_the_preemptible_ones(client):
+    for metric, limit in (("NVIDIA_P100_GPUS", 0), ("PREEMPTIBLE_NVIDIA_P100_GPUS", 1)):
+        client.control("quotas", {"region": REGION, "metric": metric, "limit": limit})
+    deleted = {**TERMINATE, "instanceTerminationAction": "DELETE", "automaticRestart": False}
+
+    def codes(name: str, scheduling: dict) -> list[str]:
+        sent = body(name, guestAccelerators=P100, scheduling=scheduling)
+        done = client.wait(client.call("POST", f"/zones/{ZONE}/instances", sent))
+        return [each["code"] for each in done.get("error", {}).get("errors", [])]
+
+    try:
+        week = 7 * 24 * 3600
+        assert codes("long", {**deleted, "maxRunDuration": {"seconds": str(week + 1)}}) == ["QUOTA_EXCEEDED"]
+        stopped = {**deleted, "instanceTerminationAction": "STOP"}
+        assert codes("stopped", {**stopped, "maxRunDuration": {"seconds": str(week)}}) == ["QUOTA_EXCEEDED"]
+        assert codes("brief", {**deleted, "maxRunDuration": {"seconds": str(week)}}) == []
+        assert codes("second", {**deleted, "maxRunDuration": {"seconds": str(week)}}) == ["QUOTA_EXCEEDED"]
+    finally:
+        for metric in ("NVIDIA_P100_GPUS", "PREEMPTIBLE_NVIDIA_P100_GPUS"):
+            client.control("quotas", {"region": REGION, "metric": metric, "limit": 16})
+
+
 @pytest.fixture
 def gcloud(client, tmp_path):
     if not shutil.which("gcloud"):

@@ -119,6 +119,7 @@ def test_to_create_a_machine_takes_many_permissions(client, account):
         "compute.instances.create",
         "compute.disks.create",
         "compute.subnetworks.use",
+        "compute.subnetworks.useExternalIp",
         "compute.instances.setMetadata",
         "compute.instances.setLabels",
         "compute.instances.setServiceAccount",

@@ -1,0 +1,178 @@
+"""Machines without external addresses, and with OS Login: what organisations ask for."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from conftest import wait_for
+from local_gcloud import Gcloud
+
+from berg.local.machines import sshd
+
+PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
+COMPUTE = "/compute/v1/projects/berg-local"
+SUBNET = f"{COMPUTE}/regions/us-central1/subnetworks/default/setPrivateIpGoogleAccess"
+EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
+ADVICE = "Give --no-external-ip, or for all machines: berg config set no_external_ip true"
+needs_sshd = pytest.mark.skipif(
+    os.geteuid() != 0 or bool(sshd.obstacle()), reason=f"no ssh into machines on port 22 here: {sshd.obstacle()}"
+)
+
+
+@pytest.fixture
+def forbid(cloud):
+    """Put an organisation policy in force, for this test."""
+
+    def call(constraint: str) -> None:
+        policy = {"listPolicy": {"allValues": "DENY"}} if constraint == EXTERNAL else {}
+        policy = policy or {"booleanPolicy": {"enforced": True}}
+        cloud.call("POST", f"{PROJECT}:setOrgPolicy", {"policy": {"constraint": constraint, **policy}})
+
+    yield call
+    for constraint in (EXTERNAL, OS_LOGIN):
+        cloud.call("POST", f"{PROJECT}:clearOrgPolicy", {"constraint": constraint})
+
+
+@pytest.fixture
+def private_access(cloud):
+    """The subnetwork of us-central1 leads to Google's APIs."""
+    cloud.call("POST", SUBNET, {"privateIpGoogleAccess": True})
+    yield
+    cloud.call("POST", SUBNET, {"privateIpGoogleAccess": False})
+
+
+@pytest.fixture
+def gcloud(berg, tmp_path):
+    """What gcloud needs in the environment to know the embedded cloud, as a person would set it."""
+    if not shutil.which("gcloud"):
+        pytest.skip("gcloud is not installed")
+    berg.cloud.call("GET", COMPUTE)
+    return Gcloud(berg.cloud.url, "berg-local", berg.cloud.session.credentials.token, tmp_path).settings
+
+
+@pytest.mark.parametrize("options", [(), ("--spot",), ("-m", "2")], ids=["insert", "group", "bulk insert"])
+def test_what_an_organisation_refuses_is_said_with_the_option_that_helps(berg, forbid, options):
+    forbid(EXTERNAL)
+    done = berg("run", "-g", "0", "-n", "out", *options, "true")
+    assert done.returncode == 1 and done.stdout == "", done.stderr
+    assert f"Constraint {EXTERNAL} violated for project" in done.stderr and ADVICE in done.stderr
+    assert berg.machines() == {} and not berg.bucket.exists(".berg/jobs/out_state.json")
+
+
+def test_no_machine_without_a_way_to_google_is_made(berg):
+    done = berg("run", "-g", "0", "--no-external-ip", "true")
+    assert done.returncode == 1 and berg.machines() == {}
+    assert (
+        "berg: a machine without an external address reaches nothing of Google's from the subnetwork default in "
+        "us-central1. Let it: gcloud compute networks subnets update default --region us-central1 --project berg-local "
+        "--enable-private-ip-google-access\n"
+    ) in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--spot",), ("-m", "2", "--each")], ids=["one", "group", "cluster"])
+def test_jobs_run_without_external_addresses(berg, forbid, private_access, options):
+    forbid(EXTERNAL)
+    berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "no_external_ip": not options})
+    asked = [] if not options else ["--no-external-ip"]
+    run = berg.start("run", "-g", "0", "-n", "inside", *asked, *options, "--wait", "sleep 2; echo it runs")
+    machines = wait_for(berg.machines, what="machines")
+    assert not [row for row in machines.values() if "accessConfigs" in row["networkInterfaces"][0]]
+    _, said = run.communicate(timeout=90)
+    assert run.returncode == 0, said
+    assert "Network   no external address; ssh goes through IAP, with gcloud" in said
+    assert (
+        "us-central1 has no Cloud NAT: pip and the internet are out of reach. For one: gcloud compute routers" in said
+    )
+    assert "it runs" in berg.log("inside")
+
+
+def test_the_repo_may_say_it_and_no_address_counts_against_a_quota(berg, cloud, private_access):
+    (berg.repo / "berg.toml").write_text("no-external-ip = true\n")
+    cloud.call("POST", "/_berg/quotas", {"metric": "IN_USE_ADDRESSES", "limit": 0, "region": "us-central1"})
+    try:
+        done = berg("run", "-g", "0", "--dry-run", "true")
+        with_address = berg("run", "-g", "0", "--dry-run", "true", cwd=berg.repo, BERG_NO_EXTERNAL_IP="false")
+        wrong = berg("run", "-g", "0", "--dry-run", "true", BERG_NO_EXTERNAL_IP="maybe")
+    finally:
+        cloud.call("POST", "/_berg/quotas", {"metric": "IN_USE_ADDRESSES", "limit": 2000, "region": "us-central1"})
+    assert "accessConfigs" not in json.loads(done.stdout)["networkInterfaces"][0], done.stderr
+    assert "IN_USE_ADDRESSES" not in done.stderr and "no-external-ip = true (of berg.toml)" in done.stderr
+    assert "accessConfigs" in json.loads(with_address.stdout)["networkInterfaces"][0]
+    assert "IN_USE_ADDRESSES: 0 of 0 in use" in with_address.stderr
+    assert wrong.returncode == 1 and "berg: no_external_ip must be true or false, not 'maybe'" in wrong.stderr
+
+
+@needs_sshd
+def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
+    started = berg("run", "-g", "0", "-n", "deep", "--no-external-ip", "sleep 1000")
+    assert started.returncode == 0, started.stderr
+    first = berg("ssh", "deep", "--", "hostname", **gcloud)
+    assert (first.returncode, first.stdout) == (0, "deep\n"), first.stderr
+    assert "NumPy" not in first.stderr
+    shown = berg("ssh", "deep", "--dry-run", "--", "hostname", **gcloud).stdout
+    assert "ProxyCommand=gcloud compute start-iap-tunnel deep %p --listen-on-stdin --project berg-local" in shown
+    assert berg("ssh-config", **gcloud).stdout == "deep\n"
+    environment = berg.environment(**gcloud)
+    plain = ["ssh", "-F", str(berg.home / "ssh_config"), "deep", "hostname; exit 5"]
+    done = subprocess.run(plain, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (5, "deep\n"), done.stderr
+    (berg.repo / "more.py").write_text("print(7)\n")
+    synced = berg("sync", "deep", "--once", **gcloud)
+    assert synced.returncode == 0, synced.stderr
+    assert berg("ssh", "deep", "--", "cat code/proj/more.py", **gcloud).stdout == "print(7)\n"
+    tools = berg.home / "tools"
+    tools.mkdir()
+    for name in ("ssh", "git"):
+        (tools / name).symlink_to(shutil.which(name))
+    without = berg("ssh", "deep", "--", "hostname", PATH=str(tools))
+    assert without.returncode == 1 and "berg: the program gcloud is missing, through whose tunnel" in without.stderr
+    assert berg("kill", "deep", "--now").returncode == 0
+
+
+@needs_sshd
+def test_root_logs_in_where_os_login_is_required(berg, cloud, forbid):
+    """Google's agent leaves the metadata's keys alone then; berg's worker does not."""
+    there = cloud.call("GET", COMPUTE)["commonInstanceMetadata"]
+    on = {"fingerprint": there["fingerprint"], "items": [{"key": "enable-oslogin", "value": "TRUE"}]}
+    cloud.call("POST", f"{COMPUTE}/setCommonInstanceMetadata", on)
+    try:
+        forbid(OS_LOGIN)
+        assert berg("run", "-g", "0", "-n", "login", "sleep 1000").returncode == 0
+        done = berg("ssh", "login", "--", "grep -c Added.by.Google .ssh/authorized_keys; hostname")
+        assert done.stdout == "0\nlogin\n", done.stderr
+        other = berg("run", "-g", "0", "true", BERG_SSH_USER="anna")
+        assert other.returncode == 1 and f"Constraint {OS_LOGIN} violated" in other.stderr
+        assert "Log in as root, whose keys berg brings itself: berg config set ssh_user root" in other.stderr
+    finally:
+        there = cloud.call("GET", COMPUTE)["commonInstanceMetadata"]
+        cloud.call("POST", f"{COMPUTE}/setCommonInstanceMetadata", {"fingerprint": there["fingerprint"], "items": []})
+    assert berg("kill", "login", "--now").returncode == 0
+
+
+def test_doctor_names_what_policies_and_networks_ask_for(berg, cloud, forbid):
+    def look(**env: str) -> dict[str, dict]:
+        return {each["check"]: each for each in json.loads(berg("doctor", "--json", **env).stdout)}
+
+    assert look()["policies"]["status"] == "ok"
+    for constraint in (EXTERNAL, OS_LOGIN):
+        forbid(constraint)
+    findings = look(BERG_SSH_USER="anna")
+    assert findings["policies"]["status"] == "failed"
+    mends = [each["mend"] for each in json.loads(berg("doctor", "--json", BERG_SSH_USER="anna").stdout)]
+    assert {"berg config set no_external_ip true", "berg config set ssh_user root"} <= set(mends)
+    inside = {"BERG_NO_EXTERNAL_IP": "true"}
+    findings = look(**inside)
+    assert findings["policies"]["found"].startswith("refused, and not asked for: external addresses, machines without")
+    assert findings["ways: google"]["status"] == "failed" and findings["ways: internet"]["status"] == "warning"
+    assert findings["firewall"]["status"] == findings["rights: tunnels"]["status"] == "ok"
+    if shutil.which("gcloud"):  # its advice, as it stands, mends it
+        gcloud = Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, berg.home).settings
+        for check in ("ways: google", "ways: internet"):
+            command = ["bash", "-c", findings[check]["mend"]]
+            subprocess.run(command, check=True, env={**os.environ, **gcloud}, capture_output=True)
+        findings = look(**inside)
+        assert findings["ways: google"]["status"] == findings["ways: internet"]["status"] == "ok"
+        cloud.call("DELETE", f"{COMPUTE}/regions/us-central1/routers/berg-nat")
+        cloud.call("POST", SUBNET, {"privateIpGoogleAccess": False})
