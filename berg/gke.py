@@ -2,40 +2,30 @@
 
 A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a ConfigMap, everything
 else through the bucket, so that no image has to be built. One pod that is taken away is made anew by Kubernetes; of
-several none is, and the job ends. What waits for room waits in the cluster, without this computer.
+several none is, and the job ends. What waits for room waits in the cluster, without this computer. The Job itself is
+made in manifest.py.
 
-Not covered: a pod's memory (Kubernetes places pods by GPUs and CPUs), several clusters for one job, Autopilot.
+Not covered: several clusters for one job, Autopilot.
 """
 
-import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from berg import BergError
+from berg import BergError, manifest
 from berg.config import Config
-from berg.google import api, container, instances, podexec
+from berg.google import api, container, podexec
 from berg.google import kubernetes as k8s
-from berg.google.accelerators import ALIASES, CAPABILITY, Shape
 from berg.google.container import LABEL
 from berg.inventory import Machine, Thing
-from berg.plan import Plan, Wishes
 
-BOOT = Path(__file__).with_name("machine") / "boot.py"
-ACCOUNT = "berg-worker"  # of the pods; it may look at pods
-OVER = 42  # exit code of a pod whose job is over without success (boot.py)
-GRACE = 120  # seconds between SIGTERM and SIGKILL
-SPARE = 600  # seconds that a pod has beyond its job's limit, to boot and to say so
-KEPT = 86400  # seconds that Kubernetes keeps a Job that is over
 GONE = 180  # seconds for pods to go
 LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
 INDEX = "batch.kubernetes.io/job-completion-index"
-FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE": "spec.nodeName"}
 # One connection's server, whose standard input and output are the connection.
 SSHD = (
     'exec /usr/sbin/sshd -i -e -f /dev/null -h "${BERG_ROOT:-/root}/berg/ssh_host_key" -o UsePAM=no -o StrictModes=no '
@@ -48,6 +38,7 @@ ADMIT = (
 )
 RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
 RULES += [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]}]
+request = manifest.request
 servers: dict[str, k8s.Server] = {}  # by PROJECT/LOCATION/NAME, as this process found them
 
 
@@ -55,181 +46,53 @@ def warm_up() -> None:
     """Nothing: its requests need no library of Google's."""
 
 
-# --- the plan
-
-
-def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
-    """What each pod has, from a pool of the cluster that can hold them all; raises BergError if none can."""
-    name = cluster["name"]
-    wanted = (wishes.gpu_type or "").lower()
-    wanted = ALIASES.get(wanted, wanted)
-    if wanted and wanted not in CAPABILITY:
-        raise BergError(f"unknown GPU type {wishes.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}")
-    pools = [pool for pool in container.pools(cluster) if pool.get("config", {}).get("spot") or not wishes.spot]
-    if not pools:
-        raise BergError(f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot")
-    with_gpus = [pool for pool in pools if container.gpus_of(pool)[1]]
-    count = wishes.num_gpus if wishes.num_gpus is not None else int(bool(with_gpus))
-    if count < 0:
-        raise BergError(f"--num-gpus {count} makes no sense: give 0 for pods without GPUs")
-    if count == 0:
-        return Shape("", 0, "")
-    there = sorted({"{1} x {0}".format(*container.gpus_of(pool)) for pool in with_gpus})
-    what = f"its nodes have {', '.join(there)}" if there else "its nodes have none"
-    fitting = [pool for pool in with_gpus if wanted in ("", container.gpus_of(pool)[0])]
-    if not fitting:
-        raise BergError(
-            f"the cluster {name} has no {wanted or 'GPUs'}: {what}. "
-            f"Add a pool: berg cluster create {name} -t {wanted or 'l4'}"
-        )
-    large = [pool for pool in fitting if container.gpus_of(pool)[1] >= count]
-    if not large:
-        raise BergError(f"no node of the cluster {name} has {count} GPUs: {what}. Give fewer (-g), and more pods (-m)")
-    pool = max(large, key=lambda pool: room(pool, count))
-    if room(pool, count) < wishes.num_machines:
-        raise BergError(
-            f"the cluster {name} grows to {container.most_nodes(pool)} nodes with {container.gpus_of(pool)[1]} GPUs "
-            f"each, which have room for {room(pool, count)} pods, not for {wishes.num_machines}. "
-            f"Let it grow: berg cluster resize {name} --max-nodes N"
-        )
-    gpu_type = container.gpus_of(pool)[0]
-    return Shape(pool["config"]["machineType"], count, gpu_type, container.ACCELERATORS.get(gpu_type, gpu_type))
-
-
-def room(pool: dict[str, Any], count: int) -> int:
-    """How many pods with so many GPUs a pool can hold when it has grown."""
-    return container.most_nodes(pool) * (container.gpus_of(pool)[1] // count)
-
-
-def boot_map() -> dict[str, Any]:
-    script = BOOT.read_text()
-    name = f"berg-boot-{hashlib.sha256(script.encode()).hexdigest()[:10]}"
-    about = {"name": name, "labels": {"berg": "1"}}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "immutable": True, "data": {"boot.py": script}}
-
-
-def request(plan: Plan) -> dict[str, Any]:
-    """The cluster, and the Job without its name and the names of its machines."""
-    config, this = plan.config, plan.job
-    owner = {"berg-sweep": this.job_name} if this.sweep else {"berg-job": this.job_name}
-    labels = {"berg": "1", **owner, "berg-kind": this.kind, "berg-user": config.user}
-    labels["berg-bucket"] = instances.bucket_label(config)
-    facts = {
-        "job": this.job_name,
-        "sweep": this.sweep,
-        "project": config.project,
-        "bucket": config.bucket,
-        "dist": f".berg/dist/{plan.wheel[0]}",
-        "packages": f".berg/dist/{plan.packages[0]}" if plan.packages[0] else "",
-        "endpoint": config.endpoint or "",
-    }
-    gpus = {"nvidia.com/gpu": str(this.gpus_per_machine)} if this.gpus_per_machine else {}
-    cpus = {"cpu": str(this.wishes["num_cpus"])} if this.wishes.get("num_cpus") else {}
-    container_ = {
-        "name": "main",
-        "image": this.image,
-        "command": ["python3", "/etc/berg/boot/boot.py"],
-        "env": [
-            {"name": "BERG_FACTS", "value": json.dumps(facts)},
-            {"name": "BERG_UNIT", "value": "1"},  # what boot.py prints is for people who wait
-            *({"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in FACTS.items()),
-        ],
-        # No limit of memory: the kernel would end all of the container for it, worker included.
-        "resources": {"limits": gpus, "requests": {**gpus, **cpus}},
-        "volumeMounts": [
-            {"name": "boot", "mountPath": "/etc/berg/boot", "readOnly": True},
-            {"name": "pod", "mountPath": "/etc/berg/pod", "readOnly": True},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],
-    }
-    spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
-    selector = {f"{LABEL}gke-accelerator": plan.shape.accelerator} if this.gpus_per_machine else {}
-    told = {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]}
-    pod = {
-        "restartPolicy": "Never",
-        "serviceAccountName": ACCOUNT,
-        "shareProcessNamespace": True,  # so that orphans are reaped, and boot.py hears SIGTERM
-        "terminationGracePeriodSeconds": GRACE,
-        "enableServiceLinks": False,
-        # From when a node has the pod; the Job's own deadline counts from when it was made.
-        "activeDeadlineSeconds": plan.machine_seconds + SPARE,
-        "nodeSelector": {**selector, **({f"{LABEL}gke-spot": "true"} if plan.spot else {})},
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}] * bool(gpus) + [spot],
-        "containers": [container_],
-        "volumes": [
-            {"name": "boot", "configMap": {"name": boot_map()["metadata"]["name"]}},
-            {"name": "pod", "downwardAPI": told},
-            {"name": "shm", "emptyDir": {"medium": "Memory"}},
-        ],
-    }
-    alone = this.num_machines == 1
-    again = this.max_restarts if alone and this.kind == "job" else 0
-    gone = {"type": "DisruptionTarget", "status": "True"}
-    rules = [
-        {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [OVER]}},
-        {"action": "Ignore" if again else "FailJob", "onPodConditions": [gone]},
-    ]
-    spec: dict[str, Any] = {
-        "completionMode": "Indexed",
-        "backoffLimit": again,
-        "podReplacementPolicy": "Failed",
-        "ttlSecondsAfterFinished": KEPT,
-        "podFailurePolicy": {"rules": rules},
-        "template": {
-            "metadata": {
-                "labels": labels,
-                "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
-            },
-            "spec": pod,
-        },
-    }
-    if not this.sweep:  # the first one ends last
-        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
-    if this.wait_seconds:
-        spec["activeDeadlineSeconds"] = this.wait_seconds  # until all are there, when the first one takes it away
-    return {"cluster": this.group, "name": "" if this.sweep else this.job_name, "labels": labels, "spec": spec}
-
-
-def body(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The Job for machines of those names."""
-    spec = json.loads(json.dumps(request["spec"]))
-    variable = spec["template"]["spec"]["containers"][0]["env"][0]
-    variable["value"] = json.dumps({**json.loads(variable["value"]), "names": names})
-    spec |= {"completions": len(names), "parallelism": len(names)}
-    about = {"name": request["name"] or names[0], "labels": request["labels"]}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
-
-
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
-    """What `kubectl create -f` would make of it."""
-    return {"apiVersion": "v1", "kind": "List", "items": [boot_map(), body(request, names)]}
+    """The Job, as `kubectl create -f` takes it; what it mounts is in the cluster already."""
+    return manifest.body(request, names)
 
 
 def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
     """Make the Job; its pods come when the cluster has room."""
     server = connect(config, request["cluster"])
     ensure(config, server)
-    made = body(request, names)
+    made = manifest.body(request, names)
     name, stamp = made["metadata"]["name"], os.urandom(8).hex()
     made["metadata"]["annotations"] = {"berg-request": stamp}  # tells ours, sent twice, from another's
-    if not k8s.create(config, server, k8s.JOBS, made):
-        there = k8s.find(config, server, f"{k8s.JOBS}/{name}") or {"metadata": {}}
-        if there["metadata"].get("annotations", {}).get("berg-request") != stamp:
+    while not k8s.create(config, server, k8s.JOBS, made):
+        there = k8s.find(config, server, f"{k8s.JOBS}/{name}")
+        if there is None:
+            continue
+        about = there["metadata"]
+        if about.get("annotations", {}).get("berg-request") == stamp:
+            break
+        if about.get("labels", {}).get("berg-bucket") == manifest.bucket_label(config) and ending(there):
+            clear(config, server, name)  # of an earlier attempt
+        else:
             raise BergError(f"the cluster {server.place} has a job {name!r} already. Choose another name: -n NAME")
     count = "a pod" if len(names) == 1 else f"{len(names)} pods"
     say(f"Asked the cluster {server.place} for {count}")
     return ""
 
 
+def clear(config: Config, server: k8s.Server, name: str) -> None:
+    """Delete a Job that is over, and wait until it is gone."""
+    end = time.monotonic() + GONE
+    k8s.delete(config, server, f"{k8s.JOBS}/{name}")
+    while k8s.find(config, server, f"{k8s.JOBS}/{name}"):
+        if time.monotonic() > end:
+            raise BergError(f"the job {name} of an earlier attempt does not go. See: kubectl describe job {name}")
+        time.sleep(0.3)
+
+
 def ensure(config: Config, server: k8s.Server) -> None:
     """Make what the pods need of the cluster beside themselves, where it lacks it."""
-    k8s.create(config, server, f"{k8s.CORE}/configmaps", boot_map())
-    about = {"name": ACCOUNT, "labels": {"berg": "1"}}
-    if k8s.find(config, server, f"{k8s.RIGHTS}/rolebindings/{ACCOUNT}"):
+    k8s.create(config, server, f"{k8s.CORE}/configmaps", manifest.boot_map())
+    about = {"name": manifest.ACCOUNT, "labels": {"berg": "1"}}
+    if k8s.find(config, server, f"{k8s.RIGHTS}/rolebindings/{manifest.ACCOUNT}"):
         return
     rights = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": about}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ACCOUNT}
-    whose = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "default"}]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": manifest.ACCOUNT}
+    whose = [{"kind": "ServiceAccount", "name": manifest.ACCOUNT, "namespace": "default"}]
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
     k8s.create(config, server, f"{k8s.CORE}/serviceaccounts", account)
     k8s.create(config, server, f"{k8s.RIGHTS}/roles", {**rights, "kind": "Role", "rules": RULES})
@@ -270,7 +133,7 @@ def places(config: Config) -> list[str]:
 
 def listed(config: Config, where: Iterable[str], path: str) -> dict[str, list[dict[str, Any]] | None]:
     """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not answer."""
-    selector = f"berg=1,berg-bucket={instances.bucket_label(config)}"
+    selector = f"berg=1,berg-bucket={manifest.bucket_label(config)}"
 
     def look(place: str) -> list[dict[str, Any]] | None:
         try:

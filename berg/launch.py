@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, checks, gke, job, places, ssh
+from berg import BergError, __version__, checks, job, manifest, places, ssh
 from berg.code import dist, packages, snapshot
 from berg.config import Config
 from berg.google import accelerators, api, container, data, networks, offers, secret, tpus
@@ -45,7 +45,7 @@ def prepare(
     image_name, image_project = config.default_image, config.default_image_project
     cluster = container.find(config, wishes.cluster) if wishes.cluster else None
     if cluster:
-        shape = gke.choose(cluster, wishes)
+        shape = manifest.choose(cluster, wishes)
     elif tpu:
         shape = tpu.shape
         if not wishes.image:

@@ -152,8 +152,8 @@ def meet(attempt: Attempt) -> None:
 def introduce(attempt: Attempt) -> None:
     """Tell this machine, and who logs in to it, of the job and its machines."""
     values = environment(attempt).items()
-    # Boot named what is near to this process alone.
-    ours = {key: value for key, value in values if os.environ.get(key) != value or key.lower() == "no_proxy"}
+    # What boot set is of this process alone.
+    ours = {key: value for key, value in values if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
     cluster.introduce(attempt.member, ours)
 

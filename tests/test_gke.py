@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from machine.test_cluster import BORROW_TORCH, EXAMPLES
 
 from berg import clusters, gke, reap
 from berg.google import container
+from berg.google import kubernetes as k8s
 
 PLACE = "us-central1-a/pods"
 FAST = {"operation": 0.2, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
@@ -113,6 +115,10 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
             ["kubectl", "get", "jobs", "-o", "name"], env=environment, capture_output=True, text=True
         )
         assert asked.stdout == "job.batch/ddp\n", asked.stderr
+        shown = berg("run", "--cluster", "gke-dist", "-n", "dry", "-m", "2", "--dry-run", "true").stdout
+        words = ["kubectl", "create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-"]
+        made = subprocess.run(words, env=environment, input=shown, capture_output=True, text=True)
+        assert "job.batch/dry" in made.stdout, made.stderr
     finally:
         gone = berg("cluster", "delete", "gke-dist", "-y")
     assert gone.returncode == 0, gone.stderr
@@ -161,12 +167,10 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
     assert shown.returncode == 0, shown.stderr
     assert "s3cret" not in shown.stdout
     manifest = json.loads(shown.stdout)
-    assert manifest["kind"] == "List"
-    paths = {"ConfigMap": "/api/v1/namespaces/default/configmaps", "Job": "/apis/batch/v1/namespaces/default/jobs"}
-    for each in manifest["items"]:
-        each["metadata"]["name"] += "-x"
-        made = kube.call("POST", paths[each["kind"]], each, dryRun="All", fieldValidation="Strict")
-        assert made["metadata"]["name"] == each["metadata"]["name"]
+    assert manifest["kind"] == "Job" and manifest["spec"]["completions"] == 2
+    path = "/apis/batch/v1/namespaces/default/jobs"
+    made = kube.call("POST", path, manifest, dryRun="All", fieldValidation="Strict")
+    assert made["metadata"]["name"] == "dry"
     assert not alive(kube, "dry")
     done = berg(
         "run", "--cluster", "pods", "-n", "secret", "--secret", "KEY", "--wait", "echo $KEY | md5sum", KEY="s3cret"
@@ -216,7 +220,7 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, ku
 
 
 def test_the_limit_of_the_wait_ends_with_it(berg, kube):
-    done = run(berg, "-n", "slow", "-m", "2", "-g", "0", "--wait-hours", "0.004", "--wait", "sleep 20")
+    done = run(berg, "-n", "slow", "-m", "2", "-g", "0", "--wait-hours", "0.02", "--wait", "true")
     assert done.returncode == 0, done.stderr
     assert "activeDeadlineSeconds" not in kube.get("jobs", "slow")["spec"]
 
@@ -241,6 +245,18 @@ def test_an_evicted_pod_of_several_ends_the_job(berg, kube, cloud):
     wait_for(lambda: berg.state("pair")["state"] in ("FAILED", "KILLED"), 60, "the end of the job")
     assert "pair-1" in berg.state("pair")["reason"] or "shut down" in berg.state("pair")["reason"]
     wait_for(lambda: not alive(kube, "pair"), what="the end of the pods")
+
+
+def test_a_job_that_lost_a_pod_is_resumed_under_its_name(berg, kube, cloud):
+    script = "echo x >> $BERG_RESULTS_DIR/tries; [ $(wc -l < $BERG_RESULTS_DIR/tries) = 2 ] || sleep 1000"
+    assert run(berg, "-n", "again", "-m", "2", "-g", "1", script).returncode == 0
+    running(berg, "again")
+    wait_for(lambda: "berg_results/again/tries" in berg.objects("berg_results/again/"), 40, "its first results")
+    cloud.call("POST", f"/_berg/pods/{alive(kube, 'again')[0]['metadata']['name']}/evict")
+    wait_for(lambda: berg.state("again")["state"] in ("FAILED", "KILLED"), 120, "the end of the job")
+    done = berg("run", "--resume", "again", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert berg.objects("berg_results/again/")["berg_results/again/tries"] == b"x\nx\n"
 
 
 def test_a_sweep_takes_its_jobs_in_pods(berg, kube):
@@ -422,8 +438,6 @@ def test_a_program_gets_a_token_as_kubectl_wants_it(berg, kube):
 
 
 def test_a_certificate_of_somebody_else_is_refused_at_once(berg, kube, monkeypatch):
-    from berg.google import kubernetes as k8s
-
     body = container.find(berg.cloud.settings(), "pods")
     other = Path(k8s.ca_file(berg.cloud.settings(), "x/y"))
     body["masterAuth"]["clusterCaCertificate"] = base64.b64encode(b"not one").decode()
@@ -433,3 +447,15 @@ def test_a_certificate_of_somebody_else_is_refused_at_once(berg, kube, monkeypat
     assert time.monotonic() - began < 5
     other.unlink(missing_ok=True)
     k8s.ca_file(berg.cloud.settings(), PLACE).unlink()
+
+
+def test_threads_that_find_a_cluster_at_once_write_its_certificate_once(tmp_path, cloud, monkeypatch):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    certificate = base64.b64encode(b"x" * 100_000).decode()
+    body = {"name": "c", "location": "z", "endpoint": "127.0.0.1", "masterAuth": {"clusterCaCertificate": certificate}}
+    settings = cloud.settings()
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: k8s.server_of(settings, body), range(16)))
+        assert [path.read_bytes() for path in (tmp_path / "clusters").iterdir()] == [b"x" * 100_000]
+        Path(found[0].ca).unlink()

@@ -176,7 +176,7 @@ def machine_options(command):
         click.option("--tpu", metavar="FAMILY-TOPOLOGY", help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg tpus)"),
         click.option("--cluster", metavar="NAME", help="In pods of this cluster instead (berg cluster list)."),
         click.option("--docker", metavar="IMAGE", help="Container image of the pods.  [default: of the config]"),
-        click.option("--wait-hours", type=float, default=0, help="Give up if not all pods have a node by then."),
+        click.option("--wait-hours", type=float, default=0, help="Give up if not all pods have come up by then."),
         click.option("--image", help="Image or image family.  [default: default_image of the config]"),
         click.option("--image-project", help="Project of the image."),
         click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),

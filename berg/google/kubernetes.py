@@ -8,6 +8,7 @@ Not covered: watches; who waits asks again every second or so. Proxies, for what
 import base64
 import json
 import random
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,9 +68,9 @@ def server_of(config: Config, cluster: dict[str, Any]) -> Server:
     data = base64.b64decode(certificate)
     if not file.exists() or file.read_bytes() != data:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = file.with_suffix(".new")
-        new.write_bytes(data)
-        new.replace(file)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:  # other threads write it, too
+            temporary.write(data)
+        Path(temporary.name).replace(file)
     return Server(place, f"https://{cluster['endpoint']}", str(file))
 
 

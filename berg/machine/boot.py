@@ -64,6 +64,8 @@ TOLD: list = []  # when this script was told to stop, as it is when the machine 
 CRASHES = 3  # of its worker, that a machine of a sweep survives
 POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
 ANNOTATIONS = Path("/etc/berg/pod/annotations")  # what the pod is told, a line KEY="VALUE" each
+NVIDIA = {"PATH": "/usr/local/nvidia/bin", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}  # a node's drivers, in a pod
+FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, beside PATH
 OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
@@ -439,6 +441,8 @@ def main():
     bypass_proxies()
     if POD:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # until there is a worker, which is told
+        for key, folder in NVIDIA.items():
+            os.environ[key] = ":".join(filter(None, [os.environ.get(key), folder]))
     if sys.argv[1:] == ["work"]:
         os.environ["BERG_UNIT"] = "1"  # the worker's, too
     if "BERG_UNIT" in os.environ or not hand_over():
