@@ -10,7 +10,7 @@ from berg.google import wire
 from berg.machine import tpus
 
 
-def serve(chips: dict[int, tuple[float, int, int]], address: str = tpus.ADDRESS):
+def serve(chips: dict[int, tuple[float, int, int]], port: int = tpus.PORT):
     """Serve percent, used and total bytes of each chip."""
 
     def answer(request: bytes, context) -> bytes:
@@ -28,7 +28,7 @@ def serve(chips: dict[int, tuple[float, int, int]], address: str = tpus.ADDRESS)
     server = grpc.server(ThreadPoolExecutor(2))
     handlers = {method: grpc.unary_unary_rpc_method_handler(answer)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    server.add_secure_port(address, grpc.local_server_credentials())
+    server.add_secure_port(f"localhost:{port}", grpc.local_server_credentials())
     server.start()
     return server
 

@@ -1,18 +1,21 @@
 """How busy a machine's TPUs are, as libtpu tells while a program uses them: gRPC on a port of loopback.
 
 The messages are those of https://github.com/AI-Hypercomputer/cloud-accelerator-diagnostics (tpu_info), by their fields'
-numbers. Not covered: which program it is; of several on one machine only the first has this port.
+numbers. The worker has no grpcio, which is larger than all of its packages together: three small questions over HTTP/2
+(RFC 9113) need no more than what stands here. Not covered: which program it is; of several on one machine only the
+first has this port.
 """
 
-import functools
+import socket
 import struct
+import time
 from typing import Any
 
 from berg.google import wire
 
-ADDRESS = "localhost:8431"
+PORT = 8431
 METHOD = "/tpu.monitoring.runtime.RuntimeMetricService/GetRuntimeMetric"
-TIMEOUT = 2  # seconds
+TIMEOUT = 2  # seconds, for all of it
 METRICS = {
     "percent": "tpu.runtime.tensorcore.dutycycle.percent",
     "memory_mb": "tpu.runtime.hbm.memory.usage.bytes",
@@ -24,34 +27,60 @@ ATTRIBUTE, GAUGE = 1, 3  # of those
 ATTRIBUTE_VALUE, INTEGER = 2, 3  # the chip's number
 AS_DOUBLE, AS_INTEGER = 1, 2
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7  # kinds of frames
+END_STREAM, ACK, END_HEADERS = 1, 1, 4  # flags
 
-def read(address: str = ADDRESS) -> list[dict[str, Any]] | None:
-    """The machine's TPUs; [] while no program uses them, None where grpc, which tells, is not installed."""
-    try:
-        import grpc
-    except ImportError:
-        return None
+
+def read(port: int = PORT) -> list[dict[str, Any]]:
+    """The machine's TPUs; [] while no program uses them."""
     chips: dict[int, dict[str, Any]] = {}
     try:
-        ask = channel(address).unary_unary(METHOD)
-        for key, name in METRICS.items():
-            answer = ask(wire.embedded(NAME, name.encode()), timeout=TIMEOUT)
+        answers = ask(port, [wire.embedded(NAME, name.encode()) for name in METRICS.values()])
+        for key, answer in zip(METRICS, answers, strict=True):
             for chip, value in values(answer):
                 value = value / 2**20 if key.startswith("memory") else value
                 chips.setdefault(chip, {"index": chip})[key] = round(value, 1)
-    except (grpc.RpcError, ValueError, IndexError, TypeError, AttributeError, struct.error):
-        channel(address).close()
-        channel.cache_clear()
+    except (OSError, ValueError, IndexError, TypeError, AttributeError, struct.error):
         return []  # nobody listens, or it speaks otherwise
     return [chips[chip] for chip in sorted(chips)]
 
 
-@functools.cache
-def channel(address: str):
-    """A channel for all samples of a program: one for each would take more CPU than the rest of the sample."""
-    import grpc
+def ask(port: int, messages: list[bytes], method: str = METHOD, seconds: float = TIMEOUT) -> list[bytes]:
+    """The answer to each message, b"" where it was refused; raises OSError where nobody answers."""
+    end = time.monotonic() + seconds
+    pseudo = {":method": "POST", ":scheme": "http", ":path": method, ":authority": f"localhost:{port}"}
+    headers = {**pseudo, "content-type": "application/grpc", "te": "trailers"}
+    # Each a literal that enters no table (RFC 7541, 6.2.2): 0, and name and value behind their lengths.
+    block = b"".join(bytes([0, len(k)]) + k.encode() + bytes([len(v)]) + v.encode() for k, v in headers.items())
+    answers: dict[int, bytes] = {2 * n + 1: b"" for n in range(len(messages))}
+    with socket.create_connection(("localhost", port), TIMEOUT) as connection:
+        opening = PREFACE + frame(SETTINGS, 0, 0, b"")
+        for stream, message in zip(answers, messages, strict=True):
+            opening += frame(HEADERS, END_HEADERS, stream, block)
+            opening += frame(DATA, END_STREAM, stream, b"\0" + struct.pack(">I", len(message)) + message)
+        connection.sendall(opening)
+        stream_of, underway = connection.makefile("rb"), set(answers)
+        while underway:
+            connection.settimeout(max(end - time.monotonic(), 0.01))
+            head = stream_of.read(9)
+            if len(head) < 9:
+                raise ConnectionError
+            kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
+            payload = stream_of.read(int.from_bytes(head[:3], "big"))
+            if kind == DATA and stream in answers:
+                answers[stream] += payload
+            elif kind in (SETTINGS, PING) and not flags & ACK:
+                connection.sendall(frame(kind, ACK, 0, payload if kind == PING else b""))
+            elif kind == GOAWAY:
+                raise ConnectionError
+            if kind == RST_STREAM or (kind in (DATA, HEADERS) and flags & END_STREAM):
+                underway.discard(stream)
+    return [answer[5:] for answer in answers.values()]
 
-    return grpc.secure_channel(address, grpc.local_channel_credentials())
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def values(answer: bytes) -> list[tuple[int, float]]:
