@@ -17,7 +17,7 @@ from typing import Any
 
 from berg import BergError, job
 from berg.google import wire
-from berg.machine import boot
+from berg.machine import boot, tpus
 from berg.machine.process import RESULTS
 
 TOOLS = boot.BERG / "tools"
@@ -90,8 +90,6 @@ def listens(port: int) -> bool:
 
 def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> list[Path]:
     """Let a profiler server write its trace below `root`, in the layout that TensorBoard wants."""
-    import grpc
-
     milliseconds = round(seconds * 1000)
     levels = {VERSION: 1, HOST_LEVEL: 2, DEVICE_LEVEL: 1, PYTHON_LEVEL: 1, HLO: 1, DURATION: milliseconds}
     options = b"".join(wire.number(field, value) for field, value in levels.items())
@@ -99,17 +97,13 @@ def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> l
     request += wire.embedded(TOOL, b"xplane") + wire.embedded(OPTIONS, options)
     for field, text in ((ROOT, str(root)), (SESSION, when), (HOST, host)):
         request += wire.embedded(field, text.encode())
-    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
     try:
-        with grpc.insecure_channel(f"127.0.0.1:{port}", options=unlimited) as channel:
-            channel.unary_unary(METHOD)(request, timeout=seconds + SLACK)
-    except grpc.RpcError as error:
-        if error.code() == grpc.StatusCode.UNAVAILABLE:
-            raise BergError("the command ended before its profile was taken") from None
-        raise BergError(f"the command's profiler server refused: {error.details()}") from None
+        tpus.ask(port, [request], METHOD, seconds + SLACK)
+    except (OSError, ValueError):
+        raise BergError("the command ended before its profile was taken, or its profiler server broke off") from None
     files = sorted((root / when).glob(f"{host}*"))
     if not files:
-        raise BergError("the command's profiler server wrote nothing")
+        raise BergError("the command's profiler server refused: it takes another profile, or cannot write")
     return files
 
 

@@ -46,10 +46,10 @@ def read(port: int = PORT) -> list[dict[str, Any]]:
     return [chips[chip] for chip in sorted(chips)]
 
 
-def ask(port: int, messages: list[bytes]) -> list[bytes]:
+def ask(port: int, messages: list[bytes], method: str = METHOD, seconds: float = TIMEOUT) -> list[bytes]:
     """The answer to each message, b"" where it was refused; raises OSError where nobody answers."""
-    end = time.monotonic() + TIMEOUT
-    pseudo = {":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": f"localhost:{port}"}
+    end = time.monotonic() + seconds
+    pseudo = {":method": "POST", ":scheme": "http", ":path": method, ":authority": f"localhost:{port}"}
     headers = {**pseudo, "content-type": "application/grpc", "te": "trailers"}
     # Each a literal that enters no table (RFC 7541, 6.2.2): 0, and name and value behind their lengths.
     block = b"".join(bytes([0, len(k)]) + k.encode() + bytes([len(v)]) + v.encode() for k, v in headers.items())

@@ -16,7 +16,7 @@ from berg.inventory import Machine
 
 PATIENCE = 180  # seconds beside those of the profile: the first one may install py-spy
 LOOK, POLL = 5, 1  # seconds between two looks at the machines, and for answers
-UPLOAD = 120  # seconds for the files to be in the bucket
+UPLOAD = 45  # seconds for the files to be in the bucket; what came after a job's last upload never is
 Answers = dict[str, dict[str, Any]]  # by machine: `kind` and `files`, or `error`
 
 
