@@ -186,7 +186,7 @@ def test_two_workers(trial):
     zone = "us-central1-b"
     machine = trial.berg.machines()[trial.name]
     body = {key: machine[key] for key in ("name", "labels", "scheduling", "serviceAccounts", "networkInterfaces")}
-    body["networkInterfaces"] = [{"network": "global/networks/default"}]
+    body["networkInterfaces"] = [{"network": "global/networks/default", "accessConfigs": [{}]}]
     body["metadata"] = {"items": machine["metadata"]["items"]}
     body["machineType"] = f"zones/{zone}/machineTypes/{machine['machineType'].rpartition('/')[2]}"
     image = "projects/debian-cloud/global/images/family/debian-12"

@@ -29,10 +29,9 @@ def full(cloud, repo, tmp_path):
 def test_a_full_disk_is_one_sentence_at_once(full):
     ready = full("init", "--local")
     assert ready.returncode == 0, ready.stderr
-    with (full.home / "local/fill").open("wb") as file, pytest.raises(OSError):
+    with (full.home / "local/fill").open("wb", buffering=0) as file, pytest.raises(OSError):
         while True:
             file.write(b"\0" * 65536)
-            file.flush()
     began = time.monotonic()
     ran = full("run", "-g", "0", "true")
     assert ran.returncode == 1 and time.monotonic() - began < 20, ran.stderr

@@ -122,7 +122,7 @@ def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
         assert len(samples) >= 3 and times == sorted(times)
         assert [gpu["percent"] for gpu in samples[-1]["gpus"]] == [n * 10 for n in range(8)]
     last = watch.read(berg.bucket, "pair", seconds=2)
-    assert all(samples and samples == found[machine][-len(samples) :] for machine, samples in last.items())
+    assert all(samples == found[machine][len(found[machine]) - len(samples) :] for machine, samples in last.items())
     assert sum(map(len, last.values())) < sum(map(len, found.values()))
     assert "cpu_percent" not in berg("log", "pair").stdout and "cpu_percent" not in berg("show", "pair").stdout
     assert berg("rm", "-y", "pair").returncode == 0 and not berg.objects(".berg/logs/pair/")
