@@ -306,7 +306,7 @@ def test_state_is_damaged(trial, what):
 
 @fault("the state is overwritten before the machine is there", "1")
 def test_state_is_damaged_from_the_beginning(trial):
-    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 2})
+    trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 8})
     laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
     wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
     trial.berg.bucket.write(f".berg/jobs/{trial.name}_state.json", "null", metadata={"state": "null"})

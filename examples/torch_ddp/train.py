@@ -111,6 +111,7 @@ def main():
             (args.logdir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
             state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "metrics": metrics}
             save(args.logdir / "checkpoint.pt", state)
+    dist.barrier()  # else the first to go may tear down what others still use
     dist.destroy_process_group()
 
 
