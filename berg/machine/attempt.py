@@ -441,7 +441,14 @@ class Attempt:
                     self.stop(*ending)
 
     def is_over(self, counts_too: tuple[str, ...] = ()) -> bool:
-        """Whether the job's state says that it is over, or what counts as that, or nothing that can be read."""
+        """Whether the job's state says that it is over, or what counts as that, or nothing that can be read.
+
+        For a machine that goes, a job that begins anew elsewhere is over, too, and any at the end of its time.
+        """
+        if self.machine_goes:
+            counts_too += ("SUBMITTED",)
+            if time.monotonic() > self.gone_at - LAST_WORD:
+                return True
         try:
             return self.read_state().final or self.state.state in counts_too
         except (NoJob, Damaged):
