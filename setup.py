@@ -37,6 +37,7 @@ setup(
         "local": ["aiohttp>=3.9", "cryptography>=41", "google-api-python-client>=2.202", "lightkube-models>=1.30"],
         "test": [
             "pytest>=8",
+            "pytest-timeout>=2.3",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",
             "jax==0.10.2",

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
-SECONDS = 120
+SECONDS = 240
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(["forked_imports"])
 

@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import click
+import pytest
 from conftest import Berg, commit, wait_for
 from requests import ConnectionError
 
@@ -141,6 +142,7 @@ class Round:
     unheard: list[str] = field(default_factory=list)  # machines that went without a word
 
 
+@pytest.mark.timeout(0)
 def test_storm(berg, monkeypatch):
     monkeypatch.setattr(jobs, "LOST_AFTER", 5)
     monkeypatch.setattr(reap, "SETTLED", -1)

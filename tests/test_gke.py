@@ -213,7 +213,7 @@ def test_a_pod_that_cannot_start_says_why_and_is_killed(berg, kube, cloud):
 
 def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, kube, cloud):
     cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
-    assert run(berg, "-n", "wide", "-m", "2", "-g", "2", "--wait-hours", "0.002", "--spot", "true").returncode == 0
+    assert run(berg, "-n", "wide", "-m", "2", "-g", "2", "--wait-hours", "0.006", "--spot", "true").returncode == 0
     wait_for(lambda: "no stock" in berg("list").stdout, 30, "the reason in the list")
     wait_for(lambda: not alive(kube, "wide"), 30, "the end of its pods")
     bucket_says = wait_for(lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list")

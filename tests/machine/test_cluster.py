@@ -316,7 +316,7 @@ def test_a_devbox_of_eight_machines(berg):
 def read_terminal(terminal: int, text: bytes) -> None:
     """Read from a terminal until it shows a text."""
     shown = b""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while text not in shown:
         assert select.select([terminal], [], [], max(0, end - time.monotonic()))[0], shown
         shown += os.read(terminal, 65536)
