@@ -349,7 +349,8 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                         f"{moment - moved:.0f} s: {left}. {found.state.reason}\nIt goes on trying alone. To end it "
                         f"without them: berg kill --now {name}"
                     )
-                if moment - asked > 3 and moment - spoke > 30 and left != told:
+                is_counted = found.state.left_files > 0  # which takes its worker some seconds
+                if is_counted and moment - asked > 3 and moment - spoke > 30 and left != told:
                     spoke, told = moment, left
                     say(f"{name} uploads its results since {found.state.uploading_since}: {left} (Ctrl-C leaves it)")
             elif time.monotonic() > asked + KILL_PATIENCE:

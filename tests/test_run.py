@@ -600,3 +600,15 @@ def test_the_embedded_cloud_of_a_user(cloud, repo, tmp_path):
         assert after.returncode == 1 and "berg init --local" in after.stderr, "the next step after a reset"
     finally:
         berg("local", "reset", "-y")
+
+
+def test_kill_counts_what_is_still_to_come_of_a_slow_upload(berg, cloud):
+    cloud.fault("storage.objects.insert", match="heavy/big", delay=12)
+    script = "head -c 20M /dev/urandom >$BERG_RESULTS_DIR/big; echo written; sleep 600"
+    assert berg("run", "-g", "0", "-n", "heavy", script).returncode == 0
+    wait_for(lambda: "\nwritten" in berg.log("heavy"), 60, "the file")
+    killed = berg("kill", "heavy")
+    assert killed.returncode == 0 and "heavy: KILLED" in killed.stderr, killed.stderr
+    told = re.search(r"heavy uploads its results since \S+: (\d+) files, ([\d,]+) bytes are left", killed.stderr)
+    assert told and int(told[1]) == 1 and int(told[2].replace(",", "")) == 20 << 20, killed.stderr
+    assert len(berg.objects("berg_results/heavy/")["berg_results/heavy/big"]) == 20 << 20
