@@ -305,12 +305,12 @@ def berg(cloud, bucket, repo, tmp_path, packages, request):
     assert not bad, f"requests that Google would refuse: {bad}"
 
 
-def wait_for(condition, seconds: float = 30, what: str = "the condition"):
+def wait_for(condition, seconds: float = 30, what: str = "the condition", every: float = 0.1):
     """Wait until `condition()` is true and return what it returned."""
     end = time.monotonic() + 3 * seconds  # what others do on the same cores takes its time, too
     while not (value := condition()):
         assert time.monotonic() < end, f"{what} did not come true within {seconds} s"
-        time.sleep(0.1)
+        time.sleep(every)
     return value
 
 

@@ -294,10 +294,12 @@ def count_what_is_left(this: Round, before: dict[str, Any]) -> None:
 
     patience = 5 if this.unheard else 150
     try:
-        wait_for(is_over, patience)
+        wait_for(is_over, patience, every=1)  # it asks much, and Google allows so much a minute
     except AssertionError:
         assert this.unheard, f"seed {this.seed}: {this.hits}: it does not go by itself: {left()}"
-    wait_for(lambda: all(each["status"] == "TERMINATED" for each in berg.machines().values()), 150, "machines' end")
+    wait_for(
+        lambda: all(each["status"] == "TERMINATED" for each in berg.machines().values()), 150, "machines' end", every=1
+    )
     reap.delete(config, reap.find(config, None))
     assert not left(), f"seed {this.seed}: {this.hits}: {left()}"
     assert not reap.find(config, None), f"seed {this.seed}: {reap.find(config, None)}"
