@@ -2,11 +2,12 @@
 
 import json
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import click
 
-from berg import BergError, config
+from berg import BergError, config, job
 from berg.commands import start
 from berg.commands.terminal import (
     complete_names,
@@ -30,7 +31,8 @@ SHOWN = 20  # files that are named; the rest is summed up
 def show(name: str, lines: int, as_json: bool) -> None:
     """Show all about one job: state, machine, code, results, log.
 
-    NAME is a job or its machine; @ is my latest job, here and wherever a name goes.
+    NAME is a job or its machine; @ is my latest job, here and wherever a name goes. Of a sweep it shows how each
+    job went, with its parameters and the last values of its metrics.jsonl.
 
     \b
     berg show digits-1121-0930-x7k
@@ -38,8 +40,14 @@ def show(name: str, lines: int, as_json: bool) -> None:
     berg show @ --json | jq .metadata.git_commit
     """
     settings, name = ready(name)
-    from berg import records
+    from berg import records, sweep
+    from berg.google.storage import Bucket
+    from berg.watch import collect
 
+    if sweep.exists(settings, name):
+        rows = collect.sweep_rows(settings, Bucket(settings), name)
+        click.echo(json.dumps(rows, indent=2) if as_json else describe_sweep(name, rows))
+        return
     record = records.read(settings, name, lines)
     click.echo(json.dumps(record.to_dict(), indent=2) if as_json else describe(record))
 
@@ -81,6 +89,19 @@ def describe(record) -> str:
     rows += listed("", names[:SHOWN] + more)
     rows += listed("Log", record.log)
     return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
+
+
+def describe_sweep(name: str, rows) -> str:
+    """A sweep as people read it: how many jobs are in which state, a row for each, and what one may do next."""
+    from berg.commands import tables
+
+    counts = Counter(row["state"] for row in rows)
+    states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
+    head = labelled([("Sweep", name), ("Jobs", f"{len(rows):,}: {states}")], sys.stdout)
+    lines = [head, "", tables.outcomes(rows), f"One job:    berg show {name}/0", f"Results:    berg fetch {name}"]
+    over = all(row["state"] in job.FINAL for row in rows)
+    lines.append(f"Delete it:  berg rm {name}" if over else f"End it:     berg kill {name}")
+    return "\n".join(lines)
 
 
 def listed(key: str, lines: list[str]) -> list[tuple[str, str]]:

@@ -244,9 +244,22 @@ def sweep(jobs) -> str:
     """The jobs of a sweep with what differs between them."""
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
+    return shortened(rows, sys.stderr)
+
+
+def outcomes(rows) -> str:
+    """How the jobs of a sweep went, with what differs between them and the last values of their metrics."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    header = [key.upper() if key in ("job", "state", "exit_code") else key.removeprefix("metric:") for key in keys]
+    texts = [[str(row.get(key, "") if row.get(key) is not None else "") for key in keys] for row in rows]
+    return shortened([header, *texts], sys.stdout)
+
+
+def shortened(rows: list[list[str]], stream) -> str:
+    """The first and the last rows below their header, as wide as the terminal at most."""
     shown = rows if len(rows) <= 2 * SHOWN + 1 else [*rows[: SHOWN + 1], *rows[-SHOWN:]]
     widths = [min(40, max(len(row[column]) for row in shown)) for column in range(len(rows[0]))]
-    while sum(widths) + 2 * len(widths) - 2 > (columns(sys.stderr) or 10_000) and max(widths) > 8:
+    while sum(widths) + 2 * len(widths) - 2 > (columns(stream) or 10_000) and max(widths) > 8:
         widths[widths.index(max(widths))] -= 1
     lines = [fit(row, widths) for row in shown]
     if len(shown) < len(rows):

@@ -64,6 +64,30 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     assert berg.state("first")["state"] == "SUCCEEDED"
 
 
+def test_show_a_sweep_tells_how_each_job_went(berg):
+    script = (
+        """[ {lr} = 3 ] && exit 4; printf '{"loss": 1}\\n{"loss": 0.%s}\\n' {lr} >$BERG_RESULTS_DIR/metrics.jsonl"""
+    )
+    ran = berg("run", "-g", "0", "-n", "tune", "--grid", "lr=1,2,3", "--wait", script)
+    assert ran.returncode == 1, ran.stderr
+    rows = json.loads(berg("show", "tune", "--json").stdout)
+    assert [(row["job"], row["state"], row["exit_code"], row["lr"]) for row in rows] == [
+        ("tune-0", "SUCCEEDED", 0, "1"),
+        ("tune-1", "SUCCEEDED", 0, "2"),
+        ("tune-2", "FAILED", 4, "3"),
+    ]
+    assert [row.get("metric:loss") for row in rows] == [0.1, 0.2, None]
+    text = berg("show", "@").stdout
+    assert "3: 2 SUCCEEDED, 1 FAILED" in text and "berg rm tune" in text
+    table = [line.split() for line in text.splitlines() if line.startswith(("JOB", "tune-"))]
+    assert table == [
+        ["JOB", "STATE", "EXIT_CODE", "lr", "loss"],
+        ["tune-0", "SUCCEEDED", "0", "1", "0.1"],
+        ["tune-1", "SUCCEEDED", "0", "2", "0.2"],
+        ["tune-2", "FAILED", "4", "3"],
+    ]
+
+
 def test_show_a_job_that_lives_and_rm_refuses_it(berg):
     assert berg("run", "-g", "0", "-n", "alive", "echo ready; sleep 100").returncode == 0
     wait_for(lambda: berg.state("alive")["state"] == "RUNNING", 60, "the command")
