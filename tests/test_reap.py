@@ -68,6 +68,8 @@ def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
         found = berg("reap", "--json")
         assert found.returncode == 0, found.stderr
         assert name not in found.stdout  # a create may be under way
+        told = berg("reap").stderr
+        assert "may still be under way" in told and "Nothing else was left behind" in told
         zone = "/compute/v1/projects/berg-local/zones/us-central1-a"
         berg.cloud.call("POST", f"{zone}/instances/{name}/stop")
         berg.cloud.call("GET", f"{zone}/instances/{name}")

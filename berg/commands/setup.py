@@ -362,11 +362,17 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     settings = config.load_ready()
     from berg import reap, words
 
-    leftovers = reap.find(settings, None if everybody else settings.user, say)
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        say(text)
+
+    leftovers = reap.find(settings, None if everybody else settings.user, tell)
     if as_json:
         click.echo(json.dumps([each.to_dict() for each in leftovers], indent=2))
     elif not leftovers:
-        say("Nothing was left behind.")
+        say("Nothing else was left behind." if told else "Nothing was left behind.")
     else:
         for each in leftovers:
             age = words.age(each.what.created_at)
