@@ -216,11 +216,12 @@ def gather(member: Member) -> list[Node]:
         missing = [name for name in names if name not in nodes]
         if time.monotonic() > next_look:
             next_look = time.monotonic() + WATCH_INTERVAL * max(member.node.rank, 1)
-            alive = set(living(member))
-            if gone := sorted(seen - alive):
-                member.leads = member.leads or sorted(alive)[:1] == [member.machine.name]
+            found = there(member)
+            seen |= found.keys()
+            if gone := sorted(name for name in seen if not found.get(name)):
+                alive = sorted(name for name in found if found[name])
+                member.leads = member.leads or alive[:1] == [member.machine.name]
                 raise BergError(f"machine {', '.join(gone)} is gone")
-            seen |= alive
         if time.monotonic() > end:
             member.leads = member.leads or sorted(nodes)[:1] == [member.machine.name]
             raise BergError(f"{', '.join(missing)} did not come up within {patience} s")
@@ -355,12 +356,17 @@ def interface(address: str) -> str:
     return "eth0"
 
 
-def living(member: Member) -> list[str]:
-    """Names of the job's machines that Compute Engine has, or of its pods that Kubernetes has, by rank."""
+def there(member: Member) -> dict[str, bool]:
+    """The job's machines that Compute Engine has, or its pods that live, and whether each is on."""
     if boot.POD:
-        return pods.living(member.job.job_name, member.job.num_machines)
+        return dict.fromkeys(pods.living(member.job.job_name, member.job.num_machines), True)
     machines = instances.find(member.bucket.config, jobs=[member.job.job_name], zone=member.machine.zone)
-    return sorted(machine.name for machine in machines if machine.status in ALIVE)
+    return {machine.name: machine.status in ALIVE for machine in machines}
+
+
+def living(member: Member) -> list[str]:
+    """Names of the job's machines that are on, by rank."""
+    return sorted(name for name, is_on in there(member).items() if is_on)
 
 
 def look(member: Member, is_over: Callable[[], bool]) -> tuple[str, str, int | None] | None:

@@ -200,6 +200,18 @@ def test_a_machine_that_is_deleted_ends_the_job(berg):
     assert names(berg, "shut") == {"shut-0"}
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_machine_that_loses_power_before_the_machines_met_ends_the_job(berg, rank):
+    laptop = berg.start("run", "-m", "2", "-g", "0", "-n", "dawn", "true")
+    wait_for(lambda: [each["status"] for each in berg.machines().values()] == ["RUNNING"] * 2, 30, "the machines")
+    berg.cloud.call("POST", f"/_berg/instances/dawn-{rank}/crash", {})
+    assert laptop.wait(60) == 0, laptop.communicate()
+    laptop.communicate()
+    wait_for(lambda: berg.state("dawn")["finished_at"], 40, "the end of the job")
+    state = berg.state("dawn")
+    assert (state["state"], state["reason"]) == ("FAILED", f"machine dawn-{rank} is gone"), state
+
+
 def test_a_first_machine_that_is_deleted_ends_the_job(berg):
     """It says so itself in the time that it has left, or the next machine does."""
     launched(berg, "run", "-m", "2", "-g", "0", "-n", "led", NOTE_THE_END)
