@@ -8,6 +8,7 @@ made in manifest.py.
 Not covered: several clusters for one job, Autopilot.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -131,14 +132,19 @@ def places(config: Config) -> list[str]:
         return []
 
 
-def listed(config: Config, where: Iterable[str], path: str) -> dict[str, list[dict[str, Any]] | None]:
-    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not answer."""
+def ours(config: Config, place: str, path: str, **options: Any) -> list[dict[str, Any]]:
+    """What a cluster has of this bucket's jobs at a path."""
     selector = f"berg=1,berg-bucket={manifest.bucket_label(config)}"
+    return k8s.items(config, connect(config, place), path, labelSelector=selector, **options)
+
+
+def listed(config: Config, where: Iterable[str], path: str) -> dict[str, list[dict[str, Any]] | None]:
+    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not say it."""
 
     def look(place: str) -> list[dict[str, Any]] | None:
         try:
-            return k8s.items(config, connect(config, place), path, labelSelector=selector, patience=LISTING)
-        except k8s.Silent as error:
+            return ours(config, place, path, patience=LISTING)
+        except BergError as error:
             api.tell(f"{error.message}; its pods are not among what follows")
             return None
 
@@ -161,7 +167,10 @@ def machines(
         ]
         # Why a pod waits, another list tells.
         waits = any(pod["status"]["phase"] == "Pending" for pod in mine)
-        events = k8s.items(config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING) if waits else []
+        events: list[dict[str, Any]] = []
+        if waits:
+            with contextlib.suppress(BergError):
+                events = k8s.items(config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING)
         found += [machine_of(pod, place, events) for pod in mine]
     return sorted(found, key=lambda machine: machine.name)
 
@@ -320,15 +329,18 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
     """Delete a job's or a sweep's Jobs with their pods, and pods, and wait until they are gone."""
     where = {group} if group else {each.zone for each in machines} or set(places(config))
     for place in where:
-        server = connect(config, place)
-        jobs_ = [each for each in listed(config, [place], k8s.JOBS)[place] or [] if is_of(each, [job], [job])]
+        try:
+            server = connect(config, place)
+        except container.Gone:
+            continue
+        jobs_ = [each for each in ours(config, place, k8s.JOBS) if is_of(each, [job], [job])]
         for each in jobs_:
             k8s.delete(config, server, f"{k8s.JOBS}/{each['metadata']['name']}")
         pods = {each.pod for each in machines if each.zone == place}
         end = time.monotonic() + GONE
         asked: set[str] = set()
         while True:
-            there = listed(config, [place], f"{k8s.CORE}/pods")[place] or []
+            there = ours(config, place, f"{k8s.CORE}/pods")
             alive = [pod for pod in there if pod["status"].get("phase") in ("Pending", "Running")]
             left = {pod["metadata"]["name"] for pod in alive if is_of(pod, [job], [job] if jobs_ else [])}
             left |= pods & {pod["metadata"]["name"] for pod in alive}

@@ -29,6 +29,10 @@ ACCELERATORS |= {name: accelerator for name, (accelerator, _) in ATTACHED.items(
 Say = Callable[[str], None]
 
 
+class Gone(BergError):
+    """A cluster that is not there any more."""
+
+
 def ask(config: Config, method: str, path: str, body: dict | None = None, **query: Any) -> dict[str, Any]:
     """One request below the project's locations."""
     base = f"{config.service_url('container')}/v1/projects/{config.project}/locations"
@@ -50,14 +54,14 @@ def where(cluster: dict[str, Any]) -> str:
 
 
 def get(config: Config, place: str) -> dict[str, Any]:
-    """The cluster LOCATION/NAME; raises BergError if it is gone."""
+    """The cluster LOCATION/NAME; raises Gone."""
     from google.api_core import exceptions
 
     location, _, name = place.partition("/")
     try:
         return ask(config, "GET", f"{location}/clusters/{name}")
     except exceptions.NotFound:
-        raise BergError(f"there is no cluster {name!r} in {location} any more. See: berg cluster list") from None
+        raise Gone(f"there is no cluster {name!r} in {location} any more. See: berg cluster list") from None
 
 
 def find(config: Config, name: str) -> dict[str, Any]:
