@@ -128,7 +128,7 @@ def places(config: Config) -> list[str]:
 
     try:
         return running(config)
-    except (exceptions.Forbidden, exceptions.NotFound):
+    except (api.Denied, exceptions.Forbidden, exceptions.NotFound):
         return []
 
 

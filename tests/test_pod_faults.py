@@ -9,29 +9,22 @@ import re
 import signal
 import time
 
+import pods
 import pytest
 from conftest import wait_for
-from local_kube import Kube
+from pods import FAST, alive, cluster
 from test_faults import Trial, fault, faults, stockout
 
 from berg import BergError, clusters, jobs, reap
 from berg.local import control
 
-FAST = {"operation": 0.2, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
-NORMAL = {"operation": 1.0, "backoff": 10.0, "restart": 10.0, "scale_retry": 300.0}
-ALIVE = ("Pending", "Running")
-
 
 @pytest.fixture(scope="module")
 def kube(cloud, tmp_path_factory):
     """A cluster with Spot nodes, which come when a pod needs one."""
-    cloud.call("POST", "/_berg/settings", FAST)
-    wanted = clusters.Wanted(num_gpus=0, machine_type="n1-standard-2", zone="us-central1-a", spot=True, num_nodes=3)
-    settings = cloud.settings("any")
-    clusters.create(settings, "faults", wanted, lambda text: None)
-    yield Kube(cloud, "faults", tmp_path_factory.mktemp("kube"))
-    clusters.delete(settings, "faults", lambda text: None)
-    cloud.call("POST", "/_berg/settings", NORMAL)
+    pool = {"num_gpus": 0, "machine_type": "n1-standard-2", "spot": True, "num_nodes": 3}
+    with cluster(cloud, "faults", tmp_path_factory.mktemp("kube"), pool) as made:
+        yield made
 
 
 @pytest.fixture
@@ -46,7 +39,7 @@ def trial(berg, kube, seed, record_property, request) -> Trial:
         going = [
             each["metadata"]["name"] for each in kube.get("jobs")["items"] if is_of(made, each) and not ended(each)
         ]
-        return going + [pod["metadata"]["name"] for pod in pods(made, kube)] + sorted(objects(kube) - before)
+        return going + [pod["metadata"]["name"] for pod in alive(kube, made.name)] + sorted(objects(kube) - before)
 
     made.others = left
     return made
@@ -57,10 +50,7 @@ def clean(kube, cloud):
     yield
     cloud.call("DELETE", "/_berg/faults")
     cloud.call("POST", "/_berg/stockout", {"on": False})
-    for each in kube.get("jobs")["items"]:
-        path = f"/apis/batch/v1/namespaces/default/jobs/{each['metadata']['name']}"
-        kube.call("DELETE", path, propagationPolicy="Background", gracePeriodSeconds=0)
-    wait_for(lambda: not kube.pods(), 60, "the end of all pods")
+    pods.clean(kube)
 
 
 def objects(kube) -> set[str]:
@@ -76,12 +66,6 @@ def is_of(trial: Trial, thing: dict) -> bool:
 def ended(job: dict) -> bool:
     kinds = [each["type"] for each in job["status"].get("conditions", []) if each["status"] == "True"]
     return bool({"Complete", "Failed"} & {*kinds})
-
-
-def pods(trial: Trial, kube) -> list[dict]:
-    """The job's pods that live or are to come, by name."""
-    found = [pod for pod in kube.pods() if is_of(trial, pod) and pod["status"]["phase"] in ALIVE]
-    return sorted(found, key=lambda pod: pod["metadata"]["name"])
 
 
 def with_secret(trial: Trial) -> tuple[str, str]:
@@ -104,7 +88,7 @@ def test_a_pod_is_taken_away(trial, kube, what):
     trial.run(trial.command(count, pause), *with_secret(trial))
     trial.until("wrote 0 ")
     time.sleep(trial.dice.uniform(0, count * pause * 0.6))
-    (pod,) = pods(trial, kube)
+    (pod,) = alive(kube, trial.name)
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
     if what == "evict":
         trial.berg.cloud.call("POST", f"/_berg/pods/{name}/evict", {})
@@ -125,7 +109,7 @@ def test_a_pod_is_taken_away(trial, kube, what):
 def test_a_pod_of_several_is_taken_away(trial, kube):
     trial.run(trial.command(300, 0.1), "-m", "2", *with_secret(trial))
     trial.until(f"wrote {trial.dice.randint(0, 9)} ")
-    victim = pods(trial, kube)[1]["metadata"]["name"]
+    victim = alive(kube, trial.name)[1]["metadata"]["name"]
     trial.berg.cloud.call("POST", f"/_berg/pods/{victim}/evict", {})
     state = trial.check("FAILED KILLED")
     assert f"{trial.name}-1" in state["reason"] or "shut down" in state["reason"], state
@@ -198,7 +182,7 @@ def test_the_cloud_restarts(trial, kube, cloud):
 def test_an_exec_is_cut(trial, kube):
     trial.run(trial.command(40, 0.1))
     trial.until("wrote 0 ")
-    (pod,) = pods(trial, kube)
+    (pod,) = alive(kube, trial.name)
     words = ["cluster", "exec", "us-central1-a/faults", pod["metadata"]["name"], "--", "sleep", "100"]
     inside = trial.berg.start(*words)
     wait_for(lambda: trial.berg.cloud.call("POST", "/_berg/clusters/faults/cut", {"what": "exec"})["cut"])
@@ -222,7 +206,7 @@ def test_no_image(trial, kube, end):
         assert trial.berg("kill", trial.name).returncode == 0
         trial.check("KILLED", 0)
         return
-    wait_for(lambda: not pods(trial, kube), 60, "the end of the pod")
+    wait_for(lambda: not alive(kube, trial.name), 60, "the end of the pod")
     wait_for(lambda: trial.state()["state"] == "LOST", 90, "the loss")
     assert "not all of its pods had come when --wait-hours were over" in trial.state()["reason"]
     assert trial.berg("kill", trial.name).returncode == 0
@@ -285,9 +269,9 @@ def test_laptop_killed(trial, kube, step, how, monkeypatch):
     _, said = laptop.communicate()
     assert "Traceback" not in said, said
     time.sleep(2)  # a request that was under way arrives
-    if pods(trial, kube) and trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json"):
+    if alive(kube, trial.name) and trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json"):
         trial.until_state("SUCCEEDED")  # the pod was made, and does its work
-        wait_for(lambda: not pods(trial, kube))
+        wait_for(lambda: not alive(kube, trial.name))
     settings = trial.berg.bucket.config
     monkeypatch.setattr(reap, "SETTLED", -1)
     monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)

@@ -14,13 +14,14 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.google import api
+from berg.google import api, grants
 from berg.google.accelerators import ALIASES, ATTACHED
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
 PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
 TELL_INTERVAL = 20  # seconds between two notes on how far it is
 BUSY = "incompatible operation"
+API_OFF = "has not been used in project"
 LABEL = "cloud.google.com/"
 # What Google calls the GPUs of machines whose type says them.
 ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
@@ -34,9 +35,20 @@ class Gone(BergError):
 
 
 def ask(config: Config, method: str, path: str, body: dict | None = None, **query: Any) -> dict[str, Any]:
-    """One request below the project's locations."""
+    """One request below the project's locations; raises Denied for who may not."""
+    from google.api_core import exceptions
+
     base = f"{config.service_url('container')}/v1/projects/{config.project}/locations"
-    return api.call(config, method, f"{base}/{path}", body, **query)
+    try:
+        return api.call(config, method, f"{base}/{path}", body, **query)
+    except exceptions.Forbidden as error:
+        if API_OFF in error.message:
+            raise
+        role = "developer" if method == "GET" else "admin"
+        raise api.Denied(
+            f"Google does not let you look after clusters: {grants.words(error).rstrip('.')}. Somebody who may has to "
+            f"give you roles/container.{role} in the project {config.project}"
+        ) from None
 
 
 def clusters(config: Config) -> list[dict[str, Any]]:

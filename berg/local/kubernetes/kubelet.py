@@ -32,6 +32,9 @@ SCRIPT = Path(__file__).with_name("container.sh")
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
 PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")  # images with an empty /root
 KILLED = 137
+# What containerd lets a container's root do.
+CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
+CAPABILITIES += "audit_write setfcap"
 LONGEST = 300.0  # seconds between two restarts or pulls
 
 
@@ -43,6 +46,7 @@ class Running:
     env: dict[str, str]
     workdir: str
     shared: bool
+    capabilities: str
     process: subprocess.Popen | None  # None: it outlived an earlier server
     started: str
     reason: str = ""  # why it will have ended, if not by itself
@@ -273,7 +277,19 @@ def adopted(pod: dict, container: dict, row: dict, folder: Path, env: dict[str, 
         return None
     shared = bool(pod["spec"].get("shareProcessNamespace"))
     workdir = container.get("workingDir") or "/"
-    return Running(folder, env, workdir, shared, None, row["state"]["running"]["startedAt"])
+    return Running(folder, env, workdir, shared, capabilities(container), None, row["state"]["running"]["startedAt"])
+
+
+def capabilities(container: dict) -> str:
+    """What a container's root may do, as setpriv takes it: the usual, and what its security context adds and drops."""
+    context = container.get("securityContext") or {}
+    if context.get("privileged"):
+        return "+all"
+    wishes = context.get("capabilities") or {}
+    added = [each.lower().removeprefix("cap_") for each in wishes.get("add") or []]
+    dropped = [each.lower().removeprefix("cap_") for each in wishes.get("drop") or []]
+    held = {*([] if "all" in dropped else CAPABILITIES.split()), *added} - {*dropped}
+    return "+all" if "all" in held else ",".join(["-all", *(f"+{each}" for each in sorted(held))])
 
 
 async def start(
@@ -297,7 +313,8 @@ async def start(
     words = [*(container.get("command") or []), *(container.get("args") or [])] or ["sleep", "infinity"]
     words = [volumes.expand(word, env) for word in words]
     workdir, shared = container.get("workingDir") or "/", bool(pod["spec"].get("shareProcessNamespace"))
-    about = [there.files, str(folder), str(image or folder / "empty"), hostname, workdir, "shared" if shared else "own"]
+    about = [there.files, str(folder), str(image or folder / "empty"), hostname, workdir]
+    about += ["shared" if shared else "own", capabilities(container)]
     command = ["bash", str(SCRIPT), *about, *(["--user"] if there.user else [])]
     command += [*map(str, sandbox.python_folders()), "--", *words]
 
@@ -322,7 +339,7 @@ async def start(
     process = await asyncio.to_thread(launch)
     while not sandbox.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
-    return Running(folder, env, workdir, shared, process, stamp())
+    return Running(folder, env, workdir, shared, capabilities(container), process, stamp())
 
 
 async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:
