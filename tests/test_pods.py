@@ -278,6 +278,20 @@ def test_who_may_see_a_cluster_but_not_its_pods_is_told_so(berg, kube, cloud):
     assert berg("kill", "--now", "theirs").returncode == 0
 
 
+def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
+    def look(*roles: str) -> dict[str, dict]:
+        her = somebody(berg, cloud, *RIGHTS, *roles) if roles else {}
+        return {each["check"]: each for each in json.loads(berg("doctor", "--json", **her).stdout)}
+
+    assert look()["rights: clusters"]["status"] == "ok"
+    unseen = look("roles/compute.viewer")["clusters"]
+    assert unseen["status"] == "warning" and unseen["mend"].endswith("--role roles/container.developer")
+    found = look("roles/container.clusterViewer")["rights: clusters"]
+    assert found["status"] == "warning" and found["mend"].endswith("--role roles/container.developer")
+    assert "container.jobs.create" in found["found"] and "container.clusters.get" not in found["found"]
+    assert look("roles/container.developer")["rights: clusters"]["status"] == "ok"
+
+
 # --- what runs
 
 
