@@ -134,16 +134,20 @@ def places(config: Config) -> list[str]:
 
 def ours(config: Config, place: str, path: str, **options: Any) -> list[dict[str, Any]]:
     """What a cluster has of this bucket's jobs at a path."""
-    selector = f"berg=1,berg-bucket={manifest.bucket_label(config)}"
-    return k8s.items(config, connect(config, place), path, labelSelector=selector, **options)
+    return k8s.items(config, connect(config, place), path, labelSelector=selector(config), **options)
 
 
-def listed(config: Config, where: Iterable[str], path: str) -> dict[str, list[dict[str, Any]] | None]:
+def selector(config: Config) -> str:
+    return f"berg=1,berg-bucket={manifest.bucket_label(config)}"
+
+
+def listed(config: Config, where: Iterable[str], path: str, chosen: str = "") -> dict[str, list[dict[str, Any]] | None]:
     """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not say it."""
 
     def look(place: str) -> list[dict[str, Any]] | None:
+        labels = chosen or selector(config)
         try:
-            return ours(config, place, path, patience=LISTING)
+            return k8s.items(config, connect(config, place), path, labelSelector=labels, patience=LISTING)
         except BergError as error:
             api.tell(f"{error.message}; its pods are not among what follows")
             return None
@@ -355,18 +359,32 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
 
 
 def things(config: Config) -> list[Thing]:
-    """The Jobs of Kubernetes' that are not over."""
-    found = []
-    for place, there in listed(config, places(config), k8s.JOBS).items():
-        for each in there or []:
-            about = each["metadata"]
-            name = about["labels"].get("berg-job") or about["labels"].get("berg-sweep", about["name"])
-            if not ending(each):
-                user = about["labels"].get("berg-user", "")
+    """The Jobs of Kubernetes' that are not over, and boot.py as other versions of berg brought it, if no Job has it."""
+    found, own = [], manifest.bucket_label(config)
+    everybodys = listed(config, places(config), k8s.JOBS, "berg=1")
+    seen = [place for place, there in everybodys.items() if there is not None]
+    scripts = listed(config, seen, f"{k8s.CORE}/configmaps", "berg=1")
+    for place, there in everybodys.items():
+        live = [each for each in there or [] if not ending(each)]
+        used = {manifest.boot_map()["metadata"]["name"]}
+        for each in live:
+            volumes = each["spec"]["template"]["spec"].get("volumes", [])
+            used |= {volume.get("configMap", {}).get("name") for volume in volumes}
+            about, labels = each["metadata"], each["metadata"]["labels"]
+            if labels.get("berg-bucket") == own:
+                name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
+                user = labels.get("berg-user", "")
                 found.append(Thing("group", name, place, about["creationTimestamp"], "", user, place="gke"))
+        for each in scripts.get(place) or []:
+            about, why = each["metadata"], "it has a boot.py that no job of the cluster has"
+            if about["name"] not in used:
+                found.append(Thing("configmap", about["name"], place, about["creationTimestamp"], why, place="gke"))
     return found
 
 
 def remove(config: Config, thing: Thing) -> None:
-    """Delete a job's Jobs with their pods."""
-    delete(config, thing.name, [], thing.where)
+    """Delete a job's Jobs with their pods, or a ConfigMap."""
+    if thing.kind == "configmap":
+        k8s.delete(config, connect(config, thing.where), f"{k8s.CORE}/configmaps/{thing.name}")
+    else:
+        delete(config, thing.name, [], thing.where)

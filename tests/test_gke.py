@@ -16,7 +16,7 @@ from conftest import wait_for
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
 from pods import NORMAL, alive, cluster
 
-from berg import gke, reap
+from berg import gke, manifest, reap
 from berg.google import container
 from berg.google import kubernetes as k8s
 
@@ -340,6 +340,30 @@ def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
     assert [(each.kind, each.name, each.where) for each in found] == [("group", "orphan", PLACE)]
     reap.delete(settings, found)
     assert not alive(kube, "orphan") and not reap.find(settings, None)
+
+
+def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatch):
+    monkeypatch.setattr("berg.reap.SETTLED", -1)
+    body = {**manifest.boot_map(), "data": {"boot.py": "print('old')\n"}}
+    names = ["berg-boot-0000000000", "berg-boot-1111111111"]
+    for name in names:
+        kube.create({**body, "metadata": {"name": name, "labels": {"berg": "1"}}})
+    kube.create({**body, "metadata": {"name": "berg-boot-theirs"}})
+    settings = cloud.settings(berg.bucket_name)
+    assert [each.name for each in reap.find(settings, None) if each.kind == "configmap"] == names
+    dry = json.loads(berg("run", "--cluster", "pods", "-n", "older", "-g", "2", "--spot", "--dry-run", "true").stdout)
+    dry["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"] = names[1]
+    dry["spec"]["template"]["spec"]["nodeSelector"]["berg/none"] = "here"  # it waits
+    dry["metadata"]["labels"]["berg-bucket"] = "somebody-elses"
+    assert run(berg, "-n", "made", "-g", "0", "--wait", "true").returncode == 0  # and with it the present boot.py
+    kube.create(dry)
+    found = [each for each in reap.find(settings, None) if each.kind == "configmap"]
+    assert [(each.name, each.where) for each in found] == [(names[0], PLACE)]
+    reap.delete(settings, found)
+    left = {each["metadata"]["name"] for each in kube.get("configmaps")["items"]}
+    assert {manifest.boot_map()["metadata"]["name"], "berg-boot-theirs", names[1]} <= left and names[0] not in left
+    for name in ("berg-boot-theirs", names[1]):
+        kube.call("DELETE", f"/api/v1/namespaces/default/configmaps/{name}")
 
 
 @pytest.mark.parametrize(
