@@ -25,7 +25,7 @@ test-versions: $(VENV)/test
 
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
+	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_pod_faults.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
 
 # Jobs, clusters and sweeps under random faults for MINUTES; a seed that failed can be run again: SEED=17 MINUTES=0.
 storm: $(VENV)/test $(VENV)/wheelhouse

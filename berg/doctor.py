@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,13 @@ IN_PROJECT = {
         "roles/secretmanager.admin",
     ),
 }
+IN_CLUSTERS = (
+    *(f"container.clusters.{verb}" for verb in ("get", "list")),
+    *(f"container.jobs.{verb}" for verb in ("create", "delete", "get", "list")),
+    *(f"container.pods.{verb}" for verb in ("delete", "exec", "get", "getLogs", "list", "update")),
+    "container.configMaps.create",
+    "container.events.list",
+)
 ON_BUCKET = (
     "storage.buckets.get",
     *(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list", "update")),
@@ -201,20 +208,32 @@ def check_apis(settings: Config) -> list[Finding]:
 
 
 def check_person(settings: Config) -> list[Finding]:
-    url = f"{settings.service_url('cloudresourcemanager')}/v1/projects/{settings.project}:testIamPermissions"
     wanted = {**IN_PROJECT, **(TUNNELS if settings.no_external_ip else {})}
-    asked = [permission for words, _ in wanted.values() for permission in words.split()]
-    held = api.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
-    findings = []
-    bind = f"gcloud projects add-iam-policy-binding {settings.project} --member {grants.person(settings)} --role"
-    for purpose, (words, role) in wanted.items():
-        lacks = [permission for permission in words.split() if permission not in held]
-        status = FAILED if purpose == "machines" else WARNING  # the others are for what few jobs need
-        found = f"you lack {', '.join(lacks)}" if lacks else "you have what it takes"
-        findings.append(
-            Finding(f"rights: {purpose}", status if lacks else OK, found, f"{bind} {role}" if lacks else "")
-        )
-    return findings
+    held = held_in_project(settings, [permission for words, _ in wanted.values() for permission in words.split()])
+    # The others are for what few jobs need.
+    return [
+        rights(settings, purpose, words.split(), held, role, FAILED if purpose == "machines" else WARNING)
+        for purpose, (words, role) in wanted.items()
+    ]
+
+
+def held_in_project(settings: Config, asked: list[str]) -> list[str]:
+    """Those of some permissions that the person has in the project."""
+    url = f"{settings.service_url('cloudresourcemanager')}/v1/projects/{settings.project}:testIamPermissions"
+    return api.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
+
+
+def rights(settings: Config, purpose: str, wanted: Iterable[str], held: list[str], role: str, status: str) -> Finding:
+    lacks = [permission for permission in wanted if permission not in held]
+    if not lacks:
+        return Finding(f"rights: {purpose}", OK, "you have what it takes")
+    return Finding(f"rights: {purpose}", status, f"you lack {', '.join(lacks)}", give(settings, role))
+
+
+def give(settings: Config, role: str) -> str:
+    """The command that gives the person a role in the project."""
+    who = grants.person(settings)
+    return f"gcloud projects add-iam-policy-binding {settings.project} --member {who} --role {role}"
 
 
 def check_quotas(settings: Config) -> list[Finding]:
@@ -410,10 +429,23 @@ def check_other(settings: Config, name: str, email: str) -> Finding:
 
 
 def check_clusters(settings: Config) -> list[Finding]:
-    """Whether clusters cost money for nothing."""
-    ours = gke.places(settings)
+    """Whether clusters cost money for nothing, and jobs may run in them; without any, nothing is wrong."""
+    from google.api_core import exceptions
+
+    role = "roles/container.developer"
+    try:
+        ours = gke.running(settings)
+    except api.Denied:
+        return [Finding("clusters", WARNING, "you may not see whether there are any", give(settings, role))]
+    except exceptions.Forbidden:
+        mend = f"gcloud services enable container.googleapis.com --project {settings.project}"
+        return [Finding("clusters", OK, "none; the API container, for berg run --cluster, is off", mend)]
+    if not ours:
+        return [Finding("clusters", OK, "none of berg's")]
+    held = held_in_project(settings, [*IN_CLUSTERS])
     idle = [Finding("clusters", WARNING, text, "berg cluster delete NAME") for text in clusters.idle(settings)]
-    return idle or [Finding("clusters", OK, ", ".join(ours) or "none of berg's")]
+    findings = idle or [Finding("clusters", OK, ", ".join(ours))]
+    return [*findings, rights(settings, "clusters", IN_CLUSTERS, held, role, WARNING)]
 
 
 ASKED = {

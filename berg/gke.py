@@ -8,6 +8,7 @@ made in manifest.py.
 Not covered: several clusters for one job, Autopilot.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -127,18 +128,27 @@ def places(config: Config) -> list[str]:
 
     try:
         return running(config)
-    except (exceptions.Forbidden, exceptions.NotFound):
+    except (api.Denied, exceptions.Forbidden, exceptions.NotFound):
         return []
 
 
-def listed(config: Config, where: Iterable[str], path: str) -> dict[str, list[dict[str, Any]] | None]:
-    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not answer."""
-    selector = f"berg=1,berg-bucket={manifest.bucket_label(config)}"
+def ours(config: Config, place: str, path: str, **options: Any) -> list[dict[str, Any]]:
+    """What a cluster has of this bucket's jobs at a path."""
+    return k8s.items(config, connect(config, place), path, labelSelector=selector(config), **options)
+
+
+def selector(config: Config) -> str:
+    return f"berg=1,berg-bucket={manifest.bucket_label(config)}"
+
+
+def listed(config: Config, where: Iterable[str], path: str, chosen: str = "") -> dict[str, list[dict[str, Any]] | None]:
+    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not say it."""
 
     def look(place: str) -> list[dict[str, Any]] | None:
+        labels = chosen or selector(config)
         try:
-            return k8s.items(config, connect(config, place), path, labelSelector=selector, patience=LISTING)
-        except k8s.Silent as error:
+            return k8s.items(config, connect(config, place), path, labelSelector=labels, patience=LISTING)
+        except BergError as error:
             api.tell(f"{error.message}; its pods are not among what follows")
             return None
 
@@ -161,7 +171,10 @@ def machines(
         ]
         # Why a pod waits, another list tells.
         waits = any(pod["status"]["phase"] == "Pending" for pod in mine)
-        events = k8s.items(config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING) if waits else []
+        events: list[dict[str, Any]] = []
+        if waits:
+            with contextlib.suppress(BergError):
+                events = k8s.items(config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING)
         found += [machine_of(pod, place, events) for pod in mine]
     return sorted(found, key=lambda machine: machine.name)
 
@@ -320,15 +333,18 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
     """Delete a job's or a sweep's Jobs with their pods, and pods, and wait until they are gone."""
     where = {group} if group else {each.zone for each in machines} or set(places(config))
     for place in where:
-        server = connect(config, place)
-        jobs_ = [each for each in listed(config, [place], k8s.JOBS)[place] or [] if is_of(each, [job], [job])]
+        try:
+            server = connect(config, place)
+        except container.Gone:
+            continue
+        jobs_ = [each for each in ours(config, place, k8s.JOBS) if is_of(each, [job], [job])]
         for each in jobs_:
             k8s.delete(config, server, f"{k8s.JOBS}/{each['metadata']['name']}")
         pods = {each.pod for each in machines if each.zone == place}
         end = time.monotonic() + GONE
         asked: set[str] = set()
         while True:
-            there = listed(config, [place], f"{k8s.CORE}/pods")[place] or []
+            there = ours(config, place, f"{k8s.CORE}/pods")
             alive = [pod for pod in there if pod["status"].get("phase") in ("Pending", "Running")]
             left = {pod["metadata"]["name"] for pod in alive if is_of(pod, [job], [job] if jobs_ else [])}
             left |= pods & {pod["metadata"]["name"] for pod in alive}
@@ -343,18 +359,32 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
 
 
 def things(config: Config) -> list[Thing]:
-    """The Jobs of Kubernetes' that are not over."""
-    found = []
-    for place, there in listed(config, places(config), k8s.JOBS).items():
-        for each in there or []:
-            about = each["metadata"]
-            name = about["labels"].get("berg-job") or about["labels"].get("berg-sweep", about["name"])
-            if not ending(each):
-                user = about["labels"].get("berg-user", "")
+    """The Jobs of Kubernetes' that are not over, and boot.py as other versions of berg brought it, if no Job has it."""
+    found, own = [], manifest.bucket_label(config)
+    everybodys = listed(config, places(config), k8s.JOBS, "berg=1")
+    seen = [place for place, there in everybodys.items() if there is not None]
+    scripts = listed(config, seen, f"{k8s.CORE}/configmaps", "berg=1")
+    for place, there in everybodys.items():
+        live = [each for each in there or [] if not ending(each)]
+        used = {manifest.boot_map()["metadata"]["name"]}
+        for each in live:
+            volumes = each["spec"]["template"]["spec"].get("volumes", [])
+            used |= {volume.get("configMap", {}).get("name") for volume in volumes}
+            about, labels = each["metadata"], each["metadata"]["labels"]
+            if labels.get("berg-bucket") == own:
+                name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
+                user = labels.get("berg-user", "")
                 found.append(Thing("group", name, place, about["creationTimestamp"], "", user, place="gke"))
+        for each in scripts.get(place) or []:
+            about, why = each["metadata"], "it has a boot.py that no job of the cluster has"
+            if about["name"] not in used:
+                found.append(Thing("configmap", about["name"], place, about["creationTimestamp"], why, place="gke"))
     return found
 
 
 def remove(config: Config, thing: Thing) -> None:
-    """Delete a job's Jobs with their pods."""
-    delete(config, thing.name, [], thing.where)
+    """Delete a job's Jobs with their pods, or a ConfigMap."""
+    if thing.kind == "configmap":
+        k8s.delete(config, connect(config, thing.where), f"{k8s.CORE}/configmaps/{thing.name}")
+    else:
+        delete(config, thing.name, [], thing.where)

@@ -101,6 +101,7 @@ def request(plan: Plan) -> dict[str, Any]:
             *({"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in FACTS.items()),
         ],
         # No limit of memory: the kernel would end all of the container for it, worker included.
+        "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},  # for `berg profile`
         "resources": {"limits": gpus, "requests": {**gpus, **cpus}},
         "volumeMounts": [
             {"name": "boot", "mountPath": "/etc/berg/boot", "readOnly": True},

@@ -1,7 +1,8 @@
 """What was left behind: machines, groups and secrets that no live job owns, disks that no machine has, templates.
 
 Every machine deletes itself, and Google deletes it at its time limit; this is for what went wrong all the
-same, and for who does not want to wait for the limit. Idle clusters are named, and stay.
+same, and for who does not want to wait for the limit. Idle clusters are named, and stay; what earlier versions of berg
+put into them goes.
 """
 
 from collections.abc import Callable

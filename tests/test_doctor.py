@@ -120,6 +120,17 @@ def test_apis_without_which_nothing_works(berg, cloud, look):
     assert findings["project"]["status"] == "ok"
 
 
+def test_without_clusters_their_api_may_be_off(berg, cloud, look):
+    cloud.call("POST", f"{SERVICES}/container.googleapis.com:disable", {})
+    try:
+        findings = look()
+    finally:
+        cloud.call("POST", f"{SERVICES}/container.googleapis.com:enable", {})
+    assert findings["clusters"]["status"] == "ok" and "is off" in findings["clusters"]["found"]
+    assert findings["clusters"]["mend"] == f"gcloud services enable container.googleapis.com --project {PROJECT}"
+    assert "rights: clusters" not in findings
+
+
 def test_rights_that_the_person_lacks(berg, cloud, look):
     """Somebody with an account and no role."""
     email = cloud.call(

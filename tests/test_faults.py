@@ -62,7 +62,9 @@ class Trial:
     seed: int
     record: Callable[[str, object], None]
     thorough: bool  # as long as the promises say, not as short as a test may be
+    where: tuple[str, ...] = ("-g", "0")  # options of its machines
     name: str = ""
+    others: Callable[[], list[str]] = list  # what it has in a place of its own
     dice: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +77,7 @@ class Trial:
         return f"python writer.py {self.seed} {count} {pause}" + (f"; {then}" if then else "")
 
     def run(self, cmd: str | None = None, *options: str, fails: bool = False) -> subprocess.CompletedProcess:
-        ran = self.berg("run", "-g", "0", "-n", self.name, *options, cmd or self.command())
+        ran = self.berg("run", *self.where, "-n", self.name, *options, cmd or self.command())
         assert (ran.returncode != 0) == fails, ran.stderr
         assert "Traceback" not in ran.stderr
         return ran
@@ -112,6 +114,7 @@ class Trial:
             *(name for name in self.berg.machines() if name == self.name),
             *(group["name"] for group in groups.find(settings, self.name)),
             *(secret["name"] for secret in secrets if secret["name"].endswith(f"/berg-{self.name}")),
+            *self.others(),
         ]
 
     def lost(self, count: int | None = None, until: float | None = None) -> list[int]:

@@ -10,37 +10,26 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pods
 import pytest
 from conftest import wait_for
-from local_kube import Kube
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
+from pods import NORMAL, alive, cluster
 
-from berg import clusters, gke, reap
+from berg import gke, manifest, reap
 from berg.google import container
 from berg.google import kubernetes as k8s
 
 PLACE = "us-central1-a/pods"
-FAST = {"operation": 0.2, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
-NORMAL = {"operation": 1.0, "backoff": 10.0, "restart": 10.0, "scale_retry": 300.0}
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 
 
 @pytest.fixture(scope="module")
 def kube(cloud, tmp_path_factory):
-    """A cluster of berg's with room for two pods of two T4 each, and for Spot ones; the embedded cloud in a hurry."""
-    cloud.call("POST", "/_berg/settings", FAST)
-    said: list[str] = []
-    settings = cloud.settings("any")
-    for spot in (False, True):
-        wanted = clusters.Wanted(
-            gpu_type="t4", num_gpus=2, machine_type="n1-standard-4", zone="us-central1-a", spot=spot
-        )
-        assert clusters.create(settings, "pods", wanted, said.append) == PLACE
-    yield Kube(cloud, "pods", tmp_path_factory.mktemp("kube"))
-    clusters.delete(settings, "pods", said.append)
-    left = cloud.call("GET", "/container/v1/projects/berg-local/locations/-/clusters").get("clusters", [])
-    assert "pods" not in [each["name"] for each in left]
-    cloud.call("POST", "/_berg/settings", NORMAL)
+    """A cluster with room for two pods of two T4 each, and for Spot ones."""
+    pool = {"gpu_type": "t4", "num_gpus": 2, "machine_type": "n1-standard-4"}
+    with cluster(cloud, "pods", tmp_path_factory.mktemp("kube"), pool, {**pool, "spot": True}) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -48,19 +37,7 @@ def clean(cloud, request):
     yield
     cloud.call("POST", "/_berg/stockout", {"on": False})
     if "kube" in request.fixturenames:
-        found = request.getfixturevalue("kube")
-        for each in found.get("jobs")["items"]:
-            path = f"/apis/batch/v1/namespaces/default/jobs/{each['metadata']['name']}"
-            found.call("DELETE", path, propagationPolicy="Background")
-        wait_for(lambda: not found.pods(), what="the end of all pods")
-
-
-def pods(kube, job: str) -> list[dict]:
-    return [pod for pod in kube.pods() if pod["metadata"]["labels"].get("berg-job") == job]
-
-
-def alive(kube, job: str) -> list[dict]:
-    return [pod for pod in pods(kube, job) if pod["status"]["phase"] in ("Pending", "Running")]
+        pods.clean(request.getfixturevalue("kube"))
 
 
 def running(berg, name: str) -> None:
@@ -158,7 +135,7 @@ def test_a_job_in_a_pod_is_as_one_on_a_machine(berg, kube):
     state = berg.state("seven")
     assert (state["state"], state["exit_code"], state["job"]["place"]) == ("FAILED", 7, "gke")
     wait_for(lambda: not alive(kube, "seven"), what="the end of the pod")
-    assert len(pods(kube, "seven")) == 1, "a job that is over gets no other pod"
+    assert len(pods.of(kube, "seven")) == 1, "a job that is over gets no other pod"
 
 
 def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, monkeypatch):
@@ -203,9 +180,9 @@ def test_a_pod_that_cannot_start_says_why_and_is_killed(berg, kube, cloud):
     status = berg("cluster", "status", "pods").stdout
     assert "noimage waits: its image" in status
     follower = berg.start("tail", "noimage")
-    time.sleep(3)
+    pods.hear(follower, why)
     follower.send_signal(signal.SIGINT)
-    assert why in follower.communicate(timeout=20)[1]
+    follower.communicate(timeout=20)
     assert berg("kill", "noimage").returncode == 0
     assert berg.state("noimage")["state"] == "KILLED" and not alive(kube, "noimage")
     assert not [each for each in kube.get("jobs")["items"] if each["metadata"]["name"] == "noimage"]
@@ -363,6 +340,30 @@ def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
     assert [(each.kind, each.name, each.where) for each in found] == [("group", "orphan", PLACE)]
     reap.delete(settings, found)
     assert not alive(kube, "orphan") and not reap.find(settings, None)
+
+
+def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatch):
+    monkeypatch.setattr("berg.reap.SETTLED", -1)
+    body = {**manifest.boot_map(), "data": {"boot.py": "print('old')\n"}}
+    names = ["berg-boot-0000000000", "berg-boot-1111111111"]
+    for name in names:
+        kube.create({**body, "metadata": {"name": name, "labels": {"berg": "1"}}})
+    kube.create({**body, "metadata": {"name": "berg-boot-theirs"}})
+    settings = cloud.settings(berg.bucket_name)
+    assert [each.name for each in reap.find(settings, None) if each.kind == "configmap"] == names
+    dry = json.loads(berg("run", "--cluster", "pods", "-n", "older", "-g", "2", "--spot", "--dry-run", "true").stdout)
+    dry["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"] = names[1]
+    dry["spec"]["template"]["spec"]["nodeSelector"]["berg/none"] = "here"  # it waits
+    dry["metadata"]["labels"]["berg-bucket"] = "somebody-elses"
+    assert run(berg, "-n", "made", "-g", "0", "--wait", "true").returncode == 0  # and with it the present boot.py
+    kube.create(dry)
+    found = [each for each in reap.find(settings, None) if each.kind == "configmap"]
+    assert [(each.name, each.where) for each in found] == [(names[0], PLACE)]
+    reap.delete(settings, found)
+    left = {each["metadata"]["name"] for each in kube.get("configmaps")["items"]}
+    assert {manifest.boot_map()["metadata"]["name"], "berg-boot-theirs", names[1]} <= left and names[0] not in left
+    for name in ("berg-boot-theirs", names[1]):
+        kube.call("DELETE", f"/api/v1/namespaces/default/configmaps/{name}")
 
 
 @pytest.mark.parametrize(

@@ -351,9 +351,9 @@ def confirm_machines(verb: str, yes: bool) -> None:
 def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     """Find what was left behind, and delete it after asking.
 
-    That is machines and groups that no live job owns, disks that no machine has, and unused templates of berg's.
-    Machines delete themselves, and Google deletes them at --max-hours: this finds what went wrong all the same. A
-    cluster that is idle is named with what it costs, and stays.
+    That is machines and groups that no live job owns, disks that no machine has, and unused templates and ConfigMaps of
+    berg's. Machines delete themselves, and Google deletes them at --max-hours: this finds what went wrong all the same.
+    A cluster that is idle is named with what it costs, and stays.
 
     \b
     berg reap

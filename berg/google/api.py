@@ -37,6 +37,10 @@ tell: Callable[[str], None] = functools.partial(click.echo, err=True)
 forbidden_passes_until = -math.inf
 
 
+class Denied(BergError):
+    """What somebody has no right to do."""
+
+
 class OperationFailed(BergError):
     def __init__(self, code: str, message: str):
         super().__init__(message)

@@ -14,13 +14,14 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.google import api
+from berg.google import api, grants
 from berg.google.accelerators import ALIASES, ATTACHED
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
 PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
 TELL_INTERVAL = 20  # seconds between two notes on how far it is
 BUSY = "incompatible operation"
+API_OFF = "has not been used in project"
 LABEL = "cloud.google.com/"
 # What Google calls the GPUs of machines whose type says them.
 ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
@@ -29,10 +30,25 @@ ACCELERATORS |= {name: accelerator for name, (accelerator, _) in ATTACHED.items(
 Say = Callable[[str], None]
 
 
+class Gone(BergError):
+    """A cluster that is not there any more."""
+
+
 def ask(config: Config, method: str, path: str, body: dict | None = None, **query: Any) -> dict[str, Any]:
-    """One request below the project's locations."""
+    """One request below the project's locations; raises Denied for who may not."""
+    from google.api_core import exceptions
+
     base = f"{config.service_url('container')}/v1/projects/{config.project}/locations"
-    return api.call(config, method, f"{base}/{path}", body, **query)
+    try:
+        return api.call(config, method, f"{base}/{path}", body, **query)
+    except exceptions.Forbidden as error:
+        if API_OFF in error.message:
+            raise
+        role = "developer" if method == "GET" else "admin"
+        raise api.Denied(
+            f"Google does not let you look after clusters: {grants.words(error).rstrip('.')}. Somebody who may has to "
+            f"give you roles/container.{role} in the project {config.project}"
+        ) from None
 
 
 def clusters(config: Config) -> list[dict[str, Any]]:
@@ -50,14 +66,14 @@ def where(cluster: dict[str, Any]) -> str:
 
 
 def get(config: Config, place: str) -> dict[str, Any]:
-    """The cluster LOCATION/NAME; raises BergError if it is gone."""
+    """The cluster LOCATION/NAME; raises Gone."""
     from google.api_core import exceptions
 
     location, _, name = place.partition("/")
     try:
         return ask(config, "GET", f"{location}/clusters/{name}")
     except exceptions.NotFound:
-        raise BergError(f"there is no cluster {name!r} in {location} any more. See: berg cluster list") from None
+        raise Gone(f"there is no cluster {name!r} in {location} any more. See: berg cluster list") from None
 
 
 def find(config: Config, name: str) -> dict[str, Any]:

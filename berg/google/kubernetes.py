@@ -84,47 +84,56 @@ def connect(config: Config, place: str) -> Server:
     return server_of(config, container.get(config, place))
 
 
-def request(
-    config: Config,
+def request(config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any):
+    """An answer of the API; raises Refused with what it says, or Silent."""
+    return send(config.session, server, method, path, body, **options)
+
+
+def send(
+    session: Any,
     server: Server,
     method: str,
     path: str,
     body: Any = None,
     kind: str = "application/json",
-    patience: float = PATIENCE,
+    patience: float = 0,
     **query: Any,
 ):
-    """An answer of the API; raises Refused with what it says, or Silent."""
+    """The same for whoever a session of `requests` stands for."""
     import requests
 
+    patience = patience or PATIENCE
     end, pause = time.monotonic() + patience, 0.5
     while True:
         try:
-            answer = config.session.request(
+            answer = session.request(
                 method,
                 server.url + path,
                 params=query or None,
                 data=None if body is None else json.dumps(body),
                 headers={"Content-Type": kind, "Accept": "application/json"},
-                timeout=(10, 60),
+                timeout=(min(10, patience), patience),
                 verify=server.verify,
             )
         except (requests.ConnectionError, requests.Timeout) as error:
-            why = type(error).__name__
-            if time.monotonic() + pause > end or isinstance(error, requests.exceptions.SSLError):
-                raise Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list") from None
+            why, passes = type(error).__name__, not isinstance(error, requests.exceptions.SSLError)
         else:
             if answer.status_code < 400:
                 return answer
+            refused = refusal(server, answer.status_code, answer.content)
+            # A change that met another one; nothing here depends on what it changes.
+            if answer.status_code not in PASSES and refused.reason != "Conflict":
+                raise refused
             asked = answer.headers.get("Retry-After", "")
             pause = max(pause, float(asked)) if asked.isdigit() else pause
-            if answer.status_code not in PASSES or time.monotonic() + pause > end:
-                raise refusal(server, answer.status_code, answer.content)
+            why, passes = f"{answer.status_code}: {refused.message}", True
+        if not passes or time.monotonic() + pause > end:
+            raise Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list")
         time.sleep(pause * random.uniform(0.8, 1.2))
         pause = min(pause * 2, 10)
 
 
-def refusal(server: Server, code: int, content: bytes) -> BergError:
+def refusal(server: Server, code: int, content: bytes) -> Refused:
     """What an answer with an error says, in a sentence."""
     try:
         status = json.loads(content)

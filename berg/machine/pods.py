@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import job
+from berg.google import kubernetes
 from berg.machine import boot
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -23,27 +24,19 @@ def namespace() -> str:
 
 
 def ask(method: str, path: str, body: Any = None) -> dict[str, Any]:
-    """One request to the API of the cluster that this pod is in."""
+    """One request to the API of the cluster that this pod is in; trouble that may pass is waited for."""
     import requests
 
-    answer = requests.request(
-        method,
-        f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}/{path}",
-        json=body,
-        headers={
-            "Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}",
-            **({"Content-Type": "application/merge-patch+json"} if body else {}),
-        },
-        verify=str(ACCOUNT / "ca.crt"),
-        timeout=(10, 30),
-    )
-    answer.raise_for_status()
-    return answer.json()
+    where = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    server = kubernetes.Server("of this pod", where, str(ACCOUNT / "ca.crt"))
+    with requests.Session() as session:
+        session.headers["Authorization"] = f"Bearer {(ACCOUNT / 'token').read_text().strip()}"  # it changes by the hour
+        return kubernetes.send(session, server, method, path, body, kubernetes.MERGE).json()
 
 
 def living(job_name: str, count: int, others: bool = False) -> list[str]:
     """Names of the job's machines whose pods live, by rank; with `others` but for this one."""
-    found = ask("GET", f"api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}")["items"]
+    found = ask("GET", f"/api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}")["items"]
     there = [pod for pod in found if pod["status"].get("phase") in ("Pending", "Running")]
     there = [pod for pod in there if not (others and pod["metadata"]["uid"] == boot.POD)]
     names = job.machine_names(job_name, count)
@@ -52,7 +45,7 @@ def living(job_name: str, count: int, others: bool = False) -> list[str]:
 
 def keep(job_name: str) -> None:
     """Take away the deadline of this pod's Job: it held until all pods had come."""
-    ask("PATCH", f"apis/batch/v1/namespaces/{namespace()}/jobs/{job_name}", {"spec": {"activeDeadlineSeconds": None}})
+    ask("PATCH", f"/apis/batch/v1/namespaces/{namespace()}/jobs/{job_name}", {"spec": {"activeDeadlineSeconds": None}})
 
 
 def open_to_ssh(install: bool) -> list[str]:

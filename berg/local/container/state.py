@@ -6,6 +6,7 @@ Keys that begin with `_` are the embedded cloud's own, and no answer shows them.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 import uuid
@@ -52,7 +53,8 @@ class Container:
         key = key_of(cluster)
         if key not in self.planes:
             about = (*key, self.folder_of(cluster), self.compute, self.tokens, self.settings, cluster["nodePools"])
-            self.planes[key] = Plane(*about, port=cluster.get("_port", 0))
+            save = functools.partial(self.save, cluster)
+            self.planes[key] = Plane(*about, port=cluster.get("_port", 0), save_pools=save)
         return self.planes[key]
 
     def begin(self, cluster: dict, kind: str, target: str, work: Callable[[], Awaitable[dict | None]]) -> dict:

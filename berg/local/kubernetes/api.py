@@ -20,6 +20,7 @@ from typing import Any
 from aiohttp import web
 
 from berg.local.call import Cloud, cut
+from berg.local.faults import Fault
 from berg.local.identity.tokens import Owner
 from berg.local.kubernetes import certificates, checks, discovery, forward, patches, rbac, streams
 from berg.local.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, not_found, set_condition, stamp
@@ -78,8 +79,12 @@ async def guarded(cloud: Cloud, plane: Plane, handler: Any, request: web.Request
         owner = None
         if request.path.strip("/") not in ("version", "healthz", "livez", "readyz"):
             owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
-        await suffer(cloud, method, request)
+        fault = cloud.faults.take(method, request.path_qs)
+        if fault and not fault.after_handler:
+            await suffer(fault, request)
         response = await handler(cloud, plane, request, owner)
+        if fault and fault.after_handler:
+            await suffer(fault, request)
     except Refusal as refusal:
         response = refused(refusal)
     except ConnectionError:
@@ -104,11 +109,8 @@ def refused(refusal: Refusal) -> web.Response:
     return as_json(refusal.body, status=refusal.code, headers=headers)
 
 
-async def suffer(cloud: Cloud, method: str, request: web.Request) -> None:
+async def suffer(fault: Fault, request: web.Request) -> None:
     """A fault as Kubernetes would write it."""
-    fault = cloud.faults.take(method, request.path_qs)
-    if fault is None:
-        return
     if fault.delay:
         await asyncio.sleep(fault.delay)
     if fault.reset:

@@ -1,9 +1,9 @@
 #!/bin/bash
 # One container: boot.sh's root file system, then the container's command in a pid namespace of its own.
 #
-#   container.sh overlay|bind FOLDER IMAGE HOSTNAME WORKDIR own|shared [--user] BIND... -- COMMAND...
+#   container.sh overlay|bind FOLDER IMAGE HOSTNAME WORKDIR own|shared CAPABILITIES [--user] BIND... -- COMMAND...
 #
-# FOLDER/mounts has a line `SOURCE TARGET ro|rw` for each volume; SOURCE `tmpfs` makes one of memory. What it prints is
+# CAPABILITIES are what its root may do, in the words of setpriv. FOLDER/mounts has a line `SOURCE TARGET ro|rw` for each volume; SOURCE `tmpfs` makes one of memory. What it prints is
 # the container's log. Its exit code comes into FOLDER/exit, whoever is left to see it. With `own` the command is
 # process 1, so that it ignores SIGTERM unless it handles it; with `shared` (shareProcessNamespace) process 1 is one that
 # reaps, as Kubernetes' pause.
@@ -11,8 +11,8 @@
 set -u
 
 inside() {
-    mode=$1 folder=$2 image=$3 machine_name=$4 workdir=$5 namespace=$6
-    shift 6
+    mode=$1 folder=$2 image=$3 machine_name=$4 workdir=$5 namespace=$6 capabilities=$7
+    shift 7
     local -a binds=()
     local source target access stat
     while [[ $1 != -- ]]; do binds+=("$1"); shift; done
@@ -42,6 +42,7 @@ inside() {
         echo "exec: \"$1\": executable file not found in \$PATH" >&2
         exit 127
     fi
+    set -- setpriv --bounding-set "$capabilities" --inh-caps -all "$@"
     [[ $namespace == shared ]] || exec "$@"
     "$@" &
     local main=$! code
@@ -69,9 +70,9 @@ hold) # outside of the new pid namespace: its first child is process 1 there. `u
     folder=$2
     # The kubelet may be gone when the container ends: what it must know waits for it.
     user=()
-    [[ $7 != --user ]] || user=(--user --map-root-user)
-    arguments=("${@:1:6}")
-    shift 6
+    [[ $8 != --user ]] || user=(--user --map-root-user)
+    arguments=("${@:1:7}")
+    shift 7
     [[ $1 != --user ]] || shift
     unshare "${user[@]}" --mount --uts --ipc --pid bash "${BASH_SOURCE[0]}" hold "${arguments[@]}" "$@"
     code=$?

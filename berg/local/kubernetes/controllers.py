@@ -29,7 +29,8 @@ async def run(plane: Plane) -> None:
     plane.end_pod = kubelet.end_pod
     while not plane.closing:
         seen, changed = plane.store.version, plane.store.changed
-        for look in (nodes.look, scaling.look, scheduler.schedule, look_at_workloads, jobs.look, kubelet.take_up):
+        # A node that just came takes its pods before the autoscaler looks for those that have none.
+        for look in (nodes.look, scheduler.schedule, scaling.look, look_at_workloads, jobs.look, kubelet.take_up):
             try:
                 look(plane)
             except Refusal as refusal:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
-from berg.local.kubernetes import kubelet, spdy
+from berg.local.kubernetes import spdy, trouble
 from berg.local.kubernetes.kinds import Refusal
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.streams import CHUNK, connection
@@ -129,7 +129,7 @@ def listening(plane: Plane, pod: dict, port: int) -> str:
     uid = pod["metadata"]["uid"]
     held = set()
     for key, running in list(plane.running.items()):
-        for pid in kubelet.processes(running) if key[0] == uid else []:
+        for pid in trouble.processes(running) if key[0] == uid else []:
             for link in Path(f"/proc/{pid}/fd").glob("*"):
                 with contextlib.suppress(OSError):
                     held.add(str(link.readlink()))

@@ -32,7 +32,11 @@ SCRIPT = Path(__file__).with_name("container.sh")
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
 PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")  # images with an empty /root
 KILLED = 137
+# What containerd lets a container's root do.
+CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
+CAPABILITIES += "audit_write setfcap"
 LONGEST = 300.0  # seconds between two restarts or pulls
+NOTED = 5.0  # seconds for the end of a container that outlived its server to be written down
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Running:
     env: dict[str, str]
     workdir: str
     shared: bool
+    capabilities: str
     process: subprocess.Popen | None  # None: it outlived an earlier server
     started: str
     reason: str = ""  # why it will have ended, if not by itself
@@ -273,7 +278,19 @@ def adopted(pod: dict, container: dict, row: dict, folder: Path, env: dict[str, 
         return None
     shared = bool(pod["spec"].get("shareProcessNamespace"))
     workdir = container.get("workingDir") or "/"
-    return Running(folder, env, workdir, shared, None, row["state"]["running"]["startedAt"])
+    return Running(folder, env, workdir, shared, capabilities(container), None, row["state"]["running"]["startedAt"])
+
+
+def capabilities(container: dict) -> str:
+    """What a container's root may do, as setpriv takes it: the usual, and what its security context adds and drops."""
+    context = container.get("securityContext") or {}
+    if context.get("privileged"):
+        return "+all"
+    wishes = context.get("capabilities") or {}
+    added = [each.lower().removeprefix("cap_") for each in wishes.get("add") or []]
+    dropped = [each.lower().removeprefix("cap_") for each in wishes.get("drop") or []]
+    held = {*([] if "all" in dropped else CAPABILITIES.split()), *added} - {*dropped}
+    return "+all" if "all" in held else ",".join(["-all", *(f"+{each}" for each in sorted(held))])
 
 
 async def start(
@@ -297,7 +314,8 @@ async def start(
     words = [*(container.get("command") or []), *(container.get("args") or [])] or ["sleep", "infinity"]
     words = [volumes.expand(word, env) for word in words]
     workdir, shared = container.get("workingDir") or "/", bool(pod["spec"].get("shareProcessNamespace"))
-    about = [there.files, str(folder), str(image or folder / "empty"), hostname, workdir, "shared" if shared else "own"]
+    about = [there.files, str(folder), str(image or folder / "empty"), hostname, workdir]
+    about += ["shared" if shared else "own", capabilities(container)]
     command = ["bash", str(SCRIPT), *about, *(["--user"] if there.user else [])]
     command += [*map(str, sandbox.python_folders()), "--", *words]
 
@@ -322,7 +340,7 @@ async def start(
     process = await asyncio.to_thread(launch)
     while not sandbox.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
-    return Running(folder, env, workdir, shared, process, stamp())
+    return Running(folder, env, workdir, shared, capabilities(container), process, stamp())
 
 
 async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:
@@ -338,7 +356,9 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
         while sandbox.first_process(running.folder) is not None:
             note_log(running)
             await asyncio.sleep(0.05)
-        await asyncio.sleep(0.1)  # its parent writes down how it ended
+        until = time.monotonic() + NOTED  # its parent writes down how it ended
+        while not exit_file.exists() and time.monotonic() < until:
+            await asyncio.sleep(0.02)
     note_log(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
@@ -425,52 +445,3 @@ def fail(plane: Plane, pod: dict, reason: str, message: str, disruption: str = "
     if disruption and not condition(pod, "DisruptionTarget"):
         set_condition(pod["status"], "DisruptionTarget", "True", disruption, told or message)
     plane.store.put("pods", pod)
-
-
-def run_out_of_memory(plane: Plane, pod: dict) -> list[int]:
-    """What the kernel does when a pod has no memory left: all of its containers' processes, or the largest alone."""
-    node = plane.store.get("nodes", "", pod["spec"].get("nodeName", "")) or {"metadata": {"labels": {}}}
-    label = node["metadata"]["labels"].get("cloud.google.com/gke-nodepool")
-    pool: dict = next((each for each in plane.pools if each["name"] == label), {"config": {}})
-    single = (pool["config"].get("kubeletConfig") or {}).get("singleProcessOomKill")
-    killed = []
-    for key, running in list(plane.running.items()):
-        if key[0] != pod["metadata"]["uid"]:
-            continue
-        running.reason = "OOMKilled"
-        pids = sorted(processes(running), key=memory_of, reverse=True)
-        for pid in pids[:1] if single else pids:
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
-    return killed
-
-
-def processes(running: Running) -> list[int]:
-    """Process ids, as this host counts them, of a container; without the one that reaps."""
-    first = sandbox.first_process(running.folder)
-    if not first:
-        return []
-    space = Path(f"/proc/{first}/ns/pid").readlink()
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "ns/pid").readlink() == space:
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != first or not running.shared]
-
-
-def memory_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:
-        return 0
-
-
-def evict(plane: Plane, pod: dict, grace: float = 0) -> None:
-    """What a node does to a pod when it runs out of something."""
-    message = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 512Mi. "
-    fail(plane, pod, "Evicted", message, "TerminationByKubelet")
-    plane.event(pod, "Evicted", message, "Warning", "kubelet")
-    plane.in_background(end_pod(plane, pod, grace))

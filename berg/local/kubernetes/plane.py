@@ -70,6 +70,7 @@ class Plane:
     tasks: set[asyncio.Task] = field(default_factory=set)
     connections: set[Any] = field(default_factory=set)  # (kind, transport) of watches, logs and execs under way
     images: dict[str, str] = field(default_factory=dict)  # image, or a part of its name -> why it cannot be pulled
+    save_pools: Callable[[], None] = lambda: None  # their sizes, which the autoscaler changes
     end_pod: Callable[..., Awaitable[None]] = None  # type: ignore[assignment]  # the kubelet's, see kubelet.py
     memory: dict[str, dict] = field(default_factory=dict)  # what controllers remember of jobs, pools and nodes
     closing: bool = False

@@ -86,11 +86,13 @@ def may(
 
 
 def google_permission(verb: str, plural: str, sub: str) -> str:
+    name = KINDS[plural].name if plural in KINDS else plural
+    name = f"{name[0].lower()}{name[1:]}{'' if name.endswith('s') else 's'}" if name else plural
     if sub in GOOGLE:
-        return f"container.{plural}.{GOOGLE[sub]}"
+        return f"container.{name}.{GOOGLE[sub]}"
     if sub == "status":
-        return f"container.{plural}.{'getStatus' if verb == 'get' else 'updateStatus'}"
-    return f"container.{plural}.{VERBS.get(verb, verb)}"
+        return f"container.{name}.{'getStatus' if verb == 'get' else 'updateStatus'}"
+    return f"container.{name}.{VERBS.get(verb, verb)}"
 
 
 def rules_of(plane: Plane, owner: Owner, namespace: str) -> Iterator[dict]:

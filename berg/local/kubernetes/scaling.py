@@ -94,6 +94,7 @@ def for_pod(plane: Plane, pod: dict) -> dict | None:
         plane.event(pod, "TriggeredScaleUp", told, by=BY)
         if trouble is None:
             pool["_size"] += 1
+            plane.save_pools()
             return node
         memory["until"] = time.monotonic() + plane.settings.scale_retry
         words = WORDS.get(trouble["code"], f"GCE error: {trouble['message']}")
@@ -126,5 +127,6 @@ def scale_down(plane: Plane) -> None:
             node = plane.store.get("nodes", "", instance.name)
             if node and condition(node, "Ready") and idle >= plane.settings.scale_down and pool["_size"] > bounds[0]:
                 pool["_size"] -= 1
+                plane.save_pools()
                 plane.event(node, "ScaleDown", "node removed by cluster autoscaler", by=BY)
                 nodes.remove(plane, pool, instance)

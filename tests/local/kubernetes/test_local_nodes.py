@@ -172,8 +172,10 @@ def test_pods_of_a_killed_server_end_with_a_reset(cloud_of_its_own, tmp_path):
 def test_a_killed_server_finds_its_clusters_and_pods_again(cloud_of_its_own, tmp_path):
     cloud = cloud_of_its_own
     kube = make_cluster(cloud, "again", tmp_path, gpu_pool())
-    kube.create(job("stays", "echo begun; for i in $(seq 60); do [ -e /mnt/go ] && exit 5; sleep 0.5; done"))
+    kube.create(job("stays", "echo begun; for i in $(seq 60); do [ -e /mnt/go ] && exit 5; sleep 0.5; done", gpus=1))
     pod = kube.pod("stays")
+    nodes = {node["metadata"]["name"] for node in kube.get("nodes")["items"]}
+    assert len(nodes) == 2, "one node came for one pod"
     os.kill(control.status(cloud.folder)["pid"], signal.SIGKILL)
     until(lambda: not control.is_running(cloud.folder), "the end of the server")
     control.start(cloud.folder)
@@ -182,6 +184,7 @@ def test_a_killed_server_finds_its_clusters_and_pods_again(cloud_of_its_own, tmp
     assert (found["status"]["phase"], found["metadata"]["uid"]) == ("Running", pod["metadata"]["uid"])
     until(lambda: kube.run("exec", pod["metadata"]["name"], "--", "touch", "/mnt/go").returncode == 0, "it is reached")
     assert kube.ended("stays")["type"] == "Failed"
+    assert {node["metadata"]["name"] for node in kube.get("nodes")["items"]} == nodes
     (pod,) = kube.pods("stays")
     assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
     kube.done(cloud.call("DELETE", f"/container/v1/{PLACE}/clusters/again"))

@@ -144,3 +144,20 @@ def test_a_container_that_ends_is_begun_again(kube):
     until(lambda: row()["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff", "it backs off")
     assert kube.kubectl("logs", "restless", "--previous") == "again\n"
     kube.kubectl("delete", "pod", "restless", "--grace-period=1")
+
+
+def test_root_in_a_pod_may_do_what_containerd_lets_it(kube):
+    script = "mount -t tmpfs none /mnt 2>/dev/null && echo mounts; chown 7 /root && echo chowns; "
+    script += "grep CapEff /proc/self/status"
+    kube.create(job("usual", f"{script}; exec sleep 60"))
+    name = kube.pod("usual")["metadata"]["name"]
+    usual = until(lambda: "CapEff" in (log := kube.log(name)) and log, "its log")
+    assert "chowns" in usual and "mounts" not in usual and "00000000a80425fb" in usual
+    assert "00000000a80425fb" in kube.kubectl("exec", name, "--", "grep", "CapEff", "/proc/self/status")
+    asks = {"securityContext": {"capabilities": {"add": ["SYS_PTRACE"], "drop": ["NET_RAW"]}}}
+    kube.create(job("asks", script, container=asks))
+    kube.ended("asks")
+    assert "00000000a80c05fb" in kube.log(kube.pods("asks")[0]["metadata"]["name"])
+    kube.create(job("all", script, container={"securityContext": {"privileged": True}}))
+    kube.ended("all")
+    assert "mounts" in kube.log(kube.pods("all")[0]["metadata"]["name"])

@@ -1,0 +1,282 @@
+"""What goes wrong with jobs in pods, one fault a test, as in test_faults.py: nothing is lost, and nothing is left.
+
+Left would be a Job that is not over, a pod that lives, an object of the cluster that was not there before, a secret.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+
+import pods
+import pytest
+from conftest import wait_for
+from pods import FAST, alive, cluster
+from test_faults import Trial, fault, faults, stockout
+
+from berg import BergError, clusters, jobs, reap
+from berg.local import control
+
+
+@pytest.fixture(scope="module")
+def kube(cloud, tmp_path_factory):
+    """A cluster with Spot nodes, which come when a pod needs one."""
+    pool = {"num_gpus": 0, "machine_type": "n1-standard-2", "spot": True, "num_nodes": 3}
+    with cluster(cloud, "faults", tmp_path_factory.mktemp("kube"), pool) as made:
+        yield made
+
+
+@pytest.fixture
+def trial(berg, kube, seed, record_property, request) -> Trial:
+    if mark := request.node.get_closest_marker("fault"):
+        record_property("fault", mark.args)
+    where = ("--cluster", "faults", "-g", "0", "--spot")
+    made = Trial(berg, seed, record_property, bool(request.config.getoption("--table")), where)
+    before = objects(kube)
+
+    def left() -> list[str]:
+        going = [
+            each["metadata"]["name"] for each in kube.get("jobs")["items"] if is_of(made, each) and not ended(each)
+        ]
+        return going + [pod["metadata"]["name"] for pod in alive(kube, made.name)] + sorted(objects(kube) - before)
+
+    made.others = left
+    return made
+
+
+@pytest.fixture(autouse=True)
+def clean(kube, cloud):
+    yield
+    cloud.call("DELETE", "/_berg/faults")
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+    pods.clean(kube)
+
+
+def objects(kube) -> set[str]:
+    return {
+        f"{kind} {each['metadata']['name']}" for kind in ("secrets", "configmaps") for each in kube.get(kind)["items"]
+    }
+
+
+def is_of(trial: Trial, thing: dict) -> bool:
+    return thing["metadata"]["labels"].get("berg-job") == trial.name
+
+
+def ended(job: dict) -> bool:
+    kinds = [each["type"] for each in job["status"].get("conditions", []) if each["status"] == "True"]
+    return bool({"Complete", "Failed"} & {*kinds})
+
+
+def with_secret(trial: Trial) -> tuple[str, str]:
+    return "--secret", f"KEY={trial.berg.home}/berg.json"
+
+
+# --- nodes and pods
+
+TAKEN_AWAY = {  # what happens -> the fault as the table has it, its promises
+    "preempt": ("a pod's node is preempted", "1 2 3 6"),
+    "crash": ("a pod's node vanishes", "1 2 4 6"),
+    "evict": ("a pod is evicted without grace", "1 2 4 6"),
+    "drain": ("a pod is evicted through the API, as a drain does", "1 2 3 6"),
+}
+
+
+@pytest.mark.parametrize("what", [pytest.param(what, marks=fault(*told)) for what, told in TAKEN_AWAY.items()])
+def test_a_pod_is_taken_away(trial, kube, what):
+    count, pause = 40, 0.1
+    trial.run(trial.command(count, pause), *with_secret(trial))
+    trial.until("wrote 0 ")
+    time.sleep(trial.dice.uniform(0, count * pause * 0.6))
+    (pod,) = alive(kube, trial.name)
+    name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+    if what == "evict":
+        trial.berg.cloud.call("POST", f"/_berg/pods/{name}/evict", {})
+    elif what == "drain":
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+        kube.call("POST", f"/api/v1/namespaces/default/pods/{name}/eviction", body)
+    else:
+        trial.berg.cloud.call("POST", f"/_berg/instances/{node}/{what}", {"grace": 20} if what == "preempt" else {})
+    state = trial.check("SUCCEEDED", count)
+    assert state["attempt"] == 2, state
+    log = trial.log()
+    assert log.count("attempt 1 finds 0") == 1 and "attempt 2 finds" in log, "the log goes on over pods"
+    if what in ("preempt", "drain"):
+        assert len(re.findall(r"^wrote ", log, re.M)) == count, "what was written before was not written again"
+
+
+@fault("a pod of several is evicted", "1 2 4")
+def test_a_pod_of_several_is_taken_away(trial, kube):
+    trial.run(trial.command(300, 0.1), "-m", "2", *with_secret(trial))
+    trial.until(f"wrote {trial.dice.randint(0, 9)} ")
+    victim = alive(kube, trial.name)[1]["metadata"]["name"]
+    trial.berg.cloud.call("POST", f"/_berg/pods/{victim}/evict", {})
+    state = trial.check("FAILED KILLED")
+    assert f"{trial.name}-1" in state["reason"] or "shut down" in state["reason"], state
+
+
+# --- the API server
+
+
+@fault("the cluster's API is slow", "1 2 4")
+def test_the_api_is_slow(trial):
+    trial.fault("kubernetes.*", delay=5 if trial.thorough else 2, times=None)
+    trial.run(trial.command(20, 0.1), "-m", "2")
+    trial.check("SUCCEEDED", 20)
+
+
+@fault("the cluster's API answers a third of the calls with 429 or 503", "1 2 4 5")
+def test_the_api_is_busy(trial, kube):
+    for number, status in enumerate((429, 503)):
+        seed = trial.seed * 10 + number
+        trial.fault("kubernetes.*", status=status, times=None, probability=0.17, seed=seed)
+    trial.fault("kubernetes.jobs.patch", status=429)
+    trial.run(trial.command(20, 0.1), "-m", "2", "--wait-hours", "0.1")
+    trial.fault("kubernetes.pods.list", status=503, times=3)
+    trial.until_state("SUCCEEDED", "FAILED")
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    trial.check("SUCCEEDED", 20)
+
+
+@fault("an answer of the cluster's API is lost, and the same again is a conflict", "1 5")
+def test_a_conflict(trial, kube):
+    trial.fault("kubernetes.jobs.create", reset=True, after_handler=True)
+    trial.run(trial.command(8, then="sleep 100"))
+    trial.until("all written")
+    trial.fault("kubernetes.pods.patch", status=409)
+    done = trial.berg("kill", trial.name)
+    assert done.returncode == 0, done.stderr
+    assert trial.check("KILLED", 8)["reason"] == "killed by tester"
+
+
+@fault("the cluster's API is silent while its job is killed", "1 4")
+def test_the_api_is_silent(trial, kube, monkeypatch):
+    monkeypatch.setattr("berg.google.kubernetes.PATIENCE", 3)
+    monkeypatch.setattr("berg.gke.LISTING", 2)
+    trial.run(trial.command(8, then="sleep 600"))
+    trial.until("all written")
+    trial.fault("kubernetes.*", status=503, times=None)
+    listed = jobs.overview(trial.berg.bucket.config, None)
+    assert [each.status for each in listed if each.name == trial.name] == ["RUNNING"], "nobody knows, so it is not lost"
+    with pytest.raises(BergError, match="does not answer"):
+        jobs.kill(trial.berg.bucket.config, trial.name, True, lambda text: None)
+    assert trial.berg.state(trial.name)["state"] == "RUNNING", "not killed"
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert trial.berg("kill", trial.name).returncode == 0
+    trial.check("KILLED", 8)
+
+
+@fault("the cloud itself is killed and comes back while a pod runs", "1 2 4")
+def test_the_cloud_restarts(trial, kube, cloud):
+    server = json.loads((cloud.folder / "server.json").read_text())
+    trial.run(trial.command(60, 0.1))
+    trial.until(f"wrote {trial.dice.randint(2, 20)} ")
+    os.kill(server["pid"], signal.SIGKILL)
+    time.sleep(trial.dice.uniform(0.5, 3))
+    assert control.start(cloud.folder, server["port"]) == server["port"]
+    cloud.call("POST", "/_berg/settings", FAST)
+    assert trial.check("SUCCEEDED", 60)["attempt"] == 1
+
+
+@fault("a connection into a pod is cut", "2 4")
+def test_an_exec_is_cut(trial, kube):
+    trial.run(trial.command(40, 0.1))
+    trial.until("wrote 0 ")
+    (pod,) = alive(kube, trial.name)
+    words = ["cluster", "exec", "us-central1-a/faults", pod["metadata"]["name"], "--", "sleep", "100"]
+    inside = trial.berg.start(*words)
+    wait_for(lambda: trial.berg.cloud.call("POST", "/_berg/clusters/faults/cut", {"what": "exec"})["cut"])
+    _, said = inside.communicate(timeout=20)
+    assert inside.returncode == 255 and f"the connection to the pod {pod['metadata']['name']} was cut" in said, said
+    trial.check("SUCCEEDED", 40)
+
+
+# --- pods that do not come
+
+
+@pytest.mark.parametrize("end", ["kill", "give up"])
+@fault("a pod's image cannot be pulled", "1 7")
+def test_no_image(trial, kube, end):
+    kube.cloud.call("POST", "/_berg/clusters/faults/images", {"image": "nosuch"})
+    wait = ["--wait-hours", "0.004"] if end == "give up" else []
+    trial.run(None, "--docker", "example.com/nosuch:1", *wait, *with_secret(trial))
+    words = "its image example.com/nosuch:1 cannot be pulled"
+    wait_for(lambda: words in " ".join(trial.berg("list").stdout.split()), 30, "the reason in the list")
+    if end == "kill":
+        assert trial.berg("kill", trial.name).returncode == 0
+        trial.check("KILLED", 0)
+        return
+    wait_for(lambda: not alive(kube, trial.name), 60, "the end of the pod")
+    wait_for(lambda: trial.state()["state"] == "LOST", 90, "the loss")
+    assert "not all of its pods had come when --wait-hours were over" in trial.state()["reason"]
+    assert trial.berg("kill", trial.name).returncode == 0
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == []
+
+
+@fault("no pool can grow for a pod, for a while", "6 7")
+def test_no_room(trial, kube):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"scale_down": 0.1})
+    wait_for(lambda: len(kube.get("nodes")["items"]) == 1, 60, "the end of the nodes for jobs")
+    trial.berg.cloud.call("POST", "/_berg/settings", {"scale_down": 600})
+    with stockout(trial.berg):
+        trial.run()
+        wait_for(lambda: "no stock" in " ".join(trial.berg("list").stdout.split()), 60, "the reason in the list")
+    trial.check("SUCCEEDED", 8)
+
+
+@fault("a job's cluster is deleted", "1 4")
+def test_the_cluster_is_deleted(trial, cloud, monkeypatch):
+    """Nothing of it is left but what was in the bucket by then."""
+    settings = cloud.settings("any")
+    wanted = clusters.Wanted(num_gpus=0, machine_type="n1-standard-2", zone="us-central1-a", num_nodes=1)
+    clusters.create(settings, "brief", wanted, lambda text: None)
+    trial.others = list
+    ran = trial.berg("run", "--cluster", "brief", "-g", "0", "-n", trial.name, *with_secret(trial), "sleep 1000")
+    assert ran.returncode == 0, ran.stderr
+    trial.until_state("RUNNING")
+    assert "jobs " + trial.name in trial.berg("cluster", "delete", "brief", "-y").stderr
+    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+    (found,) = [each for each in jobs.overview(trial.berg.bucket.config, None) if each.name == trial.name]
+    assert found.state.state == "LOST" and "no cluster 'brief' in us-central1-a any more" in found.state.reason
+    assert trial.leaked(), "its secret"
+    assert jobs.kill(trial.berg.bucket.config, trial.name, False, lambda text: None) == "LOST"
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == []
+
+
+# --- the laptop
+
+SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of it
+    "cluster": {"method": "container.projects.locations.clusters.list"},
+    "boot": {"method": "kubernetes.configmaps.create"},
+    "job": {"method": "kubernetes.jobs.create"},
+    "job, answer": {"method": "kubernetes.jobs.create", "after_handler": True},
+}
+
+
+@pytest.mark.parametrize("step", SUBMIT)
+@pytest.mark.parametrize("how", ["kill -9", "Ctrl-C"])
+@fault("laptop killed with -9, or Ctrl-C, at each step of a submit to a cluster", "1 5")
+def test_laptop_killed(trial, kube, step, how, monkeypatch):
+    trial.fault(**SUBMIT[step], delay=1)
+    laptop = trial.berg.start("run", *trial.where, "-n", trial.name, *with_secret(trial), trial.command())
+    wait_for(lambda: any(each["hits"] for each in faults(trial.berg)), 60, "the fault")
+    time.sleep(trial.dice.uniform(0, 0.5))
+    laptop.send_signal(signal.SIGKILL if how == "kill -9" else signal.SIGINT)
+    _, said = laptop.communicate()
+    assert "Traceback" not in said, said
+    time.sleep(2)  # a request that was under way arrives
+    if alive(kube, trial.name) and trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json"):
+        trial.until_state("SUCCEEDED")  # the pod was made, and does its work
+        wait_for(lambda: not alive(kube, trial.name))
+    settings = trial.berg.bucket.config
+    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+    reap.delete(settings, [each for each in reap.find(settings, None) if each.name == trial.name])
+    leaked = trial.leaked()
+    trial.record("leaked", len(leaked))
+    trial.record("lost", 0)
+    assert leaked == []
