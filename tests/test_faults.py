@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
-from berg import BergError, cli, jobs, reap, tpu
+from berg import BergError, cli, config, jobs, reap, tpu
 from berg.google import groups
 from berg.local import control
 from berg.places import PLACES
@@ -111,7 +111,7 @@ class Trial:
         settings = self.berg.bucket.config
         secrets = self.berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
         return [
-            *(name for name in self.berg.machines() if name == self.name),
+            *(name for name in self.berg.machines() if name == self.name or name.startswith(f"{self.name}-")),
             *(group["name"] for group in groups.find(settings, self.name)),
             *(secret["name"] for secret in secrets if secret["name"].endswith(f"/berg-{self.name}")),
             *self.others(),
@@ -743,6 +743,96 @@ def test_the_cloud_restarts_while_a_machine_goes_down(trial, end):
     assert found.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n"
 
 
+@fault("rights count minutes after they were granted", "1 2 4")
+def test_rights_come_late(trial):
+    """What `berg init` granted a moment ago counts for one request and not for the next; else all is forbidden."""
+    for method, match, times in (
+        ("storage.objects.get", ".whl?alt=media", 4),
+        ("storage.objects.get", f"{trial.name}_metadata.json", 2),
+        ("storage.objects.insert", f"berg_results/{trial.name}/", 3),
+        ("compute.instances.delete", "", 3),
+    ):
+        trial.fault(method, match=match, status=403, times=times)
+    trial.run()
+    trial.check("SUCCEEDED", 8)
+    assert all(each["hits"] for each in faults(trial.berg)), faults(trial.berg)
+
+
+@fault("a machine may not delete itself, and its worker is killed with -9", "1 2 4")
+def test_a_machine_that_may_not_be_deleted(trial):
+    """It turns itself off: so it costs its disk alone, and `berg reap` finds it."""
+    trial.fault("compute.instances.delete", match=f"/instances/{trial.name}", status=403, times=None)
+    # The worker that saves what is left gives up after seconds what else it would for a quarter of an hour.
+    impatient = "sed -i 's/^FORBIDDEN_SECONDS = 900/FORBIDDEN_SECONDS = 3/' /root/berg/app/berg/machine/boot.py"
+    trial.run(trial.command(8, then=f"{impatient}; kill -9 $PPID; sleep 60"))
+    machine = wait_for(lambda: (m := trial.berg.machines()[trial.name])["status"] == "TERMINATED" and m, 60)
+    zone = machine["zone"].rpartition("/")[2]
+    console = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}/serialPort"
+    assert "It is turned off instead. Delete it: berg reap" in trial.berg.cloud.call("GET", console)["contents"]
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert trial.berg("reap", "-y").returncode == 0
+    assert "killed by signal 9" in trial.check("FAILED", 8)["reason"]
+
+
+@fault("more requests than Google takes in a minute, from submit to end", "1 2 4 5")
+def test_rate_limits(trial):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"heavy_reads": 0})
+    laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, "--wait", trial.command())
+    try:
+        wait_for(lambda: refused(trial.berg), 60, "a request too many")
+        time.sleep(trial.dice.uniform(0, 3))
+    finally:
+        trial.berg.cloud.call("POST", "/_berg/settings", {"heavy_reads": 750})
+    _, said = laptop.communicate()
+    assert laptop.returncode == 0, said
+    trial.check("SUCCEEDED", 8)
+
+
+def refused(berg: Berg) -> bool:
+    log = berg.cloud.call("GET", "/_berg/requests")["requests"]
+    return any(each["status"] == 403 for each in log if each["method"].startswith("compute."))
+
+
+@pytest.mark.parametrize("kind", ["cluster", "sweep"])
+@fault("a zone has room for one machine of several", "1 7")
+def test_room_for_one_of_several(trial, kind):
+    wishes = {"cluster": ("-m", "2"), "sweep": ("--parallel", "2", "--grid", "x=1,2")}[kind]
+    unused, stock = "; true {x}" * (kind == "sweep"), {"zone": "us-central1-a"}
+    trial.berg.cloud.call("POST", "/_berg/stockout", {**stock, "left": 1})
+    try:
+        ran = trial.run(trial.command() + unused, *wishes, "--zone", "us-central1-a", "--any-zone")
+    finally:
+        trial.berg.cloud.call("POST", "/_berg/stockout", {**stock, "on": False})
+    assert "us-central1-a: out of stock" in ran.stderr, ran.stderr
+    wait_for(lambda: not trial.leaked(), 90, "the end of the machines")
+    objects = trial.berg.objects(f"berg_results/{trial.name}/")
+    folders = {"cluster": [trial.name], "sweep": [f"{trial.name}/{n}" for n in range(2)]}[kind]
+    wanted = {f"berg_results/{where}/{i:04}.bin": content(trial.seed, i) for where in folders for i in range(8)}
+    lost = [name for name in wanted if objects.get(name) != wanted[name]]
+    trial.record("lost", len(lost))
+    trial.record("leaked", len(trial.leaked()))
+    assert (lost, trial.leaked()) == ([], [])
+
+
+@fault("a group's machine hangs until Google's limit of its time", "1 2 4")
+def test_a_member_reaches_its_limit(trial, monkeypatch):
+    """Google deletes it and makes no other; `berg reap` takes the empty group."""
+    trial.run(trial.command(8, then="sleep 600"), "--spot", "--max-hours", "0.0084")
+    trial.until("all written")
+    wait_for(lambda: not trial.lost(8), 30, "the results in the bucket")
+    trial.power("cut")
+    wait_for(lambda: trial.name not in trial.berg.machines(), 60, "the end of its time")
+    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(jobs, "LOST_AFTER", 0)
+    settings = trial.berg.bucket.config
+    assert [each["targetSize"] for each in groups.find(settings, trial.name)] == [0]
+    assert jobs.find(settings, trial.name).state.state == "LOST"
+    reap.delete(settings, [each for each in reap.find(settings, None) if each.name == trial.name])
+    trial.record("lost", len(trial.lost(8)))
+    trial.record("leaked", len(trial.leaked()))
+    assert (trial.lost(8), trial.leaked()) == ([], [])
+
+
 # --- restarts and secrets
 
 
@@ -865,17 +955,18 @@ def test_wishes_that_cannot_be(berg, options, says):
 # --- how machines go down
 
 
-@pytest.mark.parametrize("end", ["stop", "delete", "preempt", "maintain"])
+@pytest.mark.parametrize("end", ["stop", "delete", "preempt", "preempt unannounced", "maintain"])
 @fault("machine goes down as Google's do, its network after 2 s, with 6 s of last words", "1 2 4 6")
 def test_machine_goes_down(trial, end):
     last = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; "
     again = f"[ $BERG_ATTEMPT = 1 ] || {{ {trial.command(8)}; exit; }}; "
+    end, _, unannounced = end.partition(" ")  # a preemption whose notice comes with its end
     kind = {"preempt": ["--spot"], "maintain": ["-g", "1", "-t", "t4"]}.get(end, [])  # without a GPU it would move
     first = again if end in ("preempt", "maintain") else ""
     trial.run(f"{first}{last}{trial.command(8)}; while :; do sleep 0.1; done", *kind)
     trial.until("all written")
     if end in ("preempt", "maintain"):
-        trial.power(end, notice=1)
+        trial.power(end, notice=0 if unannounced else 1)
     else:
         zone = trial.berg.state(trial.name)["zone"]
         path = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
@@ -889,6 +980,23 @@ def test_second_start(trial):
     trial.run(trial.command(8, 0.2, then="python3 /root/berg/boot.py; python3 /root/berg/boot.py work"))
     assert trial.check("SUCCEEDED", 8)["attempt"] == 1
     assert trial.log().count("nothing to do") == 2
+
+
+@fault("host maintenance of a machine of a cluster", "1 2 4")
+def test_maintenance_ends_a_cluster(trial):
+    last = f"trap 'echo late >$BERG_RESULTS_DIR/late; exit 3' TERM; {trial.command(8)}; while :; do sleep 0.1; done"
+    trial.run(last, "-m", "2", "-g", "1", "-t", "t4")
+    trial.until("all written")
+    trial.berg.cloud.call("POST", f"/_berg/instances/{trial.name}-0/maintain", {"notice": 1})
+    assert "to maintain its host" in trial.check("FAILED", 8)["reason"]
+    assert trial.berg.objects(f"berg_results/{trial.name}/")[f"berg_results/{trial.name}/late"] == b"late\n"
+
+
+@fault("first boot of Google's image holds dpkg's locks; it has neither venv nor pip", "1 2 4")
+def test_first_boot(trial):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"first_boot": 600})
+    trial.run(None, "--image", config.Config.default_image, "--image-project", config.Config.default_image_project)
+    trial.check("SUCCEEDED", 8)
 
 
 def test_a_command_may_be_long_but_not_too_long(berg):

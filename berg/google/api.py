@@ -85,18 +85,22 @@ def retrying():
     return patient(passes, 90, "Google Cloud", initial=0.5, maximum=15)
 
 
-def patient(passes: Callable[[BaseException], bool], seconds: float, what: str, **pauses: float):
-    """The retry of one call: for so long what passes, and 403 for as long as that may pass."""
-    from google.api_core import exceptions, retry
+def patient(
+    passes: Callable[[BaseException], bool], seconds: float, what: str, forbidden: bool = True, **pauses: float
+):
+    """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that may pass."""
+    from google.api_core import retry
 
     began = time.monotonic()
+    until = forbidden_passes_until if forbidden else -math.inf
 
     def predicate(error: Exception) -> bool:
-        if isinstance(error, exceptions.Forbidden) and time.monotonic() < forbidden_passes_until:
+        # An object's content comes and goes with errors of its own, which have nothing but the response.
+        if getattr(getattr(error, "response", None), "status_code", None) == 403 and time.monotonic() < until:
             return True
         return passes(error) and time.monotonic() < began + seconds
 
-    longest = max(seconds, forbidden_passes_until - began)
+    longest = max(seconds, until - began)
     return retry.Retry(predicate, timeout=longest, on_error=tell_if_slow(what), **pauses)
 
 

@@ -98,6 +98,13 @@ class Bucket:
 
         return api.patient(DEFAULT_RETRY._predicate, 120, f"gs://{self.name}")
 
+    @property
+    def retry_of_files(self):
+        """The same for the content of files, but never 403: who mirrors them names what is refused, and tries again."""
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        return api.patient(DEFAULT_RETRY._predicate, 120, f"gs://{self.name}", forbidden=False)
+
     def read(self, name: str) -> bytes | None:
         """Content of an object; None if there is no such object."""
         return self.read_from(name, 0)
@@ -144,7 +151,7 @@ class Bucket:
             blob.upload_from_string(data, "application/octet-stream", **options)
 
         try:
-            return self._put(blob, generation, put)
+            return self._put(blob, generation, put, self.retry)
         except Changed:
             # A write whose answer was lost is refused when it is repeated: then what is there is ours.
             there = self.get(name)
@@ -184,16 +191,16 @@ class Bucket:
             part.seek(0)
             blob.upload_from_file(part, size=size, content_type="application/octet-stream", **options)
 
-        self._put(blob, generation, put)
+        self._put(blob, generation, put, self.retry_of_files)
         return blob
 
-    def _put(self, blob, generation: int | None, put) -> int:
+    def _put(self, blob, generation: int | None, put, retry) -> int:
         from google.api_core import exceptions
 
         # Content is checked by its crc32c on arrival. Without a precondition the last writer wins, which
         # makes a repeated write harmless, so that it may be retried as well.
         try:
-            put(if_generation_match=generation, timeout=self.timeout, retry=self.retry, checksum="crc32c")
+            put(if_generation_match=generation, timeout=self.timeout, retry=retry, checksum="crc32c")
         except exceptions.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{blob.name} was changed by somebody else") from None
         return blob.generation
@@ -240,7 +247,8 @@ class Bucket:
         temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
         try:
             blob = self.bucket.blob(name, generation=generation)
-            blob.download_to_filename(str(temporary), timeout=self.timeout, retry=self.retry, checksum="crc32c")
+            options = {"timeout": self.timeout, "retry": self.retry_of_files, "checksum": "crc32c"}
+            blob.download_to_filename(str(temporary), **options)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

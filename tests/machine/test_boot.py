@@ -45,15 +45,6 @@ def test_the_last_words_of_a_machine_that_goes_down_arrive(berg, end):
     assert berg.state(end)["reason"] == "the machine was shut down from outside"
 
 
-def test_a_preemption_without_notice_leaves_time_for_the_last_words(berg):
-    run(berg, "spot", f"[ $BERG_ATTEMPT = 1 ] || exit 0; {ENDLESS}", "--spot")
-    wait_for(lambda: "\nup\n" in berg.log("spot"))
-    berg.cloud.call("POST", "/_berg/instances/spot/preempt", {"notice": 0})
-    wait_for(lambda: berg.state("spot")["state"] == "SUCCEEDED", 60)
-    assert berg.objects("berg_results/spot/")["berg_results/spot/late"] == b"late\n"
-    assert berg.state("spot")["attempt"] == 2
-
-
 def test_a_spot_machine_asks_for_notice_and_does_not_wait_for_its_end(berg):
     run(berg, "spot", f"[ $BERG_ATTEMPT = 1 ] || exit 0; {ENDLESS}", "--spot")
     assert berg.machines()["spot"]["scheduling"]["preemptionNoticeDuration"] == {"seconds": "120"}
@@ -145,40 +136,6 @@ def test_a_job_of_one_machine_goes_on_after_maintenance(berg):
     state = berg.state("kept-on")
     assert state["attempt"] == 2 and state["restarts"] == 0
     assert "within the hour, to maintain its host" in berg.log("kept-on") and "\nlate\n" in berg.log("kept-on")
-
-
-def test_a_cluster_ends_with_the_maintenance_as_its_reason(berg):
-    run(berg, "pair", ENDLESS, "-m", "2", *GPU)
-    wait_for(lambda: "\nup\n" in berg.log("pair"))
-    berg.cloud.call("POST", "/_berg/instances/pair-0/maintain", {"notice": 1})
-    wait_for(lambda: berg.state("pair")["state"] == "FAILED", 60)
-    assert "to maintain its host" in berg.state("pair")["reason"]
-
-
-def test_rights_that_come_late_are_waited_for(berg):
-    """What `berg init` granted a moment ago counts after minutes; until then everything is forbidden."""
-    berg.cloud.fault("storage.objects.get", match=".whl?alt=media", status=403, times=4)
-    berg.cloud.fault("compute.instances.delete", status=403, times=3)
-    run(berg, "early", "echo ran")
-    wait_for(lambda: berg.state("early")["state"] == "SUCCEEDED", 60)
-    wait_for(lambda: "early" not in berg.machines(), 60)
-
-
-def test_a_machine_that_may_not_be_deleted_turns_itself_off(berg):
-    """Off it costs its disk alone, and `berg reap` finds it."""
-    berg.cloud.fault("compute.instances.delete", match="/instances/stuck", status=403, times=None)
-    # The worker that saves what is left gives up after seconds what else it would for a quarter of an hour.
-    impatient = "sed -i 's/^FORBIDDEN_SECONDS = 900/FORBIDDEN_SECONDS = 3/' /root/berg/app/berg/machine/boot.py"
-    run(berg, "stuck", f"echo kept > $BERG_RESULTS_DIR/out; {impatient}; kill -9 $PPID; sleep 60")
-    wait_for(lambda: berg.machines()["stuck"]["status"] == "TERMINATED", 60)
-    assert berg.state("stuck")["state"] == "FAILED" and "killed by signal 9" in berg.state("stuck")["reason"]
-    assert berg.objects("berg_results/stuck/")["berg_results/stuck/out"] == b"kept\n"
-    path = f"/compute/v1/projects/berg-local/zones/{zone_of(berg, 'stuck')}/instances/stuck/serialPort"
-    assert "It is turned off instead. Delete it: berg reap" in berg.cloud.call("GET", path)["contents"]
-    berg.cloud.call("DELETE", "/_berg/faults")
-    reaped = berg("reap", "-y")
-    assert reaped.returncode == 0 and "stuck" in reaped.stdout + reaped.stderr, reaped.stderr
-    wait_for(lambda: not berg.machines())
 
 
 def test_machines_take_what_the_worker_needs_from_the_bucket(berg):
