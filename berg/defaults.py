@@ -1,7 +1,8 @@
 """Defaults of a repo: `[tool.berg]` in its pyproject.toml, or berg.toml beside it.
 
 They stand between the BERG_ variables and the user's settings. What is given on the command line comes before them, and
-takes what would contradict it out: a repo's CPUs do not stay where other GPUs are asked for.
+takes what would contradict it out: a repo's CPUs do not stay where other GPUs are asked for. The plan says what came
+from where.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from berg import BergError
+from berg import BergError, config
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -94,22 +95,47 @@ def check(file: Path, key: str, value: Any) -> None:
 
 
 def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, Any]:
-    """Options with those of the repo around a folder in place of what was not given."""
+    """Options with those of the repo around a folder in place of what was not given, and what came from where."""
     values, file = find(folder)
     dropped = {key for option in given for key in REPLACES.get(option, ())}
+    dropped |= {key for key, (field, _) in KEYS.items() if field in given and field != "env"}
+    has_own_image = {"image", "image-project"} if "tpu" in given or "tpu" in values.keys() - dropped else set()
+    settings = of_settings(dropped | has_own_image, values)
     dropped |= {key for key, variable in VARIABLES.items() if os.environ.get(variable)}
     dropped |= {"image-project"} if "image" in dropped else set()
-    filled, used = dict(options), []
+    filled, used = dict(options), {}
     for key, value in values.items():
         field = KEYS[key][0]
         if field == "env":
             filled["env"] = (*(f"{name}={each}" for name, each in value.items()), *options.get("env", ()))
-        elif field in given or key in dropped:
-            continue
-        else:
+        elif key not in dropped:
             filled[field] = tuple(value) if isinstance(value, list) else value
-        used.append(f"{key} = {shown(value)}")
-    return {**filled, "defaults": (file, *used) if used else ()}
+        if key not in dropped:
+            used[key] = value
+    rest = {key: value for key, value in values.items() if key not in used}
+    lines = [f"{listed(used)} (of {file})"] if used else []
+    lines += [f"{key} = {text} (of {source})" for key, (text, source) in settings.items()]
+    lines += [f"not {listed(rest)} (of {file}): what is given comes first"] if rest else []
+    return {**filled, "defaults": tuple(lines)}
+
+
+def of_settings(given: set[str], of_repo: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """What comes from variables and the user's file, by key: the value, and where it stands."""
+    found, file, usual = {}, config.read_file(), config.Config()
+    for key, variable in VARIABLES.items():
+        setting = variable.removeprefix("BERG_").lower()
+        value = file.get(setting)
+        if key in given:
+            continue
+        if text := os.environ.get(variable):
+            found[key] = (text, variable)
+        elif key not in of_repo and value not in (None, getattr(usual, setting)):
+            found[key] = (shown(value), str(config.path()))
+    return found
+
+
+def listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {shown(value)}" for key, value in values.items())
 
 
 def shown(value: Any) -> str:

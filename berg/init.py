@@ -4,11 +4,12 @@ Every answer is checked when it is given. It talks on standard error, like every
 """
 
 import contextlib
+import sys
 from typing import Any
 
 import click
 
-from berg import BergError, config, credentials
+from berg import BergError, config, credentials, wrapped
 from berg.config import Config
 from berg.google import api, grants, offers
 from berg.google.storage import Bucket
@@ -16,8 +17,8 @@ from berg.google.storage import Bucket
 LOCAL_PROJECT, LOCAL_BUCKET = "berg-local", "berg-local-results"
 
 
-def explain(text: str) -> None:
-    click.echo(f"\n{text}", err=True)
+def say(text: str) -> None:
+    click.echo(wrapped(text, sys.stderr), err=True)
 
 
 def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: bool) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
         setattr(settings, key, answer)
         return answer
 
-    explain("Project: what pays for the machines. `gcloud projects list` shows yours.")
+    say("\nProject: what pays for the machines. `gcloud projects list` shows yours.")
     before = settings.project
     ask("project", before or default_project(settings))
     if not settings.project:
@@ -38,30 +39,30 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
     details = check_project(settings)
 
     regions = [item["name"] for page in api.pages(settings, "/regions") for item in page.get("items", [])]
-    explain(f"Region: machines start in its zones, and the bucket lies there. There are: {', '.join(regions)}")
+    say(f"\nRegion: machines start in its zones, and the bucket lies there. There are: {', '.join(regions)}")
     if ask("region", settings.region) not in regions:
         raise BergError(f"there is no region {settings.region!r}. Choose one of: {', '.join(regions)}")
 
     bucket = Bucket(settings)
     listed = bucket.client.list_buckets(fields="items(name,location),nextPageToken", retry=bucket.retry)
     places = {found.name: found.location.lower() for found in listed}
-    explain(
-        "Bucket: keeps code, logs and results. "
+    say(
+        "\nBucket: keeps code, logs and results. "
         + (f"The project has: {', '.join(places)}" if places else "The project has none yet; berg can create one.")
     )
     usual = next((name for name, place in places.items() if place == settings.region), f"{settings.project}-berg")
     ask_create_bucket(Bucket(settings), ask("bucket", settings.bucket or usual), places, yes or create)
 
     own = grants.account(settings)
-    explain(f"Service account: what the machines act as. It needs {grants.NEEDS}. Berg can make one that has no more.")
+    say(f"\nService account: what the machines act as. It needs {grants.NEEDS}. Berg can make one that has no more.")
     earlier = settings.service_account if settings.project == before else ""
     if ask("service_account", earlier or own) == own:
         settings.service_account = set_up_account(settings, details.get("defaultServiceAccount", ""), yes)
     else:
-        click.echo(f"{settings.service_account} is taken as it is. Look at what it may do with: berg doctor", err=True)
+        say(f"{settings.service_account} is taken as it is. Look at what it may do with: berg doctor")
     check_acting(settings)
 
-    explain("Image: what the machines boot; an image family gives its newest image.")
+    say("\nImage: what the machines boot; an image family gives its newest image.")
     ask("default_image", settings.default_image)
     ask("default_image_project", settings.default_image_project)
     offers.find_image(settings, settings.default_image, settings.default_image_project)
@@ -106,7 +107,7 @@ def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bo
         raise BergError(f"bucket {name!r} belongs to somebody else. Choose another name: berg init") from None
     except (exceptions.BadRequest, exceptions.Forbidden) as error:
         raise BergError(f"bucket {name!r} cannot be created: {error.message}. Run: berg init") from None
-    click.echo(f"Created gs://{name}", err=True)
+    say(f"Created gs://{name}")
 
 
 def set_up_account(settings: Config, default: str, yes: bool) -> str:
@@ -116,20 +117,20 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
     own = grants.account(settings)
     lacking, refusal = grants.missing(settings)
     if not lacking:
-        click.echo(f"{own} has what it needs; nothing was changed", err=True)
+        say(f"{own} has what it needs; nothing was changed")
         return own
     with contextlib.suppress(exceptions.NotFound, exceptions.Forbidden):
         if refusal and grants.may_act_as(settings, own):
-            click.echo(f"{own} is taken as it is: what it may do you cannot see ({refusal})", err=True)
+            say(f"{own} is taken as it is: what it may do you cannot see ({refusal})")
             return own
     if not refusal:
-        click.echo("\n".join(grant.text for grant in lacking), err=True)
+        say("\n".join(grant.text for grant in lacking))
         if yes or click.confirm("Do this?", default=True, err=True):
             try:
                 while lacking:
                     lacking[0].make()
                     lacking.pop(0)
-                click.echo("Done. Google may take some minutes until it holds everywhere", err=True)
+                say("Done. Google may take some minutes until it holds everywhere")
                 return own
             except (exceptions.Forbidden, exceptions.BadRequest) as error:  # BadRequest: rules of the organization
                 refusal = grants.words(error)
@@ -137,16 +138,15 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
         enable = f"gcloud services enable {' '.join(grants.APIS)} --project {settings.project}"
         commands = [*([enable] if "disabled" in refusal else []), *(grant.gcloud for grant in lacking)]
         commands.append(grants.act_as_command(settings, own))
-        click.echo(
+        say(
             f"You lack the right to set up {own}: {refusal}\nAn administrator of the project can, with:\n  "
             + "\n  ".join(commands)
             + f"\nand then you:\n  berg init --service-account {own}",
-            err=True,
         )
     question = f"Go on with the project's default account {default} for now?"
     if not default or not (yes or click.confirm(question, default=True, err=True)):
         raise BergError("the machines have no account to act as. Name one: berg init --service-account ACCOUNT")
-    click.echo(f"The machines act as the project's default account {default}", err=True)
+    say(f"The machines act as the project's default account {default}")
     return default
 
 
@@ -158,7 +158,7 @@ def check_acting(settings: Config) -> None:
     try:
         if not grants.may_act_as(settings, email):
             command = grants.act_as_command(settings, email)
-            click.echo(f"To start machines that act as {email} you need {grants.ACT_AS} on it:\n  {command}", err=True)
+            say(f"To start machines that act as {email} you need {grants.ACT_AS} on it:\n  {command}")
     except exceptions.NotFound:
         if email != grants.account(settings):  # which takes a while to be known everywhere
             raise BergError(f"there is no service account {email!r}. Choose another one: berg init") from None

@@ -24,7 +24,7 @@ class Wishes:
     name: str | None = None
     results_dir: str | None = None
     results_parent: str | None = None  # folder for the results of jobs whose command names none, each in its own
-    defaults: tuple[str, ...] = ()  # the repo's file, and what of it holds, for people to read
+    defaults: tuple[str, ...] = ()  # what came from where, for people to read
     zones: tuple[str, ...] = ()
     any_zone: bool = False  # the region's others after those
     cwd: str | None = None  # folder of the repo to run in; None: where it was typed

@@ -60,12 +60,17 @@ def test_what_is_given_comes_first(berg):
     plan, _ = planned(berg, *image, "-t", "v100", "--zone", "us-central1-a", "--disk-gb", "80", "true")
     assert "2 x v100, 80 GB disk" in plan and "n1-standard-16" in plan, "the repo's 4 CPUs were for its own GPUs"
     assert "Zones     us-central1-a" in plan
-    row = next(line for line in plan.splitlines() if line.startswith("Defaults"))
+    row, left_out = plan.partition("Defaults")[2].splitlines()[:2]
     assert "num-gpus = 2" in row and "gpu-type" not in row and "zones" not in row and "num-cpus" not in row
+    assert left_out.strip().startswith("not image = no-such-image, gpu-type = t4, num-cpus = 4, disk-gb = 70, zones =")
+    assert left_out.endswith("(of berg.toml): what is given comes first")
     plan, _ = planned(berg, *image, "--machine-type", "g2-standard-4", "true")
     assert "g2-standard-4 with 1 x l4" in plan
     plan, _ = planned(berg, "true", BERG_ZONES="us-central1-a", BERG_DEFAULT_IMAGE=image[1])
-    assert "Zones     us-central1-a" in plan and "no-such-image" not in plan
+    assert "Zones     us-central1-a" in plan and "zones = us-central1-a (of BERG_ZONES)\n" in plan
+    assert f"image = {image[1]} (of BERG_DEFAULT_IMAGE)\n" in plan and "not image = no-such-image, zones = us" in plan
+    given = planned(berg, *image, "--zone", "us-central1-a", "true", BERG_ZONES="us-central1-b")[0]
+    assert "BERG_ZONES" not in given, "it has no part in it"
     named, _ = planned(berg, *image, "-r", "mine", "true")
     assert "berg_results/mine\n" in named
     guessed, _ = planned(berg, *image, "echo > /root/berg_results/own/x")
@@ -75,9 +80,12 @@ def test_what_is_given_comes_first(berg):
 def test_the_users_settings_come_after_the_repo(berg):
     settings = json.loads((berg.home / "berg.json").read_text())
     berg.write_config(**settings, zones=["us-central1-a"])
-    assert "Zones     us-central1-a" in planned(berg, "-g", "0", "true")[0]
+    of_user = planned(berg, "-g", "0", "true")[0]
+    assert "Zones     us-central1-a" in of_user
+    assert f"Defaults  zones = us-central1-a (of {berg.home / 'berg.json'})\n" in of_user
     (berg.repo / "berg.toml").write_text('zones = ["us-central1-b"]\n')
-    assert "Zones     us-central1-b" in planned(berg, "-g", "0", "true")[0]
+    of_repo = planned(berg, "-g", "0", "true")[0]
+    assert "Zones     us-central1-b" in of_repo and "berg.json" not in of_repo
 
 
 def test_a_sweep_has_its_folder_below_that_of_the_repo(berg):

@@ -25,9 +25,11 @@ def saved(berg) -> dict:
 
 def test_flags_answer_everything_and_the_bucket_is_created(berg, init):
     name = f"fresh-{uuid.uuid4().hex[:12]}"
-    result = init("-y", "--project", "berg-local", "--region", "us-west1", "--bucket", name)
+    result = init("-y", "--project", "berg-local", "--region", "us-west1", "--bucket", name, COLUMNS="80")
     assert result.returncode == 0, result.stderr
     assert f"Created gs://{name}" in result.stderr
+    wide = [line for line in result.stderr.splitlines() if len(line) > 80]
+    assert wide == [], "what is said breaks between words"
     settings = saved(berg)
     assert (settings["project"], settings["region"], settings["bucket"]) == ("berg-local", "us-west1", name)
     assert settings["service_account"] == "berg-worker@berg-local.iam.gserviceaccount.com"

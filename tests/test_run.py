@@ -427,7 +427,7 @@ def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, 
     assert berg.state("two")["elsewhere"] == "berg_results/beside"
     for folder, arguments in ((tmp_path / "here", [str(tmp_path / "here")]), (berg.home / "berg_results", [])):
         fetched = berg("fetch", "two", *arguments)
-        assert fetched.returncode == 0 and "1 of its files are in other folders" in fetched.stderr, fetched.stderr
+        assert fetched.returncode == 0 and "1 of its files is in other folders" in fetched.stderr, fetched.stderr
         assert (folder / "beside/b").read_text() == "b\n" and not (folder / "beside/foreign").exists()
         assert (folder / ("a" if arguments else "own/a")).exists()
 

@@ -122,7 +122,7 @@ def test_a_machine_that_goes_leaves_its_job_to_another(berg):
 def test_names_that_begin_alike_are_left_alone(berg):
     """A sweep takes no other job, and a job whose submit fails, or that ends, deletes no machine of a sweep."""
     ran = berg("run", "-g", "0", "-n", "lr", "--parallel", "1", "--grid", "s=600,601", "sleep {s}")
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 0 and "\n2 jobs on 1 machine, " in ran.stderr, ran.stderr
     wait_for(lambda: "RUNNING" in states(berg, "lr").values(), 60)
     berg.cloud.call("POST", "/_berg/stockout", {})
     try:

@@ -10,6 +10,7 @@ import click
 from berg import BergError
 from berg.commands.terminal import json_option, name_argument, ready, say
 from berg.job import State
+from berg.words import plural
 
 LAST_LINES = 20  # of the log of a job that failed
 MOST_NAMED = 20  # files that come; of more only their number and bytes are said
@@ -129,7 +130,7 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"folder": str(target), "files": files, "fetched": fetched}))
     else:
-        say(f"{fetched} of {files} files were new or changed")
+        say(f"{fetched} of {plural(files, 'file')} new or changed")
         click.echo(target)
     tell_missing({name: state} if state else {}, left)
 
@@ -143,7 +144,8 @@ def fetch_beside(bucket, name: str, prefix: str, folder: Path | None, tell=lambd
     found = mirror.beside(bucket, f"{root}/", own.rstrip("/"), job.folders_prefix(name), name)
     counts = fetch.fetch(bucket, f"{root}/", folder or Path.home() / root, tell, listed=found)
     if counts[1]:
-        say(f"{counts[1]} of its files are in other folders of {folder or Path.home() / root}")
+        files = "1 of its files is" if counts[1] == 1 else f"{counts[1]} of its files are"
+        say(f"{files} in other folders of {folder or Path.home() / root}")
     return counts
 
 
@@ -172,7 +174,7 @@ def tell_missing(states, left: dict[str, Exception]) -> None:
     for path, why in left.items():
         say(f"{path} was not fetched: {explain(why) or why}")
     if left:
-        raise BergError(f"{len(left)} files were not fetched. Once it is mended, fetch again: berg fetch")
+        raise BergError(f"{plural(len(left), 'file')} could not be fetched. Once it is mended, fetch again: berg fetch")
 
 
 def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
@@ -195,7 +197,7 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
                 new, files, missing = fetch_beside(bucket, entry.name, f"berg_results/{results}/", target)
                 fetched, total, left = fetched + new, total + files, left | missing
             if new:
-                say(f"{new:>6} files  {results}")
+                say(f"{new:>6} new  {results}")
         sweep.write_results(entries, target, table)
         if not keep or all(entry.state and entry.state.final for entry in entries):
             break
@@ -203,7 +205,7 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
     if as_json:
         click.echo(json.dumps({"folder": str(target), "table": str(table), "files": total, "fetched": fetched}))
     else:
-        say(f"{fetched} of {total} files of {len(entries)} jobs were new or changed")
+        say(f"{fetched} of {plural(total, 'file')} of {plural(len(entries), 'job')} new or changed")
         click.echo(table)
     tell_missing({}, left)
 

@@ -73,14 +73,14 @@ def start(wishes, grid, tasks, parallel, as_json, dry_run):
     say(tables.plan(plan))
     say(tables.sweep(jobs))
     hours = len(jobs) * plan.job.max_run_seconds / 3600
-    say(f"{len(jobs):,} jobs on {at_once:,} machines, {hours:,.0f} machine-hours at most\n")
+    say(f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} machine-hours at most\n")
     if dry_run:
         click.echo(json.dumps(launch.preview(plan), indent=2))
         return None
     began = time.monotonic()
     sweep.submit(plan, jobs, at_once, say, tables.sending)
     name = plan.job.job_name
-    say(f"Submitted {len(jobs):,} jobs after {time.monotonic() - began:.1f} s\n")
+    say(f"Submitted {words.plural(len(jobs), 'job')} after {time.monotonic() - began:.1f} s\n")
     if not as_json:
         click.echo(name)
         say(f"See them:  berg list -v\nLog:       berg log {name}/0")

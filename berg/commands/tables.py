@@ -24,7 +24,6 @@ def plan(plan) -> str:
     code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch or 'detached HEAD'})"
     if this.git_dirty:
         code += f" with {plural(len(this.git_changed_files), 'uncommitted change')}, as {this.git_snapshot[:12]}"
-    defaults = this.wishes.get("defaults")
     several = f"{this.num_machines} machines, each " if this.num_machines > 1 else ""
     where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on] if several else ""
     is_guess = not this.wishes.get("results_dir") and not this.results_dir.endswith(this.job_name)
@@ -52,7 +51,7 @@ def plan(plan) -> str:
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
         *([("Notify", "a webhook, of the end")] if this.notify else []),
         *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
-        *([("Defaults", f"{', '.join(defaults[1:])} (of {defaults[0]})")] if defaults else []),
+        *[("Defaults" if n == 0 else "", text) for n, text in enumerate(this.wishes.get("defaults", ()))],
         ("Results", this.gcs_results_dir + (" (read off the command; another: -r)" if is_guess else "")),
         ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),

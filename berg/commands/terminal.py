@@ -60,9 +60,13 @@ class Quoted(click.Command):
 
 
 def interrupted(error: BaseException) -> str:
-    """What to say when somebody left, or a question found the end of the input."""
+    """What to say when somebody left or answered no, or a question found the end of the input."""
+    if isinstance(error, click.Abort) and error.__context__ is None:
+        return "berg: nothing was done"
+    line = "\n" if isinstance(error, click.Abort) and error.__cause__ is None else ""  # the question's goes on
     unanswered = isinstance(error, click.Abort) and isinstance(error.__context__, EOFError)
-    return "berg: there is nobody to answer the question; do without it: -y" if unanswered else "berg: interrupted"
+    what = "there is nobody to answer the question; do without it: -y" if unanswered else "interrupted"
+    return f"{line}berg: {what}"
 
 
 def say(text: str) -> None:

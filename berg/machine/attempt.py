@@ -23,6 +23,7 @@ from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
 from berg.machine import boot, cluster, pods, profile, usage
 from berg.machine.process import RESULTS, end_group
+from berg.words import plural
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
@@ -319,7 +320,7 @@ class Attempt:
         """Bring what the job's folders have in the bucket, from this job or one before it; it may be replaced here."""
         brought, left = self.results.restore(bring=self.begins_here)
         if brought:
-            self.say(f"Brought back {brought} files of the results")
+            self.say(f"Brought back {plural(brought, 'file')} of the results")
         for path, why in left.items():
             self.say(f"Not brought back: {path}: {why}")
 

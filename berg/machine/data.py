@@ -9,6 +9,7 @@ from berg.google import data
 from berg.google.fetch import fetch
 from berg.machine import boot
 from berg.machine.attempt import Attempt
+from berg.words import plural
 
 
 def bring(attempt: Attempt) -> None:
@@ -22,19 +23,25 @@ def bring(attempt: Attempt) -> None:
             seen.append(blob)
             attempt.pause(0)  # a job that was killed need not wait for the rest
 
-        attempt.say(f"Bringing data {name}: {wish['files']:,} files, {wish['bytes'] / 1e6:,.1f} MB, to {folder}")
+        attempt.say(
+            f"Bringing data {name}: {plural(wish['files'], 'file')}, {wish['bytes'] / 1e6:,.1f} MB, to {folder}"
+        )
         try:
             new, _, left = fetch(attempt.bucket, data.prefix_of(name), folder, done=note)
         except OSError as error:
             raise BergError(f"data {name} cannot be brought to {folder}: {error.strerror or error}") from None
         if left:
             path, why = next(iter(left.items()))
-            raise BergError(f"{len(left)} files of data {name} could not be brought to {folder}, {path}: {why}")
+            raise BergError(
+                f"{plural(len(left), 'file')} of data {name} could not be brought to {folder}, {path}: {why}"
+            )
         if not seen:
             raise BergError(f"data {name} is not in gs://{attempt.bucket.name}/{data.prefix_of(name)} any more")
         if data.checksum(seen) != wish["checksum"]:
             attempt.say(f"Data {name} changed since the job was submitted")
-        attempt.say(f"Brought {new:,} of {len(seen):,} files of data {name} in {time.monotonic() - began:.1f} s")
+        attempt.say(
+            f"Brought {new:,} of {plural(len(seen), 'file')} of data {name} in {time.monotonic() - began:.1f} s"
+        )
 
 
 def place(path: str) -> Path:

@@ -52,6 +52,9 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
 
     asked = berg("rm", "first", stdin="n\n")
     assert asked.returncode == 130 and "2 files of results" in asked.stderr
+    assert asked.stderr.endswith("berg: nothing was done\n")
+    unanswered = berg("rm", "first", stdin="")
+    assert unanswered.returncode == 130 and "[y/N]: \nberg: there is nobody to answer" in unanswered.stderr
     assert berg.objects(".berg/jobs/first") != {}
     wait_for(lambda: berg.machines() == {}, what="the end of the machine")
     assert "first" in berg("list").stdout and (berg.home / "names").read_text() == "first\n"

@@ -96,6 +96,7 @@ def test_a_terminal_says_itself_how_wide_it_is(berg):
     seen = os.read(ours, 4096).decode()
     os.close(ours)
     assert "there is no job" in seen and max(map(len, seen.split("\r\n"))) <= 50, seen
+    assert "\x1b" not in seen, "NO_COLOR holds for errors, too"
 
 
 def test_why_there_is_no_room_is_said_once(berg, cloud):
