@@ -96,7 +96,7 @@ def begin(attempt: Attempt) -> None:
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
     notify.read_secrets(attempt)
-    install_commands()
+    install_commands(attempt.machine)
     attempt.member.node = cluster.describe(attempt.machine, attempt.job)
     attempt.member.nodes = [attempt.member.node]
     if attempt.member.is_alone:
