@@ -19,6 +19,7 @@ setup(
     package_data={
         "berg.local.machines": ["*.sh"],
         "berg.local.kubernetes": ["*.sh"],
+        "berg.machine": ["guard/sitecustomize.py"],
         "berg.watch": ["page.css", "page.js"],
     },
     install_requires=[

@@ -16,6 +16,8 @@ class Machine:
     external_ip: str = ""
     internal_ip: str = ""
     gpus: str = ""  # such as 4 x p100
+    machine_type: str = ""
+    spot: bool = False
     place: str = "gce"
     pod: str = ""  # its name in Kubernetes, where it is a pod
     note: str = ""  # what it waits for, in words

@@ -73,6 +73,7 @@ class Job:
     wait_seconds: int = 0  # for all its pods to have a node, after which it is given up; 0: for ever
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
+    profile: bool = False  # PyTorch's own profiles can be taken of its command
     monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
     wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again
     created_at: str = ""

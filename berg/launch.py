@@ -133,6 +133,7 @@ def prepare(
         wait_seconds=round(wishes.wait_hours * 3600),
         max_restarts=wishes.max_restarts,
         sample_seconds=wishes.sample_seconds,
+        profile=wishes.profile,
         monitoring=config.monitoring,
         min_utilization=wishes.min_utilization,
         waste_seconds=round(wishes.for_minutes * 60) if wishes.min_utilization else 0,

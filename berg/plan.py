@@ -56,6 +56,7 @@ class Wishes:
     max_restarts: int = 20
     restart_on_failure: int = 0
     sample_seconds: int = 30  # 0: no samples
+    profile: bool = False
     min_utilization: int = 0  # percent; 0: none is asked for
     for_minutes: float = 30  # in which no accelerator reached it
 

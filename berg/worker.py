@@ -22,7 +22,7 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import api, paths, secret
-from berg.machine import boot, cluster, crew, data, idle, notify, saving, waste
+from berg.machine import boot, cluster, crew, data, idle, kineto, notify, saving, waste
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -96,7 +96,7 @@ def begin(attempt: Attempt) -> None:
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_restarts()
     notify.read_secrets(attempt)
-    install_commands()
+    install_commands(attempt.machine)
     attempt.member.node = cluster.describe(attempt.machine, attempt.job)
     attempt.member.nodes = [attempt.member.node]
     if attempt.member.is_alone:
@@ -104,6 +104,7 @@ def begin(attempt: Attempt) -> None:
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
     attempt.start_thread(waste.watch, attempt)
+    kineto.listen(attempt)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
 
 
@@ -172,7 +173,7 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
     attempt.say(f"Running: {this.cmd}")
     folder = repo_folder(this) / this.cwd
     folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
-    code = attempt.execute(["bash", "-c", this.cmd], cwd=folder, env=environment(attempt))
+    code = attempt.execute(["bash", "-c", this.cmd], cwd=folder, env=kineto.variables(attempt, environment(attempt)))
     if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
         cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
         if attempt.leads:

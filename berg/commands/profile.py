@@ -8,7 +8,11 @@ import click
 
 from berg.commands.terminal import json_option, name_argument, ready, say
 
-KINDS = {"jax": "the command's profiler server (JAX, torch_tpu)", "py-spy": "py-spy: python from outside"}
+KINDS = {
+    "jax": "the command's profiler server (JAX, torch_tpu)",
+    "kineto": "PyTorch's profiler (Kineto)",
+    "py-spy": "py-spy: python from outside",
+}
 
 
 @click.command()
@@ -20,8 +24,8 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
     """Take a profile of a command that runs.
 
     All its machines take it at once, and the command runs on. It is JAX's if the command started the profiler server
-    on the port BERG_PROFILER_PORT; else py-spy looks at its python processes from outside. Files are kept among the
-    results, and brought to ~/berg_results.
+    on the port BERG_PROFILER_PORT, PyTorch's if the job was started with --profile; else py-spy looks at its python
+    processes from outside. Files are kept among the results, and brought to ~/berg_results.
 
     \b
     berg profile @
@@ -42,6 +46,8 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
         click.echo("\n".join(map(str, files)))
         if "jax" in kinds:
             say(f"Open it:  berg tensorboard {name}    (with the profile plugin: pip install xprof)")
+        if "kineto" in kinds:
+            say("Open it:  https://ui.perfetto.dev (files stay in the browser)")
         if "py-spy" in kinds:
             say("Open it:  https://www.speedscope.app (files stay in the browser), or: npx speedscope FILE")
     sys.exit(0 if files else 1)

@@ -218,6 +218,7 @@ def job_options(command):
         click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated."),
         click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees."),
         click.option("--notify", metavar="URL", help="Webhook to tell of the end; or NAME[=FILE] that holds its URL."),
+        click.option("--profile", is_flag=True, help="Let berg profile take PyTorch's own profiles of CMD."),
         click.option(
             "--min-utilization",
             type=int,

@@ -190,21 +190,30 @@ def sparkline(history: list[tuple[float, float | None]], room: int) -> str:
 @names_argument
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this computer.  [default: a free one]")
 @click.option("--once", is_flag=True, help="Bring what there is, print the folder, and stop.")
-def tensorboard(names: tuple[str, ...], port: int, once: bool) -> None:
+@click.option("--on", "machine", metavar="NAME", help="Let a machine do it, such as a devbox, and show it here.")
+def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | None) -> None:
     """Show metrics, event files and profiles of jobs in TensorBoard.
 
     NAME is a job, a sweep, or a folder of results; jobs that are over count, too. What changed is brought every 30
-    seconds, how busy the machines were is shown beside it, and so is a metrics.jsonl. Ctrl-C ends it.
+    seconds, how busy the machines were is shown beside it, and so is a metrics.jsonl. Ctrl-C ends it. What is large
+    had better not come here: --on runs it on a machine, which needs TensorBoard, and leads here through ssh.
 
     \b
     berg tensorboard digits-1121-0930-x7k
     berg tensorboard lr-sweep baselines/resnet
+    berg tensorboard lr-sweep --on my-devbox
     """
+    if once and machine:
+        raise click.UsageError("--once brings it here, and --on to a machine: leave one of them out")
     settings = config.load_ready()
     from berg.commands import tables
     from berg.watch import board
 
     parts = parts_of(settings, names)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # TensorBoard ends with this
+    if machine:
+        follow(*board.start_on(settings, machine, parts, port, say), machine)
+        return
     folder = config.home() / "tensorboard" / board.key(names)
     folder.mkdir(parents=True, exist_ok=True)
     made: dict = {}
@@ -216,7 +225,6 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool) -> None:
     if once:
         click.echo(folder)
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # TensorBoard ends with this
     process, address = board.start(folder, port)
     click.echo(address)
     say("Ctrl-C ends it")
@@ -233,6 +241,24 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool) -> None:
     finally:
         process.terminate()
         process.wait()
+
+
+def follow(there: subprocess.Popen[str], address: str, machine: str) -> None:
+    """Show what TensorBoard's machine says, and the address here once it is up; raises BergError where it ends."""
+    try:
+        for line in there.stdout or ():
+            if line.startswith("http://127.0.0.1:"):
+                click.echo(address)
+            elif line.strip():
+                say(f"{machine}: {line.strip()}")
+        code = there.wait()
+        older = f"berg on {machine} is older than this one: start a machine anew"
+        raise BergError(older if code == 127 else f"TensorBoard ended on {machine}, or the connection to it did")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        there.terminate()
+        there.wait()
 
 
 def ended(process: subprocess.Popen, seconds: float) -> bool:

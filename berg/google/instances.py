@@ -41,6 +41,7 @@ def find(
     wanted = [f"labels.berg-job={name}" for name in jobs] + [f"labels.berg-sweep={name}" for name in sweeps]
     wanted += [f"name={name}" for name in names]
     fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
+    fields += ",machineType,scheduling/provisioningModel"
     listed = pages(
         config,
         f"/zones/{zone}/instances" if zone else "/aggregated/instances",
@@ -71,6 +72,8 @@ def machine_of(instance: dict[str, Any]) -> Machine:
         external_ip=access[0].get("natIP", ""),
         internal_ip=interface.get("networkIP", ""),
         place=instance.get("labels", {}).get("berg-place", "gce"),
+        machine_type=last_part(instance["machineType"]),
+        spot=instance.get("scheduling", {}).get("provisioningModel") == "SPOT",
         gpus=", ".join(f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}" for gpu in gpus),
     )
 

@@ -21,7 +21,7 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster, pods, profile, usage
+from berg.machine import boot, cluster, kineto, pods, profile, usage
 from berg.machine.process import RESULTS, end_group
 from berg.words import plural
 
@@ -106,6 +106,7 @@ class Attempt:
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
         self.profiler_port = profile.free_port()  # of the server that the command may start
+        self.kineto: kineto.Desk | None = None
         self.state, self.generation, self.ran_before = State(), 0, 0
 
     @property

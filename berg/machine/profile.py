@@ -1,8 +1,9 @@
 """A profile of the command while it runs, asked for by this machine's metadata: `berg-profile-TIME`, `JOB SECONDS`.
 
 What can be had, the best first: JAX's profiler server (torch_tpu's is the same), if the command started one on
-BERG_PROFILER_PORT; else py-spy, which reads the memory of python processes from outside and never stops them. The
-answer is an object beside the log; the files lie among the results. Not covered: programs that are not python.
+BERG_PROFILER_PORT; PyTorch's own profiles, if the job was started with --profile (kineto.py); else py-spy, which reads
+the memory of python processes from outside and never stops them. The answer is an object beside the log; the files lie
+among the results. Not covered: programs that are not python.
 """
 
 import json
@@ -17,7 +18,7 @@ from typing import Any
 
 from berg import BergError, job
 from berg.google import wire
-from berg.machine import boot, tpus
+from berg.machine import boot, kineto, tpus
 from berg.machine.process import RESULTS
 
 TOOLS = boot.BERG / "tools"
@@ -74,6 +75,8 @@ def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
     folder = RESULTS / attempt.job.results_dir
     if listens(attempt.profiler_port):
         return "jax", ask_server(attempt.profiler_port, seconds, folder / "plugins/profile", when, attempt.machine.name)
+    if kineto.clients(attempt.kineto):
+        return "kineto", kineto.take(attempt.kineto, seconds, folder / "profiles" / when, attempt.machine.name)
     pids = pythons(process.pid)
     if not pids:
         raise BergError("there is nothing to profile: no python runs, and nobody listens on BERG_PROFILER_PORT")

@@ -32,12 +32,17 @@ exec tmux attach -t berg
 """
 
 
-def install_commands() -> None:
-    """Put `mpi` and `tt` where a command and a login find them."""
+def install_commands(machine: boot.Machine) -> None:
+    """Put `mpi` and `tt` where a command and a login find them, and berg itself where `berg tensorboard --on` does."""
     BIN.mkdir(exist_ok=True)
     folders = [path for path in sys.path if path.startswith(str(boot.BERG))]
-    code = f"import sys; sys.path[:0] = {folders!r}; from berg.machine.mpi import main; main()"
-    (BIN / "mpi").write_text(f"#!{sys.executable}\n{code}\n")
+    start = f"#!{sys.executable}\nimport os, sys; sys.path[:0] = {folders!r}"
+    (BIN / "mpi").write_text(f"{start}; from berg.machine.mpi import main; main()\n")
+    settings = {"BERG_PROJECT": machine.project, "BERG_BUCKET": machine.bucket, "BERG_ENDPOINT": machine.endpoint}
+    settings |= {"BERG_HOME": str(boot.BERG / "home")}
+    settings |= {key: value for key, value in os.environ.items() if key.startswith("GCE_METADATA_")}
+    (boot.BERG / "berg").write_text(f"{start}; os.environ.update({settings!r}); from berg.cli import main; main()\n")
+    (boot.BERG / "berg").chmod(0o755)
     (BIN / "tt").write_text(PANES)
     for name in ("mpi", "tt"):
         (BIN / name).chmod(0o755)

@@ -5,12 +5,13 @@
     <folder>/<job>/usage/<machine>/…        how busy its machines were
 
 TensorBoard itself is not asked to read the bucket: what changed is brought every half a minute, and nothing else. It
-keeps files open, so that one that grew gets its new end in place.
+keeps files open, so that one that grew gets its new end in place. On a machine berg does the same as here.
 """
 
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -19,7 +20,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from berg import BergError, jobs
+from berg import BergError, jobs, ssh
 from berg.config import Config
 from berg.google.checksum import file_crc32c
 from berg.google.fetch import NoPlace, below, side_by_side
@@ -31,6 +32,7 @@ SHOWN = re.compile(r"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$")
 MADE = "events.out.tfevents.{}.made-by-berg"
 BLOCK = 8 << 20
 START = 60  # seconds for TensorBoard to come up
+THERE = "/root/berg/berg"  # berg on a machine, with its settings
 
 Made = dict[Path, tuple[Path, dict[str, int]]]  # source -> the event file made of it, and how much of each tag it has
 
@@ -105,7 +107,8 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:
     program = [sys.executable, "-m", "tensorboard.main"] if find_spec("tensorboard") else [shutil.which("tensorboard")]
     if not program[0]:
         raise BergError(
-            f"TensorBoard is not installed. Install it: pip install 'berg[tensorboard]'. Or show it elsewhere: {folder}"
+            "TensorBoard is not installed. Install it: pip install 'berg[tensorboard]' (or, for --on NAME: "
+            f"berg ssh NAME -- pip install tensorboard). Or show it elsewhere: {folder}"
         )
     port = port or free_port()
     log = folder.with_name(f"{folder.name}.log")
@@ -122,6 +125,24 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:
     process.kill()
     process.wait()
     raise BergError(f"TensorBoard did not start: {last_line(folder)}")
+
+
+def start_on(
+    config: Config, machine: str, names: list[str], port: int, say: ssh.Say
+) -> tuple[subprocess.Popen[str], str]:
+    """Let a machine bring those and start TensorBoard; returns the ssh that leads to it, and the address here.
+
+    ssh prints what is said there, with an address once it is up. It ends there when ssh ends, as its terminal goes.
+    """
+    target = ssh.find_target(config, machine, say)
+    port, there = port or free_port(), free_port()
+    ssh.check_port(f"{port}:127.0.0.1:{there}")
+    options = ["-tt", "-L", f"127.0.0.1:{port}:127.0.0.1:{there}", "-o", "ExitOnForwardFailure=yes"]
+    words = [THERE, "tensorboard", "--port", str(there), "--", *names]
+    command = ssh.command(config, target, options, [shlex.join(words)])
+    program, none, pipe = ssh.require("ssh"), subprocess.DEVNULL, subprocess.PIPE
+    process = subprocess.Popen([program, *command[1:]], stdin=none, stdout=pipe, text=True)
+    return process, f"http://127.0.0.1:{port}/"
 
 
 def last_line(folder: Path) -> str:

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from berg import BergError, jobs, records, sweep
+from berg import BergError, job, jobs, records, sweep
 from berg.config import Config
+from berg.google import prices
+from berg.google.accelerators import Shape, find_built_in
 from berg.google.storage import Bucket, Listed
+from berg.inventory import Machine
 from berg.watch import charts, events, usage
 from berg.watch.charts import Point
 
@@ -38,6 +41,8 @@ class About:
     record: records.Record
     metrics: dict[str, Lines] = field(default_factory=dict)  # name of a metric -> folder of its file -> points
     busy: dict[str, Lines] = field(default_factory=dict)
+    cost: str = ""  # so far, in words; "" where prices are not known
+    costs: dict[str, float] = field(default_factory=dict)  # of its machines since they were made
 
 
 def about(config: Config, bucket: Bucket, name: str) -> About:
@@ -49,11 +54,44 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
         files = [each for each in record.results if is_metrics(each.name)]
         files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
         read = list(pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files))
-        found = About(record, busy=busied.result())
+        found = About(record, busy=busied.result(), cost=cost(config, record))
+        found.costs = costs(config, record.entry.machines)
     for each, lines in zip(files, read, strict=True):
         where = str(PurePosixPath(each.name.removeprefix(folder)).parent)
         for metric, points in lines.items():
             found.metrics.setdefault(metric, {}).setdefault(metric if where == "." else where, []).extend(points)
+    return found
+
+
+def cost(config: Config, record: records.Record) -> str:
+    """What a job's machines cost while it ran, by prices that were looked up before."""
+    state, this = record.entry.state, record.job
+    if not state or not this or this.place == "gke":  # whose pods share nodes
+        return ""
+    listed = prices.known(config, state.zone.rpartition("-")[0])
+    shape = Shape(this.machine_type, this.gpus_per_machine, this.gpu_type)
+    hourly = listed.per_hour(shape, bool(this.wishes.get("spot"))) if listed else None
+    if not listed or hourly is None or not state.ran_seconds:
+        return ""
+    hourly *= this.num_machines
+    where = f"list price in {listed.region} of {listed.date}, without disks and traffic"
+    return f"${hourly * state.ran_seconds / 3600:,.2f}, at ${hourly:,.2f} an hour ({where})"
+
+
+def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
+    """What machines cost since they were made, by their names, as far as prices were looked up before."""
+    listed: dict[str, prices.Prices | None] = {}
+    found = {}
+    for each in machines:
+        region = each.zone.rpartition("-")[0]
+        if region not in listed:
+            listed[region] = prices.known(config, region)
+        count, _, kind = each.gpus.partition(" x ")
+        kind, number = find_built_in(each.machine_type) or (kind, int(count) if count.isdigit() else 0)
+        table = listed[region]
+        hourly = table.per_hour(Shape(each.machine_type, number, kind), each.spot) if table else None
+        if hourly is not None and each.created_at:
+            found[each.name] = hourly * max(0, job.age_seconds(each.created_at)) / 3600
     return found
 
 

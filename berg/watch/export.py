@@ -35,7 +35,7 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
         export_job(config, bucket, below, name, folder / "job" / name, say)
     entries = [each for each in jobs.overview(config, None) if each.name in chosen]
     top = Frame(config.project, config.bucket, live=False)
-    return write(folder, page.overview(top, entries, []))
+    return write(folder, page.overview(top, entries, [], {}))
 
 
 def members(config: Config, bucket: Bucket, names: list[str]) -> tuple[list[str], list[str]]:

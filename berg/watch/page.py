@@ -91,8 +91,8 @@ def details(pairs: Iterable[tuple[str, object]]) -> Html:
     return tag("dl", *(part for key, value in pairs if value for part in (tag("dt", key), tag("dd", value))))
 
 
-def overview(frame: Frame, entries: list[jobs.Entry], said: list[str]) -> Html:
-    """All jobs, sweeps and machines."""
+def overview(frame: Frame, entries: list[jobs.Entry], said: list[str], costs: dict[str, float]) -> Html:
+    """All jobs, sweeps and machines, and what those cost that is known of."""
     sweeps = {each.sweep for each in entries if each.sweep}
     rows = [job_row(frame, each, each.name in sweeps) for each in words.folded(entries)]
     machines = {each.name: (each, entry) for entry in entries for each in (*entry.machines, *entry.crew)}
@@ -102,7 +102,7 @@ def overview(frame: Frame, entries: list[jobs.Entry], said: list[str]) -> Html:
     return frame.page(
         "Jobs",
         *(tag("p", line, class_="note") for line in said),
-        section("machines", "Machines", machine_table(frame, list(machines.values()))) if machines else None,
+        section("machines", "Machines", machine_table(frame, list(machines.values()), costs)) if machines else None,
         tag("h2", "Jobs"),
         search,
         section("jobs", "", table(header, rows, class_="sortable", id="list") if rows else nothing),
@@ -130,16 +130,18 @@ def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
     )
 
 
-def machine_table(frame: Frame, found: list[tuple[Any, jobs.Entry]]) -> Html:
+def machine_table(frame: Frame, found: list[tuple[Any, jobs.Entry]], costs: dict[str, float]) -> Html:
+    """Machines, with what they cost since they were made where prices are known."""
     rows = []
     for machine, entry in found:
         name = entry.sweep if machine in entry.crew else entry.name
         kind = "sweep" if machine in entry.crew else "job"
         whose = frame.link(kind, name) if entry.state else text("none")
         address = machine.external_ip or machine.internal_ip
-        cells = (badge(machine.status), moment(machine.created_at), machine.zone, machine.gpus, address, whose)
+        price = f"${costs[machine.name]:,.2f}" if machine.name in costs else ""
+        cells = (badge(machine.status), moment(machine.created_at), price, machine.zone, machine.gpus, address, whose)
         rows.append(row(tag("td", machine.name, class_="name"), *cells))
-    return table(("Name", "State", "Age", "Zone", "GPUs", "Address", "Job"), rows)
+    return table(("Name", "State", "Age", "Cost", "Zone", "GPUs", "Address", "Job"), rows)
 
 
 def one_job(frame: Frame, about: collect.About, log: Html, said: str = "") -> Html:
@@ -163,6 +165,7 @@ def one_job(frame: Frame, about: collect.About, log: Html, said: str = "") -> Ht
         ),
         ("Created", moment(entry.created_at)),
         ("Ran", words.duration(state.ran_seconds) if state.ran_seconds else ""),
+        ("Cost", about.cost),
         ("By", entry.user),
         ("Sweep", sweep),
         ("Machine", f"{state.machine} in {state.zone}{'' if entry.machines else ', gone'}" if state.machine else ""),
@@ -176,7 +179,7 @@ def one_job(frame: Frame, about: collect.About, log: Html, said: str = "") -> Ht
             "",
             details(facts),
             history(state),
-            machine_table(frame, machines) if len(machines) > 1 else None,
+            machine_table(frame, machines, about.costs) if len(machines) > 1 else None,
         ),
         log,
         section("metrics", "Metrics", *(metric_charts(about.metrics) or [nothing("metrics.jsonl or event files")])),

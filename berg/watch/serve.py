@@ -162,7 +162,8 @@ class Handler(BaseHTTPRequestHandler):
         if path == [""]:
             said: list[str] = []
             entries = jobs.overview(site.config, site.user, say=said.append)
-            self.show(page.overview(site.frame(), entries, said))
+            machines = [machine for entry in entries for machine in (*entry.machines, *entry.crew)]
+            self.show(page.overview(site.frame(), entries, said, collect.costs(site.config, machines)))
         elif len(path) == 1 and path[0] in ASSETS:
             self.send(200, ASSETS[path[0]], (HERE / path[0]).read_bytes())
         elif len(path) == 3 and path[0] == "sweep" and not path[2]:

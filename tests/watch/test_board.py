@@ -1,6 +1,7 @@
 """What TensorBoard shows, asked over its own HTTP API, while the bucket changes."""
 
 import json
+import shlex
 import shutil
 import signal
 import sys
@@ -9,9 +10,12 @@ import time
 import nvidia_smi
 import pytest
 import requests
-from conftest import wait_for
+from conftest import commit, wait_for
 
+from berg.local.machines import sshd
 from berg.watch import board, events
+
+needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
 
 LOSS = {"train/loss": [(0, 1.0, 1000.0), (1, 0.5, 1001.0)]}
 MORE = {"train/loss": [(2, 0.25, 1002.0)]}
@@ -69,6 +73,39 @@ def test_tensorboard_shows_event_files_metrics_and_usage_and_what_is_new_of_them
         requests.get(address, timeout=5)
 
 
+@needs_sshd
+def test_a_devbox_brings_it_and_runs_tensorboard_and_ends_it_with_the_command(berg, file):
+    program = f'#!/bin/sh\nexec {sys.executable} -m tensorboard.main "$@"\n'
+    install = f"printf '%s' {shlex.quote(program)} >/usr/local/bin/tensorboard && chmod +x /usr/local/bin/tensorboard"
+    (berg.repo / "install.sh").write_text(install)
+    commit(berg.repo)
+    assert berg("devbox", "-g", "0", "-n", "box", "--install-script", "install.sh").returncode == 0
+    name = "of it's 2"  # a folder whose name a shell would read otherwise
+    berg.bucket.write(f"berg_results/{name}/{EVENTS}", file.read_bytes())
+    process = berg.start("tensorboard", name, "--on", "box")
+    try:
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:"), process.stderr.read()
+        wait_for(lambda: values(address, name, "train/loss") == [1.0, 0.5])
+        events.write(file, MORE)
+        berg.bucket.write(f"berg_results/{name}/{EVENTS}", file.read_bytes())
+        wait_for(lambda: values(address, name, "train/loss") == [1.0, 0.5, 0.25], 90)
+        runs = ["ssh", "box", "--", "pgrep -fc 'tensorboard[.]main'"]
+        assert int(berg(*runs).stdout) and not (berg.home / "tensorboard").exists()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0, process.stderr.read()
+        wait_for(lambda: berg(*runs).stdout == "0\n")
+    finally:
+        process.kill()
+    nothing = berg("tensorboard", "nothing", "--on", "box")
+    assert nothing.returncode == 1 and "box: berg: there is nothing to show of nothing yet" in nothing.stderr
+    assert berg("tensorboard", "nothing", "--on", "box", "--once").returncode == 2
+    assert berg("ssh", "box", "--", "rm /usr/local/bin/tensorboard").returncode == 0
+    without = berg("tensorboard", name, "--on", "box")
+    words = " ".join(without.stderr.split())
+    assert without.returncode == 1 and "berg ssh NAME -- pip install tensorboard" in words.replace("box: ", "")
+
+
 def test_only_what_changed_is_brought_and_of_what_grew_the_end_in_place(berg, file, tmp_path):
     settings = berg.cloud.settings(berg.bucket_name)
     berg.bucket.write(f"berg_results/exp/a/{EVENTS}", file.read_bytes())
@@ -116,7 +153,7 @@ def test_without_tensorboard_the_folder_is_told(berg, file, tmp_path, monkeypatc
     assert once.returncode == 0 and (folder / "exp" / EVENTS).read_bytes() == file.read_bytes()
     monkeypatch.setattr(board, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(board.BergError, match=f"pip install 'berg.tensorboard.'. Or show it elsewhere: {folder}"):
+    with pytest.raises(board.BergError, match=f"pip install 'berg.tensorboard.'.* elsewhere: {folder}"):
         board.start(folder, 0)
     broken = tmp_path / "bin/tensorboard"
     broken.parent.mkdir()

@@ -252,6 +252,29 @@ def test_the_list_asks_for_no_more_than_berg_list_does(berg, cloud, site):
     assert listed and without_tokens(counted(lambda: site.get(""))) == listed
 
 
+def test_what_machines_and_jobs_cost_is_shown_where_prices_are_known(berg, cloud, site):
+    options = ("run", "-g", "8", "-t", "a100", "--spot", "--max-hours", "1")
+    assert berg(*options, "-n", "dear", "sleep 60").returncode == 0
+    assert berg("devbox", "-g", "2", "-t", "t4", "-n", "box").returncode == 0
+    wait_for(lambda: berg.state("dear")["state"] == "RUNNING" and berg.state("dear")["ran_seconds"], 60)
+    assert "<td>$" not in site.get("").text and "<dt>Cost" not in site.get("job/dear/").text
+    listed = {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}
+    hourly = 8 * listed["a100"]["spot_usd_per_hour"]
+    shown = site.get("").text
+    cells = sorted(float(each) for each in re.findall(r"<td>\$([0-9.]+)</td>", shown))
+    ages = {
+        name: job.age_seconds(each["creationTimestamp"]) / 3600
+        for name, each in cloud.instances().items()
+        if name in ("box", berg.state("dear")["machine"])
+    }
+    box = ages.pop("box") * (0.35 * 2 + 16 * (0.031611 + 3.75 * 0.004237))
+    (dear,) = (age * hourly for age in ages.values())
+    assert cells == pytest.approx([box, dear], abs=0.02) and dear > 0.02
+    told = re.search(r"<dt>Cost</dt><dd>\$([0-9.]+), at \$([0-9.]+) an hour \(list price", site.get("job/dear/").text)
+    assert told and float(told[1]) == pytest.approx(hourly * berg.state("dear")["ran_seconds"] / 3600, abs=0.02)
+    assert f"${told[2]} an hour as Spot" in berg(*options, "--dry-run", "true").stderr
+
+
 def test_a_log_is_followed_and_a_job_ended_after_a_question(berg, site):
     command = "echo -n half; sleep 3; echo ' whole'; for n in $(seq 1000); do echo tick $n; sleep 0.5; done"
     assert berg("run", "-g", "0", "-n", "lives", command).returncode == 0

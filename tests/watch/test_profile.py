@@ -1,5 +1,6 @@
 """`berg profile`: real profiles of real programs, and a sentence for what cannot be profiled."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -27,6 +28,20 @@ print("listens", flush=True)
 end = time.time() + 60
 while time.time() < end:
     multiply(ones).block_until_ready()
+"""
+
+TORCH = """
+import os, sys, time
+import torch
+print("imported", flush=True)
+model, asked = torch.nn.Linear(64, 64), os.path.join(os.environ["KINETO_IPC_SOCKET_DIR"], f"taken-{os.getpid()}")
+end = time.time() + 300
+while time.time() < end:  # or so long after a profile of it was asked for
+    model(torch.randn(32, 64)).square().mean().backward()
+    time.sleep(0.01)  # for a small profile
+    if len(sys.argv) > 1 and os.path.exists(asked):
+        end, sys.argv = time.time() + float(sys.argv[1]), []
+print("ran to its end", flush=True)
 """
 
 
@@ -72,6 +87,80 @@ def test_a_profiler_server_writes_what_tensorboard_reads(berg):
     assert file.name == "jaxes.xplane.pb" and file.stat().st_size > 1000
     assert file.parent.parent == berg.home / "berg_results/jaxes/plugins/profile"
     assert berg.state("jaxes")["state"] == "RUNNING"
+
+
+def torch_running(berg, name: str, *more: str, command: str = f"{sys.executable} train.py") -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: make test installs it")
+    (berg.repo / "train.py").write_text(TORCH)
+    commit(berg.repo)
+    running(berg, name, command, "--profile", "--env", "OMP_NUM_THREADS=1", *more)
+    machines = 2 if "-m" in more else 1
+    wait_for(lambda: berg.log(name).count("imported") == machines, 90)
+
+
+def events(file: Path) -> list[str]:
+    with gzip.open(file) as trace:
+        return [each["name"] for each in json.load(trace)["traceEvents"]]
+
+
+def test_pytorch_takes_its_own_profile_on_every_machine_at_once(berg):
+    torch_running(berg, "torches", "-m", "2", "--each")
+    done = berg("profile", "torches", "-s", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    for machine in ("torches-0", "torches-1"):
+        assert f"{machine}: PyTorch's profiler (Kineto)" in done.stderr
+    files = sorted(Path(each) for each in json.loads(done.stdout)["files"])
+    assert [file.name for file in files] == [f"torches-{n}.pt.trace.json.gz" for n in (0, 1)]
+    assert files[0].parent.parent == berg.home / "berg_results/torches/profiles"
+    for file in files:
+        found = events(file)
+        assert found.count("aten::linear") > 10 and "autograd::engine::evaluate_function: MeanBackward0" in found
+    again = berg("profile", "torches", "-s", "1", "--machine", "torches-1")
+    assert again.returncode == 0 and "https://ui.perfetto.dev" in again.stderr
+    assert len(again.stdout.splitlines()) == 1 and "aten::linear" in events(Path(again.stdout.strip()))
+    long = berg("profile", "torches", "-s", "61")
+    assert long.returncode == 1 and "give it 60 s at most (-s)" in long.stderr
+    assert berg.state("torches")["state"] == "RUNNING"
+
+
+def test_a_command_that_ends_while_pytorch_takes_its_profile_ends_well(berg):
+    torch_running(berg, "ends", command=f"{sys.executable} train.py 12")
+    done = berg("profile", "ends", "-s", "15")
+    assert done.returncode == 0, done.stderr
+    assert "aten::linear" in events(Path(done.stdout.strip()))
+    wait_for(lambda: berg.state("ends")["state"] not in ("RUNNING", "UPLOADING"), 60)
+    state = berg.state("ends")
+    assert state["state"] == "SUCCEEDED" and "ran to its end" in berg.log("ends"), state
+
+
+def test_a_command_that_ends_before_pytorch_begins_says_so(berg):
+    torch_running(berg, "brief", command=f"{sys.executable} train.py 0")
+    done = berg("profile", "brief", "-s", "1")
+    assert done.returncode == 1 and "brief: the command ended before its profile was taken" in done.stderr
+    wait_for(lambda: berg.state("brief")["state"] == "SUCCEEDED", 60)
+
+
+def test_a_python_that_would_crash_is_left_to_py_spy(berg):
+    torch_running(berg, "alone", command=f"{sys.executable} -E train.py")
+    done = berg("profile", "alone", "-s", "1")
+    assert done.returncode == 0 and "alone: py-spy: python from outside" in done.stderr
+
+
+def test_each_job_of_a_sweep_can_be_profiled_and_its_python_is_as_it_was(berg):
+    (berg.repo / "site").mkdir()
+    (berg.repo / "site/sitecustomize.py").write_text("print('the own sitecustomize')")
+    (berg.repo / "site/theirs.py").write_text("")
+    commit(berg.repo)
+    command = (
+        "test -S $KINETO_IPC_SOCKET_DIR/dynolog && python3 -c 'import sys, theirs, sitecustomize; print(sys.path)'"
+    )
+    wishes = ("--profile", "--env", "PYTHONPATH=site", "--grid", "n=0,1", "--parallel", "1")
+    done = berg("run", "-g", "0", "-n", "some", *wishes, "--wait", f"{command}; : {{n}}")
+    assert done.returncode == 0, done.stderr
+    for name in ("some-0", "some-1"):
+        assert "the own sitecustomize\n['', " in berg.log(name) and "machine/guard" not in berg.log(name)
+    plain = berg("run", "-g", "0", "-n", "plain", "--wait", "! env | grep KINETO")
+    assert plain.returncode == 0
 
 
 def test_every_machine_of_a_cluster_is_asked_at_once(berg):

@@ -1,0 +1,158 @@
+"""PyTorch's own profiles (Kineto's) of a job that was started with --profile, without a line in its code.
+
+Each of its processes that imports torch asks a socket every five seconds whether a profile is wanted, as it would ask
+Meta's dynolog. One that ends while its profile is taken crashes, which guard/sitecustomize.py keeps it from; a process
+without that guard is never profiled. Not covered: programs that are not python, and containers of the command's own.
+"""
+
+import contextlib
+import gzip
+import os
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from berg import BergError
+from berg.machine import boot
+
+FOLDER = boot.BERG / "kineto"
+GUARD = Path(__file__).parent / "guard"
+# https://github.com/pytorch/kineto/blob/main/libkineto/src/IpcFabricConfigClient.cpp
+HEADER = struct.Struct("<Q32s")  # size of a message, and its type
+REQUEST = struct.Struct("<iiq")  # which configurations are wanted, number of process ids behind this, job
+ONCE = 2  # among those: one of a single profile, which who takes one at the moment does not want
+POLL = 5  # seconds between two requests of a process
+WARM_UP = 2  # seconds in which it gets ready, and then some
+SLACK = 120  # seconds beside those of the profile, in which it is written
+MOST = 60  # seconds of a profile: it lies in the memory of the process, and grows by megabytes a second
+CONFIG = """PROFILE_START_TIME={begins}
+ACTIVITIES_WARMUP_PERIOD_SECS={warm_up}
+ACTIVITIES_DURATION_MSECS={milliseconds}
+ACTIVITIES_LOG_FILE={file}
+PROFILE_REPORT_INPUT_SHAPES=true
+"""
+
+
+@dataclass
+class Desk:
+    """Where processes ask for profiles, and what they are told. Times are seconds since 1970."""
+
+    listener: socket.socket
+    asked_at: dict[int, float] = field(default_factory=dict)  # by process
+    begins: float = 0.0  # of the profile that is wanted: the same for all processes
+    seconds: float = 0.0
+    files: dict[int, Path] = field(default_factory=dict)  # by process that was told of it
+
+
+def listen(attempt: Any) -> None:
+    """Be there for the processes of a job's command until it is over, if it was started with --profile."""
+    if not attempt.job.profile:
+        return
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        FOLDER.mkdir()
+        listener.bind(str(FOLDER / "dynolog"))
+    except OSError as error:  # a full disk, a path that is too long
+        attempt.say(f"PyTorch's profiles cannot be had (--profile): {error}")
+        return
+    listener.settimeout(0.5)
+    attempt.kineto = Desk(listener)
+    attempt.start_thread(serve, attempt.kineto, attempt.done.is_set)
+
+
+def variables(attempt: Any, values: dict[str, str]) -> dict[str, str]:
+    """The environment of a command, with what lets its processes ask."""
+    if not attempt.kineto:
+        return values
+    path = os.pathsep.join(filter(None, [str(GUARD), values.get("PYTHONPATH")]))
+    ours = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(FOLDER), "PYTHONPATH": path}
+    return {"KINETO_LOG_LEVEL": "3", **values, **ours}
+
+
+def serve(desk: Desk, is_over: Callable[[], bool]) -> None:
+    with desk.listener as listener:
+        while not is_over():
+            with contextlib.suppress(OSError, struct.error, ValueError):  # nobody asks, or nobody that we understand
+                message, sender = listener.recvfrom(1 << 16)
+                kind, body = HEADER.unpack_from(message)[1].rstrip(b"\0"), message[HEADER.size :]
+                if kind == b"ctxt":
+                    listener.sendto(answer(kind, struct.pack("<i", 1)), sender)
+                elif kind == b"req":
+                    listener.sendto(answer(kind, told(desk, body).encode()), sender)
+
+
+def answer(kind: bytes, body: bytes) -> bytes:
+    return HEADER.pack(len(body), kind) + body
+
+
+def told(desk: Desk, body: bytes) -> str:
+    """The configuration for a process that asks; "" where nothing is wanted of it."""
+    wanted, _, _ = REQUEST.unpack_from(body)
+    pid = struct.unpack_from("<i", body, REQUEST.size)[0]  # the others are those of its parents
+    now, taken = time.time(), mark("taken", pid)
+    desk.asked_at[pid] = now
+    if wanted & ONCE and now > desk.begins + 1:
+        taken.unlink(missing_ok=True)  # it has taken its own, or could not
+    is_new = wanted & ONCE and pid not in desk.files and mark("guarded", pid).exists()
+    if not is_new or now > desk.begins - WARM_UP - 1:
+        return ""
+    taken.write_text(str(desk.begins + desk.seconds + SLACK))
+    if mark("ends", pid).exists():
+        taken.unlink()
+        return ""
+    desk.files[pid] = FOLDER / f"trace_{pid}.json"
+    return CONFIG.format(
+        begins=round(desk.begins * 1000),
+        warm_up=WARM_UP,
+        milliseconds=round(desk.seconds * 1000),
+        file=FOLDER / "trace.json",  # to which the process adds its number
+    )
+
+
+def mark(what: str, pid: int) -> Path:
+    """A file by which a process and this one tell each other of it: it is guarded, ends, or its profile is taken."""
+    return FOLDER / f"{what}-{pid}"
+
+
+def clients(desk: Desk | None) -> list[int]:
+    """The processes that can be profiled."""
+    asked = [pid for pid, at in dict(desk.asked_at).items() if time.time() - at < 3 * POLL] if desk else []
+    return [pid for pid in asked if lives(pid) and mark("guarded", pid).exists()]
+
+
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def is_underway(pid: int, file: Path) -> bool:
+    return lives(pid) and mark("taken", pid).exists() and not file.exists()
+
+
+def take(desk: Desk, seconds: float, folder: Path, host: str) -> list[Path]:
+    """Let all processes take a profile at the same time; returns a file for each that wrote one."""
+    if seconds > MOST:
+        raise BergError(f"PyTorch's profiler keeps what it sees in the command's memory: give it {MOST} s at most (-s)")
+    desk.files, desk.seconds, desk.begins = {}, seconds, time.time() + POLL + WARM_UP + 2
+    time.sleep(max(0, desk.begins - time.time()))
+    late = [pid for pid in desk.files if mark("ends", pid).exists()]  # of which there is nothing left to see
+    end = desk.begins + seconds + SLACK
+    while time.time() < end and any(is_underway(pid, file) for pid, file in desk.files.items()):
+        time.sleep(0.2)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for pid, file in desk.files.items():
+        if file.exists() and pid not in late:
+            name = f"{host}.pt.trace.json.gz" if len(desk.files) == 1 else f"{host}.{pid}.pt.trace.json.gz"
+            with file.open("rb") as trace, gzip.open(file.with_suffix(".gz"), "wb", compresslevel=3) as packed:
+                shutil.copyfileobj(trace, packed, 1 << 20)
+            file.unlink()
+            files.append(file.with_suffix(".gz").replace(folder / name))
+    if not files:
+        raise BergError("the command ended before its profile was taken, or PyTorch takes another one in it")
+    return files
