@@ -359,6 +359,8 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
     if part:
         headers["Content-Range"] = f"bytes {first}-{last}/{size}"
     status, length = (206 if part else 200), last - first + 1
+    if call.request.method == "HEAD":
+        return web.Response(status=status, headers={**headers, "Content-Length": str(length)})
     with cloud.storage.open_content(resource) as file:
         file.seek(first)
         if length <= BLOCK:
