@@ -19,6 +19,7 @@ POD = {
     "enableServiceLinks": True,
 }
 CONTAINER = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
+PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 ENDLESS = 2**31 - 1
 
 
@@ -32,6 +33,8 @@ def fill(plural: str, body: dict) -> None:
         fill_job(body)
     elif plural in ("deployments", "replicasets"):
         body["spec"].setdefault("replicas", 1)
+        if plural == "deployments":
+            body["spec"].setdefault("strategy", {}).setdefault("type", "RollingUpdate")
         body["status"] = {}
     elif plural == "services":
         spec = body.setdefault("spec", {})
@@ -64,6 +67,9 @@ def fill_pod(spec: dict) -> None:
             resources.setdefault("requests", {}).setdefault(name, amount)
         for key, value in CONTAINER.items():
             container.setdefault(key, value)
+        if probe := container.get("readinessProbe"):
+            for key, number in PROBE.items():
+                probe[key] = probe.get(key) or number
     for volume in spec.get("volumes") or []:
         for source in ("secret", "configMap", "downwardAPI", "projected"):
             if isinstance(volume.get(source), dict):
