@@ -91,9 +91,13 @@ def test_a_service_sends_to_pods_that_are_ready_and_one_goes_before_the_next_com
     (first,) = pods(kube)
     assert addresses(kube) == [first["status"]["podIP"]]
     assert any(reason == "Unhealthy" and "refused" in told for reason, told in kube.events(first["metadata"]["name"]))
+    same = [{"port": 8080, "targetPort": 8080}]
+    merge = {"Content-Type": "application/merge-patch+json"}
+    kube.raw("PATCH", "/api/v1/namespaces/default/services/web", {"spec": {"ports": same}}, headers=merge)
+    assert kube.get("services", "web")["spec"]["ports"] == [{**same[0], "protocol": "TCP"}]
     change_ = {"spec": deployment("two")["spec"]}
     path = "/apis/apps/v1/namespaces/default/deployments/web"
-    kube.raw("PATCH", path, change_, headers={"Content-Type": "application/merge-patch+json"})
+    kube.raw("PATCH", path, change_, headers=merge)
     seen = set()
 
     def replaced() -> bool:
