@@ -33,6 +33,7 @@ PATIENCE = 900  # seconds for a new node to pull the image and start it
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 SERVICE = f"{k8s.CORE}/services/{CACHE}"
 LABELS = {"app": CACHE}
+NO_ROOM = "the cache does not fit the disk of its node"
 CONFIGURATION = Path(__file__).with_name("nginx.conf")
 # Once an hour NGINX looks up again where Cloud Storage is. The log of what was read begins anew before it gets large.
 START = f"""
@@ -190,6 +191,9 @@ def why_not(config: Config, server: k8s.Server) -> str:
             return f"NGINX ended, and is begun again: {last}"
         if pod["status"].get("phase") == "Running":
             return "NGINX does not answer yet"
+        conditions = [each.get("message", "") for each in pod["status"].get("conditions", [])]
+        if full := next((text for text in conditions if "Insufficient ephemeral-storage" in text), ""):
+            return f"{NO_ROOM}: {full}"
         return gke.why_pending(pod, k8s.items(config, server, f"{k8s.CORE}/events"))
     return "it is to be given a pod"
 
@@ -204,8 +208,8 @@ def wait(config: Config, server: k8s.Server, name: str, say: Say) -> None:
         if ready(deployment):
             return
         why = why_not(config, server)
-        if "Insufficient ephemeral-storage" in why:
-            raise BergError(f"the cache does not fit the disk of its node: {why}. Begin anew: berg cache delete {name}")
+        if why.startswith(NO_ROOM):
+            raise BergError(f"{why}. Begin anew: berg cache delete {name}")
         if time.monotonic() > end:
             raise BergError(f"the dataset cache of {name} does not answer after {PATIENCE // 60} minutes: {why}")
         if why != told:

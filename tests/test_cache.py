@@ -215,7 +215,8 @@ def kube(cloud, tmp_path_factory):
     wanted = clusters.Wanted(num_gpus=0, machine_type="n1-standard-4", zone="us-central1-a")
     assert clusters.create(settings, "cached", wanted, said.append) == PLACE
     yield Kube(cloud, "cached", tmp_path_factory.mktemp("kube"))
-    clusters.delete(settings, "cached", said.append)
+    clusters.delete(settings, "cached", said.append)  # and a cache that is there still
+    wait_for(lambda: not [name for name in cloud.instances() if name.startswith("gke-cached-")], what="no node is left")
     cloud.call("POST", "/_berg/settings", NORMAL)
 
 
@@ -240,6 +241,7 @@ def cache_pods(kube) -> list[dict]:
     return kube.get("pods", labelSelector="app=berg-cache")["items"]
 
 
+HOG = {"resources": {"requests": {"ephemeral-storage": "5Gi"}}}
 READ = """
 import hashlib, os, sys, google.auth
 from google.auth.transport.requests import AuthorizedSession
@@ -281,6 +283,13 @@ def test_from_deploy_to_delete(berg, kube, cloud):
     deploy(berg, "--size", "5")
     assert (status(berg)["size_gb"], status(berg)["slices"]) == (5, 0)
     assert len(kube.get("configmaps", labelSelector="app=berg-cache")["items"]) == 1
+    spec = {**json.loads(json.dumps(pod["spec"])), "containers": [{**HOG, "name": "main", "image": "debian:12"}]}
+    del spec["nodeName"], spec["volumes"]
+    kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hog"}, "spec": spec})
+    wait_for(lambda: kube.get("pods", "hog")["status"].get("phase") == "Running", what="another who takes its disk")
+    full = berg("cache", "deploy", "cached", "--size", "10")
+    assert full.returncode == 1 and "does not fit the disk of its node" in full.stderr, full.stderr
+    kube.call("DELETE", "/api/v1/namespaces/default/pods/hog", gracePeriodSeconds=0)
     assert "and its dataset cache. Delete it" in berg("reap", "-y").stderr
 
     assert berg("cache", "delete", "cached", stdin="n\n").returncode == 130
@@ -349,4 +358,3 @@ def test_a_training_reads_through_the_cache_and_goes_on_when_it_dies(berg, kube,
     assert all(row["from_cache"] + row["from_bucket"] == 8 for row in rows)
     assert rows[-1]["test_accuracy"] > 0.9 and rows[-1]["epoch"] == len(rows)
     assert "the cache failed, on from the bucket" in berg.log("train")
-    assert berg("cache", "delete", "cached", "-y").returncode == 0

@@ -7,6 +7,7 @@ Google's method ids.
 Not covered: HTTP/2, TLS, gRPC, API keys.
 """
 
+import asyncio
 import errno
 import functools
 import json
@@ -250,6 +251,8 @@ async def call_method(
     if not upload and method.verb not in ("GET", "DELETE"):
         body = parse_json(await read())
         schema.check_body(service, method, body)
+    if cloud.storage.latency and method.id.startswith("storage."):
+        await asyncio.sleep(cloud.storage.latency)
     call = Call(method.id, params, body, request, owner.email, headers)
     check_scopes(method, owner)
     services.check(cloud, call)

@@ -35,7 +35,7 @@ from berg.local.storage.checks import (
     present,
     written,
 )
-from berg.local.storage.state import BLOCK, Content, reread
+from berg.local.storage.state import BLOCK, WINDOW, Content, reread
 
 QUANTUM = 256 << 10  # resumable uploads keep whole multiples of this
 MAX_METADATA = 64 << 10  # JSON before the content of a multipart upload
@@ -368,9 +368,13 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
         response = web.StreamResponse(status=status, headers=headers)
         response.content_length = length
         await response.prepare(call.request)
+        under_way = 0
         while length and (data := await asyncio.to_thread(file.read, min(length, BLOCK))):
             await response.write(data)
             length -= len(data)
+            if (under_way := under_way + len(data)) >= WINDOW and cloud.storage.latency:
+                await asyncio.sleep(cloud.storage.latency)
+                under_way = 0
         await response.write_eof()
         return response
 

@@ -1,11 +1,12 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
 """Objects by their names, as the XML API has them."""
 
+import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 import requests
-from local_cloud import KB, bucket, client, http_session, server  # noqa: F401
+from local_cloud import MB, bucket, client, http_session, server  # noqa: F401
 
 NAME = "data/über 1%.tar"
 PATH = "data/%C3%BCber%201%25.tar"
@@ -55,3 +56,15 @@ def test_faults_and_the_log_of_requests_know_such_reads(server, url, http_sessio
     assert http_session.get(url).content == CONTENT
     log = http_session.get(f"{server.url}/_berg/requests").json()
     assert log["counts"]["storage.objects.get"] == 2 and log["requests"][0]["verb"] == "GET"
+
+
+def test_a_bucket_that_is_far_away(server, bucket, http_session):
+    bucket.blob("large").upload_from_string(bytes(7 * MB))
+    url, settings = f"{server.url}/{bucket.name}/large", f"{server.url}/_berg/settings"
+    assert http_session.post(settings, json={"latency": 0.3}).json()["latency"] == 0.3
+    began = time.monotonic()
+    http_session.head(url)
+    head = time.monotonic() - began
+    assert len(http_session.get(url).content) == 7 * MB
+    http_session.post(settings, json={"latency": 0})
+    assert head >= 0.3 and time.monotonic() - began - head >= 0.9, "its beginning, and two windows"
