@@ -58,7 +58,7 @@ $(VENV)/demo: setup.py
 
 $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client python3-pip python3-venv rsync
-	[ "$$(id -u)" != 0 ] || tools/require chromium faketime openssh-server openmpi-bin tmux # the page's tests; machines'
+	[ "$$(id -u)" != 0 ] || tools/require chromium faketime nginx-light openssh-server openmpi-bin tmux # the page's tests; machines'
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
 
@@ -79,7 +79,7 @@ $(VENV)/wheelhouse: $(VENV)/demo Makefile
 
 $(VENV)/bench: $(VENV)/demo
 	tools/require git rsync openssh-client
-	[ "$$(id -u)" != 0 ] || tools/require openssh-server openmpi-bin rclone
+	[ "$$(id -u)" != 0 ] || tools/require nginx-light openssh-server openmpi-bin rclone
 	$(BIN)/pip install --quiet mpi4py
 	touch $@
 

@@ -17,6 +17,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["berg", "berg.*"]),
     package_data={
+        "berg": ["nginx.conf"],
         "berg.local.machines": ["*.sh"],
         "berg.local.kubernetes": ["*.sh"],
         "berg.machine": ["guard/sitecustomize.py"],

@@ -28,6 +28,7 @@ SCRIPTS = [
     "operations",
     "usage",
     "cluster_start",
+    "cache",
     "results",
     "growing",
     "fetch",

@@ -152,7 +152,8 @@ def delete(config: Config, name: str, say: Say) -> None:
 def resize(config: Config, name: str, pool: str | None, low: int | None, most: int | None, now: int | None, say: Say):
     """Change how many nodes a pool has at least and at most, or has now; returns the pool's name."""
     found = container.find(config, name)
-    pools = [each for each in container.pools(found) if each["name"] == pool or (not pool and each["name"] != "system")]
+    ours = (container.SYSTEM, container.CACHE)
+    pools = [each for each in container.pools(found) if each["name"] == pool or (not pool and each["name"] not in ours)]
     if len(pools) != 1:
         names = ", ".join(each["name"] for each in container.pools(found))
         what = f"no pool {pool!r}" if pool else "no pool for jobs" if not pools else "several pools for jobs"
@@ -265,8 +266,9 @@ def idle(config: Config) -> list[str]:
 
 def with_nodes(found: Status) -> str:
     """What an idle cluster costs beside its price: nodes for jobs that are there without one."""
-    count = sum(each["pool"] != "system" for each in found.nodes)
-    return f", and {count} nodes for jobs as long as they are there" if count else ""
+    count = sum(each["pool"] not in (container.SYSTEM, container.CACHE) for each in found.nodes)
+    nodes = f", and {count} nodes for jobs as long as they are there" if count else ""
+    return nodes + ", and its dataset cache" * any(each["pool"] == container.CACHE for each in found.pools)
 
 
 # --- kubectl

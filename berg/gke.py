@@ -49,14 +49,21 @@ def warm_up() -> None:
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
     """The Job, as `kubectl create -f` takes it; what it mounts is in the cluster already."""
-    return manifest.body(request, names)
+    return body(config, connect(config, request["cluster"]), request, names)
+
+
+def body(config: Config, server: k8s.Server, request: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The Job; its pods know the cluster's dataset cache, if there is one now."""
+    made = manifest.body(request, names)
+    there = k8s.find(config, server, f"{k8s.CORE}/services/{manifest.CACHE}", patience=LISTING)
+    return manifest.with_cache(made) if there else made
 
 
 def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
     """Make the Job; its pods come when the cluster has room."""
     server = connect(config, request["cluster"])
     ensure(config, server)
-    made = manifest.body(request, names)
+    made = body(config, server, request, names)
     name, stamp = made["metadata"]["name"], os.urandom(8).hex()
     made["metadata"]["annotations"] = {"berg-request": stamp}  # tells ours, sent twice, from another's
     while not k8s.create(config, server, k8s.JOBS, made):

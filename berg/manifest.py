@@ -21,6 +21,9 @@ OVER = 42  # exit code of a pod whose job is over without success (boot.py)
 GRACE = 120  # seconds between SIGTERM and SIGKILL
 SPARE = 600  # seconds that a pod has beyond its job's limit, to boot and to say so
 KEPT = 86400  # seconds that Kubernetes keeps a Job that is over
+CACHE = "berg-cache"  # the Service of a cluster's dataset cache (cache.py)
+CACHE_PORT = 8080
+CACHE_URL = f"http://{CACHE}:{CACHE_PORT}"
 FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE": "spec.nodeName"}
 
 
@@ -165,6 +168,13 @@ def body(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
     spec |= {"completions": len(names), "parallelism": len(names)}
     about = {"name": request["name"] or names[0], "labels": request["labels"]}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
+
+
+def with_cache(made: dict[str, Any]) -> dict[str, Any]:
+    """A Job whose pods are told of their cluster's dataset cache."""
+    main = made["spec"]["template"]["spec"]["containers"][0]
+    main["env"].append({"name": "BERG_CACHE_URL", "value": CACHE_URL})
+    return made
 
 
 def bucket_label(config: Config) -> str:

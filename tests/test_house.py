@@ -27,6 +27,7 @@ ROOMS = {
         "records",
         "names",
         "clusters",
+        "cache",
         "defaults",
         "api",
     },

@@ -172,6 +172,21 @@ def cluster(found, price: str) -> str:
     return "\n\n".join(parts)
 
 
+def cache(found) -> str:
+    """A cluster's dataset cache, and how much it was of use."""
+    rows = [("Cache", f"{found.url} in {found.cluster}: {found.state}")]
+    rows += [("Node", found.node)] if found.node else []
+    rows.append(("Kept", f"{size(found.kept_bytes)} of {found.size_gb} GB"))
+    if found.slices:
+        since = datetime.fromtimestamp(found.since).strftime("%Y-%m-%d %H:%M")
+        rows.append(("Read", f"{plural(found.slices, 'slice')} since {since}"))
+        rows.append(("Hits", f"{found.hit_rate:.1%}: {size(found.hit_bytes)}"))
+        rows.append(("Fetched", f"{size(found.fetched_bytes)} from Cloud Storage"))
+    else:
+        rows.append(("Read", "nothing yet"))
+    return labelled(rows, sys.stdout)
+
+
 def elsewhere(gpu) -> str:
     regions = sorted({zone.rpartition("-")[0] for zone in gpu.zones})
     return f"none; in {', '.join(regions[:3])}{', …' if len(regions) > 3 else ''}" if regions else "none"

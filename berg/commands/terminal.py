@@ -15,7 +15,7 @@ from berg import columns, config, wrapped
 SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "cluster", "ssh", "ssh-config", "sync", "ip", "reap"),
-    "Data": ("fetch", "data"),
+    "Data": ("fetch", "data", "cache"),
     "Watching": ("log", "tail", "wait", "top", "tensorboard", "profile", "page", "dashboard"),
     "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
 }

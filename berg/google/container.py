@@ -23,6 +23,7 @@ TELL_INTERVAL = 20  # seconds between two notes on how far it is
 BUSY = "incompatible operation"
 API_OFF = "has not been used in project"
 LABEL = "cloud.google.com/"
+SYSTEM, CACHE = "system", "cache"  # pools that are not for jobs: Kubernetes' own, and the dataset cache's
 # What Google calls the GPUs of machines whose type says them.
 ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
 ACCELERATORS |= {name: accelerator for name, (accelerator, _) in ATTACHED.items()}
@@ -113,7 +114,7 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
     """A zonal cluster with the one small node that a cluster needs for itself."""
     network = {"network": config.network, **({"subnetwork": config.subnetwork} if config.subnetwork else {})}
     system = {
-        "name": "system",
+        "name": SYSTEM,
         "initialNodeCount": 1,
         "config": node_config(config, machineType="e2-medium", diskSizeGb=30, diskType="pd-standard"),
         "management": {"autoUpgrade": True, "autoRepair": True},

@@ -18,7 +18,7 @@ from berg.local.errors import ApiError
 from berg.local.kubernetes import streams, trouble
 from berg.local.kubernetes.plane import Plane
 
-SETTINGS = {"Storage": ["write_interval"], "Iam": ["grant_delay"]}  # of what holds more than settings
+SETTINGS = {"Storage": ["latency", "write_interval"], "Iam": ["grant_delay"]}  # of what holds more than settings
 
 
 def routes(cloud: Cloud) -> list[web.RouteDef]:
@@ -123,6 +123,7 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
         setattr(holder, key, float(value))
     return {
         **({**vars(settings), **vars(cloud.container.settings)} if settings else {}),
+        "latency": cloud.storage.latency,
         "write_interval": cloud.storage.write_interval,
         "grant_delay": cloud.iam.grant_delay,
     }

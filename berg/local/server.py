@@ -4,9 +4,10 @@ A request passes, in this order: route, bearer token, faults, parameters, body, 
 caller may, handler, and a check of our own answer. Handlers are plain async functions in tables keyed by
 Google's method ids.
 
-Not covered: HTTP/2, TLS, gRPC, XML API, API keys.
+Not covered: HTTP/2, TLS, gRPC, API keys.
 """
 
+import asyncio
 import errno
 import functools
 import json
@@ -37,6 +38,7 @@ from berg.local.monitoring.store import Monitoring
 from berg.local.secrets import api as secrets_api
 from berg.local.secrets.store import Secrets
 from berg.local.storage import api as storage_api
+from berg.local.storage import xml
 from berg.local.storage.state import Storage
 
 log = logging.getLogger("berg.local")
@@ -141,10 +143,26 @@ async def api(request: web.Request) -> web.StreamResponse:
     path, _, query = request.raw_path.partition("?")
     found = find_method(request.method, path, query)
     method_id = found[0].id if found else UNKNOWN
-    response = await respond(request, found, path, query, request.headers, request.read)
+    if not found and (values := xml.named(request.method, path, SERVICES)):
+        method_id = "storage.objects.get"
+        response = await read_by_name(request, values, path, query)
+    else:
+        response = await respond(request, found, path, query, request.headers, request.read)
     received = request.content.total_bytes
     cloud.requests.add(method_id, request.method, request.raw_path, response.status, received)
     return response
+
+
+async def read_by_name(request: web.Request, values: dict[str, str], path: str, query: str) -> web.StreamResponse:
+    """Answer a read of the XML API: by the method of the JSON API that does the same, with errors of its own."""
+    method = schema.load("storage").methods["storage.objects.get"]
+    try:
+        found = await call_method(request, (method, values), path, xml.query_of(query), request.headers, request.read)
+        return found if found.status < 400 else xml.out_of_range(found)
+    except ApiError as error:
+        return xml.refusal(error)
+    except ConnectionError:
+        return web.Response(status=499)  # the client has gone: this is for the log only
 
 
 def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[str, str]] | None:
@@ -233,6 +251,8 @@ async def call_method(
     if not upload and method.verb not in ("GET", "DELETE"):
         body = parse_json(await read())
         schema.check_body(service, method, body)
+    if cloud.storage.latency and method.id.startswith("storage."):
+        await asyncio.sleep(cloud.storage.latency)
     call = Call(method.id, params, body, request, owner.email, headers)
     check_scopes(method, owner)
     services.check(cloud, call)

@@ -84,6 +84,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
         "BERG_PROFILER_PORT": str(attempt.profiler_port),
         "BERG_ATTEMPT": str(attempt.state.attempt),
         **cluster.environment(attempt.member),
+        **{key: os.environ[key] for key in ("BERG_CACHE_URL",) if key in os.environ},  # of pods
         **this.env,
         **attempt.secrets,
     }

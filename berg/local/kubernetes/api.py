@@ -22,7 +22,7 @@ from aiohttp import web
 from berg.local.call import Cloud, cut
 from berg.local.faults import Fault
 from berg.local.identity.tokens import Owner
-from berg.local.kubernetes import certificates, checks, discovery, forward, patches, rbac, streams
+from berg.local.kubernetes import certificates, checks, defaults, discovery, forward, patches, rbac, streams
 from berg.local.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, not_found, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.store import Selector
@@ -336,6 +336,7 @@ def replace(plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: b
         new["status"] = thing["status"]
     new.update(kind=kind.name, apiVersion=kind.api)
     checks.check_meaning(kind.plural, new)
+    defaults.complete(kind.plural, new)
     check_unchanged(kind, thing, new)
     if new.get("spec") != thing.get("spec"):
         meta["generation"] = old.get("generation", 1) + 1

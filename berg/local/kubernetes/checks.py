@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from berg.local.kubernetes import job_checks, pod_checks, schema
+from berg.local.kubernetes import job_checks, pod_checks, schema, workload_checks
 from berg.local.kubernetes.kinds import KINDS, Kind, Refusal
 from berg.local.kubernetes.words import check_key, check_label_name, check_labels, check_subdomain, required
 
@@ -48,12 +48,16 @@ def check_meaning(plural: str, body: dict) -> None:
     check_metadata(plural, meta, bad)
     if plural == "pods":
         bad += pod_checks.pod_errors(spec, "spec")
+    elif plural == "services":
+        bad += workload_checks.service_errors(spec)
     elif plural in TEMPLATES:
         template = spec.get("template") or {}
         if plural == "jobs":
             if spec.get("selector") and not spec.get("manualSelector"):
                 bad += job_checks.selector_errors(meta["name"], meta["uid"], spec)
             bad += job_checks.job_errors(spec)
+        else:
+            bad += workload_checks.replica_errors(plural, spec)
         bad += pod_checks.template_errors(template, "spec.template")
         if plural == "jobs":
             bad += job_checks.restart_errors(spec, template.get("spec") or {})

@@ -75,6 +75,15 @@ def look_at_deployment(plane: Plane, deployment: dict) -> None:
     mark = hashlib.sha256(text).hexdigest()[:10]
     mine = [each for each in plane.store.all("replicasets") if owned_by(each, deployment)]
     current = next((each for each in mine if each["metadata"]["labels"]["pod-template-hash"] == mark), None)
+    others = [each for each in mine if each is not current]
+    left = [pod for pod in plane.store.all("pods") if any(owned_by(pod, each) for each in others) and not is_over(pod)]
+    held = spec.get("strategy", {}).get("type") == "Recreate" and bool(left)
+    if current is None and held:
+        for each in others:
+            if each["spec"]["replicas"]:
+                each["spec"]["replicas"] = 0
+                plane.store.put("replicasets", each)
+        return
     if current is None:
         template = copy.deepcopy(spec["template"])
         labels = {**(template["metadata"].get("labels") or {}), "pod-template-hash": mark}

@@ -19,20 +19,37 @@ POD = {
     "enableServiceLinks": True,
 }
 CONTAINER = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
+PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 ENDLESS = 2**31 - 1
 
 
 def fill(plural: str, body: dict) -> None:
+    """What an object that is made lacks."""
+    complete(plural, body)
     if plural == "pods":
-        fill_pod(body["spec"])
         fill_new_pod(body)
-    elif plural in ("jobs", "deployments", "replicasets"):
-        fill_pod(body["spec"]["template"]["spec"])
-    if plural == "jobs":
+    elif plural == "jobs":
         fill_job(body)
     elif plural in ("deployments", "replicasets"):
-        body["spec"].setdefault("replicas", 1)
         body["status"] = {}
+    elif plural == "services":
+        body["status"] = {"loadBalancer": {}}
+    elif plural == "namespaces":
+        body.setdefault("spec", {"finalizers": ["kubernetes"]})
+        body["status"] = {"phase": "Active"}
+        body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"]["name"]
+
+
+def complete(plural: str, body: dict) -> None:
+    """What an object lacks, be it made or changed."""
+    if plural == "pods":
+        fill_pod(body["spec"])
+    elif plural in ("jobs", "deployments", "replicasets"):
+        fill_pod(body["spec"]["template"]["spec"])
+    if plural in ("deployments", "replicasets"):
+        body["spec"].setdefault("replicas", 1)
+    if plural == "deployments":
+        body["spec"].setdefault("strategy", {}).setdefault("type", "RollingUpdate")
     elif plural == "services":
         spec = body.setdefault("spec", {})
         spec.setdefault("type", "ClusterIP")
@@ -40,15 +57,10 @@ def fill(plural: str, body: dict) -> None:
         for port in spec.get("ports") or []:
             port.setdefault("protocol", "TCP")
             port.setdefault("targetPort", port.get("port"))
-        body["status"] = {"loadBalancer": {}}
     elif plural == "secrets":
         body.setdefault("type", "Opaque")
         for key, text in (body.pop("stringData", None) or {}).items():
             body.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
-    elif plural == "namespaces":
-        body.setdefault("spec", {"finalizers": ["kubernetes"]})
-        body["status"] = {"phase": "Active"}
-        body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"]["name"]
 
 
 def fill_pod(spec: dict) -> None:
@@ -64,6 +76,9 @@ def fill_pod(spec: dict) -> None:
             resources.setdefault("requests", {}).setdefault(name, amount)
         for key, value in CONTAINER.items():
             container.setdefault(key, value)
+        if probe := container.get("readinessProbe"):
+            for key, number in PROBE.items():
+                probe[key] = probe.get(key) or number
     for volume in spec.get("volumes") or []:
         for source in ("secret", "configMap", "downwardAPI", "projected"):
             if isinstance(volume.get(source), dict):

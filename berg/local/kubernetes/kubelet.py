@@ -6,8 +6,8 @@ processes share the host's network; the pod has an address of its own, and the m
     pods/<uid>/volumes/       the pod's volumes
     pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
 
-Not covered: probes, lifecycle hooks, users other than root, limits of memory and processors, ephemeral and sidecar
-containers, entrypoints of images: a container without a command sleeps.
+Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and processors,
+ephemeral and sidecar containers, entrypoints of images: a container without a command sleeps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from berg.local.compute.state import Instance
-from berg.local.kubernetes import volumes
+from berg.local.kubernetes import probes, volumes
 from berg.local.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.machines import sandbox
@@ -222,7 +222,8 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
         left = adopted(pod, container, row, folder, env)
         found = left or await start(plane, pod, container, folder, env, mounts)
         plane.running[key] = found
-        row.update(ready=True, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
+        probe = container.get("readinessProbe")
+        row.update(ready=not probe, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
         row["state"] = {"running": {"startedAt": found.started}}
         pod["status"]["phase"] = "Running" if container in pod["spec"]["containers"] else pod["status"]["phase"]
         set_ready(pod["status"])
@@ -230,6 +231,8 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
             plane.event(pod, "Created", f"Created container: {container['name']}", by="kubelet")
             plane.event(pod, "Started", f"Started container {container['name']}", by="kubelet")
         plane.store.put("pods", pod)
+        if probe:
+            plane.in_background(probes.watch(plane, pod, row, probe, set_ready))
         return found
     return None
 

@@ -1,6 +1,6 @@
 """What Kubernetes checks of a pod, alone or in a template, beside its schema, in its words and order.
 
-Not covered: security contexts, probes, affinity, volumes that the embedded cloud cannot mount.
+Not covered: security contexts, probes but for readiness, affinity, volumes that the embedded cloud cannot mount.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from berg.local.kubernetes.words import (
     check_labels,
     check_subdomain,
     invalid,
+    not_negative,
     one_of,
     required,
     supported,
@@ -129,7 +130,22 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
         if ".." in sub.split("/"):
             bad.append(invalid(f"{at}.subPath", sub, "must not contain '..'"))
     one_of(container.get("imagePullPolicy"), ("Always", "IfNotPresent", "Never"), f"{path}.imagePullPolicy", bad)
+    if container.get("readinessProbe"):
+        probe_errors(container["readinessProbe"], f"{path}.readinessProbe", bad)
     resource_errors(container.get("resources") or {}, f"{path}.resources", bad)
+
+
+def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
+    kinds = [key for key in ("exec", "httpGet", "tcpSocket", "grpc") if key in probe]
+    bad += [f"{path}.{each}: Forbidden: may not specify more than 1 handler type" for each in kinds[1:]]
+    if not kinds:
+        bad.append(required(path, "must specify a handler type"))
+    for kind in kinds:
+        port = probe[kind].get("port") if kind in ("httpGet", "tcpSocket") else 1
+        if isinstance(port, int) and not 1 <= port <= 65535:
+            bad.append(invalid(f"{path}.{kind}.port", port, "must be between 1 and 65535, inclusive"))
+    for key in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
+        not_negative(probe.get(key), f"{path}.{key}", bad)
 
 
 def port_errors(ports: list[dict], at: str, bad: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Handlers of the Cloud Storage methods on buckets and on objects' metadata. Media is in media.py.
 
 Refused: ACLs, object versions, holds, retention, encryption keys. Not covered: soft delete, lifecycle and CORS rules
-(kept, never applied), folders and managed folders, notifications, HMAC keys, the XML API.
+(kept, never applied), folders and managed folders, notifications, HMAC keys.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ from berg.local.storage.checks import (
     present,
     written,
 )
-from berg.local.storage.state import BLOCK, Content, reread
+from berg.local.storage.state import BLOCK, WINDOW, Content, reread
 
 QUANTUM = 256 << 10  # resumable uploads keep whole multiples of this
 MAX_METADATA = 64 << 10  # JSON before the content of a multipart upload
@@ -359,6 +359,8 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
     if part:
         headers["Content-Range"] = f"bytes {first}-{last}/{size}"
     status, length = (206 if part else 200), last - first + 1
+    if call.request.method == "HEAD":
+        return web.Response(status=status, headers={**headers, "Content-Length": str(length)})
     with cloud.storage.open_content(resource) as file:
         file.seek(first)
         if length <= BLOCK:
@@ -366,9 +368,13 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
         response = web.StreamResponse(status=status, headers=headers)
         response.content_length = length
         await response.prepare(call.request)
+        under_way = 0
         while length and (data := await asyncio.to_thread(file.read, min(length, BLOCK))):
             await response.write(data)
             length -= len(data)
+            if (under_way := under_way + len(data)) >= WINDOW and cloud.storage.latency:
+                await asyncio.sleep(cloud.storage.latency)
+                under_way = 0
         await response.write_eof()
         return response
 

@@ -32,6 +32,7 @@ from typing import Any, BinaryIO
 import google_crc32c
 
 BLOCK = 1 << 20  # bytes read or written at a time
+WINDOW = 3 << 20  # bytes under way on a connection: half of what Linux lets a receiver buffer (tcp_rmem)
 SESSION_SECONDS = 7 * 86400  # how long an upload session lives, as documented by Google
 
 SCHEMA = """
@@ -140,6 +141,7 @@ class Storage:
         (newest,) = self.db.execute("SELECT max(generation) FROM objects").fetchone()
         self.last_generation = newest or 0
         self.arriving: dict[str, Content] = {}  # open upload sessions whose hashes are known
+        self.latency = 0.0  # seconds to the bucket and back, as from another region
         self.write_interval = 1.0  # seconds between two writes of one object's name
         self.last_writes: dict[tuple[str, str], float] = {}
         self._sweep()
