@@ -27,6 +27,7 @@ ROOMS = {
         "records",
         "names",
         "clusters",
+        "images",
         "defaults",
         "api",
     },

@@ -190,7 +190,7 @@ async def list_images(cloud: Cloud, call: Call, repository: str) -> dict:
 
 def present_image(cloud: Cloud, repository: str, name: str, state: dict, digest: str) -> dict:
     about, body = state["manifests"][digest], json.loads(cloud.artifacts.blob(digest).read_bytes())
-    sizes = [each["size"] for each in [*body.get("layers", []), *[body["config"]] * ("config" in body)]]
+    sizes = [each["size"] for each in parts(body)]
     row = {
         "name": f"{repository}/dockerImages/{quote(name, safe='')}@{digest}",
         "uri": f"{uri(repository)}/{name}@{digest}",
@@ -205,6 +205,11 @@ def present_image(cloud: Cloud, repository: str, name: str, state: dict, digest:
             {"digest": each["digest"], "mediaType": each["mediaType"], **platform(each)} for each in body["manifests"]
         ]
     return row
+
+
+def parts(manifest: dict) -> list[dict]:
+    """The blobs that a manifest names: layers and configuration; a list of manifests has none."""
+    return [*manifest.get("layers", []), *(manifest[key] for key in ("config",) if key in manifest)]
 
 
 def platform(entry: dict) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from berg.local.artifacts.api import INDEXES, uri
+from berg.local.artifacts.api import INDEXES, parts, uri
 from berg.local.call import CLOUD, Cloud
 from berg.local.errors import ApiError
 from berg.local.identity import services
@@ -230,8 +230,8 @@ async def put_manifest(cloud: Cloud, request: web.Request, repository: str, imag
         raise Refusal(413, "MANIFEST_INVALID", f"a manifest has at most {MAX_MANIFEST} bytes")
     try:
         body, kind = json.loads(data), request.content_type
-        parts = [*body.get("layers", []), *[body["config"]] * ("config" in body)]
-        digests, children = [each["digest"] for each in parts], [each["digest"] for each in body.get("manifests", [])]
+        digests = [each["digest"] for each in parts(body)]
+        children = [each["digest"] for each in body.get("manifests", [])]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Refusal(400, "MANIFEST_INVALID", "manifest invalid") from None
     if kind not in MANIFESTS or body.get("mediaType", kind) != kind or not (children if kind in INDEXES else digests):

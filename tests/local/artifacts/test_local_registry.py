@@ -20,6 +20,9 @@ OCI = "application/vnd.oci.image."
 KINDS = {"config": f"{OCI}config.v1+json", "layer": f"{OCI}layer.v1.tar", "manifest": f"{OCI}manifest.v1+json"}
 
 
+INDEX = f"{OCI}index.v1+json"
+
+
 def digest_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
@@ -29,7 +32,7 @@ def entry(kind: str, data: bytes) -> dict:
 
 
 CONFIG = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}).encode()
-ACCEPT = {"Accept": KINDS["manifest"]}
+ACCEPT = {"Accept": f"{KINDS['manifest']}, {INDEX}"}
 LAYER = bytes(1024)
 MANIFEST = json.dumps(
     {
@@ -126,6 +129,14 @@ def test_the_life_of_an_image(registry):
     assert blob.content == LAYER and blob.headers["Docker-Content-Digest"] == digest_of(LAYER)
     assert image("GET", "/tags/list").json()["tags"] == ["v1"]
     assert code(image("GET", "/manifests/v2")) == (404, "MANIFEST_UNKNOWN")
+    rows = [{**entry("manifest", MANIFEST), "platform": {"architecture": "amd64", "os": "linux"}}]
+    both = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}).encode()
+    assert image("PUT", "/manifests/both", both, INDEX).status_code == 201
+    assert image("GET", "/manifests/both").content == both
+    assert code(image("PUT", "/manifests/both", both, KINDS["manifest"])) == (400, "MANIFEST_INVALID")
+    unknown = both.replace(digest_of(MANIFEST).encode(), digest_of(b"").encode())
+    early = image("PUT", "/manifests/unknown", unknown, INDEX)
+    assert code(early)[0] == 400 and code(early)[1] in ("MANIFEST_UNKNOWN", "MANIFEST_BLOB_UNKNOWN")
     assert image("DELETE", f"/manifests/{digest_of(MANIFEST)}").status_code == 202
     assert code(image("GET", "/manifests/v1")) == (404, "MANIFEST_UNKNOWN")
 
