@@ -1,18 +1,23 @@
+# ruff: noqa: F811 (a fixture is imported, and arguments have its name)
 """Images of a repo: really built by podman and pushed to the embedded registry, over berg's real command line."""
 
 import io
 import json
+import os
 import re
 import shutil
+import sys
 import tarfile
 import uuid
 from pathlib import Path
 
 import pytest
 from conftest import commit, git
-from containers import Podman, needs_podman
+from containers import Podman, base, needs_podman  # noqa: F401 (a fixture)
 from local_gcloud import Gcloud
+from local_kube import Kube
 
+from berg import clusters
 from berg.local.identity.tokens import Tokens
 
 PROJECT = "berg-local"
@@ -75,7 +80,7 @@ class Registry:
 
 def fill(repo: Path, **files: str) -> str:
     for name, text in files.items():
-        path = repo / name.replace("__", "/")
+        path = repo / name.replace("__", "/", 1)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return commit(repo)
@@ -266,3 +271,53 @@ def test_an_api_that_is_off_and_nodes_that_are_let_at_the_image(berg, cloud, ima
     assert image("--push", "--force", BERG_SERVICE_ACCOUNT=email).returncode == 0
     assert cloud.call("GET", f"{REPOSITORY}:getIamPolicy")["bindings"] == held
     assert not list(berg.home.parent.rglob("berg-login-*")), "no token stays behind"
+
+
+# --- pods that run them
+
+
+HERE = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(os.uname().machine, "")
+
+
+@pytest.fixture(scope="module")
+def cluster(cloud, tmp_path_factory):
+    """A cluster of berg's, without GPUs."""
+    cloud.call("POST", "/_berg/settings", {"operation": 0.1})
+    said: list[str] = []
+    wanted = clusters.Wanted(num_gpus=0, machine_type="n1-standard-2", zone="us-central1-a")
+    clusters.create(cloud.settings("any"), "images", wanted, said.append)
+    yield Kube(cloud, "images", tmp_path_factory.mktemp("kube"))
+    clusters.delete(cloud.settings("any"), "images", said.append)
+    cloud.call("POST", "/_berg/settings", {"operation": 1.0})
+
+
+PROJECT_FILES = {
+    "pyproject.toml": '[project]\nname = "demo"\nversion = "1"\n[build-system]\nrequires = ["setuptools"]\n'
+    '[tool.setuptools]\npackages = ["demo"]\n',
+    "requirements.txt": "click\n",
+    "demo__colors.py": "GREEN = 'green'\n",
+    "demo____init__.py": "",
+}
+
+
+@needs_podman
+def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman, base):
+    """The files of the image, and no program of this host's: a job of berg's, and what its Dockerfile says."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    podman("import", str(base), f"docker.io/library/python:{version}-slim")
+    fill(berg.repo, **PROJECT_FILES)
+    built = image("--push", "--python", version, "--platform", HERE)
+    assert built.returncode == 0, built.stderr
+    assert "has no Dockerfile; this one is taken" in built.stderr
+    assert f"FROM python:{version}-slim\nRUN command -v git" in built.stderr
+    assert "COPY requirements.txt ./\nRUN pip install --no-cache-dir -r requirements.txt\nCOPY . .\n" in built.stderr
+    assert "RUN pip install --no-cache-dir -e .\n" in built.stderr and "Successfully installed demo" in built.stderr
+    name = built.stdout.strip()
+    (berg.repo / "demo/colors.py").write_text("GREEN = 'changed'\n")
+    code = "import click, os; from demo.colors import GREEN; print(GREEN, os.path.exists('/usr/bin/apt-get'))"
+    ran = berg(
+        "run", "--cluster", "images", "-n", "in-image", "-g", "0", "--docker", name, "--tail", f'python -c "{code}"'
+    )
+    assert ran.returncode == 0, ran.stderr + berg.log("in-image")
+    assert "changed False" in ran.stdout.splitlines(), "the code is the working tree's, not the image's"
+    assert "Installing with apt-get" not in cluster.log(cluster.pods()[0]["metadata"]["name"]), "git is in the image"

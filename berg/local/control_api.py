@@ -15,7 +15,7 @@ from berg.local.call import Cloud, parse_json
 from berg.local.compute import catalog, power
 from berg.local.compute.checks import check_place
 from berg.local.errors import ApiError
-from berg.local.kubernetes import kubelet, streams
+from berg.local.kubernetes import kubelet, memory, streams
 from berg.local.kubernetes.plane import Plane
 
 SETTINGS = {"Storage": ["write_interval"], "Iam": ["grant_delay"]}  # of what holds more than settings
@@ -181,4 +181,4 @@ async def evict(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def run_out_of_memory(cloud: Cloud, name: str, body: dict) -> dict:
-    return {"killed": kubelet.run_out_of_memory(*pod_named(cloud, name))}
+    return {"killed": memory.run_out_of_memory(*pod_named(cloud, name))}

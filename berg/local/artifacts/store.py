@@ -12,10 +12,24 @@ import hashlib
 import json
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from berg.local.identity.tokens import write_private
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """An image that a pod can run."""
+
+    root: Path
+    config: dict[str, Any]  # Env, Entrypoint, Cmd, WorkingDir, …
+    digest: str
+
+
+class NotPulled(Exception):
+    """An image cannot be pulled."""
 
 
 def stamp() -> str:
