@@ -58,7 +58,7 @@ $(VENV)/demo: setup.py
 
 $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client python3-pip python3-venv rsync
-	[ "$$(id -u)" != 0 ] || tools/require chromium faketime nginx-light openssh-server openmpi-bin tmux # the page's tests; machines'
+	[ "$$(id -u)" != 0 ] || tools/require chromium docker-registry faketime nginx-light openmpi-bin openssh-server podman runc tmux
 	$(BIN)/pip install --quiet -e '.[local,test]'
 	touch $@
 

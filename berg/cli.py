@@ -9,7 +9,7 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import cache, cluster, dashboard, data, listing, page, profile, records, results, setup, start
+from berg.commands import cache, cluster, dashboard, data, image, listing, page, profile, records, results, setup, start
 from berg.commands import ssh as cli_ssh
 from berg.commands import watch as watching
 from berg.commands.terminal import (
@@ -87,7 +87,8 @@ def cli() -> None:
     """
 
 
-for module in (listing, data, cache, setup, results, records, cli_ssh, watching, page, profile, dashboard, cluster):
+ROOMS = (listing, data, cache, setup, results, records, cli_ssh, watching, page, profile, dashboard, cluster, image)
+for module in ROOMS:
     for command in module.COMMANDS:
         cli.add_command(command)
 

@@ -16,6 +16,7 @@ SERVICES = (
     "serviceusage",
     "container",
     "monitoring",
+    "artifactregistry",
 )
 
 

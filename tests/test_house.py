@@ -28,6 +28,7 @@ ROOMS = {
         "names",
         "clusters",
         "cache",
+        "images",
         "defaults",
         "api",
     },

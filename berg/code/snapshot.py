@@ -216,6 +216,17 @@ def last_line(error) -> str:
     return [*lines[-1:], *named][-1].strip() if lines else str(error)
 
 
+def write_out(snapshot: Snapshot, folder: Path) -> None:
+    """Write a snapshot's files, and nothing of git's, to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
+        env = {**objects_of(snapshot), "GIT_INDEX_FILE": str(Path(temporary, "index"))}
+        git(snapshot.root, "read-tree", snapshot.commit, env=env)
+        git(snapshot.root, *NO_LFS, "checkout-index", "--all", "--force", f"--prefix={folder}/", env=env)
+    for path, sub in snapshot.submodules.items():
+        write_out(sub, folder / path)
+
+
 def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n, size: None) -> dict[str, Any]:
     """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's metadata.
 

@@ -14,7 +14,7 @@ from berg import columns, config, wrapped
 # Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
 SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
-    "Machines": ("devbox", "cluster", "ssh", "ssh-config", "sync", "ip", "reap"),
+    "Machines": ("devbox", "cluster", "image", "ssh", "ssh-config", "sync", "ip", "reap"),
     "Data": ("fetch", "data", "cache"),
     "Watching": ("log", "tail", "wait", "top", "tensorboard", "profile", "page", "dashboard"),
     "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),

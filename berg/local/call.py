@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from berg.local.artifacts.store import Artifacts
 from berg.local.compute.state import Compute
 from berg.local.container.state import Container
 from berg.local.errors import ApiError
@@ -64,6 +65,7 @@ class Cloud:
     iam: Iam
     faults: Faults
     monitoring: Monitoring = None  # type: ignore[assignment]
+    artifacts: Artifacts = None  # type: ignore[assignment]
     compute: Compute = None  # type: ignore[assignment]  # some tests serve buckets alone
     container: Container = None  # type: ignore[assignment]  # as for compute
     requests: RequestLog = field(default_factory=RequestLog)

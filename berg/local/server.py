@@ -21,6 +21,9 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from berg.local import control_api, schema
+from berg.local.artifacts import api as artifacts_api
+from berg.local.artifacts import registry
+from berg.local.artifacts.store import Artifacts
 from berg.local.billing import api as billing_api
 from berg.local.call import CLOUD, Call, Cloud, cut, parse_json, suffer
 from berg.local.compute import api as compute_api
@@ -55,6 +58,7 @@ SERVICES = (
     "cloudbilling",
     "container",
     "monitoring",
+    "artifactregistry",
 )  # each below /<service>/v1/
 VERSIONS = {"monitoring": ("v1", "v3")}  # of those that have others: dashboards are v1, time series v3
 WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
@@ -71,9 +75,8 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
     projects = json.loads(saved.read_text()) if saved.exists() else {}
     storage, secrets, tokens = Storage(folder / "storage"), Secrets(folder / "secrets"), Tokens(folder)
     iam = Iam(folder, projects, lambda: {LAPTOP, *tokens.state["refresh_tokens"]})
-    cloud = Cloud(
-        folder, port, projects, tokens, storage, secrets, iam, Faults(), monitoring=Monitoring(folder / "monitoring")
-    )
+    cloud = Cloud(folder, port, projects, tokens, storage, secrets, iam, Faults())
+    cloud.monitoring, cloud.artifacts = Monitoring(folder / "monitoring"), Artifacts(folder / "artifacts")
     if project not in projects:
         cloud.add_project(project)
     return cloud
@@ -84,7 +87,16 @@ def make_app(cloud: Cloud) -> web.Application:
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
     app[HANDLERS] = {}
-    for module in (storage_api, secrets_api, iam_api, orgpolicies, services, billing_api, monitoring_api):
+    for module in (
+        storage_api,
+        secrets_api,
+        iam_api,
+        orgpolicies,
+        services,
+        billing_api,
+        monitoring_api,
+        artifacts_api,
+    ):
         app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))
@@ -97,6 +109,7 @@ def make_app(cloud: Cloud) -> web.Application:
     app.router.add_post("/batch/{service}/v1", batch)
     app.router.add_post("/batch", batch)
     app.add_routes([_guarded(cloud, route) for route in control_api.routes(cloud)])
+    app.router.add_route("*", "/v2/{path:.*}", registry.serve)
     app.router.add_route("*", "/{path:.*}", api)
     return app
 

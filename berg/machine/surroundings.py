@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
 
 from berg import BergError, job
+from berg.code import requirements
 from berg.machine import boot, cluster
 from berg.machine.attempt import Attempt, Stopped
 from berg.machine.process import RESULTS
@@ -103,11 +103,9 @@ def install(attempt: Attempt) -> None:
     steps = []
     if this.install_script:
         steps.append(["bash", "-e", this.install_script])
-    if requirements := requirement_arguments(folder):
+    if needed := requirements.arguments(folder):
         # Compiling all of a package takes as long as installing it; python compiles what is imported.
-        steps.append(
-            ["python", "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off", *requirements]
-        )
+        steps.append(["python", "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off", *needed])
     if not steps:
         return
     attempt.write_state(state="INSTALLING")
@@ -120,13 +118,3 @@ def install(attempt: Attempt) -> None:
             raise Stopped
         if code:
             raise InstallationFailed(code, step)
-
-
-def requirement_arguments(folder: Path) -> list[str]:
-    """What pip is to install for a repo; nothing for one that declares nothing."""
-    arguments = ["-r", "requirements.txt"] if (folder / "requirements.txt").exists() else []
-    project = folder / "pyproject.toml"
-    is_package = project.exists() and re.search(r"^\[(project|build-system)\]", project.read_text(), re.M)
-    if (folder / "setup.py").exists() or is_package:
-        arguments += ["-e", "."]
-    return arguments

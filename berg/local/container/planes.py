@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 
 from aiohttp import web
 
+from berg.local.artifacts import images
 from berg.local.call import CLOUD, Cloud
 from berg.local.container.state import Container, key_of
 from berg.local.kubernetes import api, controllers
@@ -21,6 +23,7 @@ async def start(cloud: Cloud, cluster: dict) -> None:
     """Serve a cluster's API, and look after what is in it."""
     container = cloud.container
     plane = container.plane_of(cluster)
+    plane.pull = functools.partial(images.pull, cloud)
     container.servers[key_of(cluster)] = await api.listen(cloud, plane)
     plane.in_background(controllers.run(plane))
 

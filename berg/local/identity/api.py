@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from berg.local.artifacts import api as artifacts_api
 from berg.local.call import Call, Cloud, Handler
 from berg.local.compute.listing import resources
 from berg.local.errors import ApiError
@@ -39,7 +40,8 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         f"{projects}get": get_project,
         "iam.permissions.queryTestablePermissions": testable_permissions,
     }
-    resource_of = {accounts: account_name, projects: project_name, secrets: secret_name}
+    repositories = "artifactregistry.projects.locations.repositories."
+    resource_of = {accounts: account_name, projects: project_name, secrets: secret_name, repositories: repository_name}
     for prefix, find in resource_of.items():
         table[f"{prefix}getIamPolicy"] = functools.partial(get_policy, find=find)
         table[f"{prefix}setIamPolicy"] = functools.partial(set_policy, find=find)
@@ -70,6 +72,12 @@ def secret_name(cloud: Cloud, call: Call) -> str:
     _, _, *rest = call.params["resource"].split("/")
     project = project_of(cloud, call, call.params["resource"])
     return secrets_api.find(cloud, "/".join(["projects", project, *rest])).name
+
+
+def repository_name(cloud: Cloud, call: Call) -> str:
+    _, _, *rest = call.params["resource"].split("/")
+    project = project_of(cloud, call, call.params["resource"])
+    return artifacts_api.find(cloud, "/".join(["projects", project, *rest]))["name"]
 
 
 async def get_policy(cloud: Cloud, call: Call, find: Callable) -> dict:

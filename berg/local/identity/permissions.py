@@ -142,7 +142,7 @@ def needs(cloud: Cloud, call: Call) -> Needs:
             return [(f"orgpolicy.policy.{'get' if '.get' in rest else 'set'}", project)]
         return [(f"resourcemanager.{rest}", project)]
     collection, verb = rest.split(".")[-2:]
-    if collection in ("operations", "permissions"):
+    if collection in ("operations", "permissions", "locations"):
         return []
     if service == "container":
         path = call.params.get("name") or call.params.get("parent", "")
@@ -165,7 +165,7 @@ def resource_of(cloud: Cloud, name: str) -> str:
     account = cloud.iam.account(rest[1]) if rest[:1] == ["serviceAccounts"] and len(rest) > 1 else None
     if account:
         return account["name"]
-    kept = rest[:2] if rest[:1] == ["secrets"] else []
+    kept = rest[:2] if rest[:1] == ["secrets"] else rest[:4] if rest[2:3] == ["repositories"] else []
     return "/".join(["projects", cloud.project_named(project) or project, *kept])
 
 

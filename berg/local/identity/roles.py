@@ -20,8 +20,10 @@ SERVED = {
     "serviceusage": "serviceusage",
     "container": "container",
     "monitoring": "monitoring",
+    "artifactregistry": "artifactregistry",
 }
 PROJECT = "resourcemanager.projects.get"
+ARTIFACTS = "artifactregistry.*.get artifactregistry.*.list artifactregistry.repositories.downloadArtifacts"
 USES = "compute.subnetworks.use compute.subnetworks.useExternalIp compute.networks.use compute.networks.useExternalIp"
 LOOK = "compute.*.get compute.*.list compute.*.getIamPolicy"
 CONSOLE = "compute.instances.getSerialPortOutput compute.images.getFromFamily"
@@ -46,6 +48,12 @@ PREDEFINED = {
     f"!container.clusters.update !container.*ole* {PROJECT}",
     "roles/container.viewer": f"container.*.get container.*.list container.*.getStatus {PROJECT}",
     "roles/container.defaultNodeServiceAccount": PROJECT,
+    "roles/artifactregistry.admin": f"artifactregistry.* {PROJECT}",
+    "roles/artifactregistry.reader": f"{ARTIFACTS} {PROJECT}",
+    "roles/artifactregistry.repoAdmin": f"{ARTIFACTS} artifactregistry.repositories.uploadArtifacts "
+    f"artifactregistry.repositories.deleteArtifacts artifactregistry.tags.* {PROJECT}",
+    "roles/artifactregistry.writer": f"{ARTIFACTS} artifactregistry.repositories.uploadArtifacts "
+    f"artifactregistry.tags.create artifactregistry.tags.update {PROJECT}",
     "roles/iap.tunnelResourceAccessor": "iap.tunnelInstances.accessViaIAP",
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs iam.serviceAccounts.get iam.serviceAccounts.list "
     f"{PROJECT}",
@@ -98,7 +106,6 @@ UNKNOWN = {
 # Roles for what is not served, which projects may give: they give nothing here.
 ELSEWHERE = {
     "aiplatform": "admin user viewer",
-    "artifactregistry": "admin reader repoAdmin writer",
     "bigquery": "admin dataEditor dataOwner dataViewer jobUser user",
     "cloudbuild": "builds.builder builds.editor builds.viewer",
     "cloudtrace": "admin agent user",
@@ -112,9 +119,10 @@ ELSEWHERE = {
     "tpu": "admin viewer",
 }
 # What a resource below a project is called in names, and whose roles its policy takes.
-FITTING = {"buckets": "storage", "secrets": "secretmanager", "serviceAccounts": "iam"}
+FITTING = {"buckets": "storage", "secrets": "secretmanager", "serviceAccounts": "iam", "locations": "artifactregistry"}
 # Verbs of permissions that no method is called by.
 VERBS = {"create", "update", "use", "useReadOnly", "useExternalIp", "add", "access", "actAs", "updatePolicy"}
+VERBS |= {"downloadArtifacts", "uploadArtifacts", "deleteArtifacts"}
 
 
 def includes(role: str, permission: str) -> bool:

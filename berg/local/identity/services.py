@@ -37,7 +37,7 @@ TITLES = {
 ENABLED = (
     *("cloudbilling", "cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager"),
     *("serviceusage", "storage"),
-    *("monitoring", "storage-component"),
+    *("artifactregistry", "monitoring", "storage-component"),
 )
 KEPT_OPERATIONS = 50
 KIND = "type.googleapis.com/google.api.serviceusage.v1."

@@ -1,13 +1,14 @@
 """The kubelet of every node: pods as sandboxes, as machines are; how they begin, restart and end.
 
-A container sees this host's programs, as machines do: its image is a name, which may be one that cannot be pulled. Its
-processes share the host's network; the pod has an address of its own, and the metadata server of its node.
+A container whose image is in the cloud's registry has the files of that image. Any other sees this host's programs, as
+machines do: its image is a name, which may be one that cannot be pulled. Its processes share the host's network; the
+pod has an address of its own, and the metadata server of its node.
 
     pods/<uid>/volumes/       the pod's volumes
     pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
 
 Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and processors,
-ephemeral and sidecar containers, entrypoints of images: a container without a command sleeps.
+ephemeral and sidecar containers. A container without a command, of which the image names none either, sleeps.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from berg.local.artifacts.store import NotPulled
 from berg.local.compute.state import Instance
 from berg.local.kubernetes import probes, volumes
 from berg.local.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.machines import sandbox
 
+IMAGE = "image"  # how container.sh makes the root of a container whose image is there
 SCRIPT = Path(__file__).with_name("container.sh")
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
 PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")  # images with an empty /root
@@ -252,7 +256,7 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
     if row["restartCount"] == 0 and "running" not in row["state"]:
         plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
         await pause(plane, pod, plane.settings.pull_delay)
-    while why := next((why for part, why in plane.images.items() if part in image), ""):
+    while why := await obstacle(plane, pod, image):
         message = f'failed to pull and unpack image "{image}": {why}'
         row["state"] = {"waiting": {"reason": "ErrImagePull", "message": message}}
         plane.store.put("pods", pod)
@@ -271,6 +275,23 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
     if row["restartCount"] == 0 and "running" not in row["state"]:
         plane.event(pod, "Pulled", f'Successfully pulled image "{image}"', by="kubelet")
     return True
+
+
+async def obstacle(plane: Plane, pod: dict, image: str) -> str:
+    """Why an image cannot be pulled; "" once it is there."""
+    if told := next((why for part, why in plane.images.items() if part in image), ""):
+        return told
+    node = node_instance(plane, pod)
+    accounts = node.resource.get("serviceAccounts", []) if node else []
+    try:
+        plane.unpacked[image] = (
+            await plane.pull(image, accounts[0]["email"] if accounts else "") if plane.pull else None
+        )
+    except NotPulled as error:
+        return str(error)
+    if plane.unpacked[image] and plane.compute.sandbox.files != sandbox.OVERLAY:
+        return "pods of the embedded cloud run the files of images over overlay mounts, which this host does not allow"
+    return ""
 
 
 def adopted(pod: dict, container: dict, row: dict, folder: Path, env: dict[str, str]) -> Running | None:
@@ -300,8 +321,8 @@ async def start(
     plane: Plane, pod: dict, container: dict, folder: Path, env: dict[str, str], mounts: list[tuple[str, str, str]]
 ) -> Running:
     node, there = node_instance(plane, pod), plane.compute.sandbox
-    image = None
-    if not PLAIN.fullmatch(container["image"]) and plane.compute.image is not None:
+    image, unpacked = None, plane.unpacked.get(container["image"])
+    if not unpacked and not PLAIN.fullmatch(container["image"]) and plane.compute.image is not None:
         image = await asyncio.shield(plane.compute.image)
     hostname = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
     port = plane.compute.metadata_port
@@ -310,22 +331,27 @@ async def start(
     )
     usual = sandbox.environment(machine)
     base = {key: value for key, value in usual.items() if key not in ("TERM", "LANG")}
+    if unpacked:  # which has none of this host's files
+        base = {key: value for key, value in base.items() if key == "PATH" or not value.startswith("/")}
     base |= {"HOME": "/root", "HOSTNAME": hostname}
     base |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(plane.port)}
     base["KUBERNETES_SERVICE_PORT_HTTPS"] = str(plane.port)
-    env = {**base, **env}
-    words = [*(container.get("command") or []), *(container.get("args") or [])] or ["sleep", "infinity"]
-    words = [volumes.expand(word, env) for word in words]
-    workdir, shared = container.get("workingDir") or "/", bool(pod["spec"].get("shareProcessNamespace"))
-    about = [there.files, str(folder), str(image or folder / "empty"), hostname, workdir]
-    about += ["shared" if shared else "own", capabilities(container)]
-    command = ["bash", str(SCRIPT), *about, *(["--user"] if there.user else [])]
-    command += [*map(str, sandbox.python_folders()), "--", *words]
+    about = unpacked.config if unpacked else {}
+    env = {**base, **dict(line.split("=", 1) for line in about.get("Env") or []), **env}
+    words = [volumes.expand(word, env) for word in command_of(container, about)] or ["sleep", "infinity"]
+    workdir = container.get("workingDir") or about.get("WorkingDir") or "/"
+    shared = bool(pod["spec"].get("shareProcessNamespace"))
+    mode, below = (IMAGE, unpacked.root) if unpacked else (there.files, image or folder / "empty")
+    command = ["bash", str(SCRIPT), mode, str(folder), str(below), hostname, workdir, "shared" if shared else "own"]
+    command += [capabilities(container), *(["--user"] if there.user else [])]
+    command += [sys.executable] if unpacked else map(str, sandbox.python_folders())
+    command += ["--", *words]
 
     def launch() -> subprocess.Popen:
         if (folder / "log").exists():
             (folder / "log").replace(folder / "log.previous")
         (folder / "exit").unlink(missing_ok=True)
+        sandbox.remove(folder / "image")  # each container begins with its image
         sandbox.prepare_folder(machine, there)
         (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
         with (folder / "log").open("ab") as log:
@@ -344,6 +370,13 @@ async def start(
     while not sandbox.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
     return Running(folder, env, workdir, shared, capabilities(container), process, stamp())
+
+
+def command_of(container: dict, image: dict) -> list[str]:
+    """What a container runs: its own words, or those of its image."""
+    command = container.get("command") or image.get("Entrypoint") or []
+    others = container.get("args") or (image.get("Cmd") if not container.get("command") else [])
+    return [*command, *(others or [])]
 
 
 async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from berg.local.artifacts.store import Unpacked
 from berg.local.compute.state import Compute
 from berg.local.identity.tokens import Tokens
 from berg.local.kubernetes import checks
@@ -71,6 +72,8 @@ class Plane:
     connections: set[Any] = field(default_factory=set)  # (kind, transport) of watches, logs and execs under way
     images: dict[str, str] = field(default_factory=dict)  # image, or a part of its name -> why it cannot be pulled
     save_pools: Callable[[], None] = lambda: None  # their sizes, which the autoscaler changes
+    pull: Callable[[str, str], Awaitable[Unpacked | None]] | None = None  # image, account of the node
+    unpacked: dict[str, Unpacked | None] = field(default_factory=dict)  # what was pulled last by a name; None: a name
     end_pod: Callable[..., Awaitable[None]] = None  # type: ignore[assignment]  # the kubelet's, see kubelet.py
     memory: dict[str, dict] = field(default_factory=dict)  # what controllers remember of jobs, pools and nodes
     closing: bool = False

@@ -58,6 +58,10 @@ build_root() { # BIND...
     # Its own settings and host key of ssh; the host's keys are not to be seen.
     [[ ! -d $new/etc/ssh ]] || mount --bind "$folder/ssh" "$new/etc/ssh"
     for path; do bind_read_only "$path"; done
+    mount_kernel
+}
+
+mount_kernel() {
     mount -t proc proc "$new/proc"
     mount --rbind /sys "$new/sys"
     # The devices that JAX and others count. A host without PCI has no such folder.

@@ -1,0 +1,126 @@
+"""Artifact Registry: the project's repository of container images, and what is in it.
+
+Its images are called REGION-docker.pkg.dev/PROJECT/berg/NAME:TAG. Whoever pushes is `oauth2accesstoken`, with an access
+token as the password.
+"""
+
+import time
+from typing import Any
+
+from berg import BergError
+from berg.config import Config
+from berg.google import api, grants
+
+REPOSITORY = "berg"
+READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
+PUSH = "artifactregistry.repositories.uploadArtifacts"
+PATIENCE = 300  # seconds until a new repository is there; it takes some
+
+
+def registry(config: Config) -> str:
+    """URL of the registry of the settings' region."""
+    return config.endpoint or f"https://{config.region}-docker.pkg.dev"
+
+
+def host(config: Config) -> str:
+    return registry(config).partition("://")[2]
+
+
+def full_name(config: Config, name: str, tag: str) -> str:
+    """What an image is called everywhere. A project of a domain has a slash there in place of its colon."""
+    return f"{host(config)}/{config.project.replace(':', '/')}/{REPOSITORY}/{name}:{tag}"
+
+
+def ask(config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
+    """One request below the region's place."""
+    base = f"{config.service_url('artifactregistry')}/v1/projects/{config.project}/locations/{config.region}"
+    return api.call(config, method, base + path, body, **query)
+
+
+def ensure(config: Config) -> bool:
+    """Make the repository if there is none; whether it was made. Raises BergError for who may not."""
+    from google.api_core import exceptions
+
+    try:
+        ask(config, "GET", f"/repositories/{REPOSITORY}")
+        return False
+    except exceptions.NotFound:
+        pass
+    except exceptions.Forbidden as error:
+        raise refusal(config, error, "see") from None
+    body = {"format": "DOCKER", "description": "Images of berg's jobs", "labels": {"berg": "1"}}
+    try:
+        operation = ask(config, "POST", "/repositories", body, repositoryId=REPOSITORY)
+    except exceptions.Conflict:  # made by a request whose answer was lost, or by somebody else just now
+        return False
+    except exceptions.Forbidden as error:
+        raise refusal(config, error, "make") from None
+    end = time.monotonic() + PATIENCE
+    while not operation.get("done"):
+        if time.monotonic() > end:
+            raise BergError(f"the repository {REPOSITORY} did not come within {PATIENCE // 60} minutes. Try again")
+        time.sleep(0.3)
+        operation = ask(config, "GET", f"/operations/{api.last_part(operation['name'])}")
+    if failed := operation.get("error"):
+        raise BergError(f"the repository {REPOSITORY} could not be made: {failed.get('message', 'no reason given')}")
+    return True
+
+
+def refusal(config: Config, error: Any, verb: str) -> BergError:
+    """Google's 403 with the next step."""
+    said, where = grants.words(error), f"--location {config.region} --project {config.project}"
+    if "has not been used in project" in said:
+        enable = f"gcloud services enable artifactregistry.googleapis.com --project {config.project}"
+        return BergError(f"the Artifact Registry API of {config.project} is off. Turn it on: {enable}")
+    create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker {where}"
+    return BergError(f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: {create}")
+
+
+def check_push(config: Config) -> None:
+    """Raise BergError unless the person may push images."""
+    held = ask(config, "POST", f"/repositories/{REPOSITORY}:testIamPermissions", {"permissions": [PUSH]})
+    if not held.get("permissions"):
+        raise BergError(
+            f"you may not push images to the repository {REPOSITORY} of {config.project}. Somebody who may should run: "
+            f"{bind_command(config, grants.person(config), WRITER)}"
+        )
+
+
+def bind_command(config: Config, member: str, role: str) -> str:
+    where = f"--location {config.region} --project {config.project}"
+    return f"gcloud artifacts repositories add-iam-policy-binding {REPOSITORY} {where} --member {member} --role {role}"
+
+
+def policy(config: Config, new: dict | None = None) -> dict[str, Any]:
+    """Read the repository's policy, or write it."""
+    if new is None:
+        return ask(config, "GET", f"/repositories/{REPOSITORY}:getIamPolicy")
+    return ask(config, "POST", f"/repositories/{REPOSITORY}:setIamPolicy", {"policy": new})
+
+
+def admit(config: Config, role: str, say) -> None:
+    """Let the account of machines and nodes at the images; who may not is told who else does what.
+
+    The project's default account may already.
+    """
+    from google.api_core import exceptions
+
+    if not config.service_account:
+        return
+    member = f"serviceAccount:{config.service_account}"
+    try:
+        grants.bind(config, policy, role, member)
+    except exceptions.GoogleAPICallError as error:
+        say(f"Pods may not be let at the image ({grants.words(error)}). Somebody who may should run:")
+        say(f"  {bind_command(config, member, role)}")
+
+
+def digest(config: Config, name: str, tag: str) -> str:
+    """The digest of the image that has a tag; "" if none has."""
+    from google.api_core import exceptions
+
+    try:
+        found = ask(config, "GET", f"/repositories/{REPOSITORY}/packages/{name}/tags/{tag}")
+    except exceptions.NotFound:
+        return ""
+    return api.last_part(found["version"])

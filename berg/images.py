@@ -1,0 +1,300 @@
+"""Container images of a repo, for pods: what goes into one, and who builds it.
+
+The context of a build is the repo's snapshot: what is committed and changed, without what git ignores; `.dockerignore`
+takes out more, as the builders do it. The tag is the snapshot's commit. docker (with buildx) or podman build it on this
+computer, Cloud Build at Google's.
+
+Not covered: images of other registries than the project's, contexts other than the whole repo, build secrets.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from berg import BergError
+from berg.code import requirements, snapshot
+from berg.config import Config, label
+from berg.google import artifacts
+
+PLATFORMS = ("linux/amd64", "linux/arm64")
+PYTHON = "3.12"
+NAME = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*")  # of images, in their registry
+LAST = 5  # lines of a build that failed which an error repeats
+USER = "oauth2accesstoken"
+# Lines of a requirements.txt that need more of the repo than this file.
+NEEDS_REPO = re.compile(r"^\s*(-[erc]\b|--(editable|requirement|constraint)\b|\.|file:)", re.M)
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Wanted:
+    """What image is to be built; None: as usual."""
+
+    file: Path | None = None
+    name: str | None = None
+    python: str | None = None
+    platforms: str = PLATFORMS[0]
+    push: bool = False
+    builder: str | None = None
+    force: bool = False
+
+    @property
+    def all_platforms(self) -> list[str]:
+        return self.platforms.split(",")
+
+    def check(self) -> None:
+        """Raise BergError for what no image can be."""
+        if self.file is not None and not self.file.is_file():
+            raise BergError(f"there is no file {self.file}: name a Dockerfile with -f, or leave that out")
+        if self.name is not None and not NAME.fullmatch(self.name):
+            raise BergError(
+                f"--name {self.name!r} cannot be an image's: give lower-case letters and digits, with - _ or . between"
+            )
+        if self.python is not None and not re.fullmatch(r"3\.\d{1,2}(\.\d{1,2})?", self.python):
+            raise BergError(f"--python {self.python!r} is no version of python. Give one, such as --python {PYTHON}")
+        for platform in self.all_platforms:
+            if platform not in PLATFORMS:
+                raise BergError(f"--platform {platform!r}: there are {', '.join(PLATFORMS)}, or both with a comma")
+
+
+@dataclass
+class Build:
+    """One build: what it is made of, in files, and what comes of it."""
+
+    image: str  # full name
+    context: Path
+    dockerfile: Path
+    platforms: list[str]
+    arguments: list[str]  # for the Dockerfile
+
+
+def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
+    """Build the image of the repo around `folder`, and push it if that is wanted; returns its full name."""
+    wanted.check()
+    taken = snapshot.take(folder)
+    file = wanted.file or taken.root / "Dockerfile"
+    content = file.read_bytes() if file.is_file() else dockerfile(taken, wanted, say).encode()
+    name, tag = wanted.name or label(taken.repo_name) or "image", taken.commit
+    builder = choose(wanted)
+    image = artifacts.full_name(config, name, tag)
+    if wanted.push:
+        if artifacts.ensure(config):
+            say(f"Made the repository {artifacts.REPOSITORY} in {config.region}")
+        artifacts.check_push(config)
+        if not wanted.force and artifacts.digest(config, name, tag):
+            raise BergError(
+                f"{image} is there already, of this very commit. Run with it: --docker {image}; "
+                "or build it anew in its place: --force"
+            )
+    with tempfile.TemporaryDirectory(prefix="berg-image-") as temporary:
+        context, written = Path(temporary, "context"), Path(temporary, "Dockerfile")
+        snapshot.write_out(taken, context)
+        written.write_bytes(content)
+        leave_out(context, file, taken.root)
+        given = ["--build-arg", f"PYTHON_VERSION={wanted.python}"] if wanted.python else []
+        this = Build(image, context, written, wanted.all_platforms, given)
+        changed = f" and {len(taken.all_changed())} changed files" if taken.dirty else ""
+        say(f"Building {image}\nwith {builder}, of commit {taken.head[:12]}{changed}, for {', '.join(this.platforms)}")
+        BUILDERS[builder](config, this, wanted.push, say)
+        if wanted.push:
+            artifacts.admit(config, artifacts.READER, say)
+    return image
+
+
+# --- what goes into it
+
+
+def dockerfile(taken: snapshot.Snapshot, wanted: Wanted, say: Say) -> str:
+    """A Dockerfile for a repo without one: the python packages that it names, then its files. `say` hears it."""
+    named = requirements.arguments(taken.root)
+    if not named:
+        raise BergError(
+            f"{taken.root} has no Dockerfile, and no requirements.txt, pyproject.toml or setup.py to make one from. "
+            "Write one of these, or name a Dockerfile: -f PATH"
+        )
+    lines = [f"FROM python:{wanted.python or PYTHON}-slim"]
+    # A pod's code comes with git; without it each pod would install it.
+    lines.append("RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; }")
+    lines.append("WORKDIR /app")
+    install = "RUN pip install --no-cache-dir"
+    alone = requirements.FILE in named and not NEEDS_REPO.search(
+        (taken.root / requirements.FILE).read_text(errors="replace")
+    )
+    if alone:  # so that a change of the code alone installs nothing anew
+        lines += [f"COPY {requirements.FILE} ./", f"{install} -r {requirements.FILE}"]
+        named = named[2:]
+    lines.append("COPY . .")
+    lines += [f"{install} {' '.join(named)}"] if named else []
+    text = "\n".join(lines) + "\n"
+    say(f"{taken.root} has no Dockerfile; this one is taken. Save it as Dockerfile to change it:\n\n{text}")
+    return text
+
+
+def leave_out(context: Path, file: Path, root: Path) -> None:
+    """Let the builders see what is to be left out: what is written for this Dockerfile alone, or for all."""
+    for each in (file.with_name(f"{file.name}.dockerignore"), root / ".dockerignore"):
+        if each.is_file():
+            shutil.copy(each, context / ".dockerignore")
+            return
+
+
+# --- who builds it
+
+
+def choose(wanted: Wanted) -> str:
+    """The builder: that which was named, or docker, or podman, whichever is there; raises BergError if none is."""
+    obstacles = {"docker": docker_obstacle, "podman": podman_obstacle, "cloud": lambda: ""}
+    if wanted.builder:
+        if why := obstacles[wanted.builder]():
+            raise BergError(f"--builder {wanted.builder}: {why}")
+        return wanted.builder
+    whys = []
+    for name in ("docker", "podman"):
+        if not (why := obstacles[name]()):
+            return name
+        whys.append(why)
+    raise BergError(
+        f"nothing here builds images: {'; '.join(whys)}. Install podman, for example: sudo apt-get install podman; "
+        "or let Google build it: --builder cloud --push"
+    )
+
+
+def docker_obstacle() -> str:
+    """Why docker builds nothing here; "" if it does."""
+    if not shutil.which("docker"):
+        return "docker is not installed"
+    if quietly("docker", "buildx", "version"):
+        return "docker has no buildx (https://docs.docker.com/go/buildx)"
+    return "docker has no daemon that answers" if quietly("docker", "info") else ""
+
+
+def podman_obstacle() -> str:
+    return "" if shutil.which("podman") else "podman is not installed"
+
+
+def quietly(*command: str, env: dict[str, str] | None = None) -> int:
+    """The exit code of a command that nobody sees."""
+    variables = {**os.environ, **(env or {})}
+    return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True).returncode
+
+
+def docker(config: Config, this: Build, push: bool, say: Say) -> None:
+    """Build with docker buildx; without a push one platform comes to docker's own images, several stay in its cache."""
+    command = ["docker", "buildx", "build", "--platform", ",".join(this.platforms), "--tag", this.image]
+    command += ["--file", str(this.dockerfile), *this.arguments]
+    if len(this.platforms) > 1:  # docker's own builder makes one
+        if quietly("docker", "buildx", "inspect", "berg") and quietly("docker", "buildx", "create", "--name", "berg"):
+            raise BergError("docker has no builder for several platforms. See why: docker buildx create --name berg")
+        command += ["--builder", "berg"]
+    with login(config, "docker") as variables:
+        run([*command, *([] if push or len(this.platforms) > 1 else ["--load"]), str(this.context)], variables, say)
+    if push:  # all of it is in the cache; the token is new
+        with login(config, "docker") as variables:
+            run([*command, "--push", str(this.context)], variables, say, "pushed")
+
+
+def podman(config: Config, this: Build, push: bool, say: Say) -> None:
+    """Build with podman: a list of images, one for each platform, among podman's own."""
+    trust = f"--tls-verify={str(artifacts.registry(config).startswith('https')).lower()}"
+    command = ["podman", "build", "--platform", ",".join(this.platforms), "--manifest", this.image]
+    command += ["--file", str(this.dockerfile), *this.arguments]
+    with login(config, "podman") as variables:
+        for more in ([], ["--no-cache"]):
+            quietly("podman", "manifest", "rm", this.image)  # it would keep what is in it
+            run([*command, *more, str(this.context)], variables, say)
+            # Its cache takes an image for that of another platform if nothing in its making differs.
+            if not (lacking := set(this.platforms) - listed(this.image)):
+                break
+        else:
+            raise BergError(f"podman built no image for {', '.join(sorted(lacking))}. Try: --builder docker")
+    if push:
+        with login(config, "podman") as variables:
+            run(["podman", "manifest", "push", "--all", trust, this.image, f"docker://{this.image}"], variables, say)
+
+
+def listed(image: str) -> set[str]:
+    """The platforms of a list of images among podman's own."""
+    ran = subprocess.run(["podman", "manifest", "inspect", image], capture_output=True, text=True)
+    rows = json.loads(ran.stdout)["manifests"] if ran.returncode == 0 else []
+    return {f"{row['platform']['os']}/{row['platform']['architecture']}" for row in rows}
+
+
+def run(command: list[str], variables: dict[str, str], say: Say, done: str = "built") -> None:
+    """Run a builder, and let people see what it prints; raises BergError with its last lines if it fails."""
+    kept: deque[str] = deque(maxlen=LAST)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout
+        try:
+            for line in process.stdout:
+                text = line.decode(errors="replace").rstrip()
+                click.echo(text, err=True)
+                kept.extend([text] if text.strip() else [])
+        except BaseException:  # somebody left
+            process.terminate()
+            raise
+    if process.returncode:
+        last = "\n".join(kept)
+        hint = "\nThis computer cannot run programs of that platform. Install qemu-user-static, or: --builder cloud"
+        raise BergError(
+            f"the image could not be {done}: {command[0]} ended with exit code {process.returncode}\n{last}"
+            + hint * ("exec format error" in last.lower())
+        )
+
+
+@contextlib.contextmanager
+def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
+    """Variables with which a builder knows who one is at the project's registry, beside what else it knows.
+
+    The token lies in a file for as long as that takes; the person's own settings stay as they are.
+    """
+    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}", "containers/auth.json")
+    known = read(own / "config.json")
+    known["auths"] = {**known.get("auths", {}), **(read(runtime).get("auths", {}) if builder == "podman" else {})}
+    from google.auth.transport.requests import Request
+
+    config.credentials.refresh(Request())
+    host, pair = artifacts.host(config), f"{USER}:{config.credentials.token}"
+    known["auths"][host] = {"auth": base64.b64encode(pair.encode()).decode()}
+    helpers = {name: helper for name, helper in known.get("credHelpers", {}).items() if name != host}
+    # To docker an empty name says that no helper has it.
+    known["credHelpers"] = {**helpers, host: ""} if builder == "docker" else helpers
+    with tempfile.TemporaryDirectory(prefix="berg-login-") as temporary:
+        folder = Path(temporary)
+        for each in own.iterdir() if own.is_dir() else ():
+            if each.name != "config.json":
+                (folder / each.name).symlink_to(each)
+        file = folder / "config.json"
+        file.touch(0o600)
+        file.write_text(json.dumps(known))
+        if builder == "podman":
+            yield {"REGISTRY_AUTH_FILE": str(file)}
+        else:
+            yield {"DOCKER_CONFIG": temporary, "BUILDX_CONFIG": os.environ.get("BUILDX_CONFIG") or str(own / "buildx")}
+
+
+def read(file: Path) -> dict:
+    try:
+        return json.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise BergError(f"cannot read {file}: {error}. Mend it, or move it away") from None
+
+
+BUILDERS: dict[str, Callable[[Config, Build, bool, Say], None]] = {"docker": docker, "podman": podman}

@@ -1,0 +1,1 @@
+"""Artifact Registry: repositories of images, over Google's API and over that of registries."""

@@ -1,0 +1,323 @@
+# ruff: noqa: F811 (a fixture is imported, and arguments have its name)
+"""Images of a repo: really built by podman and pushed to the embedded registry, over berg's real command line."""
+
+import io
+import json
+import os
+import re
+import shutil
+import sys
+import tarfile
+import uuid
+from pathlib import Path
+
+import pytest
+from conftest import commit, git
+from containers import Podman, base, needs_podman  # noqa: F401 (a fixture)
+from local_gcloud import Gcloud
+from local_kube import Kube
+
+from berg import clusters
+from berg.local.identity.tokens import Tokens
+
+PROJECT = "berg-local"
+REPOSITORY = f"/artifactregistry/v1/projects/{PROJECT}/locations/us-central1/repositories/berg"
+BOTH = "linux/amd64,linux/arm64"
+SCRATCH = "FROM scratch\nCOPY . /app\n"
+
+
+@pytest.fixture
+def podman(tmp_path):
+    return Podman(tmp_path / "podman")
+
+
+@pytest.fixture
+def image(berg, podman):
+    """`berg image build` where podman is the only builder."""
+
+    def build(*words, **env):
+        return berg("image", "build", *words, **{**podman.variables, **env})
+
+    return build
+
+
+@pytest.fixture(autouse=True)
+def clean(cloud):
+    yield
+    cloud.session.delete(cloud.url + REPOSITORY)
+
+
+class Registry:
+    """What lies in the registry, as any client reads it."""
+
+    def __init__(self, cloud, name: str):
+        host, _, path = name.partition("/")
+        self.session, (self.image, _, self.tag) = cloud.session, path.partition(":")
+        assert cloud.url == f"http://{host}"
+        self.base = f"{cloud.url}/v2/{self.image}"
+
+    def manifest(self, reference: str) -> dict:
+        answer = self.session.get(f"{self.base}/manifests/{reference}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def blob(self, digest: str) -> bytes:
+        return self.session.get(f"{self.base}/blobs/{digest}").content
+
+    def platforms(self) -> dict[str, dict]:
+        """The manifests of a list, by platform."""
+        rows = self.manifest(self.tag)["manifests"]
+        return {f"{row['platform']['os']}/{row['platform']['architecture']}": row for row in rows}
+
+    def files(self, digest: str) -> dict[str, bytes]:
+        """What the layers of an image hold."""
+        found = {}
+        for layer in self.manifest(digest)["layers"]:
+            with tarfile.open(fileobj=io.BytesIO(self.blob(layer["digest"]))) as tar:
+                found |= {each.name: tar.extractfile(each).read() for each in tar if each.isfile()}
+        return found
+
+
+def fill(repo: Path, **files: str) -> str:
+    for name, text in files.items():
+        path = repo / name.replace("__", "/", 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return commit(repo)
+
+
+def two_bases(podman, folder: Path) -> str:
+    """An image that differs between the platforms, as real ones do."""
+    for platform in BOTH.split(","):
+        context = folder / platform
+        context.mkdir(parents=True)
+        (context / "arch").write_text(platform)
+        (context / "Dockerfile").write_text("FROM scratch\nCOPY arch /arch\n")
+        podman("build", "--platform", platform, "--manifest", "localhost/base", str(context))
+    return "localhost/base"
+
+
+@needs_podman
+def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(berg, cloud, image, podman, tmp_path):
+    files = {".gitignore": "secret.txt\n", ".dockerignore": "data\n**/*.log\n", "data__big.bin": "x", "sub__a.log": "y"}
+    dockerfile = f"FROM {two_bases(podman, tmp_path)}\nARG TARGETARCH\nLABEL arch=$TARGETARCH\nCOPY . /app\n"
+    head = fill(berg.repo, Dockerfile=dockerfile, **files)
+    (berg.repo / "secret.txt").write_text("hush")
+    (berg.repo / "train.py").write_text("print('changed')\n")
+    (berg.repo / "new.py").write_text("print('new')\n")
+    built = image("--push", "--platform", BOTH)
+    assert built.returncode == 0, built.stderr
+    name = built.stdout.strip()
+    assert f"of commit {head[:12]} and 2 changed files" in built.stderr
+    assert re.fullmatch(rf"127\.0\.0\.1:\d+/{PROJECT}/berg/proj:[0-9a-f]{{40}}", name) and head not in name
+    registry = Registry(cloud, name)
+    rows = registry.platforms()
+    assert set(rows) == set(BOTH.split(","))
+    for platform, row in rows.items():
+        config = json.loads(registry.blob(registry.manifest(row["digest"])["config"]["digest"]))
+        arch = platform.partition("/")[2]
+        assert (config["architecture"], config["config"]["Labels"]["arch"]) == (arch, arch)
+        files = registry.files(row["digest"])
+        kept = {"arch", "app/Dockerfile", "app/train.py", "app/new.py", "app/.gitignore", "app/.dockerignore"}
+        assert set(files) == kept and files["arch"] == platform.encode()
+        assert files["app/train.py"] == b"print('changed')\n"
+
+    again = image("--push", "--platform", BOTH)
+    assert again.returncode == 1 and f"{name} is there already" in again.stderr and "--force" in again.stderr
+    forced = image("--push", "--platform", BOTH, "--force")
+    assert forced.returncode == 0 and forced.stderr.count("Using cache") >= 6, forced.stderr
+    for platform, row in registry.platforms().items():
+        assert registry.manifest(row["digest"]) == registry.manifest(rows[platform]["digest"])
+    gcloud = Gcloud(cloud.url, PROJECT, cloud.session.credentials.token, tmp_path)
+    listed = json.loads(gcloud("artifacts", "repositories", "list", "--location=us-central1", "--format=json"))
+    assert [row["name"].rpartition("/")[2] for row in listed] == ["berg"] and listed[0]["labels"] == {"berg": "1"}
+    rows = cloud.call("GET", f"{REPOSITORY}/dockerImages")["dockerImages"]
+    (both,) = [row for row in rows if row.get("tags")]
+    assert both["tags"] == [name.rpartition(":")[2]] and len(both["imageManifests"]) == 2
+
+
+@needs_podman
+def test_without_a_push_the_image_is_podmans_and_nothing_is_made(berg, cloud, image, podman):
+    """Also where nothing differs between platforms, so that podman's cache takes one's image for the other's."""
+    fill(berg.repo, Dockerfile="FROM scratch\nCOPY train.py /train.py\n")
+    built = image("--name", "other", "--platform", BOTH)
+    assert built.returncode == 0, built.stderr
+    name = built.stdout.strip()
+    assert name.endswith(f"/berg/other:{git(berg.repo, 'rev-parse', 'HEAD')}")
+    rows = json.loads(podman("manifest", "inspect", name))["manifests"]
+    assert sorted(row["platform"]["architecture"] for row in rows) == ["amd64", "arm64"]
+    assert cloud.session.get(cloud.url + REPOSITORY).status_code == 404
+    one = image("--name", "other")
+    assert one.returncode == 0 and "Using cache" in one.stderr
+    (row,) = json.loads(podman("manifest", "inspect", name))["manifests"]
+    assert row["platform"]["architecture"] == "amd64"
+
+
+@needs_podman
+def test_a_dockerfile_of_ones_own_choice_and_a_submodule(berg, image, podman, tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    fill(inner, **{"lib.py": "1"})
+    git(berg.repo, "submodule", "add", str(inner), "lib")
+    fill(berg.repo, docker__Dockerfile="nothing\n")
+    outside = tmp_path / "Dockerfile.gpu"
+    outside.write_text("FROM scratch\nARG PYTHON_VERSION\nLABEL python=$PYTHON_VERSION\nCOPY . /app\n")
+    (tmp_path / "Dockerfile.gpu.dockerignore").write_text("docker\n")
+    (berg.repo / "sub").mkdir()
+    built = berg("image", "build", "-f", str(outside), "--python", "3.11", cwd=berg.repo / "sub", **podman.variables)
+    assert built.returncode == 0, built.stderr
+    name = built.stdout.strip()
+    assert podman("image", "inspect", name, "--format", '{{index .Labels "python"}}') == "3.11"
+    mounted = Path(podman("image", "mount", name))
+    assert sorted(each.name for each in (mounted / "app").iterdir()) == [
+        ".dockerignore",
+        ".gitmodules",
+        "lib",
+        "train.py",
+    ]
+    assert (mounted / "app/lib/lib.py").read_text() == "1"
+    podman("image", "umount", name)
+
+
+@needs_podman
+def test_a_build_that_fails_ends_with_its_last_lines(berg, cloud, image):
+    fill(berg.repo, Dockerfile="FROM scratch\nCOPY nothing-like-this /app\n")
+    built = image("--push")
+    assert built.returncode == 1 and built.stdout == ""
+    error = built.stderr.partition("berg: ")[2]
+    assert error.startswith("the image could not be built: podman ended with exit code")
+    assert "nothing-like-this" in error and "Traceback" not in built.stderr
+    assert cloud.call("GET", f"{REPOSITORY}/dockerImages") == {}
+
+
+def test_a_repo_without_anything_to_build_from(berg, podman):
+    built = berg("image", "build", **podman.variables)
+    assert built.returncode == 1 and "has no Dockerfile, and no requirements.txt, pyproject.toml" in built.stderr
+    assert "-f PATH" in built.stderr
+
+
+def test_no_builder_is_named_with_what_to_install(berg, tmp_path):
+    fill(berg.repo, Dockerfile=SCRATCH)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "git").symlink_to(shutil.which("git"))
+    built = berg("image", "build", PATH=str(folder))
+    assert built.returncode == 1
+    assert "docker is not installed; podman is not installed. Install podman" in built.stderr
+    assert "--builder cloud --push" in built.stderr
+    named = berg("image", "build", "--builder", "docker", PATH=str(folder))
+    assert named.returncode == 1 and "--builder docker: docker is not installed" in named.stderr
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["--platform", "linux/arm"], "--platform 'linux/arm': there are linux/amd64, linux/arm64"),
+        (["-f", "no/Dockerfile"], "there is no file no/Dockerfile"),
+        (["--name", "Über"], "--name 'Über' cannot be an image's"),
+        (["--python", "three"], "--python 'three' is no version of python"),
+    ],
+)
+def test_wishes_that_no_image_can_fulfil(berg, words, told):
+    built = berg("image", "build", *words)
+    assert built.returncode == 1 and told in built.stderr
+
+
+@needs_podman
+def test_who_may_not_push_is_told_before_anything_is_built(berg, cloud, image):
+    fill(berg.repo, Dockerfile=SCRATCH)
+    email = cloud.call(
+        "POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": f"p-{uuid.uuid4().hex[:9]}"}
+    )["email"]
+    file = berg.home / "person.json"
+    Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
+    person = {"BERG_CREDENTIALS_FILE": str(file)}
+    unseen = image("--push", **person)
+    assert unseen.returncode == 1 and "you may not see the repository berg" in unseen.stderr
+    assert "gcloud artifacts repositories create berg" in unseen.stderr
+    cloud.call("POST", f"{REPOSITORY.rpartition('/')[0]}?repositoryId=berg", {"format": "DOCKER"})
+    bind(cloud, email, "reader")
+    refused = image("--push", **person)
+    assert refused.returncode == 1 and "you may not push images to the repository berg" in refused.stderr
+    assert "--role roles/artifactregistry.writer" in refused.stderr and "STEP" not in refused.stderr
+    bind(cloud, email, "writer")
+    pushed = image("--push", **person)
+    assert pushed.returncode == 0, pushed.stderr
+
+
+def bind(cloud, email: str, role: str) -> None:
+    bindings = [{"role": f"roles/artifactregistry.{role}", "members": [f"serviceAccount:{email}"]}]
+    cloud.call("POST", f"{REPOSITORY}:setIamPolicy", {"policy": {"bindings": bindings}})
+
+
+@needs_podman
+def test_an_api_that_is_off_and_nodes_that_are_let_at_the_image(berg, cloud, image):
+    fill(berg.repo, Dockerfile=SCRATCH)
+    service = f"/serviceusage/v1/projects/{PROJECT}/services/artifactregistry.googleapis.com"
+    cloud.call("POST", f"{service}:disable", {})
+    try:
+        refused = image("--push")
+    finally:
+        cloud.call("POST", f"{service}:enable", {})
+    assert refused.returncode == 1 and "gcloud services enable artifactregistry.googleapis.com" in refused.stderr
+    email = cloud.call(
+        "POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": f"n-{uuid.uuid4().hex[:9]}"}
+    )["email"]
+    pushed = image("--push", BERG_SERVICE_ACCOUNT=email)
+    assert pushed.returncode == 0, pushed.stderr
+    held = cloud.call("GET", f"{REPOSITORY}:getIamPolicy")["bindings"]
+    assert held == [{"role": "roles/artifactregistry.reader", "members": [f"serviceAccount:{email}"]}]
+    assert image("--push", "--force", BERG_SERVICE_ACCOUNT=email).returncode == 0
+    assert cloud.call("GET", f"{REPOSITORY}:getIamPolicy")["bindings"] == held
+    assert not list(berg.home.parent.rglob("berg-login-*")), "no token stays behind"
+
+
+# --- pods that run them
+
+
+HERE = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(os.uname().machine, "")
+
+
+@pytest.fixture(scope="module")
+def cluster(cloud, tmp_path_factory):
+    """A cluster of berg's, without GPUs."""
+    cloud.call("POST", "/_berg/settings", {"operation": 0.1})
+    said: list[str] = []
+    wanted = clusters.Wanted(num_gpus=0, machine_type="n1-standard-2", zone="us-central1-a")
+    clusters.create(cloud.settings("any"), "images", wanted, said.append)
+    yield Kube(cloud, "images", tmp_path_factory.mktemp("kube"))
+    clusters.delete(cloud.settings("any"), "images", said.append)
+    cloud.call("POST", "/_berg/settings", {"operation": 1.0})
+
+
+PROJECT_FILES = {
+    "pyproject.toml": '[project]\nname = "demo"\nversion = "1"\n[build-system]\nrequires = ["setuptools"]\n'
+    '[tool.setuptools]\npackages = ["demo"]\n',
+    "requirements.txt": "click\n",
+    "demo__colors.py": "GREEN = 'green'\n",
+    "demo____init__.py": "",
+}
+
+
+@needs_podman
+def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman, base):
+    """The files of the image, and no program of this host's: a job of berg's, and what its Dockerfile says."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    podman("import", str(base), f"docker.io/library/python:{version}-slim")
+    fill(berg.repo, **PROJECT_FILES)
+    built = image("--push", "--python", version, "--platform", HERE)
+    assert built.returncode == 0, built.stderr
+    assert "has no Dockerfile; this one is taken" in built.stderr
+    assert f"FROM python:{version}-slim\nRUN command -v git" in built.stderr
+    assert "COPY requirements.txt ./\nRUN pip install --no-cache-dir -r requirements.txt\nCOPY . .\n" in built.stderr
+    assert "RUN pip install --no-cache-dir -e .\n" in built.stderr and "Successfully installed demo" in built.stderr
+    name = built.stdout.strip()
+    (berg.repo / "demo/colors.py").write_text("GREEN = 'changed'\n")
+    code = "import click, os; from demo.colors import GREEN; print(GREEN, os.path.exists('/usr/bin/apt-get'))"
+    ran = berg(
+        "run", "--cluster", "images", "-n", "in-image", "-g", "0", "--docker", name, "--tail", f'python -c "{code}"'
+    )
+    assert ran.returncode == 0, ran.stderr + berg.log("in-image")
+    assert "changed False" in ran.stdout.splitlines(), "the code is the working tree's, not the image's"
+    assert "Installing with apt-get" not in cluster.log(cluster.pods()[0]["metadata"]["name"]), "git is in the image"
