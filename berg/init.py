@@ -83,7 +83,7 @@ def check_project(settings: Config) -> dict[str, Any]:
         return api.call(settings, "GET", "")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(
-            f"project {settings.project!r} cannot be used: {error.message} "
+            f"project {settings.project!r} cannot be used: {grants.words(error)}. "
             "Check its id, or enable the API: gcloud services enable compute.googleapis.com"
         ) from None
 
@@ -106,7 +106,7 @@ def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bo
     except exceptions.Conflict:
         raise BergError(f"bucket {name!r} belongs to somebody else. Choose another name: berg init") from None
     except (exceptions.BadRequest, exceptions.Forbidden) as error:
-        raise BergError(f"bucket {name!r} cannot be created: {error.message}. Run: berg init") from None
+        raise BergError(f"bucket {name!r} cannot be created: {grants.words(error)}. Run: berg init") from None
     say(f"Created gs://{name}")
 
 
@@ -163,9 +163,7 @@ def check_acting(settings: Config) -> None:
         if email != grants.account(settings):  # which takes a while to be known everywhere
             raise BergError(f"there is no service account {email!r}. Choose another one: berg init") from None
     except exceptions.Forbidden as error:
-        click.echo(
-            f"Whether you may start machines that act as {email} cannot be seen: {grants.words(error)}", err=True
-        )
+        say(f"Whether you may start machines that act as {email} cannot be seen: {grants.words(error)}")
 
 
 def set_up_local(monitoring: int = 0) -> dict[str, Any]:

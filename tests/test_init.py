@@ -106,6 +106,9 @@ def test_from_the_embedded_cloud_to_google_errors_are_googles(berg):
     assert "embedded cloud" not in result.stderr
     refused = berg("run", "-g", "0", "true", BERG_BUCKET="no-such-bucket")
     assert "'no-such-bucket' does not exist. Create it, or choose another one: berg init --local" in refused.stderr
+    refused = berg("run", "-g", "0", "true", BERG_PROJECT="no-such-project")
+    assert "'no-such-project' cannot be used: The resource 'projects/no-such-project' was not" in refused.stderr
+    assert refused.returncode == 1 and "found. Choose one: berg init --local\n" in refused.stderr
 
 
 def test_settings_for_google_are_not_replaced_by_local_ones_unasked(berg):

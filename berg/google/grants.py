@@ -151,7 +151,7 @@ def person(config: Config) -> str:
 
 def words(error: Any) -> str:
     """What Google says in an error, without the request."""
-    return re.sub(r"^[A-Z]+ http\S+: ", "", error.message)
+    return re.sub(r"^[A-Z]+ http\S+: ", "", error.message).rstrip(".")
 
 
 def create_account(config: Config) -> None:
