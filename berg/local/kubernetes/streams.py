@@ -184,7 +184,8 @@ def command_in(plane: Plane, running: kubelet.Running, first: int, words: list[s
     enter = ["nsenter", "-t", str(first), *user, "-m", "-u", "-i", "-p", "--"]
     # The session begins inside: a shell must know the group that has the terminal.
     enter += ["setsid", "--ctty"] if tty else []
-    enter += ["setpriv", "--bounding-set", running.capabilities, "--inh-caps", "-all"]
+    if not (running.folder / "image").exists():  # the image's own files may have no setpriv
+        enter += ["setpriv", "--bounding-set", running.capabilities, "--inh-caps", "-all"]
     return [*enter, "env", "-i", "-C", running.workdir, *(f"{key}={value}" for key, value in env.items()), *words]
 
 
