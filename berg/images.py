@@ -9,11 +9,13 @@ Not covered: images of other registries than the project's, contexts other than 
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ import click
 from berg import BergError
 from berg.code import requirements, snapshot
 from berg.config import Config, label
-from berg.google import artifacts
+from berg.google import api, artifacts, builds
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
 PYTHON = "3.12"
@@ -64,6 +66,8 @@ class Wanted:
             )
         if self.python is not None and not re.fullmatch(r"3\.\d{1,2}(\.\d{1,2})?", self.python):
             raise BergError(f"--python {self.python!r} is no version of python. Give one, such as --python {PYTHON}")
+        if self.builder == "cloud" and not self.push:
+            raise BergError("--builder cloud leaves no image on this computer: give --push as well")
         for platform in self.all_platforms:
             if platform not in PLATFORMS:
                 raise BergError(f"--platform {platform!r}: there are {', '.join(PLATFORMS)}, or both with a comma")
@@ -297,4 +301,16 @@ def read(file: Path) -> dict:
         raise BergError(f"cannot read {file}: {error}. Mend it, or move it away") from None
 
 
-BUILDERS: dict[str, Callable[[Config, Build, bool, Say], None]] = {"docker": docker, "podman": podman}
+def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
+    """Build with Cloud Build, which pushes."""
+    email = config.service_account or api.call(config, "GET", "")["defaultServiceAccount"]
+    artifacts.admit(config, artifacts.WRITER, say)
+    source = this.dockerfile.with_name("source.tar.gz")
+    with tarfile.open(source, "w:gz") as tar:
+        tar.add(this.dockerfile, "Dockerfile")
+        tar.add(this.context, "context")
+    show = functools.partial(click.echo, err=True)
+    builds.run(config, this.image, this.platforms, this.arguments, source, email, show)
+
+
+BUILDERS: dict[str, Callable[[Config, Build, bool, Say], None]] = {"docker": docker, "podman": podman, "cloud": cloud}

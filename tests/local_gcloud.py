@@ -17,6 +17,7 @@ SERVICES = (
     "container",
     "monitoring",
     "artifactregistry",
+    "cloudbuild",
 )
 
 

@@ -6,18 +6,20 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tarfile
 import uuid
 from pathlib import Path
 
 import pytest
-from conftest import commit, git
+from conftest import commit, git, wait_for
 from containers import Podman, base, needs_podman  # noqa: F401 (a fixture)
 from local_gcloud import Gcloud
 from local_kube import Kube
 
 from berg import clusters
+from berg.local.builds import docker
 from berg.local.identity.tokens import Tokens
 
 PROJECT = "berg-local"
@@ -321,3 +323,89 @@ def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman,
     assert ran.returncode == 0, ran.stderr + berg.log("in-image")
     assert "changed False" in ran.stdout.splitlines(), "the code is the working tree's, not the image's"
     assert "Installing with apt-get" not in cluster.log(cluster.pods()[0]["metadata"]["name"]), "git is in the image"
+
+
+# --- other builders
+
+
+def docker_of(folder: Path) -> str:
+    """A PATH with docker before all else: what stands for it in the embedded cloud's builds, and drives podman."""
+    folder.mkdir()
+    program = folder / "docker"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {docker.__file__} "$@"\n')
+    program.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@needs_podman
+def test_docker_with_buildx_builds_and_pushes_and_keeps_its_own_settings(berg, cloud, image, tmp_path):
+    fill(berg.repo, Dockerfile=SCRATCH)
+    own = berg.home / ".docker"
+    own.mkdir()
+    host = cloud.url.removeprefix("http://")
+    settings = {"auths": {"other:1": {"auth": "eA=="}}, "credHelpers": {host: "gcloud"}}
+    (own / "config.json").write_text(json.dumps(settings))
+    path = docker_of(tmp_path / "bin")
+    one = image(PATH=path)
+    assert one.returncode == 0 and "with docker, of commit" in one.stderr, one.stderr
+    both = image("--push", "--platform", BOTH, "--builder", "docker", PATH=path)
+    assert both.returncode == 0, both.stderr
+    assert set(Registry(cloud, both.stdout.strip()).platforms()) == set(BOTH.split(","))
+    assert json.loads((own / "config.json").read_text()) == settings, "no token is left in it"
+    assert (own / "buildx/berg").exists(), "docker's builder is the person's own"
+    fill(berg.repo, Dockerfile="FROM scratch\nCOPY nothing-like-this /\n")
+    failed = image(PATH=path)
+    assert failed.returncode == 1 and "docker ended with exit code 125" in failed.stderr
+
+
+@needs_podman
+def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp_path):
+    fill(berg.repo, **{"Dockerfile": SCRATCH, ".gitignore": "secret.txt\n", ".dockerignore": "data\n", "data__x": "x"})
+    (berg.repo / "secret.txt").write_text("hush")
+    alone = berg("image", "build", "--builder", "cloud")
+    assert alone.returncode == 1 and "give --push as well" in alone.stderr
+    built = berg("image", "build", "--builder", "cloud", "--push")
+    assert built.returncode == 0, built.stderr
+    assert "starting build" in built.stderr and "COPY . /app" in built.stderr and "DONE" in built.stderr
+    registry = Registry(cloud, built.stdout.strip())
+    files = registry.files(registry.tag)
+    assert set(files) == {"app/Dockerfile", "app/train.py", "app/.gitignore", "app/.dockerignore"}
+    left = berg.objects(".berg/")
+    assert [name for name in left if name.startswith(".berg/builds/log-")] and ".berg/images" not in str(left)
+    both = berg("image", "build", "--builder", "cloud", "--push", "--platform", BOTH, "--force")
+    assert both.returncode == 0, both.stderr
+    assert set(registry.platforms()) == set(BOTH.split(","))
+    gcloud = Gcloud(cloud.url, PROJECT, cloud.session.credentials.token, tmp_path)
+    rows = json.loads(gcloud("builds", "list", "--region=us-central1", "--format=json"))
+    assert [(row["status"], row["tags"]) for row in rows[:2]] == [("SUCCESS", ["berg"])] * 2
+
+
+@needs_podman
+def test_a_build_in_the_cloud_that_fails_or_is_left(berg, cloud):
+    fill(berg.repo, Dockerfile="FROM scratch\nCOPY nothing-like-this /\n")
+    failed = berg("image", "build", "--builder", "cloud", "--push")
+    assert failed.returncode == 1 and failed.stdout == ""
+    error = failed.stderr.partition("berg: ")[2]
+    assert error.startswith("Cloud Build could not build the image (FAILURE): build step 0")
+    assert "nothing-like-this" in error and f"gs://{berg.bucket_name}/.berg/builds/log-" in error
+    fill(berg.repo, Dockerfile="FROM 127.0.0.1:9/nothing/here\n")  # podman tries again for seconds
+    process = berg.start("image", "build", "--builder", "cloud", "--push")
+    running = f"/cloudbuild/v1/projects/{PROJECT}/locations/us-central1/builds"
+    wait_for(lambda: cloud.call("GET", running)["builds"][0]["status"] == "WORKING")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Cancelling the build" in said
+    assert cloud.call("GET", running)["builds"][0]["status"] == "CANCELLED"
+    assert ".berg/images" not in str(list(berg.objects(".berg/")))
+
+
+def test_who_may_not_build_in_the_cloud_is_told(berg, cloud):
+    fill(berg.repo, Dockerfile=SCRATCH)
+    service = f"/serviceusage/v1/projects/{PROJECT}/services/cloudbuild.googleapis.com"
+    cloud.call("POST", f"{service}:disable", {})
+    try:
+        refused = berg("image", "build", "--builder", "cloud", "--push")
+    finally:
+        cloud.call("POST", f"{service}:enable", {})
+    assert refused.returncode == 1 and "gcloud services enable cloudbuild.googleapis.com" in refused.stderr
+    assert ".berg/images" not in str(list(berg.objects(".berg/")))

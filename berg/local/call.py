@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from berg.local.artifacts.store import Artifacts
+from berg.local.builds.store import Builds
 from berg.local.compute.state import Compute
 from berg.local.container.state import Container
 from berg.local.errors import ApiError
@@ -66,6 +67,7 @@ class Cloud:
     faults: Faults
     monitoring: Monitoring = None  # type: ignore[assignment]
     artifacts: Artifacts = None  # type: ignore[assignment]
+    builds: Builds = None  # type: ignore[assignment]
     compute: Compute = None  # type: ignore[assignment]  # some tests serve buckets alone
     container: Container = None  # type: ignore[assignment]  # as for compute
     requests: RequestLog = field(default_factory=RequestLog)

@@ -25,6 +25,8 @@ from berg.local.artifacts import api as artifacts_api
 from berg.local.artifacts import registry
 from berg.local.artifacts.store import Artifacts
 from berg.local.billing import api as billing_api
+from berg.local.builds import api as builds_api
+from berg.local.builds.store import Builds
 from berg.local.call import CLOUD, Call, Cloud, cut, parse_json, suffer
 from berg.local.compute import api as compute_api
 from berg.local.compute.routers import reaches_google
@@ -59,6 +61,7 @@ SERVICES = (
     "container",
     "monitoring",
     "artifactregistry",
+    "cloudbuild",
 )  # each below /<service>/v1/
 VERSIONS = {"monitoring": ("v1", "v3")}  # of those that have others: dashboards are v1, time series v3
 WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
@@ -77,6 +80,7 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
     iam = Iam(folder, projects, lambda: {LAPTOP, *tokens.state["refresh_tokens"]})
     cloud = Cloud(folder, port, projects, tokens, storage, secrets, iam, Faults())
     cloud.monitoring, cloud.artifacts = Monitoring(folder / "monitoring"), Artifacts(folder / "artifacts")
+    cloud.builds = Builds(folder / "builds")
     if project not in projects:
         cloud.add_project(project)
     return cloud
@@ -87,22 +91,15 @@ def make_app(cloud: Cloud) -> web.Application:
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
     app[HANDLERS] = {}
-    for module in (
-        storage_api,
-        secrets_api,
-        iam_api,
-        orgpolicies,
-        services,
-        billing_api,
-        monitoring_api,
-        artifacts_api,
-    ):
+    modules = (storage_api, secrets_api, iam_api, orgpolicies, services, billing_api, monitoring_api)
+    for module in (*modules, artifacts_api, builds_api):
         app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))
         app[HANDLERS].update(container_api.handlers(cloud))
         cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
         app.middlewares.append(network)
+    app.on_shutdown.append(cancel_builds)
     app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens))
     if cloud.compute is not None:
         app.router.add_get("/v4/connect", connect_tunnel)
@@ -112,6 +109,15 @@ def make_app(cloud: Cloud) -> web.Application:
     app.router.add_route("*", "/v2/{path:.*}", registry.serve)
     app.router.add_route("*", "/{path:.*}", api)
     return app
+
+
+async def cancel_builds(app: web.Application) -> None:
+    """End the builds that run, with their processes."""
+    tasks = list(app[CLOUD].builds.tasks.values())
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 def _guarded(cloud: Cloud, route: web.RouteDef) -> web.RouteDef:

@@ -154,6 +154,11 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     if service == "serviceusage":
         verb = {"batchEnable": "enable", "batchGet": "get"}.get(verb, verb)
     verb = "update" if verb == "patch" else verb
+    if service == "cloudbuild":
+        verb = "update" if verb == "cancel" else verb
+        found = cloud.iam.account(((call.body or {}).get("serviceAccount") or "").rpartition("/")[2])
+        acting = [("iam.serviceAccounts.actAs", found["name"])] if found else []
+        return [(f"cloudbuild.builds.{verb}", resource_of(cloud, "/".join(name.split("/")[:2]))), *acting]
     if service == "monitoring":  # whose resources have no policies of their own
         name = "/".join(name.split("/")[:2])
     return [(f"{service}.{collection}.{verb}", resource_of(cloud, name))]

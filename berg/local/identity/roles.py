@@ -21,6 +21,7 @@ SERVED = {
     "container": "container",
     "monitoring": "monitoring",
     "artifactregistry": "artifactregistry",
+    "cloudbuild": "cloudbuild",
 }
 PROJECT = "resourcemanager.projects.get"
 ARTIFACTS = "artifactregistry.*.get artifactregistry.*.list artifactregistry.repositories.downloadArtifacts"
@@ -35,6 +36,10 @@ PREDEFINED = {
     "roles/editor": "* !orgpolicy.policy.set !*.setIamPolicy !iam.roles.create !iam.roles.update !iam.roles.delete "
     f"!secretmanager.versions.access {BUCKETS}",
     "roles/viewer": f"*.get *.list *.getIamPolicy {CONSOLE} !storage.* storage.buckets.list",
+    "roles/cloudbuild.builds.builder": f"cloudbuild.builds.* {ARTIFACTS} "
+    f"artifactregistry.repositories.uploadArtifacts storage.objects.* {PROJECT}",
+    "roles/cloudbuild.builds.editor": f"cloudbuild.builds.* {PROJECT}",
+    "roles/cloudbuild.builds.viewer": f"cloudbuild.builds.get cloudbuild.builds.list {PROJECT}",
     "roles/compute.admin": f"compute.* {PROJECT}",
     "roles/compute.viewer": f"{LOOK} {CONSOLE} {PROJECT}",
     "roles/compute.instanceAdmin.v1": "compute.instances.* compute.disks.* compute.images.* compute.instanceGroups.* "
@@ -107,7 +112,6 @@ UNKNOWN = {
 ELSEWHERE = {
     "aiplatform": "admin user viewer",
     "bigquery": "admin dataEditor dataOwner dataViewer jobUser user",
-    "cloudbuild": "builds.builder builds.editor builds.viewer",
     "cloudtrace": "admin agent user",
     "errorreporting": "admin user viewer writer",
     "iap": "admin httpsResourceAccessor",

@@ -20,6 +20,7 @@ from berg.local.errors import ApiError
 TITLES = {
     "artifactregistry": "Artifact Registry API",
     "cloudbilling": "Cloud Billing API",
+    "cloudbuild": "Cloud Build API",
     "cloudresourcemanager": "Cloud Resource Manager API",
     "compute": "Compute Engine API",
     "container": "Kubernetes Engine API",
@@ -37,7 +38,7 @@ TITLES = {
 ENABLED = (
     *("cloudbilling", "cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager"),
     *("serviceusage", "storage"),
-    *("artifactregistry", "monitoring", "storage-component"),
+    *("artifactregistry", "cloudbuild", "monitoring", "storage-component"),
 )
 KEPT_OPERATIONS = 50
 KIND = "type.googleapis.com/google.api.serviceusage.v1."

@@ -1,0 +1,137 @@
+"""Cloud Build: an image built on Google's machines, from a source in the bucket, its log followed.
+
+For one platform, that of Google's machines, docker builds and Cloud Build pushes. For others docker gets a builder of
+its own, which pushes, and the kernel programs that stand for other processors.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from berg import BergError
+from berg.config import Config
+from berg.google import api, grants
+from berg.google.storage import Bucket
+
+DOCKER = "gcr.io/cloud-builders/docker"
+NATIVE = "linux/amd64"
+TIMEOUT, QUEUE = 7200, 1800  # seconds that a build may run, and wait before
+INTERVAL = 2.0  # seconds between two looks at a build
+UNDER_WAY = ("STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING")
+LOGS = ".berg/builds"
+LAST = 5  # lines of the log that an error repeats
+ROLE = "roles/cloudbuild.builds.editor"
+
+
+def steps(image: str, platforms: list[str], arguments: list[str]) -> list[dict[str, Any]]:
+    """What docker does with the source: a Dockerfile, and beside it the context."""
+    words = ["--tag", image, "--file", "Dockerfile", *arguments, "context"]
+    if platforms == [NATIVE]:
+        commands = [["build", *words]]
+    else:
+        others = ",".join(each.partition("/")[2] for each in platforms if each != NATIVE)
+        commands = [
+            ["run", "--privileged", "--rm", "tonistiigi/binfmt", "--install", others],
+            ["buildx", "create", "--name", "berg", "--driver", "docker-container", "--use"],
+            ["buildx", "build", "--platform", ",".join(platforms), "--push", *words],
+        ]
+    return [{"name": DOCKER, "args": each} for each in commands]
+
+
+def run(
+    config: Config,
+    image: str,
+    platforms: list[str],
+    arguments: list[str],
+    source: Path,
+    account: str,
+    show: Callable[[str], None],
+) -> None:
+    """Build and push an image from an archive; raises BergError with the last lines of the log if that fails."""
+    from google.api_core import exceptions
+
+    bucket = Bucket(config)
+    name = f".berg/images/{image.rpartition('/')[2].replace(':', '-')}-{time.time_ns()}.tar.gz"
+    bucket.upload(name, source)
+    body = {
+        "source": {"storageSource": {"bucket": bucket.name, "object": name}},
+        "steps": steps(image, platforms, arguments),
+        "images": [image] if platforms == [NATIVE] else [],
+        "timeout": f"{TIMEOUT}s",
+        "queueTtl": f"{QUEUE}s",
+        "logsBucket": f"gs://{bucket.name}/{LOGS}",
+        "options": {"logging": "GCS_ONLY"},
+        "serviceAccount": f"projects/{config.project}/serviceAccounts/{account}",
+        "tags": ["berg"],
+    }
+    base = f"{config.service_url('cloudbuild')}/v1/projects/{config.project}/locations/{config.region}/builds"
+    try:
+        try:
+            # A repeated request builds the same again, which costs minutes and changes nothing.
+            begun = api.call(config, "POST", base, body)["metadata"]["build"]
+        except (exceptions.Forbidden, exceptions.BadRequest) as error:
+            raise refusal(config, error, account) from None
+        url = f"{base}/{begun['id']}"
+        try:
+            build, last = follow(config, url, begun["id"], bucket, show)
+        except BaseException:  # somebody left, or it does not end
+            show(f"Cancelling the build {begun['id']}")
+            cancel(config, url)
+            raise
+    finally:
+        bucket.delete(name)
+    if build["status"] != "SUCCESS":
+        why = build.get("failureInfo", {}).get("detail") or build.get("statusDetail") or "no reason given"
+        raise BergError(
+            f"Cloud Build could not build the image ({build['status']}): {why}\n{last}\n"
+            f"All of its log: gs://{bucket.name}/{LOGS}/log-{build['id']}.txt"
+        )
+
+
+def follow(
+    config: Config, url: str, id: str, bucket: Bucket, show: Callable[[str], None]
+) -> tuple[dict[str, Any], str]:
+    """Show the log of a build until that has ended; returns how, and its last lines."""
+    log, at, rest = f"{LOGS}/log-{id}.txt", 0, b""
+    kept: deque[str] = deque(maxlen=LAST)
+    end = time.monotonic() + TIMEOUT + QUEUE + 300
+    while True:
+        build = api.call(config, "GET", url)
+        over = build["status"] not in UNDER_WAY
+        data = bucket.read_from(log, at) or b""
+        at += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines + [rest] * over:
+            text = line.decode(errors="replace").rstrip()
+            show(text)
+            kept.extend([text] if text else [])
+        if over:
+            return build, "\n".join(kept)
+        if time.monotonic() > end:
+            raise BergError(f"the build does not end. See: {build.get('logUrl', url)}")
+        time.sleep(INTERVAL)
+
+
+def cancel(config: Config, url: str) -> None:
+    from google.api_core import exceptions
+
+    try:
+        api.call(config, "POST", f"{url}:cancel", {})
+    except exceptions.GoogleAPICallError:  # it has ended meanwhile
+        pass
+
+
+def refusal(config: Config, error: Any, account: str) -> BergError:
+    """Google's refusal of a build, with the next step."""
+    said = grants.words(error)
+    if "has not been used in project" in said:
+        enable = f"gcloud services enable cloudbuild.googleapis.com --project {config.project}"
+        return BergError(f"the Cloud Build API of {config.project} is off. Turn it on: {enable}")
+    if "actAs" in said or "serviceAccountUser" in said:
+        return BergError(f"you may not let {account} build. {said} Run: {grants.act_as_command(config, account)}")
+    if error.code == 403:
+        bind = f"gcloud projects add-iam-policy-binding {config.project} --member {grants.person(config)} --role {ROLE}"
+        return BergError(f"you may not build with Cloud Build ({said}). Somebody who may should run: {bind}")
+    return BergError(f"Cloud Build refused the build: {said}")

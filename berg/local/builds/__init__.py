@@ -1,0 +1,1 @@
+"""Cloud Build: builds of container images, run by podman on this host."""
