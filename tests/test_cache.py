@@ -280,6 +280,8 @@ def test_from_deploy_to_delete(berg, kube, cloud):
     most = berg("cache", "deploy", "cached", "--size", "11")
     assert most.returncode == 1 and "--size 11 does not fit the cache's node" in most.stderr, most.stderr
     assert "Give --size 10, or begin anew: berg cache delete cached" in most.stderr
+    grown = berg("cluster", "resize", "cached", "--max-nodes", "3")
+    assert "Changed the pool n1-standard-4 of cached" in grown.stderr, "the cache's pool is none for jobs"
     deploy(berg, "--size", "5")
     assert (status(berg)["size_gb"], status(berg)["slices"]) == (5, 0)
     assert len(kube.get("configmaps", labelSelector="app=berg-cache")["items"]) == 1
