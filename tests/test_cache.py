@@ -43,7 +43,11 @@ class Nginx:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, text=True)
         self.process.stdin.write(text)
         self.process.stdin.close()
-        wait_for(self.answers, what="NGINX answers")
+        try:
+            wait_for(self.answers, what="NGINX answers")
+        except BaseException:
+            self.end()
+            raise
 
     def answers(self) -> bool:
         try:
