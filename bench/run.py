@@ -77,6 +77,7 @@ def versions() -> dict[str, str]:
     found["gcloud"] = version("gcloud", "--version")
     found["rclone"] = version("rclone", "version")
     found["git"], found["rsync"] = version("git", "--version"), version("rsync", "--version")
+    found["NGINX"] = version("nginx", "-v").rpartition("/")[2]
     found["Open MPI"] = version("mpirun", "--version")
     return found
 

@@ -43,7 +43,11 @@ class Nginx:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, text=True)
         self.process.stdin.write(text)
         self.process.stdin.close()
-        wait_for(self.answers, what="NGINX answers")
+        try:
+            wait_for(self.answers, what="NGINX answers")
+        except BaseException:
+            self.end()
+            raise
 
     def answers(self) -> bool:
         try:
@@ -280,6 +284,8 @@ def test_from_deploy_to_delete(berg, kube, cloud):
     most = berg("cache", "deploy", "cached", "--size", "11")
     assert most.returncode == 1 and "--size 11 does not fit the cache's node" in most.stderr, most.stderr
     assert "Give --size 10, or begin anew: berg cache delete cached" in most.stderr
+    grown = berg("cluster", "resize", "cached", "--max-nodes", "3")
+    assert "Changed the pool n1-standard-4 of cached" in grown.stderr, "the cache's pool is none for jobs"
     deploy(berg, "--size", "5")
     assert (status(berg)["size_gb"], status(berg)["slices"]) == (5, 0)
     assert len(kube.get("configmaps", labelSelector="app=berg-cache")["items"]) == 1
