@@ -138,7 +138,7 @@ def devbox(as_json, dry_run, **options) -> None:
     """Start machines to live on, with the repo around you.
 
     The repo is in /root/code, results are mirrored, and no command runs. A devbox on which nobody types and nothing
-    runs that people started (a shell at its prompt or top is nothing) or that keeps a CPU or GPU busy uploads its
+    runs that people started (a shell at its prompt or top is nothing) or that keeps a CPU, GPU or TPU busy uploads its
     results and deletes itself with its disk, 10 minutes after a warning on its terminals.
 
     \b

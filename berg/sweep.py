@@ -24,7 +24,7 @@ from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
-from berg.plan import Plan
+from berg.plan import LIMITS, Plan, wishes_of
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs
@@ -141,8 +141,7 @@ def submit(
     launch.send_code(plan, bucket, tell)
     request = place.request(plan)
     names = [each.job_name for each in all_jobs]
-    secrets = bool(plan.job.secrets)
-    about = {"jobs": names, "place": plan.job.place, "machines": request, "secrets": secrets}
+    about = {"jobs": names, "place": plan.job.place, "machines": request}
     try:
         bucket.write(job.sweep_path(name), json.dumps(about), generation=0)
     except Changed:
@@ -228,8 +227,6 @@ def resume(
     about = read(bucket, name)
     if about is None:
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
-    if about["secrets"]:
-        raise BergError(f"{name} has secrets, which are deleted with it. Start a new sweep of what is missing: --tasks")
     there_are = {entry.name: entry for entry in states(config, name) if entry.state}
     if index:
         chosen = there_are[jobs.find(config, f"{name}/{index}").name]
@@ -246,6 +243,8 @@ def resume(
         taken = snapshot.take(folder)
         check_code(described(bucket, again[0]), taken)
         code = launch.code_fields(taken) | {"snapshot": snapshot.send(taken, bucket, tell)}
+    if all(entry.state and entry.state.final for entry in there_are.values()):  # else they are there
+        store_secrets(config, described(bucket, again[0]), len(again), say)
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda entry: submit_again(bucket, entry, code), again))
     there = members(config, name)
@@ -261,6 +260,18 @@ def resume(
     else:
         say(f"They run the code that they ran before, {before}. With the code around you: --new-code")
     return len(again)
+
+
+def store_secrets(config: Config, this: job.Job, rounds: int, say: Callable[[str], None]) -> None:
+    """Keep the secrets of a sweep that was over anew, from where they came from then: they went with it."""
+    wishes = wishes_of(this)
+    values = dict(secret.read(text) for text in wishes.secrets)
+    if wishes.notify:
+        values[secret.WEBHOOK] = secret.webhook(wishes.notify)
+    elif this.notify:
+        say("Nobody will be told of its end: --notify gave the webhook's URL itself, which is kept nowhere")
+    if values:
+        secret.store(config, this.sweep, values, min(this.max_run_seconds * rounds, LIMITS[1]))
 
 
 def described(bucket: Bucket, entry: jobs.Entry) -> job.Job:

@@ -193,8 +193,9 @@ def rest(attempt: Attempt) -> None:
         if not attempt.member.is_alone:
             cluster.announce(attempt.member, warning=f"{time.time()} {text}")
 
-    if idle.wait(attempt.job.idle_seconds, attempt.stopped.wait, warn, lambda: cluster.others_are_used(attempt.member)):
-        attempt.stop("SUCCEEDED", f"idle for {attempt.job.idle_seconds / 3600:.2g} h")
+    this, elsewhere = attempt.job, functools.partial(cluster.others_are_used, attempt.member)
+    if idle.wait(this.idle_seconds, attempt.stopped.wait, warn, elsewhere, bool(this.tpu)):
+        attempt.stop("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h")
 
 
 def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> None:

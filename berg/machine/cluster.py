@@ -467,7 +467,7 @@ def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
 def tell_use(member: Member, stopped: Callable[[float], bool]) -> None:
     """Tell the machine that leads a devbox when this one is used, and people here what it warns of, until it ends."""
     heard = ""
-    for used in idle.samples(member.job.idle_seconds, stopped):
+    for used in idle.samples(member.job.idle_seconds, stopped, bool(member.job.tpu)):
         with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
             if used:
                 announce(member, used_at=str(time.time()))

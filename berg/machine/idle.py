@@ -1,8 +1,8 @@
-"""When a devbox is idle: nobody types, nothing runs that people started, and CPUs and GPUs do nothing of note.
+"""When a devbox is idle: nobody types, nothing runs that people started, and CPUs, GPUs and TPUs do nothing of note.
 
 What people started is what has a terminal, or came out of an ssh session or tmux, nohup or not. A shell at its prompt
 and what only shows something, such as top, is no use. Not covered: what a daemon starts for people (cron, at,
-systemd-run, docker run -d) counts by its CPUs and GPUs alone.
+systemd-run, docker run -d) counts by its CPUs, GPUs and TPUs alone.
 """
 
 import os
@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from berg.machine import tpus
+
 BUSY_CPUS = 0.1  # CPUs in use, on average over a sample, from which a machine is not idle
-BUSY_GPU = 5  # percent
+BUSY_GPU = 5  # percent, also of a TPU
 NOTICE = 600  # seconds before the end in which people are told of it
 SHELLS = {"ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh"}
 # What holds a session, and what shows something.
@@ -29,14 +31,15 @@ def sample_seconds(seconds: float) -> float:
     return min(60.0, seconds / 20)
 
 
-def samples(seconds: float, stopped: Callable[[float], bool]) -> Iterator[bool]:
+def samples(seconds: float, stopped: Callable[[float], bool], has_tpus: bool = False) -> Iterator[bool]:
     """Whether the machine was used, again and again until `stopped(pause)` is true."""
     sample = sample_seconds(seconds)
     before, typed = cpu_seconds(), last_typed()
     while not stopped(sample):
         now, typed_now = cpu_seconds(), last_typed()
         busy = (now - before) / sample > BUSY_CPUS or typed_now > typed
-        yield busy or any(map(is_use, processes())) or gpu_percent() > BUSY_GPU
+        busy = busy or any(map(is_use, processes()))
+        yield busy or gpu_percent() > BUSY_GPU or (has_tpus and tpu_percent() > BUSY_GPU)
         before, typed = now, typed_now
 
 
@@ -45,6 +48,7 @@ def wait(
     stopped: Callable[[float], bool],
     warn: Callable[[float], None],
     used_elsewhere: Callable[[], bool] = lambda: False,
+    has_tpus: bool = False,
 ) -> bool:
     """Wait until the machine was idle for `seconds`; False if `stopped(pause)` became true before.
 
@@ -53,7 +57,7 @@ def wait(
     """
     notice = min(NOTICE, seconds / 2)
     quiet_since, warned = time.monotonic(), False
-    for used in samples(seconds, stopped):
+    for used in samples(seconds, stopped, has_tpus):
         if used or used_elsewhere():
             quiet_since, warned = time.monotonic(), False
         left = quiet_since + seconds - time.monotonic()
@@ -140,6 +144,11 @@ def gpu_percent() -> float:
         return max((float(line) for line in output.split() if line.replace(".", "").isdigit()), default=0)
     except (OSError, subprocess.TimeoutExpired):
         return 0
+
+
+def tpu_percent() -> float:
+    """Use of the busiest TPU; 0 where no program uses one."""
+    return max((each["percent"] for each in tpus.read() if each.get("percent") is not None), default=0)
 
 
 def tell_terminals(text: str) -> None:

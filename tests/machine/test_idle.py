@@ -9,8 +9,9 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import libtpu
 import pytest
-from conftest import wait_for
+from conftest import commit, wait_for
 
 from berg.machine import idle
 
@@ -108,3 +109,18 @@ def test_what_runs_in_tmux_is_use_and_its_shells_are_not(tmp_path):
         wait_for(lambda: mine() == ["sleep"], what="the one that counts")
     finally:
         subprocess.run([*tmux, "kill-server"], env=CLEAN)
+
+
+def test_a_devbox_whose_tpu_is_busy_is_not_idle(berg):
+    shutil.copy(libtpu.__file__, berg.repo)
+    packages = ":".join(["/root/berg/app", *filter(None, sys.path)])  # berg's own, and grpc
+    serve = f"PYTHONPATH={packages} setsid {sys.executable} libtpu.py 40 >/dev/null 2>&1 &"  # as a daemon would
+    (berg.repo / "install.sh").write_text(f"{serve}\nsleep 3\n")
+    commit(berg.repo)
+    wishes = ["--tpu", "v6e-1", "--idle-hours", "0.0014", "--install-script", "install.sh"]
+    assert berg("devbox", "-n", "chip", *wishes).returncode == 0
+    wait_for(lambda: berg.state("chip")["state"] == "RUNNING", 60)
+    time.sleep(12)
+    assert berg.state("chip")["state"] == "RUNNING", berg.log("chip")
+    wait_for(lambda: berg.state("chip")["state"] == "SUCCEEDED", 90)
+    assert berg.state("chip")["reason"].startswith("idle for ")

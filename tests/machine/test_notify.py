@@ -100,6 +100,33 @@ def test_a_sweep_is_told_of_once(berg, webhook):
     assert about["text"] == "grid is over: 2 SUCCEEDED, 1 FAILED"
 
 
+def test_a_sweep_that_goes_on_is_told_of_again_and_has_its_secrets(berg, webhook):
+    (berg.home / "hook").write_text(webhook.url)
+    (berg.home / "token").write_text("s3cr3t")
+    wishes = ["--grid", "code=0,1", "--parallel", "1", "-g", "0", "--secret", f"TOKEN={berg.home}/token"]
+    command = "[ $TOKEN = s3cr3t ] && exit {code}"
+    ran = berg("run", "-n", "grid", *wishes, "--notify", f"HOOK={berg.home}/hook", "--wait", command)
+    assert ran.returncode == 1, ran.stderr
+    wait_for(lambda: webhook.told and not berg.machines(), 60)
+    (berg.home / "token").unlink()
+    without = berg("run", "--resume", "grid")
+    assert without.returncode == 1 and "--secret TOKEN: cannot read" in without.stderr
+    (berg.home / "token").write_text("s3cr3t")
+    again = berg("run", "--resume", "grid", "--wait")
+    assert again.returncode == 1 and "1 job of grid runs again" in again.stderr, again.stderr
+    wait_for(lambda: len(webhook.told) == 2, 60)
+    assert [about["jobs"] for _, about in webhook.told] == [{"SUCCEEDED": 1, "FAILED": 1}] * 2
+    assert "failed with exit code 1" in berg.state("grid-1")["reason"], "and not for want of its secret"
+
+
+def test_a_sweep_that_goes_on_without_its_webhook_says_so(berg, webhook):
+    wishes = ["--grid", "code=0,1", "--parallel", "1", "-g", "0", "--notify", webhook.url]
+    assert berg("run", "-n", "grid", *wishes, "--wait", "exit {code}").returncode == 1
+    wait_for(lambda: webhook.told and not berg.machines(), 60)
+    again = berg("run", "--resume", "grid", "--wait")
+    assert again.returncode == 1 and "Nobody will be told of its end: --notify gave the webhook's URL" in again.stderr
+
+
 def test_what_is_no_url_is_refused_and_not_repeated(berg):
     for wish in ("ftp://hidden.example/abc", "https://hid den/", "NAME=/nonexistent", "UNSET"):
         refused = berg("run", "-g", "0", "--notify", wish, "true")
