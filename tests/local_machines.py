@@ -17,7 +17,7 @@ NIC = {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
 GOLDEN = "projects/golden-images/global/images/family/golden"
 
 
-def until(condition, what: str, seconds: float = 20):
+def until(condition, what: str, seconds: float = 60):
     """Wait for a condition and return its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -265,6 +265,7 @@ def test_a_running_job_is_seen_and_ends_in_time(berg):
         assert command in ran.stderr
     tail = berg.start("tail", "live")
     stopped = berg.start("tail", "live")
+    assert stopped.stdout and stopped.stdout.readline(), "it follows"
 
     delays = []
     for _ in range(3):
@@ -521,7 +522,7 @@ def test_a_failed_installation_ends_the_job(berg):
 
 def test_damage_in_the_bucket_is_named(berg, cloud):
     """Two jobs whose machines find less than the laptop had sent."""
-    cloud.call("POST", "/_berg/settings", {"delay": 2})
+    cloud.call("POST", "/_berg/settings", {"delay": 8})
     starts = [berg.start("run", "-g", "0", "-n", name, "true") for name in ("packless", "damaged")]
     wait_for(lambda: len(berg.machines()) == 2, 60, "both machines")
     berg.bucket.delete(*[blob.name for blob in berg.bucket.list(".berg/repos/")])
