@@ -591,7 +591,7 @@ def test_odd_results(trial):
 
 @fault("the results cannot be brought back to the next machine", "1 2 4")
 def test_a_restore_that_fails(trial):
-    trial.run(trial.command(60, 0.2), "--spot")
+    trial.run(trial.command(60, 0.2, then="sleep 600"), "--spot")
     trial.until("wrote 4 ")
     wait_for(lambda: trial.lost(3) == [], 60, "the first results in the bucket")
     match = f"/o/berg_results/{trial.name}/0002.bin?"
