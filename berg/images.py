@@ -112,7 +112,7 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         changed = f" and {len(taken.all_changed())} changed files" if taken.dirty else ""
         say(f"Building {image}\nwith {builder}, of commit {taken.head[:12]}{changed}, for {', '.join(this.platforms)}")
         BUILDERS[builder](config, this, wanted.push, say)
-        if wanted.push:
+        if wanted.push and builder != "cloud":  # which has let the account at the images already
             artifacts.admit(config, artifacts.READER, say)
     return image
 
@@ -225,7 +225,12 @@ def podman(config: Config, this: Build, push: bool, say: Say) -> None:
             raise BergError(f"podman built no image for {', '.join(sorted(lacking))}. Try: --builder docker")
     if push:
         with login(config, "podman") as variables:
-            run(["podman", "manifest", "push", "--all", trust, this.image, f"docker://{this.image}"], variables, say)
+            run(
+                ["podman", "manifest", "push", "--all", trust, this.image, f"docker://{this.image}"],
+                variables,
+                say,
+                "pushed",
+            )
 
 
 def listed(image: str) -> set[str]:
@@ -267,9 +272,12 @@ def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
     The token lies in a file for as long as that takes; the person's own settings stay as they are.
     """
     own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}", "containers/auth.json")
     known = read(own / "config.json")
-    known["auths"] = {**known.get("auths", {}), **(read(runtime).get("auths", {}) if builder == "podman" else {})}
+    known.setdefault("auths", {})
+    if builder == "podman":
+        runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+        for folder in (Path.home() / ".config", Path(runtime)):
+            known["auths"] |= read(folder / "containers/auth.json").get("auths", {})
     from google.auth.transport.requests import Request
 
     config.credentials.refresh(Request())

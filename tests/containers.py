@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -60,6 +61,13 @@ class Podman:
         return done.stdout.strip()
 
 
+@pytest.fixture
+def slow():
+    """A Dockerfile whose build takes half a minute, to fail then: its registry takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        yield f"FROM 127.0.0.1:{registry.getsockname()[1]}/nothing/here\n"
+
+
 @pytest.fixture(scope="session")
 def base(tmp_path_factory) -> Path:
     """The files of an image with python, as a tar archive."""
@@ -72,8 +80,9 @@ def base(tmp_path_factory) -> Path:
 
 UNNEEDED = "test tests __pycache__ *-packages idlelib config-* ensurepip pydoc_data lib2to3 tkinter _tkinter* _test*"
 PROGRAMS = (
-    "bash sh git env setsid cat chmod cp date dirname head id ln ls mkdir mv rm sed sleep tail test touch true uname"
+    "bash sh git env setpriv setsid cat chmod cp date dirname head id ln ls mkdir mv rm sed sleep tail test touch "
 )
+PROGRAMS += "true uname"
 
 
 def make_root(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import commit, git, wait_for
-from containers import Podman, base, needs_podman  # noqa: F401 (a fixture)
+from containers import Podman, base, needs_podman, slow  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
 from local_kube import Kube
 
@@ -254,6 +254,23 @@ def bind(cloud, email: str, role: str) -> None:
 
 
 @needs_podman
+def test_a_registry_that_fails_and_settings_that_are_broken(berg, cloud, image, podman):
+    fill(berg.repo, Dockerfile=SCRATCH)
+    folder = Path(podman.variables["XDG_RUNTIME_DIR"], "containers")
+    folder.mkdir()
+    (folder / "auth.json").write_text("{]")
+    broken = image()
+    assert broken.returncode == 1 and f"cannot read {folder}/auth.json" in broken.stderr
+    (folder / "auth.json").unlink()
+    cloud.fault("registry.put_manifest", status=403, times=None)
+    failed = image("--push")
+    assert failed.returncode == 1 and "the image could not be pushed: podman ended with exit code 125" in failed.stderr
+    assert failed.stdout == ""
+    cloud.call("DELETE", "/_berg/faults")
+    assert image("--push").returncode == 0
+
+
+@needs_podman
 def test_an_api_that_is_off_and_nodes_that_are_let_at_the_image(berg, cloud, image):
     fill(berg.repo, Dockerfile=SCRATCH)
     service = f"/serviceusage/v1/projects/{PROJECT}/services/artifactregistry.googleapis.com"
@@ -381,14 +398,14 @@ def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp
 
 
 @needs_podman
-def test_a_build_in_the_cloud_that_fails_or_is_left(berg, cloud):
+def test_a_build_in_the_cloud_that_fails_or_is_left(berg, cloud, slow):
     fill(berg.repo, Dockerfile="FROM scratch\nCOPY nothing-like-this /\n")
     failed = berg("image", "build", "--builder", "cloud", "--push")
     assert failed.returncode == 1 and failed.stdout == ""
     error = failed.stderr.partition("berg: ")[2]
     assert error.startswith("Cloud Build could not build the image (FAILURE): build step 0")
     assert "nothing-like-this" in error and f"gs://{berg.bucket_name}/.berg/builds/log-" in error
-    fill(berg.repo, Dockerfile="FROM 127.0.0.1:9/nothing/here\n")  # podman tries again for seconds
+    fill(berg.repo, Dockerfile=slow)
     process = berg.start("image", "build", "--builder", "cloud", "--push")
     running = f"/cloudbuild/v1/projects/{PROJECT}/locations/us-central1/builds"
     wait_for(lambda: cloud.call("GET", running)["builds"][0]["status"] == "WORKING")

@@ -4,8 +4,8 @@
 #   container.sh overlay|bind FOLDER IMAGE HOSTNAME WORKDIR own|shared CAPABILITIES [--user] BIND... -- COMMAND...
 #   container.sh image FOLDER ROOT HOSTNAME WORKDIR own|shared CAPABILITIES [--user] PYTHON -- COMMAND...
 #
-# CAPABILITIES are what its root may do, in the words of setpriv; with `image`, whose root is that of an unpacked image,
-# which the command alone changes, for itself, they are not limited yet.
+# CAPABILITIES are what its root may do, in the words of setpriv. With `image` its root is that of an unpacked image, which
+# the command alone changes, for itself.
 # FOLDER/mounts has a line `SOURCE TARGET ro|rw` for each volume; SOURCE `tmpfs` makes one of memory. What it prints is
 # the container's log. Its exit code comes into FOLDER/exit, whoever is left to see it. With `own` the command is
 # process 1, so that it ignores SIGTERM unless it handles it; with `shared` (shareProcessNamespace) process 1 is one that
@@ -53,7 +53,7 @@ inside() {
     echo "${stat[0]} ${stat[21]}" >"$folder/init.pid"
     # The image may have no program that this takes.
     [[ $mode != image ]] || exec "${binds[0]}" -I -S "$(dirname "${BASH_SOURCE[0]}")/enter.py" \
-        "$new" "$workdir" "$namespace" "$@"
+        "$new" "$workdir" "$namespace" "$capabilities" "$@"
     enter_root
     set +e
     mkdir -p "$workdir"

@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 import requests
-from containers import needs_podman
+from containers import needs_podman, slow  # noqa: F401 (a fixture)
 from local.artifacts.test_local_registry import make_repository
 from local_cloud import PROJECT, Server, http_session, server  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
@@ -16,7 +16,6 @@ from local_machines import until
 
 STEP = "gcr.io/cloud-builders/docker"
 PLACE = f"projects/{PROJECT}/locations/us-central1"
-SLOW = "FROM 127.0.0.1:9/nothing/here\n"  # podman tries again for seconds
 ENDED = ("SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED")
 
 
@@ -136,16 +135,16 @@ def test_two_platforms_take_another_builder(builds, server):
 
 
 @needs_podman
-def test_failure_time_out_and_cancel(builds, server, tmp_path):
+def test_failure_time_out_and_cancel(builds, server, slow, tmp_path):
     image = f"{builds.image}:never"
     failed = builds.ended(builds.create(build_words(image), dockerfile="FROM scratch\nCOPY nothing /file\n"))
     told = f'build step 0 "{STEP}" failed: step exited with non-zero status: 125'
     assert (failed["status"], failed["statusDetail"]) == ("FAILURE", told)
     assert failed["failureInfo"] == {"type": "USER_BUILD_STEP", "detail": told}
     assert "nothing" in builds.log(failed) and builds.log(failed).endswith(f"ERROR\nERROR: {told}\n")
-    late = builds.ended(builds.create(build_words(image), dockerfile=SLOW, timeout="1s"))
+    late = builds.ended(builds.create(build_words(image), dockerfile=slow, timeout="1s"))
     assert late["status"] == "TIMEOUT" and "ERROR: context deadline exceeded" in builds.log(late)
-    begun = builds.create(build_words(image), dockerfile=SLOW)
+    begun = builds.create(build_words(image), dockerfile=slow)
     until(lambda: builds.get(begun)["status"] == "WORKING", "the build runs")
     path = f"{PLACE}/builds/{begun['metadata']['build']['id']}"
     cancelled = builds("POST", f"{path}:cancel", {}).json()
@@ -156,7 +155,7 @@ def test_failure_time_out_and_cancel(builds, server, tmp_path):
     gone["source"]["storageSource"]["object"] = "no-such-object.tar.gz"
     ended = builds.ended(builds("POST", f"{PLACE}/builds", gone).json())
     assert ended["failureInfo"]["type"] == "FETCH_SOURCE_FAILED"
-    begun = builds.create(build_words(image), dockerfile=SLOW)
+    begun = builds.create(build_words(image), dockerfile=slow)
     gcloud = Gcloud(server.url, PROJECT, server.token(), tmp_path)
     gcloud("builds", "cancel", begun["metadata"]["build"]["id"], "--region=us-central1")
     assert builds.get(begun)["status"] == "CANCELLED"

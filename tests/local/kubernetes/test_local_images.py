@@ -77,6 +77,10 @@ def test_a_container_is_what_its_image_says(kube, image):
     )
     command = {"command": ["python3", "-c", "import os; print(os.getcwd(), os.getpid())"], "workingDir": "/new/dir"}
     assert ran(kube, "image-command", image, command) == ("Complete", "/new/dir 1\n")
+    status = {"command": ["sed", "-n", "s/CapEff:.//p", "/proc/self/status"]}
+    assert ran(kube, "image-usual", image, status) == ("Complete", "00000000a80425fb\n"), "as containerd's"
+    context = {"capabilities": {"drop": ["ALL"], "add": ["CHOWN"]}}
+    assert ran(kube, "image-few", image, {**status, "securityContext": context}) == ("Complete", "0000000000000001\n")
     missing = ran(kube, "image-missing", image, {"command": ["no-such-program"]})
     assert missing == ("Failed", 'exec: "no-such-program": executable file not found in $PATH\n')
 
