@@ -24,7 +24,7 @@ from pathlib import Path
 
 import click
 
-from berg import BergError
+from berg import BergError, words
 from berg.code import requirements, snapshot
 from berg.config import Config, label
 from berg.google import api, artifacts, builds
@@ -109,7 +109,7 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         leave_out(context, file, taken.root)
         given = ["--build-arg", f"PYTHON_VERSION={wanted.python}"] if wanted.python else []
         this = Build(image, context, written, wanted.all_platforms, given)
-        changed = f" and {len(taken.all_changed())} changed files" if taken.dirty else ""
+        changed = f" and {words.plural(len(taken.all_changed()), 'changed file')}" if taken.dirty else ""
         say(f"Building {image}\nwith {builder}, of commit {taken.head[:12]}{changed}, for {', '.join(this.platforms)}")
         BUILDERS[builder](config, this, wanted.push, say)
         if wanted.push and builder != "cloud":  # which has let the account at the images already

@@ -9,6 +9,7 @@ Not covered: the catalog, referrers, pages of tags, uploads cut into pieces that
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -18,6 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from berg.local.artifacts.api import INDEXES, parts, uri
+from berg.local.artifacts.store import digest_of
 from berg.local.call import CLOUD, Cloud
 from berg.local.errors import ApiError
 from berg.local.identity import services
@@ -197,8 +199,10 @@ async def look_at_upload(cloud: Cloud, request: web.Request, repository: str, im
 async def finish_upload(cloud: Cloud, request: web.Request, repository: str, image: str, id: str) -> web.Response:
     digest = request.query.get("digest", "")
     path = await receive(cloud, request, id)
-    if not re.fullmatch(DIGEST, digest) or not cloud.artifacts.finish(path, digest, repository, image):
+    if await asyncio.to_thread(digest_of, path) != digest:
+        path.unlink()
         raise Refusal(400, "DIGEST_INVALID", "provided digest did not match uploaded content")
+    cloud.artifacts.keep(path, digest, repository, image)
     return created(request, f"blobs/{digest}", digest)
 
 

@@ -32,6 +32,14 @@ class NotPulled(Exception):
     """An image cannot be pulled."""
 
 
+def digest_of(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            found.update(data)
+    return f"sha256:{found.hexdigest()}"
+
+
 def stamp() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
 
@@ -99,18 +107,10 @@ class Artifacts:
         path = self.folder / "uploads" / id
         return path if str(uuid.UUID(id)) == id and path.exists() else None
 
-    def finish(self, path: Path, digest: str, repository: str, name: str) -> bool:
-        """Make an upload a blob of an image; False if it is not what its digest says."""
-        found = hashlib.sha256()
-        with path.open("rb") as file:
-            while data := file.read(1 << 20):
-                found.update(data)
-        if f"sha256:{found.hexdigest()}" != digest:
-            path.unlink()
-            return False
+    def keep(self, path: Path, digest: str, repository: str, name: str) -> None:
+        """Make an upload a blob of an image."""
         path.replace(self.blob(digest))
         self.add_blob(repository, name, digest)
-        return True
 
     def add_blob(self, repository: str, name: str, digest: str) -> None:
         image = self.change(repository, name)
