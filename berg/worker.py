@@ -103,7 +103,7 @@ def begin(attempt: Attempt) -> None:
         introduce(attempt)
     attempt.start_thread(attempt.watch)
     attempt.start_thread(attempt.limit_time)
-    attempt.start_thread(waste.watch, attempt)
+    attempt.sampling = attempt.start_thread(waste.watch, attempt)
     kineto.listen(attempt)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
 

@@ -99,6 +99,7 @@ class Attempt:
         self.log_pass = threading.Thread()  # the last one over the log
         self.trouble = ""  # why results are not in the bucket yet
         self.mirrors: list[threading.Thread] = []
+        self.sampling = threading.Thread()
         self.reachable = threading.Thread()
         self.is_elsewhere = False  # the job began on another machine
         self.begins_here = True  # this disk has no files of the job's yet
@@ -330,6 +331,8 @@ class Attempt:
         self.hurry.set()
         for thread in self.mirrors:
             thread.join()
+        if self.sampling.is_alive():
+            self.sampling.join(1)  # its last sample goes with the end of the log
 
     def stop(self, state: str, reason: str, exit_code: int | None = None) -> None:
         """End the job soon: SIGTERM to what runs, SIGKILL after the grace; the first reason stays."""

@@ -19,6 +19,7 @@ from berg.machine import tpus
 
 SUFFIX = ".usage.jsonl"
 VIRTUAL = ("lo", "docker", "veth", "br-"), ("loop", "ram", "zram", "dm-", "md")  # network interfaces, disks
+LEAST = 1  # seconds that are worth a sample
 PATIENCE = 20  # seconds for nvidia-smi, which takes one or two where nothing holds the driver open
 # What nvidia-smi calls it -> what we do: percent, MiB, watt, degrees Celsius.
 GPU = {
@@ -33,12 +34,18 @@ stuck: list[subprocess.Popen] = []  # an nvidia-smi that its driver does not let
 
 
 def samples(seconds: float, stopped: Callable[[float], bool], has_tpus: bool = False) -> Iterator[dict[str, Any]]:
-    """A sample every so many seconds, of the time since the one before, until `stopped(pause)` is true."""
-    before = counters()
+    """A sample every so many seconds, of the time since the one before, until `stopped(pause)` is true.
+
+    Then there is one more, or a short job had none: without accelerators, which rest by then.
+    """
+    before, count = counters(), 0
     while not stopped(seconds):
         now = counters()
-        yield sample(before, now) | ({"tpus": tpus.read()} if has_tpus else {})
-        before = now
+        yield sample(before, now, gpus()) | ({"tpus": tpus.read()} if has_tpus else {})
+        before, count = now, count + 1
+    now = counters()
+    if not count or now["time"] - before["time"] > LEAST:
+        yield sample(before, now, []) | ({"tpus": []} if has_tpus else {})
 
 
 def append(file: Path, sample: dict[str, Any]) -> None:
@@ -75,7 +82,7 @@ def rows(file: str) -> list[list[str]]:
         return [line.replace(":", " ", 1).split() for line in lines]
 
 
-def sample(before: dict[str, float], now: dict[str, float]) -> dict[str, Any]:
+def sample(before: dict[str, float], now: dict[str, float], gpus: list[dict[str, float | None]]) -> dict[str, Any]:
     """What happened between two counts."""
     change = {key: max(0, now[key] - before[key]) for key in now}  # a driver may begin to count anew
     ticks, seconds = max(change["cpu"], 1), max(change["time"], 1e-3)
@@ -88,7 +95,7 @@ def sample(before: dict[str, float], now: dict[str, float]) -> dict[str, Any]:
         "memory_bytes": now["memory"],
         "disk_percent": round(100 * (1 - disk.f_bavail / max(disk.f_blocks, 1)), 1),
         **{f"{key}_per_second": round(change[key] / seconds) for key in ("read", "written", "received", "sent")},
-        "gpus": gpus(),
+        "gpus": gpus,
     }
 
 

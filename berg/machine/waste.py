@@ -38,6 +38,8 @@ def watch(attempt: Attempt) -> None:
     reporter = report.Reporter(attempt.bucket.config, attempt.machine, attempt.say)
     for sample in usage.samples(this.sample_seconds, attempt.done.wait, bool(this.tpu)):
         usage.append(file, sample)
+        if attempt.done.is_set():
+            break
         if this.monitoring and not boot.POD:
             reporter.tell(sample)
         with contextlib.suppress(Exception):  # the network may fail for a while

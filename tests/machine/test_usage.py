@@ -22,6 +22,8 @@ ANSWERS = {
     "lost": "Unable to determine the device handle for GPU0000:00:04.0: Unknown Error\n",
     "none": "",
 }
+# A command that ends when so many samples tell this.
+UNTIL = "until [ $(cat ~/berg/logs/*.usage.jsonl | grep -c '{}') -ge {} ]; do sleep 0.2; done"
 
 
 @pytest.fixture
@@ -109,8 +111,8 @@ def test_samples_tell_of_this_machine_and_are_read_back(answer, tmp_path):
 
 def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
     nvidia_smi.bring(berg.repo, ANSWERS["eight"])
-    wishes = ["-m", "2", "-g", "0", "--install-script", "install.sh", "--sample-seconds", "1"]
-    done = berg("run", "-n", "pair", *wishes, "--wait", "sleep 4")
+    wishes = ["-m", "2", "--each", "-g", "0", "--install-script", "install.sh", "--sample-seconds", "1"]
+    done = berg("run", "-n", "pair", *wishes, "--wait", UNTIL.format('"percent": 70', 4))
     assert done.returncode == 0, done.stderr
     names = sorted(name.rpartition("/")[2] for name in berg.objects(".berg/logs/pair/"))
     assert [name.partition(".")[2].partition(".")[2] for name in names] == ["log", "usage.jsonl"] * 2
@@ -119,13 +121,23 @@ def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
     assert found.keys() == {"pair-0", "pair-1"}
     for samples in found.values():
         times = [sample["time"] for sample in samples]
-        assert len(samples) >= 3 and times == sorted(times)
-        assert [gpu["percent"] for gpu in samples[-1]["gpus"]] == [n * 10 for n in range(8)]
+        told = [sample["gpus"] for sample in samples if sample["gpus"]]
+        assert len(told) >= 4 and times == sorted(times)
+        assert [gpu["percent"] for gpu in told[-1]] == [n * 10 for n in range(8)]
     last = watch.read(berg.bucket, "pair", seconds=2)
     assert all(samples == found[machine][len(found[machine]) - len(samples) :] for machine, samples in last.items())
     assert sum(map(len, last.values())) < sum(map(len, found.values()))
     assert "cpu_percent" not in berg("log", "pair").stdout and "cpu_percent" not in berg("show", "pair").stdout
     assert berg("rm", "-y", "pair").returncode == 0 and not berg.objects(".berg/logs/pair/")
+
+
+def test_a_job_shorter_than_a_sample_has_one_of_all_of_it(berg):
+    nvidia_smi.bring(berg.repo, ANSWERS["eight"])
+    done = berg("run", "-n", "quick", "-g", "0", "--install-script", "install.sh", "--wait", "sleep 2")
+    assert done.returncode == 0, done.stderr
+    ((only,),) = watch.read(berg.bucket, "quick").values()
+    assert 0 < only["cpu_percent"] <= 100 and only["memory_bytes"] > 0 and only["gpus"] == []
+    assert "quick" in berg("top", "quick", "--once").stdout
 
 
 def test_each_job_of_a_sweep_has_samples_of_its_own_and_none_if_none_are_wanted(berg):
@@ -142,7 +154,7 @@ def test_tpus_are_sampled_while_a_program_uses_them(berg):
     shutil.copy(libtpu.__file__, berg.repo)
     commit(berg.repo)
     packages = ":".join(["../../berg/app", *filter(None, sys.path)])  # berg's own, and grpc
-    command = f"PYTHONPATH={packages} {sys.executable} libtpu.py 5"
+    command = f"PYTHONPATH={packages} {sys.executable} libtpu.py 300 & " + UNTIL.format('"percent": 90.5', 1)
     done = berg("run", "-n", "chip", "--tpu", "v6e-1", "--sample-seconds", "1", "--wait", command)
     assert done.returncode == 0, done.stderr
     (samples,) = watch.read(berg.bucket, "chip").values()

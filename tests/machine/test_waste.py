@@ -66,8 +66,7 @@ def test_of_a_cluster_all_machines_must_do_too_little(berg):
     wishes = [*GPU, "-m", "2", "--each", "--min-utilization", "10", "--for", "0.4"]
     command = '[ "$BERG_NODE_RANK" = 0 ] || sed -i "s/0, 0,/0, 90,/" $(cat /tmp/answer); sleep 45'
     submit(berg, "half", *wishes, command, marked_seconds=4, silence_seconds=9)
-    wait_for(lambda: "GPUs are idle: half-0 for " in berg("list").stdout, 60)
-    assert "half-1 for" not in berg("list").stdout
+    wait_for(lambda: "GPUs are idle: half-0 for " in (shown := berg("list").stdout) and "half-1 for" not in shown, 60)
     assert berg("wait", "half").returncode == 0, berg.log("half")
 
 
