@@ -30,7 +30,7 @@ def cpu(repeats: int, work) -> float:
 
 def take() -> str:
     now = usage.counters()
-    return json.dumps(usage.sample({key: value - 1 for key, value in now.items()}, now)) + "\n"
+    return json.dumps(usage.sample({key: value - 1 for key, value in now.items()}, now, usage.gpus())) + "\n"
 
 
 def hour(cloud: Cloud, line: str, before: int) -> list[int]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import requests
 from conftest import commit, wait_for
 
 SPIN = """
@@ -74,12 +75,16 @@ def test_python_is_profiled_from_outside_and_runs_on(berg):
     assert over.returncode == 1 and "spins is over (SUCCEEDED); a profile is of a command that runs" in over.stderr
 
 
-def test_a_profiler_server_writes_what_tensorboard_reads(berg):
+def jax_running(berg, name: str) -> None:
     pytest.importorskip("jax")
     (berg.repo / "train.py").write_text(JAX)
     commit(berg.repo)
-    running(berg, "jaxes", f"{sys.executable} train.py", "--env", "JAX_PLATFORMS=cpu")
-    wait_for(lambda: "listens" in berg.log("jaxes"), 90)
+    running(berg, name, f"{sys.executable} train.py", "--env", "JAX_PLATFORMS=cpu")
+    wait_for(lambda: "listens" in berg.log(name), 90)
+
+
+def test_a_profiler_server_writes_what_tensorboard_reads(berg):
+    jax_running(berg, "jaxes")
     done = berg("profile", "jaxes", "-s", "1", "--json")
     assert done.returncode == 0, done.stderr
     assert "the command's profiler server" in done.stderr
@@ -87,6 +92,29 @@ def test_a_profiler_server_writes_what_tensorboard_reads(berg):
     assert file.name == "jaxes.xplane.pb" and file.stat().st_size > 1000
     assert file.parent.parent == berg.home / "berg_results/jaxes/plugins/profile"
     assert berg.state("jaxes")["state"] == "RUNNING"
+
+
+def test_tensorboard_s_profile_plugin_shows_it(berg):
+    pytest.importorskip("xprof", reason="TensorBoard's profile plugin is not installed, 100 MB: pip install xprof")
+    jax_running(berg, "seen")
+    assert berg("profile", "seen", "-s", "1").returncode == 0
+    process = berg.start("tensorboard", "seen")
+    try:
+        address = process.stdout.readline().strip()
+
+        def ask(what: str, **query: str):
+            answer = requests.get(f"{address}data/plugin/profile/{what}", params=query, timeout=60)
+            return answer.json() if answer.ok else None
+
+        (run,) = wait_for(lambda: ask("runs"))
+        assert run.startswith("seen/") and {"overview_page", "trace_viewer@"} <= set(ask("run_tools", run=run))
+        assert ask("hosts", run=run, tag="trace_viewer@") == [{"hostname": "seen"}]
+        trace = ask("data", run=run, tag="trace_viewer@", host="seen")
+        assert any("PjitFunction" in each["name"] for each in trace["traceEvents"])
+        assert "selfTimePercent" in json.dumps(ask("data", run=run, tag="overview_page", host=""))
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
 
 
 def torch_running(berg, name: str, *more: str, command: str = f"{sys.executable} train.py") -> None:
