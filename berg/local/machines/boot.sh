@@ -19,8 +19,22 @@
 set -u
 
 mount_overlay() { # FOLDER-UNDER-ROOT LOWER
-    mount -t overlay overlay \
-        -o "lowerdir=$2,upperdir=$folder/upper/$1,workdir=$folder/work/$1$overlay_options" "$new/$1"
+    local part error
+    mkdir -p "$folder/upper/$1" "$folder/work/$1" "$new/$1"
+    error=$(mount -t overlay overlay \
+        -o "lowerdir=$2,upperdir=$folder/upper/$1,workdir=$folder/work/$1$overlay_options" "$new/$1" 2>&1) && return
+    if ! grep -q "^[^ ]* $2/" /proc/self/mounts; then
+        echo "$error" >&2
+        return 1
+    fi
+    # The host has something mounted below, as podman and docker have, which a user namespace must not uncover.
+    for part in "$2"/* "$2"/.[!.]*; do
+        if [[ -L $part || -f $part ]]; then
+            cp -a "$part" "$new/$1/" 2>/dev/null || :
+        elif [[ -d $part ]] && ! mountpoint -q "$part"; then
+            mount_overlay "$1/${part##*/}" "$part" || :
+        fi
+    done
 }
 
 bind_read_only() { # HOST-FOLDER

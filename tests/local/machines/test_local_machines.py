@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -95,6 +96,20 @@ def test_startup_script_runs_on_the_console_in_a_clean_environment(boot, monkeyp
     assert "https_proxy=http://proxy:1" in shown
     assert "SECRET_OF_THE_LAPTOP" not in shown
     assert machines.first_process(machine.folder)  # a machine idles until it is stopped
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts something for all")
+def test_what_the_host_has_mounted_keeps_no_machine_from_booting(boot, sandbox):
+    if sandbox.files != machines.OVERLAY:
+        pytest.skip("its folders are no overlays")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+        try:
+            machine = boot(f"#!/bin/bash\n[ -d /var/lib/dpkg ] && touch /var/lib/mine {folder}.mine && echo whole\n")
+            console_with(machine, "startup-script: whole")
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+    assert not Path("/var/lib/mine").exists() and not Path(f"{folder}.mine").exists()
 
 
 def test_a_machine_is_up_when_it_has_said_who_it_is(tmp_path):
