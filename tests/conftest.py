@@ -143,9 +143,8 @@ def cloud(tmp_path_factory):
     (folder / "image").symlink_to(image)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
-        port = control.start(folder)
-    yield Cloud(folder, f"http://127.0.0.1:{port}")
+        patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))  # for those, too, that start it anew
+        yield Cloud(folder, f"http://127.0.0.1:{control.start(folder)}")
     control.reset(folder)
 
 

@@ -68,7 +68,9 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
     key = (pod["metadata"]["uid"], container["name"])
     previous = query.get("previous") in TRUE
     path = kubelet.folder_of(plane, pod) / container["name"] / ("log.previous" if previous else "log")
-    if not path.exists():
+    state = state_of(pod, container["name"])
+    starts = "waiting" in state and not path.with_name("exit").exists()  # its log is there before it is
+    if not path.exists() or (starts and not previous):
         raise no_log(pod, container["name"], previous)
     running = plane.running.get(key)
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -97,15 +99,18 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
     return response
 
 
+def state_of(pod: dict, container: str) -> dict:
+    rows = [*(pod["status"].get("containerStatuses") or []), *(pod["status"].get("initContainerStatuses") or [])]
+    return next((row["state"] for row in rows if row["name"] == container), {})
+
+
 def no_log(pod: dict, container: str, previous: bool) -> Refusal:
     name = pod["metadata"]["name"]
     if previous:
         return Refusal(400, "BadRequest", f'previous terminated container "{container}" in pod "{name}" not found')
     if not pod["spec"].get("nodeName"):
         return Refusal(400, "BadRequest", f"pod {name} does not have a host assigned")
-    rows = [*(pod["status"].get("containerStatuses") or []), *(pod["status"].get("initContainerStatuses") or [])]
-    state: dict = next((row["state"] for row in rows if row["name"] == container), {})
-    reason = state.get("waiting", {}).get("reason", "ContainerCreating")
+    reason = state_of(pod, container).get("waiting", {}).get("reason", "ContainerCreating")
     why = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image"}
     told = f'container "{container}" in pod "{name}" is waiting to start: {why.get(reason, reason)}'
     return Refusal(400, "BadRequest", told)
