@@ -32,6 +32,10 @@ BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup sc
 HANDED_OVER, UNIT_ENDED = "Going on as a unit of systemd's", "berg's startup script has ended"  # boot.py's words
 
 
+class IsSweep(BergError):
+    """The name is that of a sweep, not of a job."""
+
+
 @dataclass
 class Entry:
     """A job with the machines that it has at the moment, or a machine without a job."""
@@ -265,7 +269,7 @@ def look_again(config: Config, found: Entry) -> Entry:
 
 
 def find(config: Config, name: str) -> Entry:
-    """The job of that name, or of the machine of that name; raises BergError if there is neither."""
+    """The job of that name, or of the machine of that name; raises BergError if there is none, IsSweep for a sweep."""
     unknown = BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
     bucket = Bucket(config)
     sweep, slash, index = name.partition("/")
@@ -286,7 +290,7 @@ def find(config: Config, name: str) -> Entry:
             owned.setdefault(owner(machine), []).append(machine)
         return entry(config, name, blob, owned)
     if bucket.exists(job.sweep_path(name)):
-        raise BergError(f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v")
+        raise IsSweep(f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v")
     machines = [machine for machine in machines if owner(machine) == name]
     machines = machines or [machine for machine in places.machines(config) if machine.name == name]
     if not machines:
