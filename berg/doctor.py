@@ -198,13 +198,12 @@ def check_apis(settings: Config) -> list[Finding]:
     names = [f"projects/{settings.project}/services/{name}.googleapis.com" for name in APIS]
     url = f"{settings.service_url('serviceusage')}/v1/projects/{settings.project}/services:batchGet"
     services = api.call(settings, "GET", url, names=names)["services"]
-    off = [api for api, row in zip(APIS, services, strict=True) if row["state"] != "ENABLED"]
+    off = [name for name, row in zip(APIS, services, strict=True) if row["state"] != "ENABLED"]
     if not off:
         return [Finding("apis", OK, ", ".join(APIS))]
     status = FAILED if NEEDED & set(off) else WARNING
-    found = "off: " + ", ".join(f"{api} (for {APIS[api]})" for api in off)
-    hosts = " ".join(f"{api}.googleapis.com" for api in off)
-    return [Finding("apis", status, found, f"gcloud services enable {hosts} --project {settings.project}")]
+    found = "off: " + ", ".join(f"{name} (for {APIS[name]})" for name in off)
+    return [Finding("apis", status, found, api.enable_command(settings, *off))]
 
 
 def check_person(settings: Config) -> list[Finding]:
@@ -438,7 +437,7 @@ def check_clusters(settings: Config) -> list[Finding]:
     except api.Denied:
         return [Finding("clusters", WARNING, "you may not see whether there are any", give(settings, role))]
     except exceptions.Forbidden:
-        mend = f"gcloud services enable container.googleapis.com --project {settings.project}"
+        mend = api.enable_command(settings, "container")
         return [Finding("clusters", OK, "none; the API container, for berg run --cluster, is off", mend)]
     if not ours:
         return [Finding("clusters", OK, "none of berg's")]

@@ -37,7 +37,7 @@ def clean(cloud, request):
     yield
     cloud.call("POST", "/_berg/stockout", {"on": False})
     if "kube" in request.fixturenames:
-        pods.clean(request.getfixturevalue("kube"))
+        pods.delete_jobs(request.getfixturevalue("kube"))
 
 
 def running(berg, name: str) -> None:

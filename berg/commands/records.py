@@ -40,15 +40,16 @@ def show(name: str, lines: int, as_json: bool) -> None:
     berg show @ --json | jq .metadata.git_commit
     """
     settings, name = ready(name)
-    from berg import records, sweep
+    from berg import jobs, records
     from berg.google.storage import Bucket
     from berg.watch import collect
 
-    if sweep.exists(settings, name):
+    try:
+        record = records.read(settings, name, lines)
+    except jobs.IsSweep:
         rows = collect.sweep_rows(settings, Bucket(settings), name)
         click.echo(json.dumps(rows, indent=2) if as_json else describe_sweep(name, rows))
         return
-    record = records.read(settings, name, lines)
     click.echo(json.dumps(record.to_dict(), indent=2) if as_json else describe(record))
 
 

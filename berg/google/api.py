@@ -125,6 +125,17 @@ def reason(error: Any) -> str:
     return error.errors[0].get("reason", "") if error.errors else ""
 
 
+def is_off(error: Any) -> bool:
+    """Whether a request was refused because the project has not enabled the API."""
+    return "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors)
+
+
+def enable_command(config: Config, *services: str) -> str:
+    """What enables APIs, such as "compute"."""
+    hosts = " ".join(f"{service}.googleapis.com" for service in services)
+    return f"gcloud services enable {hosts} --project {config.project}"
+
+
 def call(config: Config, method: str, path: str, body: dict | None = None, project="", **query) -> dict[str, Any]:
     """One request below the project, or to a whole address; raises google.api_core.exceptions.GoogleAPICallError.
 

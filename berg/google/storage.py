@@ -324,7 +324,7 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     if isinstance(error, exceptions.NotFound) and "bucket" in str(error).lower():
         return f"bucket {bucket!r} does not exist. Create it, or choose another one: {init}"
     if isinstance(error, exceptions.Forbidden):
-        if "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors):
+        if api.is_off(error):
             return f"an API is not enabled: {error.message}"
         return (
             f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the role "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from berg import BergError, job, jobs, records, sweep
+from berg import BergError, job, jobs, logs, records, sweep
 from berg.config import Config
 from berg.google import prices
 from berg.google.accelerators import Shape, find_built_in
@@ -203,7 +203,7 @@ def search(config: Config, name: str, wanted: str) -> Iterator[tuple[int, str, s
     """Number, machine and text of the lines of a whole log in which something stands, the first HITS of them."""
     rest: dict[str, bytes] = {}
     at = hits = 0
-    for machine, chunk in jobs.log_chunks(config, name):
+    for machine, chunk in logs.chunks(config, name):
         *lines, rest[machine] = (rest.get(machine, b"") + chunk).split(b"\n")
         for line in lines:
             at += 1

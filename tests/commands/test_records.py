@@ -202,6 +202,15 @@ def test_show_what_is_damaged_or_not_there(berg):
     assert berg.objects() == {}
 
 
+def test_show_asks_for_nothing_that_a_job_does_not_need(berg, cloud):
+    over(berg, "one", "one")
+    cloud.call("DELETE", "/_berg/requests")
+    assert berg("show", "one").returncode == 0
+    counts = cloud.call("GET", "/_berg/requests")["counts"]
+    looks = {method: count for method, count in counts.items() if method.startswith("storage")}
+    assert looks == {"storage.objects.get": 3, "storage.objects.list": 2}, "its state, metadata and log; logs, results"
+
+
 @pytest.mark.parametrize("times", [3, 100])
 def test_history_fits_the_custom_metadata_of_an_object(times):
     state = job.State()

@@ -8,7 +8,6 @@ import pytest
 from berg.google import accelerators, prices, tpus
 
 SKUS = "/cloudbilling/v1/services/6F81-5844-456A/skus"
-SERVICE = "/serviceusage/v1/projects/berg-local/services/cloudbilling.googleapis.com"
 
 
 @pytest.fixture
@@ -88,14 +87,11 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     options = ("run", "--dry-run", "-m", "2", "--max-hours", "10", "-t", "a100", "true")
     assert "Price     unknown; berg gpus looks for prices\n" in berg(*options).stderr
     berg.allowed.append(403)
-    cloud.call("POST", f"{SERVICE}:disable", {})
-    try:
+    with cloud.without("cloudbilling"):
         shown = berg("gpus")
         assert shown.returncode == 0 and "unknown: enable cloudbilling.googleapis.com: gcloud services" in shown.stderr
         assert {each["usd_per_hour"] for each in json.loads(berg("gpus", "--json").stdout)} == {None}
         assert berg("tpus").returncode == 0
-    finally:
-        cloud.call("POST", f"{SERVICE}:enable", {})
     shown = berg("gpus")
     today = time.strftime("%Y-%m-%d", time.gmtime())
     assert f"List prices in us-central1 of {today}, without disks and traffic" in shown.stderr
