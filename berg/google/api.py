@@ -88,7 +88,10 @@ def retrying():
 def patient(
     passes: Callable[[BaseException], bool], seconds: float, what: str, forbidden: bool = True, **pauses: float
 ):
-    """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that may pass."""
+    """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that may pass.
+
+    While 403 does not, it is good for calls one after the other, too.
+    """
     from google.api_core import retry
 
     began = time.monotonic()
@@ -98,7 +101,7 @@ def patient(
         # An object's content comes and goes with errors of its own, which have nothing but the response.
         if getattr(getattr(error, "response", None), "status_code", None) == 403 and time.monotonic() < until:
             return True
-        return passes(error) and time.monotonic() < began + seconds
+        return passes(error) and (longest == seconds or time.monotonic() < began + seconds)
 
     longest = max(seconds, until - began)
     return retry.Retry(predicate, timeout=longest, on_error=tell_if_slow(what), **pauses)
