@@ -11,6 +11,7 @@ from berg import columns, job, wrapped
 from berg.commands.terminal import labelled, table
 from berg.google import prices
 from berg.google import tpus as tpu_types
+from berg.google.accelerators import Shape
 from berg.words import also, cells, folded, idle, plural, size
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
@@ -259,6 +260,24 @@ def sweep(jobs) -> str:
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
     return shortened(rows, sys.stderr)
+
+
+def again(found, machines: list[str]) -> str:
+    """What of a sweep would run again, and on what."""
+    params = found.jobs[0].state.job["params"]
+    jobs = [["JOB", "STATE", *params, "RESULTS"]]
+    for each in found.jobs:
+        jobs.append([each.name, each.status, *each.state.job["params"].values(), each.state.job["results_dir"]])
+    this, spot = found.first, ", spot" if found.first.wishes.get("spot") else ""
+    shape = Shape(this.machine_type, this.gpus_per_machine, this.gpu_type)
+    where = this.wishes["cluster"] if this.place == "gke" else ", ".join(found.about["machines"])
+    new = (
+        f"{len(machines)} x {'pod' if this.place == 'gke' else shape}{spot}, in {where}"
+        if machines
+        else "none beside those there"
+    )
+    rows = [("Code", str(found)), ("Machines", new), ("Limit", f"{this.max_run_seconds / 3600:g} h each")]
+    return f"{shortened(jobs, sys.stderr)}\n{labelled(rows, sys.stderr)}\n"
 
 
 def outcomes(rows) -> str:
