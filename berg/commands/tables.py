@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 
 import click
@@ -45,7 +46,7 @@ def plan(plan) -> str:
             else []
         ),
         *[("Network" if n == 0 else "", text) for n, text in enumerate(network(plan))],
-        *([] if this.place == "gke" else [("Price", price(plan))]),  # pods share nodes
+        *([("Price", cost)] if (cost := price(plan)) else []),
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
@@ -120,17 +121,25 @@ def per_chip(found) -> str:
 
 
 def price(plan) -> str:
-    """What the machines of a plan cost, as far as it was looked up before."""
-    region, spot = plan.zones[0].rpartition("-")[0], plan.spot
+    """What the machines of a plan cost, as far as it was looked up before; of pods, what a node does that they share.
+
+    "" for pods without GPUs, which any node may hold.
+    """
+    region, spot, shape = plan.zones[0].rpartition("-")[0], plan.spot, plan.shape
+    if is_pod := plan.job.place == "gke":
+        shape = replace(shape, num_gpus=shape.node_gpus)
+        if not shape.num_gpus:
+            return ""
     listed = prices.known(plan.config, region)
-    hourly = [listed and listed.per_hour(plan.shape, kind) for kind in (spot, not spot)]
+    hourly = [listed.per_hour(shape, kind) if listed else None for kind in (spot, not spot)]
     if listed is None or hourly[0] is None:
         return "unknown" + ("; berg gpus looks for prices" if listed is None else f" in {region}")
-    count, hours = plan.job.num_machines, plan.job.max_run_seconds / 3600
+    count, hours = 1 if is_pod else plan.job.num_machines, plan.job.max_run_seconds / 3600
     kinds = ("as Spot", "on demand") if spot else ("on demand", "as Spot")
     each = [f"${dollars(cost * count)} an hour {kind}" for cost, kind in zip(hourly, kinds, strict=True) if cost]
-    most = f"at most ${hourly[0] * count * hours:,.0f} in {hours:g} h"
-    return f"{', '.join(each)}; {most} (list price in {region} of {listed.date}, without disks and traffic)"
+    most = f"; at most ${hourly[0] * count * hours:,.0f} in {hours:g} h"
+    what = f" for each node, {shape}, which pods share" if is_pod else most
+    return f"{', '.join(each)}{what} (list price in {region} of {listed.date}, without disks and traffic)"
 
 
 def tpus(found) -> str:

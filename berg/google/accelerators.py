@@ -107,6 +107,7 @@ class Shape:
     num_gpus: int
     gpu_type: str
     accelerator: str = ""
+    node_gpus: int = 0  # of the node of a cluster that a pod shares
 
     @property
     def disk_type(self) -> str:
