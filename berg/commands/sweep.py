@@ -84,7 +84,7 @@ def start(wishes, grid, tasks, parallel, as_json, dry_run):
     plan = launch.prepare(settings, replace(wishes, results_dir=None), Path.cwd(), sweep=at_once)
     plan = replace(plan, rounds=-(-len(rows) // at_once))
     jobs = sweep.expand(plan, rows, wishes.results_dir)
-    say(tables.plan(plan))
+    say(tables.plan(plan, len(jobs), at_once))
     say(tables.sweep(jobs))
     hours = len(jobs) * plan.job.max_run_seconds / 3600
     say(f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} machine-hours at most\n")

@@ -20,8 +20,8 @@ MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 SHOWN = 8  # files named in a plan; the rest is counted
 
 
-def plan(plan) -> str:
-    """What will run, where, with which code, and what stops it."""
+def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
+    """What will run, where, with which code, and what stops it; of a sweep with so many jobs and machines."""
     this, snapshot = plan.job, plan.snapshot
     code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch or 'detached HEAD'})"
     if this.git_dirty:
@@ -46,7 +46,7 @@ def plan(plan) -> str:
             else []
         ),
         *[("Network" if n == 0 else "", text) for n, text in enumerate(network(plan))],
-        *([("Price", cost)] if (cost := price(plan)) else []),
+        *([("Price", cost)] if (cost := price(plan, jobs, at_once)) else []),
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
@@ -120,7 +120,7 @@ def per_chip(found) -> str:
     return f" $/h a chip, on demand and Spot: {'; '.join(reversed(shown))}."
 
 
-def price(plan) -> str:
+def price(plan, jobs: int, at_once: int) -> str:
     """What the machines of a plan cost, as far as it was looked up before; of pods, what a node does that they share.
 
     "" for pods without GPUs, which any node may hold.
@@ -134,10 +134,11 @@ def price(plan) -> str:
     hourly = [listed.per_hour(shape, kind) if listed else None for kind in (spot, not spot)]
     if listed is None or hourly[0] is None:
         return "unknown" + ("; berg gpus looks for prices" if listed is None else f" in {region}")
-    count, hours = 1 if is_pod else plan.job.num_machines, plan.job.max_run_seconds / 3600
+    count, hours = 1 if is_pod else at_once or plan.job.num_machines, plan.job.max_run_seconds / 3600
     kinds = ("as Spot", "on demand") if spot else ("on demand", "as Spot")
     each = [f"${dollars(cost * count)} an hour {kind}" for cost, kind in zip(hourly, kinds, strict=True) if cost]
-    most = f"; at most ${hourly[0] * count * hours:,.0f} in {hours:g} h"
+    limit = f"{jobs * hours:,g} machine-hours" if jobs else f"{hours:g} h"
+    most = f"; at most ${hourly[0] * (jobs or count) * hours:,.0f} in {limit}"
     what = f" for each node, {shape}, which pods share" if is_pod else most
     return f"{', '.join(each)}{what} (list price in {region} of {listed.date}, without disks and traffic)"
 
