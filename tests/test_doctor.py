@@ -61,10 +61,10 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
     name = berg.bucket_name
     mends = {
         "apis": f"gcloud services enable secretmanager.googleapis.com --project {PROJECT}",
-        "bucket": "berg init --bucket ANOTHER --create-bucket",  # it is in US, not in us-central1
+        "bucket": "berg init --local",  # it is in US, not in us-central1
         "bucket's privacy": f"gcloud storage buckets update gs://{name} --public-access-prevention",
         "bucket's cost": f"gcloud storage buckets update gs://{name} --clear-soft-delete",
-        "machines' account": f"berg init --service-account berg-worker@{PROJECT}.iam.gserviceaccount.com",
+        "machines' account": "berg init --local",
         **{
             f"quota {metric}": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}"
             for metric in quotas

@@ -20,6 +20,7 @@ from berg.commands.terminal import (
     say,
     yes_option,
 )
+from berg.words import also
 
 SHOWN = 20  # files that are named; the rest is summed up
 
@@ -87,7 +88,7 @@ def describe(record) -> str:
     rows.append(("Results", f"{folder}: {tables.plural(len(record.results), 'file')}, {tables.size(size)}{until}"))
     names = [f"{each.size:>14,}  {each.name.removeprefix(f'berg_results/{folder}/')}" for each in record.results]
     more = [f"{'':>14}  … and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
-    rows += listed("", names[:SHOWN] + more)
+    rows += listed("", names[:SHOWN] + more + ([also(state)] if state.elsewhere else []))
     rows += listed("Log", record.log)
     return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
 

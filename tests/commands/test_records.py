@@ -144,6 +144,10 @@ def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
     over(berg, "theirs", "theirs")
     command = "cd /root/berg_results; mkdir -p mine aside theirs; for d in mine aside theirs; do echo 1 > $d/new; done"
     run(berg, "wide", command, "-r", "mine")
+    assert (
+        "\n          It wrote to other folders, too: berg_results/aside, berg_results/theirs\n"
+        in berg("show", "-").stdout
+    )
     said = berg("rm", "wide", "-y")
     assert said.returncode == 0 and "  of these 1 in berg_results/aside\n" in said.stderr, said.stderr
     left = set(berg.objects("berg_results/"))

@@ -99,6 +99,10 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     assert "3.67, 1.93" in rows["a100"] and "?, 39.60" in rows["b200"] and "1.84, ?" in rows["p100"]
     plan = berg(*options).stderr
     assert "Price     $7.35 an hour on demand, $3.86 an hour as Spot; at most $73 in 10 h (list price in us-c" in plan
+    sweep = berg(
+        "run", "--dry-run", "--max-hours", "10", "-t", "a100", "--grid", "x=1,2,3", "--parallel", "2", "echo {x}"
+    )
+    assert "$7.35 an hour on demand, $3.86 an hour as Spot; at most $110 in 30 machine-hours" in sweep.stderr
     assert (
         "Price     unknown in us-central1\n"
         in berg("run", "--dry-run", "-t", "h100", "-g", "8", *options[2:4], "true").stderr
