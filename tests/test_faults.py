@@ -982,6 +982,18 @@ def test_second_start(trial):
     assert trial.log().count("nothing to do") == 2
 
 
+@fault("an upgrade of packages restarts all services under a job", "1 2 4")
+def test_upgrade_under_a_job(trial):
+    """As needrestart does it; and no timer of apt's begins another one."""
+    services = "for name in berg google-startup-scripts; do systemctl restart $name; echo $name: $?; done"
+    timer = "! grep -q Debian /etc/os-release || apt-config dump APT::Periodic::Enable"
+    trial.run(trial.command(8, 0.2, then=f"{services}; {timer}"))
+    assert trial.check("SUCCEEDED", 8)["attempt"] == 1
+    log = trial.log()
+    assert "\nberg: 4\n" in log and "\ngoogle-startup-scripts: 0\n" in log and log.count("Starting on") == 1
+    assert ("\nAPT::Periodic::Enable \"0\";\n" in log) == ("Debian" in Path("/etc/os-release").read_text())
+
+
 @fault("host maintenance of a machine of a cluster", "1 2 4")
 def test_maintenance_ends_a_cluster(trial):
     last = f"trap 'echo late >$BERG_RESULTS_DIR/late; exit 3' TERM; {trial.command(8)}; while :; do sleep 0.1; done"
