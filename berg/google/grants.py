@@ -35,6 +35,8 @@ UNLIMITED = (
     "so that it may delete any machine and any managed instance group of the project"
 )
 SETTLING = 90  # seconds until a new account is known everywhere, or others stop changing the same policy
+# What Compute Engine says of an account, or of a right to act as one, of which it has not heard yet.
+UNHEARD_OF = ("of type 'serviceAccount' was not found", "does not have access to service account")
 
 
 @dataclass
@@ -132,6 +134,24 @@ def may_act_as(config: Config, email: str) -> bool:
     home = re.fullmatch(r".*@(.*)\.iam\.gserviceaccount\.com", email)
     path, asked = f"/serviceAccounts/{email}:testIamPermissions", {"permissions": [ACT_AS]}
     return bool(iam(config, "POST", path, asked, project=home[1] if home else "").get("permissions"))
+
+
+def is_settling(config: Config, error: BaseException) -> bool:
+    """Whether an error passes because IAM knows of the machines' account, and soon others will."""
+    from google.api_core import exceptions
+
+    if not isinstance(error, api.OperationFailed) or not any(words in error.message for words in UNHEARD_OF):
+        return False
+    try:
+        return bool(config.service_account) and may_act_as(config, config.service_account)
+    except exceptions.GoogleAPICallError:
+        return False
+
+
+def once_known(config: Config, make: Callable[[], Any]) -> None:
+    """Make machines, again and again while their account is too new."""
+    settling = functools.partial(is_settling, config)
+    api.patient(settling, SETTLING, "the new service account", forbidden=False, initial=1, maximum=8)(make)()
 
 
 def act_as_command(config: Config, email: str) -> str:
