@@ -289,6 +289,11 @@ def make_account(cloud: Cloud) -> str:
     return email
 
 
+def settle(cloud: Cloud) -> None:
+    """Let count what was granted until now."""
+    time.sleep(cloud.call("POST", "/_berg/settings", {})["grant_delay"])
+
+
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory) -> Path:
     """Where the archive of the worker's packages is kept, which takes a second to make."""
@@ -335,4 +340,4 @@ def wait_for(condition, seconds: float = 30, what: str = "the condition", every:
     return value
 
 
-__all__ = ["Berg", "Cloud", "commit", "git", "make_account", "requests", "wait_for"]
+__all__ = ["Berg", "Cloud", "commit", "git", "make_account", "requests", "settle", "wait_for"]

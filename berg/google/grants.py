@@ -224,10 +224,10 @@ def bucket_policy(config: Config, new: dict | None = None) -> dict:
     return bucket.set_iam_policy(Policy.from_api_repr(new), retry=retry).to_api_repr()
 
 
-def bind(config: Config, policy: Callable[..., dict], role: str, member: str) -> None:
-    """Give a member a role in a policy; nothing is written if it has it."""
+def bind(config: Config, policy: Callable[..., dict], role: str, member: str) -> bool:
+    """Give a member a role in a policy; False, and nothing is written, if it has it."""
 
-    def once() -> None:
+    def once() -> bool:
         current = policy(config)
         bindings = current.setdefault("bindings", [])
         ours = [each for each in bindings if each["role"] == role and not each.get("condition")]
@@ -236,13 +236,14 @@ def bind(config: Config, policy: Callable[..., dict], role: str, member: str) ->
         elif member not in ours[0]["members"]:
             ours[0]["members"].append(member)
         else:
-            return
+            return False
         policy(config, current)
+        return True
 
-    until_settled(once)
+    return until_settled(once)
 
 
-def until_settled(change: Callable[[], None]) -> None:
+def until_settled(change: Callable[[], Any]) -> Any:
     """Read, change and write again while others change the same, and while a new account is not known everywhere."""
     from google.api_core import exceptions, retry
 
@@ -250,4 +251,4 @@ def until_settled(change: Callable[[], None]) -> None:
         unknown = isinstance(error, exceptions.BadRequest) and "does not exist" in error.message
         return unknown or isinstance(error, (exceptions.Conflict, exceptions.PreconditionFailed))
 
-    retry.Retry(unsettled, initial=0.2, maximum=8, timeout=SETTLING)(change)()
+    return retry.Retry(unsettled, initial=0.2, maximum=8, timeout=SETTLING)(change)()
