@@ -4,6 +4,7 @@ What a place does says places.py. The single requests stand in google/: instance
 Google makes anew.
 """
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.google import api, groups, instances
+from berg.google import api, grants, groups, instances
 from berg.inventory import Machine, Thing
 from berg.plan import Plan
 
@@ -108,10 +109,11 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
     def make(zone: str, body: dict[str, Any]) -> None:
         instances.insert(config, zone, body, names)
 
-    return in_turn(request, make, what, say, hint)
+    return in_turn(config, request, make, what, say, hint)
 
 
 def in_turn(
+    config: Config,
     bodies: dict[str, dict[str, Any]],
     make: Callable[[str, dict[str, Any]], None],
     what: str,
@@ -127,7 +129,7 @@ def in_turn(
             continue
         try:
             say(f"Creating {what} in {zone}")
-            make(zone, body)
+            grants.once_known(config, functools.partial(make, zone, body))
             if tried:
                 say("\n".join(tried))
             return zone

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ PYTHON = "3.12"
 NAME = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*")  # of images, in their registry
 LAST = 5  # lines of a build that failed which an error repeats
 USER = "oauth2accesstoken"
+LATE = 900  # seconds until what was granted counts everywhere
 # Lines of a requirements.txt that need more of the repo than this file.
 NEEDS_REPO = re.compile(r"^\s*(-[erc]\b|--(editable|requirement|constraint)\b|\.|file:)", re.M)
 
@@ -312,13 +314,19 @@ def read(file: Path) -> dict:
 def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
     """Build with Cloud Build, which pushes."""
     email = config.service_account or api.call(config, "GET", "")["defaultServiceAccount"]
-    artifacts.admit(config, artifacts.WRITER, say)
+    late = time.monotonic() + LATE if artifacts.admit(config, artifacts.WRITER, say) else 0
     source = this.dockerfile.with_name("source.tar.gz")
     with tarfile.open(source, "w:gz") as tar:
         tar.add(this.dockerfile, "Dockerfile")
         tar.add(this.context, "context")
     show = functools.partial(click.echo, err=True)
-    builds.run(config, this.image, this.platforms, this.arguments, source, email, show)
+    while True:
+        try:
+            return builds.run(config, this.image, this.platforms, this.arguments, source, email, show)
+        except builds.Forbidden as error:
+            if time.monotonic() > late:
+                raise
+            say(f"{error.message}\nIts right was granted just now, which takes minutes to count. Building again")
 
 
 BUILDERS: dict[str, Callable[[Config, Build, bool, Say], None]] = {"docker": docker, "podman": podman, "cloud": cloud}

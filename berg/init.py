@@ -141,7 +141,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
         say(
             f"You lack the right to set up {own}: {refusal}\nAn administrator of the project can, with:\n  "
             + "\n  ".join(commands)
-            + f"\nand then you:\n  berg init --service-account {own}",
+            + f"\nand then you, when it holds, which may take minutes:\n  berg init --service-account {own}",
         )
     question = f"Go on with the project's default account {default} for now?"
     if not default or not (yes or click.confirm(question, default=True, err=True)):

@@ -95,8 +95,8 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
                 delete(config, bodies["group"]["name"], [], "")
             raise
 
-    what = f"a slice of {len(names)} machines"
-    return gce.in_turn(request["zones"], make, what, say, "Try other zones (--zone), another topology, or --spot")
+    what, hint = f"a slice of {len(names)} machines", "Try other zones (--zone), another topology, or --spot"
+    return gce.in_turn(config, request["zones"], make, what, say, hint)
 
 
 def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:

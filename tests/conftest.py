@@ -26,7 +26,7 @@ import pytest
 import requests
 
 from berg import config
-from berg.google import storage
+from berg.google import grants, storage
 from berg.local import control
 
 HOME = empty_home.enter()
@@ -35,6 +35,8 @@ WITNESS = loopback.enter()
 # What pip needs to build a package and to install berg; `make test` fetches it, because the machines have no network.
 WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
 BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that Google would not take
+# Settings of the embedded cloud that tests change. Grants and new accounts are late, as Google's are by minutes.
+USUAL = {"delay": 0, "metadata_delay": 0, "grant_delay": 2, "account_delay": 2, "first_boot": 30}
 DELETED_TWICE = ("compute.regionInstanceGroupManagers.delete", "compute.instanceGroupManagers.delete")  # 400: under way
 
 
@@ -155,7 +157,9 @@ def cloud(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))  # for those, too, that start it anew
-        yield Cloud(folder, f"http://127.0.0.1:{control.start(folder)}")
+        made = Cloud(folder, f"http://127.0.0.1:{control.start(folder)}")
+        made.call("POST", "/_berg/settings", USUAL)
+        yield made
     control.reset(folder)
 
 
@@ -280,6 +284,28 @@ def bucket(cloud) -> storage.Bucket:
 
 
 @pytest.fixture(scope="session")
+def account(cloud) -> str:
+    """The account that machines act as."""
+    return make_account(cloud)
+
+
+def make_account(cloud: Cloud) -> str:
+    """Give berg's account what `berg init` does, but in every bucket; returns its address."""
+    settings = cloud.settings()
+    email = grants.account(settings)
+    grants.create_account(settings)
+    grants.write_role(settings)
+    for role in (f"projects/{settings.project}/roles/{grants.ROLE}", grants.BUCKET_ROLE):
+        grants.bind(settings, grants.project_policy, role, f"serviceAccount:{email}")
+    return email
+
+
+def settle(cloud: Cloud) -> None:
+    """Let count what was granted until now."""
+    time.sleep(cloud.call("POST", "/_berg/settings", {})["grant_delay"])
+
+
+@pytest.fixture(scope="session")
 def packages(tmp_path_factory) -> Path:
     """Where the archive of the worker's packages is kept, which takes a second to make."""
     folder = tmp_path_factory.getbasetemp() / "packages"
@@ -288,7 +314,7 @@ def packages(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def berg(cloud, bucket, repo, tmp_path, packages, request):
+def berg(cloud, bucket, account, repo, tmp_path, packages, request):
     home = tmp_path / "home"
     home.mkdir()
     (home / "packages").symlink_to(packages)
@@ -303,11 +329,12 @@ def berg(cloud, bucket, repo, tmp_path, packages, request):
         endpoint=cloud.url,
         credentials_file=settings.credentials_file,
         user="tester",
+        service_account=account,
     )
     cloud.call("DELETE", "/_berg/requests")
     yield instance
     cloud.call("DELETE", "/_berg/faults")
-    cloud.call("POST", "/_berg/settings", {"delay": 0, "metadata_delay": 0, "grant_delay": 0, "first_boot": 30})
+    cloud.call("POST", "/_berg/settings", USUAL)
     log = cloud.call("GET", "/_berg/requests")["requests"]
     wrong = [each for each in log if each["status"] in BAD_ANSWERS and each["status"] not in instance.allowed]
     bad = [each for each in wrong if not (each["method"] in DELETED_TWICE and each["status"] == 400)]
@@ -324,4 +351,4 @@ def wait_for(condition, seconds: float = 30, what: str = "the condition", every:
     return value
 
 
-__all__ = ["Berg", "Cloud", "commit", "git", "requests", "wait_for"]
+__all__ = ["Berg", "Cloud", "commit", "git", "make_account", "requests", "settle", "wait_for"]

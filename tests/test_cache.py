@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from conftest import commit, wait_for
+from conftest import commit, settle, wait_for
 from local_kube import Kube
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
 
@@ -144,6 +144,7 @@ def test_nobody_reads_what_he_may_not_also_when_it_is_kept(berg, cloud, nginx):
         assert answer.status_code == status and b"secret" not in answer.content, who
     policy = {"bindings": [{"role": "roles/storage.objectViewer", "members": [f"serviceAccount:{email}"]}]}
     cloud.call("PUT", f"/storage/v1/b/{berg.bucket_name}/iam", policy)
+    settle(cloud)
     assert nginx.get(path, email).content == b"secret"
     cloud.call("PUT", f"/storage/v1/b/{berg.bucket_name}/iam", {"bindings": []})
     assert nginx.get(path, email).status_code == 403

@@ -47,6 +47,8 @@ def test_all_is_well_after_init(berg, cloud, look):
 
 
 def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
+    settings = json.loads((berg.home / "berg.json").read_text())
+    berg.write_config(**{**settings, "service_account": ""})  # so it is the default one
     here = {"region": "us-central1"}
     quotas = {"NVIDIA_L4_GPUS": (here, 16), "PREEMPTIBLE_NVIDIA_L4_GPUS": (here, 16), "GPUS_ALL_REGIONS": ({}, 64)}
     quotas |= {"SSD_TOTAL_GB": (here, 20480), "IN_USE_ADDRESSES": (here, 2000), "CPUS_ALL_REGIONS": ({}, 2000)}

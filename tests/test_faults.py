@@ -759,6 +759,44 @@ def test_rights_come_late(trial):
     assert all(each["hits"] for each in faults(trial.berg)), faults(trial.berg)
 
 
+@pytest.mark.parametrize("options", [(), ("-m", "2")])
+@fault("Compute Engine has not heard of the machines' account yet", "1 5")
+def test_a_new_account(trial, options):
+    words = "The resource 'berg-worker@berg-local.iam.gserviceaccount.com' of type 'serviceAccount' was not found."
+    error = {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": words, "instance_lives": True}
+    trial.fault("compute.instances.insert", operation_error=error, times=2)
+    trial.run(None, *options)
+    trial.check("SUCCEEDED", 8)
+    assert all(each["hits"] == 2 for each in faults(trial.berg)), faults(trial.berg)
+
+
+@pytest.mark.parametrize("options", [(), ("--spot",), ("-m", "2")])
+@fault("an organisation forbids external addresses", "1 5")
+def test_a_policy_of_the_organisation(trial, options):
+    policy = {"constraint": "constraints/compute.vmExternalIpAccess"}
+    project, refused = "/cloudresourcemanager/v1/projects/berg-local", {"listPolicy": {"allValues": "DENY"}}
+    trial.berg.cloud.call("POST", f"{project}:setOrgPolicy", {"policy": {**policy, **refused}})
+    try:
+        ran = trial.run(trial.command(), *options, "--secret", f"KEY={trial.berg.home}/berg.json", fails=True)
+    finally:
+        trial.berg.cloud.call("POST", f"{project}:clearOrgPolicy", policy)
+    assert "Give --no-external-ip" in ran.stderr
+    trial.record("lost", 0)
+    trial.record("leaked", len(trial.leaked()))
+    assert trial.leaked() == []
+
+
+@fault("a command longer than an object's custom metadata", "2 4")
+def test_a_long_command(trial):
+    """What of it fits stands in the state; its job runs all of it."""
+    trial.run(trial.command(8, then=f"true {'ü' * 30_000} && echo to its end"), "--env", f"A={'x' * 10_000}")
+    assert trial.check("SUCCEEDED", 8)["exit_code"] == 0
+    assert (
+        "\nto its end\n" in trial.log()
+        and len(trial.berg.bucket.get(f".berg/jobs/{trial.name}_state.json").metadata["state"]) < 8192
+    )
+
+
 @fault("a machine may not delete itself, and its worker is killed with -9", "1 2 4")
 def test_a_machine_that_may_not_be_deleted(trial):
     """It turns itself off: so it costs its disk alone, and `berg reap` finds it."""
@@ -978,6 +1016,18 @@ def test_second_start(trial):
     trial.run(trial.command(8, 0.2, then="python3 /root/berg/boot.py; python3 /root/berg/boot.py work"))
     assert trial.check("SUCCEEDED", 8)["attempt"] == 1
     assert trial.log().count("nothing to do") == 2
+
+
+@fault("an upgrade of packages restarts all services under a job", "1 2 4")
+def test_upgrade_under_a_job(trial):
+    """As needrestart does it; and no timer of apt's begins another one."""
+    services = "for name in berg google-startup-scripts; do systemctl restart $name; echo $name: $?; done"
+    timer = "! grep -q Debian /etc/os-release || apt-config dump APT::Periodic::Enable"
+    trial.run(trial.command(8, 0.2, then=f"{services}; {timer}"))
+    assert trial.check("SUCCEEDED", 8)["attempt"] == 1
+    log = trial.log()
+    assert "\nberg: 4\n" in log and "\ngoogle-startup-scripts: 0\n" in log and log.count("Starting on") == 1
+    assert ('\nAPT::Periodic::Enable "0";\n' in log) == ("Debian" in Path("/etc/os-release").read_text())
 
 
 @fault("host maintenance of a machine of a cluster", "1 2 4")

@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from conftest import commit, git, wait_for
+from conftest import commit, git, settle, wait_for
 from containers import Podman, base, needs_podman, slow  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
 from local_kube import Kube
@@ -240,10 +240,12 @@ def test_who_may_not_push_is_told_before_anything_is_built(berg, cloud, image):
     assert "gcloud artifacts repositories create berg" in unseen.stderr
     cloud.call("POST", f"{REPOSITORY.rpartition('/')[0]}?repositoryId=berg", {"format": "DOCKER"})
     bind(cloud, email, "reader")
+    settle(cloud)
     refused = image("--push", **person)
     assert refused.returncode == 1 and "you may not push images to the repository berg" in refused.stderr
     assert "--role roles/artifactregistry.writer" in refused.stderr and "STEP" not in refused.stderr
     bind(cloud, email, "writer")
+    settle(cloud)
     pushed = image("--push", **person)
     assert pushed.returncode == 0, pushed.stderr
 
@@ -377,8 +379,10 @@ def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp
     (berg.repo / "secret.txt").write_text("hush")
     alone = berg("image", "build", "--builder", "cloud")
     assert alone.returncode == 1 and "give --push as well" in alone.stderr
+    cloud.fault("registry.put_manifest", status=403)
     built = berg("image", "build", "--builder", "cloud", "--push")
     assert built.returncode == 0, built.stderr
+    assert "Its right was granted just now, which takes minutes to count. Building again" in built.stderr
     assert "starting build" in built.stderr and "COPY . /app" in built.stderr and "DONE" in built.stderr
     registry = Registry(cloud, built.stdout.strip())
     files = registry.files(registry.tag)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pods
 import pytest
-from conftest import Berg, commit, wait_for
+from conftest import Berg, commit, settle, wait_for
 from pods import clean, cluster  # noqa: F401 (a fixture)
 from watch.test_profile import SPIN
 
@@ -226,6 +226,7 @@ def somebody(berg: Berg, cloud, *roles: str) -> dict[str, str]:
     policy = cloud.call("POST", f"{PROJECT}:getIamPolicy", {})
     policy.setdefault("bindings", []).extend({"role": role, "members": [f"serviceAccount:{email}"]} for role in roles)
     cloud.call("POST", f"{PROJECT}:setIamPolicy", {"policy": policy})
+    settle(cloud)
     file = berg.home / f"{name}.json"
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
     return {"BERG_CREDENTIALS_FILE": str(file)}

@@ -98,21 +98,22 @@ def policy(config: Config, new: dict | None = None) -> dict[str, Any]:
     return ask(config, "POST", f"/repositories/{REPOSITORY}:setIamPolicy", {"policy": new})
 
 
-def admit(config: Config, role: str, say) -> None:
-    """Let the account of machines and nodes at the images; who may not is told who else does what.
+def admit(config: Config, role: str, say) -> bool:
+    """Let the account of machines and nodes at the images; whether it had no such right.
 
-    The project's default account may already.
+    Who may not do that is told who else does what. The project's default account may already.
     """
     from google.api_core import exceptions
 
     if not config.service_account:
-        return
+        return False
     member = f"serviceAccount:{config.service_account}"
     try:
-        grants.bind(config, policy, role, member)
+        return grants.bind(config, policy, role, member)
     except exceptions.GoogleAPICallError as error:
         say(f"Pods may not be let at the image ({grants.words(error)}). Somebody who may should run:")
         say(f"  {bind_command(config, member, role)}")
+        return False
 
 
 def digest(config: Config, name: str, tag: str) -> str:

@@ -25,6 +25,10 @@ LAST = 5  # lines of the log that an error repeats
 ROLE = "roles/cloudbuild.builds.editor"
 
 
+class Forbidden(BergError):
+    """A build whose account had no right to push, or to read."""
+
+
 def steps(image: str, platforms: list[str], arguments: list[str]) -> list[dict[str, Any]]:
     """What docker does with the source: a Dockerfile, and beside it the context."""
     words = ["--tag", image, "--file", "Dockerfile", *arguments, "context"]
@@ -84,7 +88,7 @@ def run(
         bucket.delete(name)
     if build["status"] != "SUCCESS":
         why = build.get("failureInfo", {}).get("detail") or build.get("statusDetail") or "no reason given"
-        raise BergError(
+        raise (Forbidden if "403" in why + last else BergError)(
             f"Cloud Build could not build the image ({build['status']}): {why}\n{last}\n"
             f"All of its log: gs://{bucket.name}/{LOGS}/log-{build['id']}.txt"
         )

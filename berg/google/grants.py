@@ -35,6 +35,8 @@ UNLIMITED = (
     "so that it may delete any machine and any managed instance group of the project"
 )
 SETTLING = 90  # seconds until a new account is known everywhere, or others stop changing the same policy
+# What Compute Engine says of an account, or of a right to act as one, of which it has not heard yet.
+UNHEARD_OF = ("of type 'serviceAccount' was not found", "does not have access to service account")
 
 
 @dataclass
@@ -134,6 +136,24 @@ def may_act_as(config: Config, email: str) -> bool:
     return bool(iam(config, "POST", path, asked, project=home[1] if home else "").get("permissions"))
 
 
+def is_settling(config: Config, error: BaseException) -> bool:
+    """Whether an error passes because IAM knows of the machines' account, and soon others will."""
+    from google.api_core import exceptions
+
+    if not isinstance(error, api.OperationFailed) or not any(words in error.message for words in UNHEARD_OF):
+        return False
+    try:
+        return bool(config.service_account) and may_act_as(config, config.service_account)
+    except exceptions.GoogleAPICallError:
+        return False
+
+
+def once_known(config: Config, make: Callable[[], Any]) -> None:
+    """Make machines, again and again while their account is too new."""
+    settling = functools.partial(is_settling, config)
+    api.patient(settling, SETTLING, "the new service account", forbidden=False, initial=1, maximum=8)(make)()
+
+
 def act_as_command(config: Config, email: str) -> str:
     """What gives the person that right."""
     command = f"gcloud iam service-accounts add-iam-policy-binding {email} --project {config.project}"
@@ -204,10 +224,10 @@ def bucket_policy(config: Config, new: dict | None = None) -> dict:
     return bucket.set_iam_policy(Policy.from_api_repr(new), retry=retry).to_api_repr()
 
 
-def bind(config: Config, policy: Callable[..., dict], role: str, member: str) -> None:
-    """Give a member a role in a policy; nothing is written if it has it."""
+def bind(config: Config, policy: Callable[..., dict], role: str, member: str) -> bool:
+    """Give a member a role in a policy; False, and nothing is written, if it has it."""
 
-    def once() -> None:
+    def once() -> bool:
         current = policy(config)
         bindings = current.setdefault("bindings", [])
         ours = [each for each in bindings if each["role"] == role and not each.get("condition")]
@@ -216,13 +236,14 @@ def bind(config: Config, policy: Callable[..., dict], role: str, member: str) ->
         elif member not in ours[0]["members"]:
             ours[0]["members"].append(member)
         else:
-            return
+            return False
         policy(config, current)
+        return True
 
-    until_settled(once)
+    return until_settled(once)
 
 
-def until_settled(change: Callable[[], None]) -> None:
+def until_settled(change: Callable[[], Any]) -> Any:
     """Read, change and write again while others change the same, and while a new account is not known everywhere."""
     from google.api_core import exceptions, retry
 
@@ -230,4 +251,4 @@ def until_settled(change: Callable[[], None]) -> None:
         unknown = isinstance(error, exceptions.BadRequest) and "does not exist" in error.message
         return unknown or isinstance(error, (exceptions.Conflict, exceptions.PreconditionFailed))
 
-    retry.Retry(unsettled, initial=0.2, maximum=8, timeout=SETTLING)(change)()
+    return retry.Retry(unsettled, initial=0.2, maximum=8, timeout=SETTLING)(change)()

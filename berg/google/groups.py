@@ -15,7 +15,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import api, grants
 from berg.google.instances import without_zones
 
 PATIENCE = 60  # seconds to wait for the first word on whether there is room
@@ -95,8 +95,9 @@ def create(config: Config, zones: list[str], body: dict[str, Any], name: str, sa
             failed = api.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
             if failed.blocks == "zone":
                 break
-            why = failed.explain(region)
-            raise BergError(f"no machine could be created, and none was left behind.\n  {why}")
+            if not grants.is_settling(config, failed):
+                why = failed.explain(region)
+                raise BergError(f"no machine could be created, and none was left behind.\n  {why}")
         time.sleep(0.5)
     say(f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, without this computer.")
     return ""

@@ -18,7 +18,8 @@ from berg.local.errors import ApiError
 from berg.local.kubernetes import streams, trouble
 from berg.local.kubernetes.plane import Plane
 
-SETTINGS = {"Storage": ["latency", "write_interval"], "Iam": ["grant_delay"]}  # of what holds more than settings
+# Of what holds more than settings.
+SETTINGS = {"Storage": ["latency", "write_interval"], "Iam": ["grant_delay", "account_delay"]}
 
 
 def routes(cloud: Cloud) -> list[web.RouteDef]:
@@ -126,6 +127,7 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
         "latency": cloud.storage.latency,
         "write_interval": cloud.storage.write_interval,
         "grant_delay": cloud.iam.grant_delay,
+        "account_delay": cloud.iam.account_delay,
     }
 
 

@@ -98,6 +98,7 @@ def make_app(cloud: Cloud) -> web.Application:
         app[HANDLERS].update(compute_api.handlers(cloud))
         app[HANDLERS].update(container_api.handlers(cloud))
         cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
+        cloud.compute.account_is_known = cloud.iam.is_known
         app.middlewares.append(network)
     app.on_shutdown.append(cancel_builds)
     app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens))

@@ -417,7 +417,7 @@ def keep_packages():
     """Let no timer upgrade packages under a job, and the job's apt-get install wait for those that do so now."""
     folder = Path("/etc/apt/apt.conf.d")
     try:
-        if folder.is_dir():
+        if folder.is_dir() and "BERG_ROOT" not in os.environ:  # else it is the host's
             settings = f'APT::Periodic::Enable "0";\nDPkg::Lock::Timeout "{LOCKED_SECONDS}";\n'
             (folder / "99berg").write_text(settings)
     except OSError:
@@ -445,6 +445,8 @@ def main():
             os.environ[key] = ":".join(filter(None, [os.environ.get(key), folder]))
     if sys.argv[1:] == ["work"]:
         os.environ["BERG_UNIT"] = "1"  # the worker's, too
+    else:
+        keep_packages()  # now: apt-daily.service waits for the end of startup scripts
     if "BERG_UNIT" in os.environ or not hand_over():
         try:
             work()
@@ -462,7 +464,6 @@ def work():
     except OSError:
         console("Berg works on this machine already: nothing to do")
         return
-    keep_packages()
     machine = Machine()
     machine.say(f"Starting on {machine.name} in {machine.zone}")
     arguments = ("sweep", machine.sweep) if machine.sweep else ("run", machine.job)

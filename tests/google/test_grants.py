@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 import requests
-from conftest import wait_for
+from conftest import make_account, settle, wait_for
 from local_gcloud import Gcloud
 
 from berg.google import grants
@@ -26,10 +26,12 @@ FLAGS = ("--project", PROJECT, "--region", "us-central1")
 def fresh(cloud):
     """A project without berg's account and role."""
     policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy")
-    policy["bindings"] = [each for each in policy["bindings"] if each["role"] != ROLE]
+    policy["bindings"] = [each for each in policy["bindings"] if each["role"] not in (ROLE, grants.BUCKET_ROLE)]
     cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
     for path in (f"{ACCOUNTS}/{EMAIL}", f"{ROLES}/bergWorker"):
         cloud.session.delete(cloud.url + path)
+    yield
+    make_account(cloud)
 
 
 @pytest.fixture
@@ -142,6 +144,30 @@ def test_a_job_right_after_init_waits_for_its_rights(berg, cloud, init):
     assert berg.objects("berg_results/early/")["berg_results/early/out"] == b"ran\n"
 
 
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("compute.instances.insert", ()),
+        ("compute.instances.bulkInsert", ("-m", "2")),
+        ("compute.regionInstanceGroupManagers.listManagedInstances", ("--spot",)),
+    ],
+)
+def test_an_account_that_compute_engine_does_not_know_yet_is_waited_for(berg, cloud, init, method, kind):
+    cloud.call("POST", "/_berg/settings", {"account_delay": 600})
+    assert init("-y").returncode == 0
+    laptop = berg.start("run", "-g", "0", "-n", "new", *kind, "true")
+
+    def asked() -> int:
+        return [each["method"] for each in cloud.call("GET", "/_berg/requests")["requests"]].count(method)
+
+    wait_for(lambda: asked() > 1 or laptop.poll() is not None, what="another attempt")
+    cloud.call("POST", "/_berg/settings", {"account_delay": 0})
+    _, said = laptop.communicate()
+    assert laptop.returncode == 0, said
+    wait_for(lambda: berg.state("new")["state"] == "SUCCEEDED", 60)
+    wait_for(lambda: not berg.machines(), what="the end of the machines")
+
+
 def test_rights_that_are_late_for_the_worker_cost_nothing(berg, cloud, init):
     """What counts for one request may not count for the next: boot has read the wheel, then all is forbidden."""
     began = time.monotonic()
@@ -211,6 +237,7 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     for role in ("roles/compute.instanceAdmin.v1", "roles/storage.admin", "roles/secretmanager.admin"):
         bind(cloud, RESOURCES, role, me)
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(init.file, email)
+    settle(cloud)
     refused = init(stdin="\nn\n")
     assert refused.returncode == 1 and "--service-account ACCOUNT" in refused.stderr
     result = init("-y")
@@ -228,6 +255,7 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     for command in commands[: first + 1]:
         gcloud(*shlex.split(command.replace("user:YOUR_ADDRESS", me)))
     (then,) = re.findall(r"^  berg init (--service-account \S+)$", result.stderr, re.M)
+    settle(cloud)
     again = init("-y", *then.split())
     assert again.returncode == 0, again.stderr
     assert f"{EMAIL} is taken as it is: what it may do you cannot see" in again.stderr

@@ -78,6 +78,22 @@ def test_a_machine_that_goes_down_begins_nothing(berg):
     client.delete("late")
 
 
+@pytest.mark.skipif(not Path("/etc/apt/apt.conf.d").is_dir(), reason="machines have no apt here")
+def test_apt_s_timers_are_off_before_the_startup_script_ends(berg):
+    """On Google's images apt-daily.service waits for that end, and not for berg's unit, which never begins here."""
+    client = local_machines.Client(berg.cloud.folder)
+    source = Path(boot.__file__).read_text()
+    client.insert(
+        "early",
+        f"#!/bin/bash\ncat >/root/boot.py <<'END'\n{source}\nEND\n"
+        "printf '#!/bin/sh\n[ $1 != is-active ]\n' >/usr/local/sbin/systemctl\n"
+        "python3 /root/boot.py\ncat /etc/apt/apt.conf.d/99berg\necho over\n",
+        image=local_machines.LEARNING,
+    )
+    assert ': APT::Periodic::Enable "0";' in client.console_with("early", ": over")
+    client.delete("early")
+
+
 def test_the_boot_is_complete_while_the_job_runs(berg):
     run(berg, "booted", "sleep 60")
     wait_for(lambda: berg.state("booted")["state"] == "RUNNING")

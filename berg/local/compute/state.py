@@ -38,6 +38,7 @@ HTTP_OF_ERROR = {
     "ZONE_RESOURCE_POOL_EXHAUSTED": (503, "SERVICE UNAVAILABLE"),
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": (503, "SERVICE UNAVAILABLE"),
     "RESOURCE_NOT_FOUND": (404, "NOT FOUND"),
+    "EXTERNAL_RESOURCE_NOT_FOUND": (404, "NOT FOUND"),
     "IAM_PERMISSION_DENIED": (403, "FORBIDDEN"),
     "PERMISSIONS_ERROR": (403, "FORBIDDEN"),
     "INTERNAL_ERROR": (500, "INTERNAL SERVER ERROR"),
@@ -147,6 +148,7 @@ class Compute:
     open_address: Callable[[str], Awaitable[None]] = _nothing  # of the metadata server
     close_address: Callable[[str], Awaitable[None]] = _nothing
     account_exists: Callable[[str], bool] = lambda email: True  # whether there is this service account
+    account_is_known: Callable[[str], bool] = lambda email: True  # whether Compute Engine has heard of it
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -371,7 +373,11 @@ class Compute:
         return None
 
     def shortage(self, instance: Instance) -> dict | None:
-        """Why an instance cannot be turned on now: quota, then stock."""
+        """Why an instance cannot be turned on now: a new account, then quota, then stock."""
+        for account in instance.resource.get("serviceAccounts", []):
+            if not self.account_is_known(account["email"]):
+                message = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
+                return {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": message}
         error = self.quota_error(instance.project, catalog.ZONES[instance.zone], instance.needs)
         if not error and self.stockouts.get(instance.zone, 1) <= 0:
             error = self.stockout_error(instance.project, instance.zone, instance.resource)

@@ -13,6 +13,7 @@ configurations, limits of size, disabled and undeleted accounts, undeleted roles
 import base64
 import hashlib
 import json
+import math
 import random
 import time
 import zlib
@@ -50,7 +51,9 @@ class Iam:
     def __init__(self, folder: Path, projects: dict[str, dict], users: Callable[[], Collection[str]]):
         self.path, self.projects, self.users = folder / "iam.json", projects, users
         self.grant_delay = 0.0  # seconds before a grant counts; what counts is not kept over a restart
+        self.account_delay = 0.0  # seconds before other services hear of a new account
         self.granted: dict[tuple[str, str, str], float] = {}  # resource, role, member -> time.monotonic()
+        self.made: dict[str, float] = {}  # account -> time.monotonic()
         empty: dict[str, dict[str, dict]] = {"accounts": {}, "roles": {}, "policies": {}}
         state = json.loads(self.path.read_text()) if self.path.exists() else empty
         self.accounts, self.roles, self.policies = state["accounts"], state["roles"], state["policies"]
@@ -75,8 +78,13 @@ class Iam:
         email = f"{id}@{project}.iam.gserviceaccount.com"
         account = self._account(project, email, str(random.randrange(10**20, 12 * 10**19)), fields)
         self.accounts[email] = account
+        self.made[email] = time.monotonic()
         self.save()
         return account
+
+    def is_known(self, email: str) -> bool:
+        """Whether other services have heard of an account: of a new one IAM knows first."""
+        return self.made.get(email, -math.inf) <= time.monotonic() - self.account_delay
 
     def _account(self, project: str, email: str, number: str, fields: dict) -> dict:
         name = f"projects/{project}/serviceAccounts/{email}"

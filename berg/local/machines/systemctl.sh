@@ -5,8 +5,11 @@
 # console. What `boot.sh` must know to stop it lies in /run/systemd/units/NAME.service: process id, INVOCATION_ID (which
 # stands for the unit's cgroup), KillMode, TimeoutStopSec, and whether it comes after the network.
 #
+# As needrestart does after an upgrade of packages, google-startup-scripts can be restarted, which runs the startup
+# script once more, and a unit that says RefuseManualStop cannot.
+#
 # A setting that would do nothing here, or that systemd does not know in its section, is refused. Not covered: what a
-# unit wants, restarts, cgroups, other types than exec.
+# unit wants, stopping and restarting other units, cgroups, other types than exec.
 
 set -eu
 folder=/run/systemd/system
@@ -69,6 +72,20 @@ start() { # NAME
     check_going "$1"
 }
 
+restart() { # NAME
+    local script=/tmp/metadata-scripts/startup-script
+    local -a inherited
+    if [[ $1 == google-startup-scripts.service ]]; then
+        mapfile -d '' -t inherited </proc/1/environ
+        env -i "${inherited[@]}" setsid "$script" </dev/null >>/proc/1/fd/1 2>&1
+        return
+    fi
+    grep -qsx RefuseManualStop=yes "$folder/$1" || refuse "restart of $1 is not part of it"
+    echo "Failed to restart $1: Operation refused, unit $1 may be requested by dependency only" \
+        "(it is configured to refuse manual start/stop)." >&2
+    exit 4
+}
+
 main() {
     local verb= word
     local -a units=()
@@ -80,6 +97,7 @@ main() {
     done
     case $verb in
         daemon-reload) ;;
+        restart) for word in "${units[@]}"; do restart "$word"; done ;;
         start) for word in "${units[@]}"; do start "$word"; done ;;
         is-system-running) if [[ -e $folder/../stopping ]]; then echo stopping && exit 1; else echo running; fi ;;
         is-active) for word in "${units[@]}"; do is_active "$word" || exit 3; done ;;
