@@ -247,7 +247,7 @@ def last_values(bucket: Bucket, name: str, generation: int, size: int) -> str:
     for line in (data.partition("\n")[2] if start else data).splitlines():
         try:
             values.update(json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
     return json.dumps(values)
 
