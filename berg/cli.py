@@ -117,6 +117,8 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, *
     wishes = start.wish(options)
     if (wishes.cmd is None) != bool(resume):
         raise click.UsageError("give a command, or --resume NAME")
+    if resume:
+        start.refuse_others(resume, options)
     if grid or tasks or resume or new_code:
         from berg.commands import sweep as cli_sweep
 

@@ -178,6 +178,13 @@ def test_no_quota_is_said_and_nothing_stays(berg, cloud):
     assert not [name for name in berg.objects(".berg/jobs/") if "pod" in name]
 
 
+def test_one_machine_without_room_is_not_told_to_take_other_gpus(berg, cloud):
+    cloud.call("POST", "/_berg/stockout", {"zone": ZONE, "left": 0})
+    done = berg("run", "-n", "one", "--tpu", "v6e-1", "true")
+    assert done.returncode == 1 and f"{ZONE}: out of stock" in done.stderr
+    assert "Try other zones (--zone), another topology, or --spot" in done.stderr and "-g" not in done.stderr
+
+
 def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
     command = "[ -e $BERG_RESULTS_DIR/half ] && exit; touch $BERG_RESULTS_DIR/half; sleep 100"
     assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", command).returncode == 0
@@ -187,8 +194,11 @@ def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
     wait_for(lambda: berg.state("pod")["state"] == "FAILED", 60, "the end of the attempt")
     assert "pod-1" in berg.state("pod")["reason"]
     wait_for(lambda: not machines(cloud, "pod"), what="the end of the machines")
-    done = berg("run", "--resume", "pod", "--wait")
+    other = berg("run", "--resume", "pod", "--zone", "us-east5-a", "--spot")
+    assert other.returncode == 2 and "leave out --zone, --spot. With other options: berg rerun pod" in other.stderr
+    done = berg("run", "--resume", "pod", "--tail")
     assert done.returncode == 0, done.stderr
+    assert "pod-1 | [berg] Running" in done.stdout
     state = berg.state("pod")
     assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1)
 
@@ -242,6 +252,12 @@ def test_ssh_knows_workers_and_all_machines(berg, cloud):
     assert failed.returncode == 4  # of pod-0, the first by name
     assert berg("ssh", "pod", "--all").returncode == 2
     assert berg("kill", "pod").returncode == 0
+    over = berg("ssh", "pod", "--worker", "0")
+    assert over.returncode == 1 and "pod has no machine any more" in over.stderr
+    assert berg("devbox", "-n", "one", "-g", "0").returncode == 0
+    assert "one" in berg("ssh", "one", "--worker", "0", "--dry-run").stdout
+    missing = berg("ssh", "one", "--worker", "1", "--dry-run")
+    assert missing.returncode == 1 and "no machine with the number 1. Those that came up: 0" in missing.stderr
 
 
 def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypatch):
