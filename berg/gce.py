@@ -12,7 +12,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.google import api, groups, instances, tpus
+from berg.google import api, groups, instances
 from berg.inventory import Machine, Thing
 from berg.plan import Plan
 
@@ -103,9 +103,7 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
     if keep:
         return groups.create(config, [*request], next(iter(request.values())), names[0], say)
     what = "the machine" if len(names) == 1 else f"{len(names)} machines"
-    is_tpu = api.last_part(next(iter(request.values()))["machineType"]) in tpus.MACHINE_TYPES
-    other = "another topology" if is_tpu else "another GPU type (-t), fewer GPUs (-g)"
-    hint = f"Try other zones (--zone), {other}, or --spot"
+    hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
 
     def make(zone: str, body: dict[str, Any]) -> None:
         instances.insert(config, zone, body, names)

@@ -178,11 +178,11 @@ def test_no_quota_is_said_and_nothing_stays(berg, cloud):
     assert not [name for name in berg.objects(".berg/jobs/") if "pod" in name]
 
 
-def test_one_machine_without_room_is_not_told_to_take_other_gpus(berg, cloud):
+def test_one_machine_without_room_is_told_what_to_try(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {"zone": ZONE, "left": 0})
     done = berg("run", "-n", "one", "--tpu", "v6e-1", "true")
     assert done.returncode == 1 and f"{ZONE}: out of stock" in done.stderr
-    assert "Try other zones (--zone), another topology, or --spot" in done.stderr and "-g" not in done.stderr
+    assert "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot" in done.stderr
 
 
 def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):

@@ -21,10 +21,12 @@ def wish(options: dict):
     return Wishes(**defaults.fill(options, set(on_command_line), Path.cwd()))
 
 
-def refuse_others(name: str, options: dict) -> None:
-    """Raise UsageError for options that a job or sweep which goes on cannot have otherwise than it had them."""
+def check_resume(name: str | None, options: dict) -> None:
+    """Raise UsageError for what a job or sweep that goes on cannot have otherwise than it had it, and for neither."""
+    if (options["cmd"] is None) != bool(name):
+        raise click.UsageError("give a command, or --resume NAME")
     ctx = click.get_current_context()
-    there = given(ctx, options)
+    there = given(ctx, options) if name else {}
     if others := [each.opts[0] for each in ctx.command.params if each.name in there]:
         how = f"leave out {', '.join(others)}. With other options: berg rerun {name}"
         raise click.UsageError(f"--resume goes on with what {name} was asked for with: {how}")
