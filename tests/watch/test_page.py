@@ -226,6 +226,14 @@ def test_what_comes_from_the_bucket_is_text(berg, site):
     assert "../../x" in site.get("").text and 'href="job/../../x' not in site.get("").text
 
 
+def test_of_long_lines_a_search_shows_what_is_around(berg, site):
+    line = f"begin {'x' * 200_000} needle {'y' * 200_000} end\n"
+    over(berg, "one", log=line * 20 + "z" * 300_000 + " needle in what has no end yet")
+    shown = site.get("job/one/?find=NEEDLE").text
+    assert "21 lines of the log" in shown and shown.count("x needle y") == 20 and len(shown) < 100_000
+    assert "z needle in what has no end yet" in shown
+
+
 def test_numbers_of_any_kind_make_a_page(berg, site):
     numbers = [9e307, -9e307, 5e-324, 0, 1e17]
     over(berg, "grid-0", sweep="grid", params={"lr": "1e308", "deep": "1"}, results_dir="grid/0")
