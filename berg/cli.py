@@ -115,8 +115,7 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, *
     berg run "python train.py --lr={lr} --bs={bs}" --grid lr=0.1,0.01 --grid bs=32,64 --parallel 2
     """
     wishes = start.wish(options)
-    if (wishes.cmd is None) != bool(resume):
-        raise click.UsageError("give a command, or --resume NAME")
+    start.check_resume(resume, options)
     if grid or tasks or resume or new_code:
         from berg.commands import sweep as cli_sweep
 

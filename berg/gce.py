@@ -104,7 +104,7 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
     if keep:
         return groups.create(config, [*request], next(iter(request.values())), names[0], say)
     what = "the machine" if len(names) == 1 else f"{len(names)} machines"
-    hint = "Try other zones (--zone), another GPU type (-t), fewer GPUs (-g), or --spot"
+    hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
 
     def make(zone: str, body: dict[str, Any]) -> None:
         instances.insert(config, zone, body, names)

@@ -61,7 +61,7 @@ def prepare(
         check_variable("--secret", key)
         if key in variables:
             raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
-    if wishes.notify:
+    if wishes.notify is not None:
         secret_values[secret.WEBHOOK] = secret.webhook(wishes.notify)
     root = code.root if code else snapshot.find_root(folder)
     wishes = replace(wishes, cwd=wishes.cwd or "") if code else in_folder(wishes, folder, root)

@@ -88,6 +88,8 @@ class Wishes:
             raise BergError(f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none")
         if not 0 <= self.min_utilization <= 100:
             raise BergError(f"--min-utilization {self.min_utilization} is not possible: give percent, 1 to 100")
+        if self.for_minutes != Wishes.for_minutes and not self.min_utilization:
+            raise BergError("--for says in how many minutes: give --min-utilization PERCENT as well")
         if self.min_utilization and not 0 < 2 * self.sample_seconds <= self.for_minutes * 60 < math.inf:
             raise BergError(
                 f"--min-utilization needs at least two samples in --for {self.for_minutes:g} minutes: there is one "

@@ -327,10 +327,12 @@ def config_entry(config: Config, target: Target) -> str:
 
 
 def worker(config: Config, name: str, rank: int) -> str:
-    """Name of the machine that has a rank in a cluster, as it said itself."""
+    """Name of the machine that has a rank in a cluster, as it said itself; of a job that has none, its own."""
     found = jobs.find(config, name)
     there = {machine.name for machine in found.machines}
-    ranks = {}
+    if not there:
+        return found.name
+    ranks = {} if jobs.is_cluster(found) else {0: found.name}
     for blob in Bucket(config).list(job.machines_prefix(found.name), "name"):
         node = json.loads(Bucket(config).read(blob.name) or b"{}")
         if node.get("name") in there:

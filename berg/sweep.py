@@ -354,7 +354,7 @@ def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> Iterable[d
         try:
             for line in read(f"{details.get('results_dir')}/metrics.jsonl").splitlines():
                 metrics.update(json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             pass  # cut off in the middle of a line: what was read counts
         row = {"job": entry.name, "state": entry.state.state, "exit_code": entry.state.exit_code}
         yield row | details.get("params", {}) | {f"metric:{key}": value for key, value in metrics.items()}

@@ -93,7 +93,10 @@ def test_a_dry_run_shows_the_four_requests(berg):
         ("v6e-3x3", "v6e has no topology '3x3'. It has: 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"),
         ("v5p-8x4x4", "v5p has no topology '8x4x4'"),
         ("v4-8", "v4 exists only in the Cloud TPU API"),
-        ("h100", "there is no such family. Give FAMILY-TOPOLOGY; see: berg tpus"),
+        ("v5p-4", "it may count chips (--tpu v5p-2x2x1). See: berg tpus"),
+        ("v5p-7", "v5p has no topology '7'. It has: 2x2x1, 2x2x2"),
+        ("v6e-0", "v6e has no topology '0'. It has: 1x1, 2x2"),
+        ("h100", "there is no such family, only v6e, v5p, tpu7x. Give FAMILY-TOPOLOGY; see: berg tpus"),
     ],
 )
 def test_names_that_are_not_clear_are_not_guessed(berg, name, said):
@@ -175,6 +178,13 @@ def test_no_quota_is_said_and_nothing_stays(berg, cloud):
     assert not [name for name in berg.objects(".berg/jobs/") if "pod" in name]
 
 
+def test_one_machine_without_room_is_told_what_to_try(berg, cloud):
+    cloud.call("POST", "/_berg/stockout", {"zone": ZONE, "left": 0})
+    done = berg("run", "-n", "one", "--tpu", "v6e-1", "true")
+    assert done.returncode == 1 and f"{ZONE}: out of stock" in done.stderr
+    assert "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot" in done.stderr
+
+
 def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
     command = "[ -e $BERG_RESULTS_DIR/half ] && exit; touch $BERG_RESULTS_DIR/half; sleep 100"
     assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", command).returncode == 0
@@ -184,8 +194,11 @@ def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
     wait_for(lambda: berg.state("pod")["state"] == "FAILED", 60, "the end of the attempt")
     assert "pod-1" in berg.state("pod")["reason"]
     wait_for(lambda: not machines(cloud, "pod"), what="the end of the machines")
-    done = berg("run", "--resume", "pod", "--wait")
+    other = berg("run", "--resume", "pod", "--zone", "us-east5-a", "--spot")
+    assert other.returncode == 2 and "leave out --zone, --spot. With other options: berg rerun pod" in other.stderr
+    done = berg("run", "--resume", "pod", "--tail")
     assert done.returncode == 0, done.stderr
+    assert "pod-1 | [berg] Running" in done.stdout
     state = berg.state("pod")
     assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1)
 
@@ -239,6 +252,12 @@ def test_ssh_knows_workers_and_all_machines(berg, cloud):
     assert failed.returncode == 4  # of pod-0, the first by name
     assert berg("ssh", "pod", "--all").returncode == 2
     assert berg("kill", "pod").returncode == 0
+    over = berg("ssh", "pod", "--worker", "0")
+    assert over.returncode == 1 and "pod has no machine any more" in over.stderr
+    assert berg("devbox", "-n", "one", "-g", "0").returncode == 0
+    assert "one" in berg("ssh", "one", "--worker", "0", "--dry-run").stdout
+    missing = berg("ssh", "one", "--worker", "1", "--dry-run")
+    assert missing.returncode == 1 and "no machine with the number 1. Those that came up: 0" in missing.stderr
 
 
 def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypatch):

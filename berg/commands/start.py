@@ -21,6 +21,17 @@ def wish(options: dict):
     return Wishes(**defaults.fill(options, set(on_command_line), Path.cwd()))
 
 
+def check_resume(name: str | None, options: dict) -> None:
+    """Raise UsageError for what a job or sweep that goes on cannot have otherwise than it had it, and for neither."""
+    if (options["cmd"] is None) != bool(name):
+        raise click.UsageError("give a command, or --resume NAME")
+    ctx = click.get_current_context()
+    there = given(ctx, options) if name else {}
+    if others := [each.opts[0] for each in ctx.command.params if each.name in there]:
+        how = f"leave out {', '.join(others)}. With other options: berg rerun {name}"
+        raise click.UsageError(f"--resume goes on with what {name} was asked for with: {how}")
+
+
 def start_machines(wishes, dry_run, quiet, code_of=None):
     """Show the plan and launch it; returns settings, job and zone, or None after a dry run.
 
@@ -60,7 +71,7 @@ def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
     return exit_code(state)
 
 
-def resume(settings, name: str, dry_run: bool, wait: bool, as_json: bool) -> int:
+def resume(settings, name: str, dry_run: bool, wait: bool, tail: bool, as_json: bool) -> int:
     """Let a job that is over go on; returns the exit code."""
     from berg import launch, records
     from berg import resume as going_on
@@ -75,4 +86,4 @@ def resume(settings, name: str, dry_run: bool, wait: bool, as_json: bool) -> int
         click.echo(json.dumps(launch.preview(plan), indent=2))
         return 0
     zone = going_on.submit(found, plan, say)
-    return follow((settings, this, zone), wait, False, as_json)
+    return follow((settings, this, zone), wait, tail, as_json)

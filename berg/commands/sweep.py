@@ -18,8 +18,6 @@ POLL = 2  # seconds
 
 def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run) -> int:
     """Launch or resume a sweep; returns the exit code."""
-    if tail:
-        raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
     if grid and tasks:
         raise click.UsageError("give --grid or --tasks, not both")
     if new_code and not resume:
@@ -33,7 +31,10 @@ def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dr
                 raise click.UsageError(
                     f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {resume}"
                 )
-            return commands_start.resume(settings, resume, dry_run, wait, as_json)
+            return commands_start.resume(settings, resume, dry_run, wait, tail, as_json)
+    if tail:
+        raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
+    if resume:
         found = sweep.again(settings, resume, say, Path.cwd() if new_code else None)
         name, count = found.sweep, len(found.jobs)
         if not count:

@@ -36,7 +36,7 @@ def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
         ("Code", code),
         *[("", line) for line in shorten(this.git_changed_files)],
         *[("Left out" if n == 0 else "", line) for n, line in enumerate(shorten(snapshot.left_out))],
-        *([("TPUs", f"{this.tpu}, {tpu_types.parse(this.tpu).chips} chips")] if this.tpu else []),
+        *([("TPUs", f"{this.tpu}, {plural(tpu_types.parse(this.tpu).chips, 'chip')}")] if this.tpu else []),
         machine(plan, several),
         ("Image", this.image if this.place == "gke" else this.image.rpartition("/")[2]),
         ("Cluster", this.group) if this.place == "gke" else ("Zones", ", ".join(plan.zones)),

@@ -32,7 +32,7 @@ def parts_of(settings, names: tuple[str, ...]) -> list[str]:
 
 @click.command()
 @names_argument
-@click.option("--any", "first", is_flag=True, help="Only until one of them is over.")
+@click.option("--any/--all", "first", help="Until one of them is over, or all are.  [default: all]")
 @json_option
 def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
     """Wait until jobs are over.

@@ -39,6 +39,8 @@ def read(text: str, option: str = "--secret") -> tuple[str, str]:
 
 def webhook(text: str) -> str:
     """The URL of a webhook: as it is, or what a NAME or NAME=FILE holds; no error repeats it."""
+    if not text.strip():  # as of a variable that the shell does not know
+        raise BergError("--notify has nothing: give a URL, or a variable or NAME=FILE that holds it")
     url = (text if "://" in text else read(text, "--notify")[1]).strip()
     try:
         parts = urlsplit(url)

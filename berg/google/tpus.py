@@ -99,14 +99,15 @@ def parse(text: str) -> Tpu:
         )
     family = FAMILIES.get(name)
     if family is None:
-        raise BergError(f"--tpu {text}: there is no such family. Give FAMILY-TOPOLOGY; see: berg tpus")
+        known = ", ".join(FAMILIES)
+        raise BergError(f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg tpus")
     alone = {"1": "1x1", "4": "2x2"}.get(rest, rest) if name == "v6e" else rest
     if alone in family.alone:
         return Tpu(name, alone, family.alone[alone], 1)
     if rest in family.slices or (family.more and is_large_cube(rest)):
         return Tpu(name, rest, family.host_type, prod(int(side) for side in rest.split("x")) // HOST_CHIPS)
-    if rest.isdigit():
-        raise BergError(f"--tpu {text} is not clear: {readings(family, int(rest))}. See: berg tpus")
+    if rest.isdigit() and (meant := readings(family, int(rest))):
+        raise BergError(f"--tpu {text} is not clear: {meant}. See: berg tpus")
     offered = ", ".join([*family.alone, *family.slices])
     raise BergError(f"--tpu {text}: {name} has no topology {rest!r}. It has: {offered}{', …' * family.more}")
 
@@ -117,15 +118,15 @@ def is_large_cube(topology: str) -> bool:
 
 
 def readings(family: Family, number: int) -> str:
-    """What a name with a bare number may mean, each as one would have to write it."""
-    chips = {"it may count chips": number}
+    """What a name with a bare number may mean, each as one would have to write it; "" if nothing there is."""
+    chips: dict[str, float] = {"it may count chips": number}
     if family.more:
-        chips["it may count cores, two of each chip"] = number // 2
+        chips["it may count cores, two of each chip"] = number / 2
     said = []
     for what, count in chips.items():
         fitting = [t for t in (*family.alone, *family.slices) if prod(int(side) for side in t.split("x")) == count]
-        names = [f"--tpu {family.name}-{topology}" for topology in fitting] or ["nothing that there is"]
-        said.append(f"{what} ({', '.join(names)})")
+        if fitting:
+            said.append(f"{what} ({', '.join(f'--tpu {family.name}-{topology}' for topology in fitting)})")
     if family.name == "v6e" and number == 8:
         said = [f"one machine with 8 chips (--tpu {EIGHT})", "a slice of two with 4 each (--tpu v6e-2x4)"]
     return " or ".join(said)

@@ -29,7 +29,10 @@ def embedded(field: int, content: bytes) -> bytes:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field of a protobuf message: an int for a varint, else bytes."""
+    """Number and value of each field of a protobuf message: an int for a varint, else bytes.
+
+    Raises IndexError or ValueError for what is none.
+    """
     at = 0
 
     def read_varint() -> int:
@@ -40,6 +43,8 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
             at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
             if byte < 128:
                 return value
+            if shift > 63:
+                raise ValueError("a number without an end")
 
     while at < len(message):
         key = read_varint()

@@ -110,7 +110,7 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:
             "TensorBoard is not installed. Install it: pip install 'berg[tensorboard]' (or, for --on NAME: "
             f"berg ssh NAME -- pip install tensorboard). Or show it elsewhere: {folder}"
         )
-    port = port or free_port()
+    port = free_port(port)
     log = folder.with_name(f"{folder.name}.log")
     words = [*program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
@@ -135,8 +135,7 @@ def start_on(
     ssh prints what is said there, with an address once it is up. It ends there when ssh ends, as its terminal goes.
     """
     target = ssh.find_target(config, machine, say)
-    port, there = port or free_port(), free_port()
-    ssh.check_port(f"{port}:127.0.0.1:{there}")
+    port, there = free_port(port), free_port()
     options = ["-tt", "-L", f"127.0.0.1:{port}:127.0.0.1:{there}", "-o", "ExitOnForwardFailure=yes"]
     words = [THERE, "tensorboard", "--port", str(there), "--", *names]
     command = ssh.command(config, target, options, [shlex.join(words)])
@@ -152,9 +151,14 @@ def last_line(folder: Path) -> str:
     return f"{lines[-1]} (all it said: {log})"
 
 
-def free_port() -> int:
+def free_port(port: int = 0) -> int:
+    """That port, or any; raises BergError if another program has it."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise BergError(f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out") from None
         return listener.getsockname()[1]
 
 

@@ -2,7 +2,8 @@
 
 A library would bring half a megabyte (uPlot is 50 kB, but no package of Python's ships it; plotly's is 4.6 MB), which
 runs only with JavaScript. These are readable without it, also printed and from a file; page.js adds what people expect:
-the values under the pointer, and zoom. Not covered: logarithmic axes.
+the values under the pointer, and zoom. Lines are drawn a second time over a logarithmic axis, which a box of the figure
+shows in place of the first, by style alone.
 """
 
 import math
@@ -16,13 +17,14 @@ LEFT, TOP, RIGHT, BOTTOM = 56, 8, 8, 22  # room around its plot
 SIDE = 1000  # of the plot, which is stretched into its place
 MOST = 600  # points of a line; more are thinned out
 MARGIN = 0.04  # of the range, above and below lines
+LARGEST = 1e280  # what is beyond is not drawn, and what lies closer than its inverse is one point
 COLORS = 8
 SHADES = 8
 Point = tuple[float, float]
 
 
 def finite(points: Iterable[Point]) -> list[Point]:
-    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    return [(x, y) for x, y in points if abs(x) < LARGEST and abs(y) < LARGEST]
 
 
 def thin(points: list[Point]) -> list[Point]:
@@ -49,6 +51,14 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def decades(low: float, high: float) -> list[float]:
+    """Logarithms of round numbers between two logarithms: powers of ten, or what lies between them."""
+    whole = [float(number) for number in range(math.ceil(low), math.floor(high) + 1)]
+    if len(whole) > 1:
+        return whole[:: math.ceil(len(whole) / 6)]
+    return [math.log10(value) for value in ticks(10**low, 10**high, 4) if value > 0]
+
+
 def label(value: float, is_time: bool = False) -> str:
     if is_time:
         return datetime.fromtimestamp(value, timezone.utc).strftime("%H:%M:%S")
@@ -58,7 +68,8 @@ def label(value: float, is_time: bool = False) -> str:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    return (low, high) if high > low else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
+    room = abs(low) if abs(low) > 1 / LARGEST else 1
+    return (low, high) if high - low > 1 / LARGEST else (low - room / 2, high + room / 2)
 
 
 def lines(title: str, series: dict[str, list[Point]], is_time: bool = False, top: float | None = None) -> Html | None:
@@ -67,20 +78,43 @@ def lines(title: str, series: dict[str, list[Point]], is_time: bool = False, top
     if not thinned:
         return None
     xs = [x for points in thinned.values() for x, _ in points]
-    ys = [y for points in thinned.values() for _, y in points]
     x0, x1 = widened(min(xs), max(xs))
-    y0, y1 = widened(min(0.0, *ys) if top else min(ys), max(top or max(ys), max(ys)))
-    y1 += 0 if y1 == top else (y1 - y0) * MARGIN
-    y0 -= 0 if y0 == 0 else (y1 - y0) * MARGIN
-    curves, legend = [], []
+    legend = []
     for number, (name, points) in enumerate(thinned.items()):
         color = f"s{number % COLORS}"
+        alone = tag("b", label(points[-1][1]), class_=color) if name == title else None
+        legend.append(tag("span", alone or text(tag("b", name, class_=color), " ", label(points[-1][1]))))
+    last = ", ".join(f"{name} {label(points[-1][1])}" for name, points in thinned.items())
+    drawings = [drawing(f"{title}: {last}", thinned, x0, x1, is_time, top)]
+    logarithms = {name: [(x, math.log10(y)) for x, y in points if y > 0] for name, points in thinned.items()}
+    if top is None and len({y for points in logarithms.values() for _, y in points}) > 1:
+        drawings.append(drawing(f"{title}, logarithmic: {last}", logarithms, x0, x1, is_time, is_log=True))
+        legend.append(tag("label", tag("input", type="checkbox"), " logarithmic"))
+    about = {"data_name": title, "data_x0": x0, "data_x1": x1, "data_time": is_time}
+    return tag("figure", tag("figcaption", tag("span", title), *legend), *drawings, class_="chart lines", **about)
+
+
+def drawing(
+    about: str,
+    series: dict[str, list[Point]],
+    x0: float,
+    x1: float,
+    is_time: bool = False,
+    top: float | None = None,
+    is_log: bool = False,
+) -> Html:
+    """Lines with their axes; where these are logarithmic, what is given as y are logarithms."""
+    ys = [y for points in series.values() for _, y in points]
+    y0, y1 = widened(min(0.0, *ys) if top else min(ys), max(top or max(ys), max(ys)))
+    y1 += 0 if y1 == top else (y1 - y0) * MARGIN
+    y0 -= 0 if y0 == 0 and not is_log else (y1 - y0) * MARGIN
+    curves = []
+    for number, (name, points) in enumerate(series.items()):
         places = [((x - x0) / (x1 - x0) * SIDE, SIDE - (y - y0) / (y1 - y0) * SIDE) for x, y in points]
         places = places * 2 if len(places) == 1 else places
         coordinates = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
-        curves.append(tag("polyline", points=coordinates, class_=color, data_name=name))
-        alone = tag("b", label(points[-1][1]), class_=color) if name == title else None
-        legend.append(tag("span", alone or text(tag("b", name, class_=color), " ", label(points[-1][1]))))
+        if places:
+            curves.append(tag("polyline", points=coordinates, class_=f"s{number % COLORS}", data_name=name))
     plot = tag(
         "svg",
         *curves,
@@ -91,28 +125,29 @@ def lines(title: str, series: dict[str, list[Point]], is_time: bool = False, top
         height=HEIGHT - TOP - BOTTOM,
         viewBox=f"0 0 {SIDE} {SIDE}",
         preserveAspectRatio="none",
+        data_y0=y0,
+        data_y1=y1,
+        data_log=is_log,
     )
-    last = ", ".join(f"{name} {label(points[-1][1])}" for name, points in thinned.items())
-    drawing = tag(
+    return tag(
         "svg",
-        *axes(x0, x1, y0, y1, is_time),
+        *axes(x0, x1, y0, y1, is_time, is_log),
         plot,
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
-        aria_label=f"{title}: {last}",
+        aria_label=about,
+        class_="logarithmic" if is_log else None,
     )
-    about = {"data_x0": x0, "data_x1": x1, "data_y0": y0, "data_y1": y1, "data_time": is_time}
-    return tag("figure", tag("figcaption", tag("span", title), *legend), drawing, class_="chart lines", **about)
 
 
-def axes(x0: float, x1: float, y0: float, y1: float, is_time: bool = False) -> list[Html]:
+def axes(x0: float, x1: float, y0: float, y1: float, is_time: bool = False, is_log: bool = False) -> list[Html]:
     """Lines of a grid with their values."""
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     shown = []
-    for value in ticks(y0, y1, 4):
+    for value in decades(y0, y1) if is_log else ticks(y0, y1, 4):
         y = TOP + height - (value - y0) / (y1 - y0) * height
         shown.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid"))
-        shown.append(tag("text", label(value), x=LEFT - 6, y=f"{y + 4:.1f}", class_="end"))
+        shown.append(tag("text", label(10.0**value if is_log else value), x=LEFT - 6, y=f"{y + 4:.1f}", class_="end"))
     for value in ticks(x0, x1, 4):
         x = LEFT + (value - x0) / (x1 - x0) * width
         shown.append(tag("text", label(value, is_time), x=f"{x:.1f}", y=HEIGHT - 6, class_="middle x"))
@@ -149,7 +184,7 @@ def number_or_word(value: object) -> Value:
         number = float(str(value))
     except ValueError:
         return str(value)
-    return number if math.isfinite(number) else None
+    return number if abs(number) < LARGEST else None
 
 
 def shade(place: float | None) -> str:

@@ -4,6 +4,7 @@ What does not change is read once: objects by name and generation, as numbers, o
 """
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,7 @@ LAST = 16 << 10  # bytes of a metrics.jsonl in which its last values are looked 
 LOG = 256 << 10  # bytes of a log that the page begins with
 REST = 64 << 10  # bytes of a line that is not whole yet, as progress bars write them
 HITS = 1000  # lines that a search shows
+AROUND = 1000  # characters of a line before and behind what was searched for
 FILES_WITH_METRICS = 20  # of one job; the newest
 THREADS = 16
 
@@ -201,18 +203,21 @@ def split(data: bytes) -> list[str]:
 
 def search(config: Config, name: str, wanted: str) -> Iterator[tuple[int, str, str]]:
     """Number, machine and text of the lines of a whole log in which something stands, the first HITS of them."""
+    lines = enumerate(whole_lines(config, name), 1)
+    found = ((at, machine, line, line.lower().find(wanted.lower())) for at, (machine, line) in lines)
+    for at, machine, line, place in itertools.islice((each for each in found if each[3] >= 0), HITS):
+        yield at, machine, line[max(0, place - AROUND) : place + len(wanted) + AROUND]
+
+
+def whole_lines(config: Config, name: str) -> Iterator[tuple[str, str]]:
+    """The lines of a whole log, each with its machine; at last those that have no end yet."""
     rest: dict[str, bytes] = {}
-    at = hits = 0
     for machine, chunk in logs.chunks(config, name):
         *lines, rest[machine] = (rest.get(machine, b"") + chunk).split(b"\n")
         for line in lines:
-            at += 1
-            shown = line.decode(errors="replace")
-            if wanted.lower() in shown.lower():
-                yield at, machine, shown
-                hits += 1
-                if hits == HITS:
-                    return
+            yield machine, line.decode(errors="replace")
+    for machine, line in rest.items():
+        yield machine, line.decode(errors="replace")
 
 
 def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[dict[str, Any]]:
@@ -247,7 +252,7 @@ def last_values(bucket: Bucket, name: str, generation: int, size: int) -> str:
     for line in (data.partition("\n")[2] if start else data).splitlines():
         try:
             values.update(json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
     return json.dumps(values)
 

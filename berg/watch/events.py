@@ -24,6 +24,7 @@ TAG, SIMPLE_VALUE, TENSOR = 1, 2, 8  # of Summary.Value
 DTYPE, CONTENT, FLOATS, DOUBLES = 1, 4, 5, 6  # of TensorProto
 FLOAT, DOUBLE = 1, 2  # its dtypes
 
+LAST_STEP = 2**63 - 1
 STEPS = ("step", "global_step", "iteration", "iter", "epoch")  # keys of a metrics.jsonl that say where it is
 TIMES = ("time", "timestamp", "wall_time")
 
@@ -36,7 +37,7 @@ def scalars(source: Path | bytes) -> Series:
         try:
             for wall_time, step, tag, value in of_event(content):
                 found.setdefault(tag, []).append((step, value, wall_time))
-        except (IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError):
+        except (IndexError, TypeError, AttributeError, struct.error, ValueError):
             break  # whole, but no Event
     return found
 
@@ -48,9 +49,9 @@ def metrics(source: Path | bytes) -> Series:
     """
     data = source if isinstance(source, bytes) else source.read_bytes()
     found: Series = {}
-    for count, line in enumerate(data.decode(errors="replace").splitlines()):
+    for count, line in enumerate(data.splitlines()):
         try:
-            values = json.loads(line)
+            values = json.loads(line.decode(errors="replace"))
         except (ValueError, RecursionError):
             continue
         if not isinstance(values, dict):
@@ -59,7 +60,7 @@ def metrics(source: Path | bytes) -> Series:
         step = next((int(numbers[key]) for key in STEPS if key in numbers), count)
         when = next((numbers[key] for key in TIMES if key in numbers), 0.0)
         for key in numbers.keys() - {*STEPS[:-1], *TIMES}:
-            found.setdefault(key, []).append((max(0, step), numbers[key], when))
+            found.setdefault(key, []).append((min(max(0, step), LAST_STEP), numbers[key], when))
     return found
 
 

@@ -14,6 +14,7 @@ ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]"
     r"|\x1b"
 )
+MOST = 32  # numbers of one code; terminals count to 16 or 32
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WORDS = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike"}
 ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("inverse",), 29: ("strike",)}
@@ -81,7 +82,7 @@ def styled(piece: str, style: dict[str, str]) -> Html:
 
 def change(style: dict[str, str], codes: str) -> None:
     """What "select graphic rendition" does: numbers that begin and end colours and kinds of letters."""
-    numbers = [int(code[:3] or 0) for code in re.split("[;:]", codes)]
+    numbers = [int(code[:3] or 0) for code in re.split("[;:]", codes, maxsplit=MOST)[:MOST]]
     while numbers:
         number = numbers.pop(0)
         if number == 0:

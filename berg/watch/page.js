@@ -49,9 +49,24 @@ if (filter) filter.oninput = filtered
 // Charts: values under the pointer; drag to zoom, double click to see all.
 function number(value) { return Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-3) ? value.toExponential(3) : String(+value.toPrecision(4)) }
 
-function chart(figure) {
-  const plot = figure.querySelector(".plot")
-  const { x0, x1, y0, y1, time } = Object.fromEntries(["x0", "x1", "y0", "y1"].map(k => [k, Number(figure.dataset[k])]).concat([["time", "time" in figure.dataset]]))
+function chart(figure, old) {
+  const [x0, x1, time] = [Number(figure.dataset.x0), Number(figure.dataset.x1), "time" in figure.dataset]
+  const tip = document.createElement("div")
+  tip.className = "tip"
+  tip.hidden = true
+  figure.append(tip)
+  const told = place => {
+    const value = x0 + place / 1000 * (x1 - x0)
+    return time ? new Date(value * 1000).toISOString().slice(11, 19) : number(value)
+  }
+  for (const plot of figure.querySelectorAll(".plot")) drawing(figure, plot, tip, told)
+  const box = figure.querySelector("input") // a chart that came anew has the axis that the old one had
+  const same = [...(old ? old.querySelectorAll("figure.lines") : [])].find(other => other.dataset.name === figure.dataset.name)
+  if (box && same) box.checked = Boolean(same.querySelector("input:checked"))
+}
+
+function drawing(figure, plot, tip, told) {
+  const [y0, y1] = [Number(plot.dataset.y0), Number(plot.dataset.y1)]
   const lines = [...plot.querySelectorAll("polyline")].map(line => [line.dataset.name, [...line.points].map(p => [p.x, p.y])])
   const drawing = plot.ownerSVGElement
   const make = (name, attributes) => {
@@ -62,22 +77,18 @@ function chart(figure) {
   }
   const cross = make("line", { class: "cross", y1: 0, y2: 1000, visibility: "hidden" })
   const drawn = make("rect", { class: "drawn", y: 0, height: 1000, width: 0 })
-  const tip = document.createElement("div")
-  tip.className = "tip"
-  tip.hidden = true
-  figure.append(tip)
   let low = 0, high = 1000, begun = null
   const at = event => {
     const box = drawing.getBoundingClientRect(), unit = box.width / 640
     return low + Math.min(1, Math.max(0, ((event.clientX - box.left) / unit - 56) / 576)) * (high - low)
   }
-  const told = place => {
-    const value = x0 + place / 1000 * (x1 - x0)
-    return time ? new Date(value * 1000).toISOString().slice(11, 19) : number(value)
+  const valued = place => {
+    const value = y1 - place / 1000 * (y1 - y0)
+    return number("log" in plot.dataset ? 10 ** value : value)
   }
   const show = () => {
     plot.setAttribute("viewBox", `${low} 0 ${high - low} 1000`)
-    figure.classList.toggle("zoomed", high - low < 1000)
+    figure.classList.toggle("zoomed", Boolean(figure.querySelector('.plot:not([viewBox="0 0 1000 1000"])')))
     const labels = drawing.querySelectorAll("text.x")
     labels.forEach((label, n) => {
       const place = (n + .5) / labels.length
@@ -92,7 +103,7 @@ function chart(figure) {
     for (const [name, points] of lines) {
       const best = points.reduce((a, b) => Math.abs(b[0] - place) < Math.abs(a[0] - place) ? b : a)
       if (near === null || Math.abs(best[0] - place) < Math.abs(near - place)) near = best[0]
-      rows.push(`${name}: ${number(y1 - best[1] / 1000 * (y1 - y0))}`)
+      rows.push(`${name}: ${valued(best[1])}`)
     }
     cross.setAttribute("x1", near)
     cross.setAttribute("x2", near)
@@ -126,7 +137,7 @@ document.addEventListener("pointerover", light)
 
 function enliven(part, old) {
   for (const table of part.querySelectorAll("table.sortable")) { sortable(table); keep(table, old && old.querySelector("table.sortable")) }
-  for (const figure of part.querySelectorAll("figure.lines")) chart(figure)
+  for (const figure of part.querySelectorAll("figure.lines")) chart(figure, old)
   filtered()
 }
 enliven(main)
@@ -140,7 +151,7 @@ async function renew() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html")
   for (const part of fresh.querySelectorAll("section[data-live]")) {
     const here = document.getElementById(part.id)
-    if (here && (before.get(part.id) === part.innerHTML || here.matches(":has(figure:hover), :has(.zoomed)"))) continue
+    if (here && (before.get(part.id) === part.innerHTML || here.matches(":has(figure:hover), :has(figure :focus-visible), :has(.zoomed)"))) continue
     before.set(part.id, part.innerHTML)
     if (here) here.replaceWith(part)
     else main.querySelector("h2").before(part)
@@ -182,7 +193,7 @@ if (log && !location.search) {
 
 // Keys: / searches, j and k go through the list, Enter opens.
 document.addEventListener("keydown", event => {
-  const field = document.activeElement && document.activeElement.tagName === "INPUT"
+  const field = document.activeElement && document.activeElement.matches("input:not([type=checkbox])")
   if (event.key === "Escape" && field) document.activeElement.blur()
   if (field || event.ctrlKey || event.metaKey || event.altKey) return
   if (event.key === "/") { const box = filter || find; if (box) { box.focus(); event.preventDefault() } }

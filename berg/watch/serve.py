@@ -11,7 +11,6 @@ import mimetypes
 import secrets
 import threading
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -147,11 +146,10 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def given_cookie(self) -> str:
-        try:
-            found = SimpleCookie(self.headers.get("Cookie", "")).get(f"berg-{self.server.server_port}")
-        except CookieError:
-            return ""
-        return found.value if found else ""
+        """This server's cookie. Browsers send those of all programs on this computer, whatever these hold."""
+        begins = f"berg-{self.server.server_port}="
+        cookies = [each.strip() for each in self.headers.get("Cookie", "").split(";")]
+        return next((each.removeprefix(begins) for each in cookies if each.startswith(begins)), "")
 
     def refuse(self, why: str) -> None:
         self.close_connection = True  # a body that may follow is not read
@@ -184,10 +182,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_log(name)
         elif what == "log":
             found = jobs.find(site.config, name)
-            read_to = json.loads(query.get("from", ["{}"])[0])
-            if not isinstance(read_to, dict) or not all(isinstance(at, int) and at >= 0 for at in read_to.values()):
-                raise BergError("that is no place in a log")
-            piece = collect.log(site.config, site.bucket, found, read_to)
+            piece = collect.log(site.config, site.bucket, found, place_in_log(query.get("from", ["{}"])[0]))
             is_over = found.state is None or found.state.final
             more = {"Berg-From": page.cursor(piece), "Berg-Over": "over" if is_over else ""}
             self.send(200, "text/html; charset=utf-8", page.log_lines(piece).encode(), more)
@@ -260,6 +255,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format, *arguments) -> None:
         pass
+
+
+def place_in_log(text: str) -> dict[str, int]:
+    """What page.cursor wrote."""
+    try:
+        read_to = json.loads(text)
+        if all(isinstance(at, int) and at >= 0 for at in read_to.values()):
+            return read_to
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise BergError("that is no place in a log")
 
 
 def kind_of(path: str) -> str:

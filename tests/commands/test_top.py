@@ -32,7 +32,7 @@ def test_wait_for_any_ends_with_the_first_of_a_sweep(berg):
     sweep = ["--grid", "seconds=1,200", "-g", "0", "sleep {seconds}"]
     assert berg("run", "-n", "naps", *sweep).returncode == 0
     began = time.monotonic()
-    first = berg("wait", "--any", "naps", "--json")
+    first = berg("wait", "--all", "--any", "naps", "--json")
     assert first.returncode == 0 and time.monotonic() - began < 100
     assert [row["name"] for row in json.loads(first.stdout)] == ["naps-0"]
     waiting = berg.start("wait", "naps")

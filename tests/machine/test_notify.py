@@ -128,7 +128,7 @@ def test_a_sweep_that_goes_on_without_its_webhook_says_so(berg, webhook):
 
 
 def test_what_is_no_url_is_refused_and_not_repeated(berg):
-    for wish in ("ftp://hidden.example/abc", "https://hid den/", "NAME=/nonexistent", "UNSET"):
+    for wish in ("ftp://hidden.example/abc", "https://hid den/", "NAME=/nonexistent", "UNSET", "", " "):
         refused = berg("run", "-g", "0", "--notify", wish, "true")
         assert refused.returncode == 1 and "--notify" in refused.stderr, refused.stderr
         assert "hid" not in refused.stderr

@@ -87,6 +87,7 @@ def test_what_nobody_tells_ends_no_job(berg):
         ([*GPU, "--min-utilization", "101"], "--min-utilization 101 is not possible: give percent, 1 to 100"),
         ([*GPU, "--min-utilization", "5", "--sample-seconds", "0"], "needs at least two samples in --for 30 minutes"),
         ([*GPU, "--min-utilization", "5", "--for", "0.5"], "two samples in --for 0.5 minutes: there is one every 30 s"),
+        ([*GPU, "--for", "10"], "--for says in how many minutes: give --min-utilization PERCENT as well"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(berg, wishes, said):

@@ -4,6 +4,7 @@ import json
 import shlex
 import shutil
 import signal
+import socket
 import sys
 import time
 
@@ -161,6 +162,17 @@ def test_without_tensorboard_the_folder_is_told(berg, file, tmp_path, monkeypatc
     monkeypatch.setenv("PATH", str(broken.parent))
     with pytest.raises(board.BergError, match="did not start: it said nothing"):
         board.start(folder, 0)
+
+
+def test_a_port_that_another_program_has_is_not_shown_as_tensorboard(berg, file):
+    assert berg("run", "-g", "0", "-n", "one", "--wait", "true").returncode == 0
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = berg("tensorboard", "one", "--port", str(port))
+    assert done.returncode == 1 and done.stdout == ""
+    assert f"port {port} cannot be had: Address already in use. Take a free one: leave --port out" in done.stderr
 
 
 def test_nothing_to_show_is_an_error(berg):

@@ -94,6 +94,35 @@ def test_a_chart_shows_values_and_zooms(berg, site, browser):
     assert browser.eval(view) == 1000
 
 
+def test_an_axis_becomes_logarithmic_by_a_key(berg, site, browser):
+    full(berg)
+    browser.open(site.address)
+    browser.open(f"{site.root}job/one/")
+    browser.wait("document.querySelectorAll('.tip').length === 2")
+    loss = "document.querySelectorAll('figure.lines')[1]"
+    shown = f"[...{loss}.children].filter(e => e.matches('svg') && getComputedStyle(e).display !== 'none')"
+    assert browser.eval(f"{shown}.map(e => e.ariaLabel)") == ["loss: loss 0.01"]
+    browser.eval(f"{loss}.querySelector('input').focus()")
+    browser.key(" ")
+    assert browser.eval(f"{shown}.map(e => e.ariaLabel)") == ["loss, logarithmic: loss 0.01"]
+    assert browser.eval(f"[...{shown}[0].querySelectorAll('.end')].map(e => e.textContent)") == ["0.01", "0.1", "1"]
+    browser.hover("figure[data-name=loss] .logarithmic .plot")
+    tip = browser.eval(f"{loss}.querySelector('.tip').textContent")
+    assert tip in ("49\nloss: 0.02", "50\nloss: 0.01961"), tip
+    browser.eval("renew()")  # while it has the focus it stays as it is; then it comes anew as it was
+    browser.eval(f"{loss}.querySelector('input').blur()")
+    berg.bucket.write("berg_results/one/metrics.jsonl", '{"loss": 8, "accuracy": 1}\n{"loss": 2}\n')
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    browser.eval("renew()")
+    browser.wait(f"{loss}.querySelector('svg').ariaLabel === 'loss: loss 2'")
+    assert browser.eval(f"{shown}.map(e => e.ariaLabel)") == ["loss, logarithmic: loss 2"]
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open(f"{site.root}job/one/")
+    assert browser.eval(f"{shown}.length") == 1
+    browser.click("figure[data-name=loss] label")
+    assert browser.eval(f"{shown}.map(e => e.ariaLabel)") == ["loss, logarithmic: loss 2"], "without JavaScript, too"
+
+
 def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, browser):
     command = "seq 300; for n in $(seq 1000); do echo tick-$n; sleep 0.3; done"
     assert berg("run", "-g", "0", "-n", "lives", command).returncode == 0
@@ -163,6 +192,8 @@ def test_exported_files_open_from_disk(berg, browser, tmp_path):
     browser.open((folder / "index.html").as_uri())
     browser.click("#list tbody a[href='job/one/index.html']")
     browser.wait("document.title.startsWith('one') && document.querySelector('.tip')")
+    browser.click("figure[data-name=loss] label")
+    assert browser.eval(SHOWN % ("figure[data-name=loss] .logarithmic", "display")) == "block"
     browser.eval("document.querySelector('.picture img').scrollIntoView()")
     browser.wait("document.querySelector('.picture img').naturalWidth === 9")
     browser.click("header .home")

@@ -53,6 +53,17 @@ def test_files_that_are_cut_off_or_damaged_end_there(tmp_path_factory, junk, cut
             assert points == SERIES[tag][: len(points)]
 
 
+def test_an_event_whose_numbers_have_no_end_ends_the_file():
+    whole = events.record(b"\xff" * 2_000_000)
+    assert events.scalars(whole) == {}
+
+
+def test_metrics_may_hold_any_text_and_step():
+    lines = '{"note": "a\u2028b\x85c", "loss": 1}\n{"loss": 2, "step": 1e300}\r\n{"loss": 3, "step": 7}'
+    found = events.metrics(lines.encode())["loss"]
+    assert [value for _, value, _ in found] == [1, 2, 3] and found[1][0] == 2**63 - 1 and found[2][0] == 7
+
+
 def test_metrics_are_read_with_their_steps_and_times():
     lines = b"""{"step": 10, "loss": 0.5, "time": 1000, "note": "warm", "ok": true, "huge": 1e999}
 {"step": 20, "loss": 0.25, "accuracy": 1, "time": 1001}

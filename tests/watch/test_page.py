@@ -116,6 +116,15 @@ def test_another_name_for_this_computer_or_another_site_is_refused(site):
             socket.create_connection((address, port), 1)
 
 
+@pytest.mark.parametrize("other", ['app={"a":1}', "a=b c", 'half="', "größe=1", "=", "berg=1"])
+def test_cookies_of_other_programs_on_this_computer_lock_nobody_out(site, other):
+    ours = site.cookie["Cookie"]
+    for cookies in (f"{other}; {ours}", f"{ours}; {other}"):
+        assert site.get("", Cookie=cookies.encode()).status_code == 200, cookies
+    for cookies in (other, f"{other}; x{ours}", f"{ours}x", f"{ours.partition('=')[0]}="):
+        assert site.get("", Cookie=cookies.encode()).status_code == 403, cookies
+
+
 def test_every_answer_says_what_its_page_may_do(berg, site):
     over(berg, "one", log="hello\n")
     berg.bucket.write("berg_results/one/page.html", "<script>alert(1)</script>")
@@ -156,6 +165,8 @@ def test_paths_lead_to_nothing_but_results(berg, site):
         "sweep/..%2F/",
         "job/one/log?from=[1]",
         "job/one/log?from=%7B%22x%22:-1%7D",
+        "job/one/log?from=x",
+        f"job/one/log?from={'[' * 20_000}",
     ):
         request = requests.Request("GET", site.root, headers=site.cookie).prepare()
         request.url = site.root + path  # as it stands: requests would tidy it
@@ -213,6 +224,29 @@ def test_what_comes_from_the_bucket_is_text(berg, site):
     shown = site.get("job/one/").text
     assert '<span class="f1">&lt;img' in shown and "MY_API_KEY=…" in shown and "WANDB_TOKEN=… (a secret)" in shown
     assert "../../x" in site.get("").text and 'href="job/../../x' not in site.get("").text
+
+
+def test_of_long_lines_a_search_shows_what_is_around(berg, site):
+    line = f"begin {'x' * 200_000} needle {'y' * 200_000} end\n"
+    over(berg, "one", log=line * 20 + "z" * 300_000 + " needle in what has no end yet")
+    shown = site.get("job/one/?find=NEEDLE").text
+    assert "21 lines of the log" in shown and shown.count("x needle y") == 20 and len(shown) < 100_000
+    assert "z needle in what has no end yet" in shown
+
+
+def test_numbers_of_any_kind_make_a_page(berg, site):
+    numbers = [9e307, -9e307, 5e-324, 0, 1e17]
+    over(berg, "grid-0", sweep="grid", params={"lr": "1e308", "deep": "1"}, results_dir="grid/0")
+    over(berg, "grid-1", sweep="grid", params={"lr": "-1e308", "deep": "2"}, results_dir="grid/1")
+    for job_number in range(2):
+        lines = [{"step": 10**n, "loss": value * (-1) ** job_number} for n, value in enumerate(numbers)]
+        text = "".join(json.dumps(line) + "\n" for line in lines) + f'{{"x": {"[" * 5000}\n{{"same": 5e-324}}\n'
+        berg.bucket.write(f"berg_results/grid/{job_number}/metrics.jsonl", text)
+    for path in ("sweep/grid/", "job/grid-0/"):
+        answer = site.get(path)
+        assert answer.status_code == 200, answer.text
+        assert "loss" in answer.text and "<svg" in answer.text and "nan" not in answer.text, path
+    assert berg("fetch", "grid").returncode == 0
 
 
 def test_a_job_that_is_over_is_shown_from_the_bucket_alone(berg, site):

@@ -123,6 +123,22 @@ def test_refusals(client):
     assert refused[1] == "resourceInUseByAnotherResource"
 
 
+@pytest.mark.parametrize("action", ["DELETE", "STOP"])
+def test_a_slice_of_a_reservation_has_none_to_be_of(client, action):
+    affinity = {"consumeReservationType": "SPECIFIC_RESERVATION", "key": "compute.googleapis.com/reservation-name"}
+    scheduling = {"provisioningModel": "RESERVATION_BOUND", "onHostMaintenance": "TERMINATE"}
+    properties = {
+        "machineType": "ct6e-standard-4t",
+        "disks": single("any")["disks"],
+        "networkInterfaces": [{"nicType": "GVNIC"}],
+        "scheduling": {**scheduling, "instanceTerminationAction": action},
+        "reservationAffinity": {**affinity, "values": ["mine"]},
+    }
+    properties["disks"][0]["initializeParams"]["diskType"] = "hyperdisk-balanced"
+    refused = error(client.call("POST", TEMPLATES, {"name": "bound", "properties": properties}))
+    assert refused[0] == 400 and "reservations [mine] do not exist" in refused[2], refused
+
+
 def single(name: str, **fields) -> dict:
     disk = {"sourceImage": IMAGE, "diskType": f"zones/{ZONE}/diskTypes/hyperdisk-balanced"}
     return {
