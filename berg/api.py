@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, config, defaults, jobs, launch, records
+from berg import BergError, config, defaults, jobs, launch, logs, records
 from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket, explain
@@ -79,7 +79,7 @@ class Job:
     def logs(self) -> str:
         """What its machines printed so far; those of a cluster one after another."""
         with explained(self.config):
-            return b"".join(chunk for _, chunk in jobs.log_chunks(self.config, self.name)).decode(errors="replace")
+            return b"".join(chunk for _, chunk in logs.chunks(self.config, self.name)).decode(errors="replace")
 
     def fetch(self, folder: str | Path | None = None) -> Path:
         """Bring its results, those that are new or changed, to a folder (~/berg_results/…) and return that."""

@@ -43,6 +43,7 @@ VARIABLES = {
     "zones": "BERG_ZONES",
     "image": "BERG_DEFAULT_IMAGE",
     "image-project": "BERG_DEFAULT_IMAGE_PROJECT",
+    "docker": "BERG_DEFAULT_DOCKER_IMAGE",
 }
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
@@ -100,7 +101,8 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
     dropped = {key for option in given for key in REPLACES.get(option, ())}
     dropped |= {key for key, (field, _) in KEYS.items() if field in given and field != "env"}
     has_own_image = {"image", "image-project"} if "tpu" in given or "tpu" in values.keys() - dropped else set()
-    settings = of_settings(dropped | has_own_image, values)
+    has_no_pods = {"docker"} if "docker" in given or not options.get("cluster") else set()
+    settings = of_settings(dropped | has_own_image | has_no_pods, values)
     dropped |= {key for key, variable in VARIABLES.items() if os.environ.get(variable)}
     dropped |= {"image-project"} if "image" in dropped else set()
     filled, used = dict(options), {}
@@ -131,7 +133,12 @@ def of_settings(given: set[str], of_repo: dict[str, Any]) -> dict[str, tuple[str
             found[key] = (text, variable)
         elif key not in of_repo and value not in (None, getattr(usual, setting)):
             found[key] = (shown(value), str(config.path()))
-    return found
+    others = {setting: f"BERG_{setting.upper()}" for setting in config.HELP}
+    return found | {
+        setting: (text, variable)
+        for setting, variable in others.items()
+        if variable not in VARIABLES.values() and (text := os.environ.get(variable))
+    }
 
 
 def listed(values: dict[str, Any]) -> str:

@@ -184,13 +184,18 @@ def check_credentials(settings: Config) -> list[Finding]:
     return [Finding("credentials", OK, f"{settings.credentials_file or 'Application Default Credentials'}{whose}")]
 
 
+def set_up(settings: Config, options: str = "") -> str:
+    """The command that sets up the cloud that is looked at; the embedded one takes no options."""
+    return "berg init --local" if settings.endpoint else f"berg init {options}".strip()
+
+
 def check_project(settings: Config) -> list[Finding]:
     from google.api_core import exceptions
 
     try:
         api.call(settings, "GET", "", fields="name")
     except exceptions.NotFound:
-        return [Finding("project", FAILED, f"there is no project {settings.project!r}", "berg init")]
+        return [Finding("project", FAILED, f"there is no project {settings.project!r}", set_up(settings))]
     return [Finding("project", OK, settings.project)]
 
 
@@ -198,13 +203,12 @@ def check_apis(settings: Config) -> list[Finding]:
     names = [f"projects/{settings.project}/services/{name}.googleapis.com" for name in APIS]
     url = f"{settings.service_url('serviceusage')}/v1/projects/{settings.project}/services:batchGet"
     services = api.call(settings, "GET", url, names=names)["services"]
-    off = [api for api, row in zip(APIS, services, strict=True) if row["state"] != "ENABLED"]
+    off = [name for name, row in zip(APIS, services, strict=True) if row["state"] != "ENABLED"]
     if not off:
         return [Finding("apis", OK, ", ".join(APIS))]
     status = FAILED if NEEDED & set(off) else WARNING
-    found = "off: " + ", ".join(f"{api} (for {APIS[api]})" for api in off)
-    hosts = " ".join(f"{api}.googleapis.com" for api in off)
-    return [Finding("apis", status, found, f"gcloud services enable {hosts} --project {settings.project}")]
+    found = "off: " + ", ".join(f"{name} (for {APIS[name]})" for name in off)
+    return [Finding("apis", status, found, api.enable_command(settings, *off))]
 
 
 def check_person(settings: Config) -> list[Finding]:
@@ -359,10 +363,10 @@ def check_bucket(settings: Config) -> list[Finding]:
     where = Finding("bucket", OK, f"gs://{settings.bucket} in {place}")
     if number.partition("-")[0] not in ("", str(found.project_number)):
         text = f"gs://{settings.bucket} belongs to another project, number {found.project_number}"
-        where = Finding("bucket", FAILED, text, "berg init --bucket ANOTHER")
+        where = Finding("bucket", FAILED, text, set_up(settings, "--bucket ANOTHER"))
     elif place != settings.region:
         text = f"{where.found}, and machines in {settings.region}: slower, and traffic costs"
-        where = Finding("bucket", WARNING, text, "berg init --bucket ANOTHER --create-bucket")
+        where = Finding("bucket", WARNING, text, set_up(settings, "--bucket ANOTHER --create-bucket"))
     held = bucket.bucket.test_iam_permissions(list(ON_BUCKET))
     lacks = [permission for permission in ON_BUCKET if permission not in held]
     bind = f"gcloud storage buckets add-iam-policy-binding gs://{settings.bucket} --member {grants.person(settings)}"
@@ -388,7 +392,7 @@ def check_account(settings: Config) -> list[Finding]:
     try:
         acts = grants.may_act_as(settings, email)
     except exceptions.NotFound:
-        return [Finding(name, FAILED, f"there is no service account {email!r}", "berg init")]
+        return [Finding(name, FAILED, f"there is no service account {email!r}", set_up(settings))]
     act = Finding("rights: account", OK, f"you may start machines that act as {email}")
     if not acts:
         command = grants.act_as_command(settings, email)
@@ -404,13 +408,13 @@ def check_own(settings: Config, name: str, email: str) -> Finding:
     if refusal:
         return Finding(name, WARNING, f"what {email} may do cannot be seen: {refusal}")
     if lacking:
-        return Finding(name, FAILED, f"{email} lacks: " + "; ".join(grant.text for grant in lacking), "berg init")
+        return Finding(name, FAILED, f"{email} lacks: " + "; ".join(grant.text for grant in lacking), set_up(settings))
     return Finding(name, OK, f"{email} has what it needs, and berg gave it no more")
 
 
 def check_other(settings: Config, name: str, email: str) -> Finding:
     """An account that berg did not make: what its roles are, and whether berg knows them to be enough."""
-    member, mend = f"serviceAccount:{email}", f"berg init --service-account {grants.account(settings)}"
+    member, mend = f"serviceAccount:{email}", set_up(settings, f"--service-account {grants.account(settings)}")
     in_project = grants.roles(grants.project_policy(settings), [member])
     basic = {"roles/editor": "projectEditor", "roles/owner": "projectOwner"}
     members = [member, *(f"{basic[role]}:{settings.project}" for role in in_project & basic.keys())]
@@ -438,7 +442,7 @@ def check_clusters(settings: Config) -> list[Finding]:
     except api.Denied:
         return [Finding("clusters", WARNING, "you may not see whether there are any", give(settings, role))]
     except exceptions.Forbidden:
-        mend = f"gcloud services enable container.googleapis.com --project {settings.project}"
+        mend = api.enable_command(settings, "container")
         return [Finding("clusters", OK, "none; the API container, for berg run --cluster, is off", mend)]
     if not ours:
         return [Finding("clusters", OK, "none of berg's")]

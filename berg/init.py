@@ -84,7 +84,7 @@ def check_project(settings: Config) -> dict[str, Any]:
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(
             f"project {settings.project!r} cannot be used: {grants.words(error)}. "
-            "Check its id, or enable the API: gcloud services enable compute.googleapis.com"
+            f"Check its id, or enable the API: {api.enable_command(settings, 'compute')}"
         ) from None
 
 
@@ -135,8 +135,8 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
             except (exceptions.Forbidden, exceptions.BadRequest) as error:  # BadRequest: rules of the organization
                 refusal = grants.words(error)
     if refusal:
-        enable = f"gcloud services enable {' '.join(grants.APIS)} --project {settings.project}"
-        commands = [*([enable] if "disabled" in refusal else []), *(grant.gcloud for grant in lacking)]
+        enable = [api.enable_command(settings, *grants.APIS)] if "disabled" in refusal else []
+        commands = [*enable, *(grant.gcloud for grant in lacking)]
         commands.append(grants.act_as_command(settings, own))
         say(
             f"You lack the right to set up {own}: {refusal}\nAn administrator of the project can, with:\n  "

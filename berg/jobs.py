@@ -1,4 +1,4 @@
-"""The jobs and machines there are: listed, found by name, followed, killed, their results fetched."""
+"""The jobs and machines there are: listed, found by name, killed, their results fetched."""
 
 import contextlib
 import fnmatch
@@ -6,7 +6,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -21,8 +21,6 @@ LOST_AFTER = 60  # seconds without a machine or a final state, after which nobod
 BETWEEN_ZONES = 300  # more of them for a slice, which is taken back in one zone before the next one is tried
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 LEFT_STILL = 120  # seconds without progress of an upload, after which `kill` says what would be lost
-LISTING = 10.0  # seconds, at most, after which a log is seen that began meanwhile
-BLOCK = 8 << 20
 OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
 GOING = ("STOPPING", *OFF)
 # What boot.py says on the serial console, among the kernel's lines: as startup script of the old guest agent, of the
@@ -32,7 +30,10 @@ STARTUP_LINE = re.compile(
 )
 BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup scripts."  # there, too
 HANDED_OVER, UNIT_ENDED = "Going on as a unit of systemd's", "berg's startup script has ended"  # boot.py's words
-HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only the log has every line
+
+
+class IsSweep(BergError):
+    """The name is that of a sweep, not of a job."""
 
 
 @dataclass
@@ -268,7 +269,7 @@ def look_again(config: Config, found: Entry) -> Entry:
 
 
 def find(config: Config, name: str) -> Entry:
-    """The job of that name, or of the machine of that name; raises BergError if there is neither."""
+    """The job of that name, or of the machine of that name; raises BergError if there is none, IsSweep for a sweep."""
     unknown = BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
     bucket = Bucket(config)
     sweep, slash, index = name.partition("/")
@@ -289,7 +290,7 @@ def find(config: Config, name: str) -> Entry:
             owned.setdefault(owner(machine), []).append(machine)
         return entry(config, name, blob, owned)
     if bucket.exists(job.sweep_path(name)):
-        raise BergError(f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v")
+        raise IsSweep(f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v")
     machines = [machine for machine in machines if owner(machine) == name]
     machines = machines or [machine for machine in places.machines(config) if machine.name == name]
     if not machines:
@@ -427,87 +428,6 @@ def is_cluster(found: Entry) -> bool:
 
 def machine_of(log: str) -> str:
     return log.rpartition("/")[2].partition(".")[0]
-
-
-def log_chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tuple[str, bytes]]:
-    """The log of a job from the bucket, all its attempts as one, with the machine's name where there are several.
-
-    Before it exists, the serial console of its machine.
-    """
-    found = find(config, name)
-    bucket = Bucket(config)
-    logs, several, last = logs_of(bucket, found.name, machine), is_cluster(found), b"\n"
-    for log in logs:
-        start = 0
-        if not several and not last.endswith(b"\n"):  # an attempt that was cut off
-            yield "", b"\n"
-        while chunk := bucket.read_from(log, start, start + BLOCK):
-            yield machine_of(log) if several and not machine else "", chunk
-            start, last = start + len(chunk), chunk
-    if not logs:
-        consoles = [each for each in found.machines if machine in (None, each.name)]
-        if not consoles:
-            raise BergError(f"{machine or name} left no log: it never reached its worker ({found.status})")
-        yield "", found.place.console(config, consoles[0]).encode()
-
-
-def follow(
-    config: Config,
-    name: str,
-    write: Callable[[str, bytes], None],
-    machine: str | None = None,
-    interval: float = 1.0,
-    tell: Callable[[Entry], None] = lambda found: None,
-) -> job.State | None:
-    """Write the logs of a job as they grow until the job is over; returns its final state.
-
-    `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log it
-    gets what the machine writes to its serial console. A machine without a job is followed until it is
-    gone, and the state is None. `tell` gets what is found with each look.
-    """
-    bucket = Bucket(config)
-    offsets: dict[str, int] = {}
-    console = ""
-    logs: list[str] = []
-    stage, pause, due = ("", 0), interval, 0.0  # what was found at the last list, and when the next one comes
-    shown: list[bytes] = []  # lines of the console, which the log begins with
-    last = b"\n"
-    found = None
-    while True:  # the state before the log, which is complete once that is final
-        found = look_again(config, found) if found and found.machine else find(config, name)
-        tell(found)
-        several = is_cluster(found) and not machine
-        # A list costs twelve times as much as a look at a log: rarely while nothing changes.
-        now = (found.status, found.state.attempt if found.state else 0)
-        if now != stage or time.monotonic() >= due:
-            known, logs = logs, logs_of(bucket, found.name, machine)
-            pause = interval if now != stage or logs != known else min(pause * 2, LISTING)
-            stage, due = now, time.monotonic() + pause
-        for log in logs:
-            if not several and log not in offsets and not last.endswith(b"\n"):
-                write("", b"\n")
-            while chunk := bucket.read_from(log, offsets.setdefault(log, 0), offsets[log] + BLOCK):
-                offsets[log], last = offsets[log] + len(chunk), chunk
-                while (line := chunk[: chunk.find(b"\n") + 1]) in shown:
-                    del shown[: shown.index(line) + 1]
-                    chunk = chunk[len(line) :]
-                write(machine_of(log) if several else "", chunk)
-        if not offsets and found.machine and not several:
-            output = found.place.console(config, found.machine)
-            for text in STARTUP_LINE.findall(output.removeprefix(console)):
-                if not (found.state and shown and shown[-1].startswith(HANDOVER)):
-                    shown.append(f"[berg] {text}\n".encode())
-                    write("", shown[-1])
-            console = output
-        if (found.state.final and leaves(found)) if found.state else not found.machine:
-            return found.state
-        time.sleep(interval)
-
-
-def leaves(found: Entry) -> bool:
-    """Whether the machines of a job that is over are on their way out or off, or were to be kept, or nobody deletes."""
-    stays = found.state and (found.state.job.get("kept") or found.state.state == "LOST")
-    return bool(stays or all(machine.status in GOING for machine in found.machines))
 
 
 def results_prefix(config: Config, name: str) -> tuple[str, str | None]:

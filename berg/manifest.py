@@ -61,8 +61,9 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
             f"each, which have room for {room(pool, count)} pods, not for {wishes.num_machines}. "
             f"Let it grow: berg cluster resize {name} --max-nodes N"
         )
-    gpu_type = container.gpus_of(pool)[0]
-    return Shape(pool["config"]["machineType"], count, gpu_type, container.ACCELERATORS.get(gpu_type, gpu_type))
+    gpu_type, gpus = container.gpus_of(pool)
+    accelerator = container.ACCELERATORS.get(gpu_type, gpu_type)
+    return Shape(pool["config"]["machineType"], count, gpu_type, accelerator, gpus)
 
 
 def room(pool: dict[str, Any], count: int) -> int:

@@ -14,7 +14,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,15 +210,28 @@ def exists(config: Config, name: str) -> bool:
     return bool(job.NAME.fullmatch(name)) and Bucket(config).exists(job.sweep_path(name))
 
 
-def resume(
-    config: Config,
-    name: str,
-    parallel: int | None,
-    say: Callable[[str], None],
-    folder: Path | None = None,
-    tell: Callable[[int, int], None] = lambda done, size: None,
-) -> int:
-    """Submit again what failed or was lost, or the one job named SWEEP/INDEX; returns how many jobs those are.
+@dataclass
+class Again:
+    """What of a sweep is to run again: its jobs, the code from now on (None: as before), secrets that went with it."""
+
+    sweep: str
+    about: dict[str, Any]  # as read() returns it
+    jobs: list[jobs.Entry]
+    first: job.Job | None = None
+    code: snapshot.Snapshot | None = None
+    secrets: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        before = ", ".join(sorted({str(entry.to_dict().get("commit")) for entry in self.jobs}))
+        if self.code is None:
+            return f"the code that they ran before, {before}. With the code around you: --new-code"
+        changes = len(self.code.all_changed())
+        with_changes = f", HEAD {self.code.head[:12]} with {changes} of its files changed" if changes else ""
+        return f"the code as it is now, {self.code.commit[:12]}{with_changes}; before it was {before}"
+
+
+def again(config: Config, name: str, say: Callable[[str], None], folder: Path | None = None) -> Again:
+    """What failed or was lost, or the one job named SWEEP/INDEX; creates nothing.
 
     With a folder they run the working tree around it from now on, else the code that they ran before.
     """
@@ -232,46 +245,67 @@ def resume(
         chosen = there_are[jobs.find(config, f"{name}/{index}").name]
         if not chosen.state or not chosen.state.final:
             raise BergError(f"{chosen.name} is not over ({chosen.status}). See it: berg tail {chosen.name}")
-        again = [chosen]
+        found = Again(name, about, [chosen])
     else:
-        again = [entry for entry in there_are.values() if entry.state and entry.state.state in ("FAILED", "LOST")]
-    if not again:
-        return 0
-    before = ", ".join(sorted({str(entry.to_dict().get("commit")) for entry in again}))
-    code: dict[str, Any] = {}
+        over = [entry for entry in there_are.values() if entry.state and entry.state.state in ("FAILED", "LOST")]
+        found = Again(name, about, over)
+    if not found.jobs:
+        return found
+    found.first = described(bucket, found.jobs[0])
     if folder:
-        taken = snapshot.take(folder)
-        check_code(described(bucket, again[0]), taken)
-        code = launch.code_fields(taken) | {"snapshot": snapshot.send(taken, bucket, tell)}
+        found.code = snapshot.take(folder)
+        check_code(found.first, found.code)
     if all(entry.state and entry.state.final for entry in there_are.values()):  # else they are there
-        store_secrets(config, described(bucket, again[0]), len(again), say)
-    with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(lambda entry: submit_again(bucket, entry, code), again))
-    there = members(config, name)
+        found.secrets = read_secrets(found.first, say)
+    return found
+
+
+def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
+    """The machines that these jobs take beside those that the sweep has."""
+    there = members(config, found.sweep)
     used = {machine.name for machine in there}
-    free = [each for each in machines(name, len(about["jobs"]) + len(used)) if each not in used]
-    wanted = min(parallel or len(again), len(again)) - sum(machine.status not in jobs.GOING for machine in there)
-    if wanted > 0:
-        create(config, places.of(about["place"]), about["machines"], free[:wanted], say)
-    if code:
-        changes = len(code["git_changed_files"])
-        with_changes = f", HEAD {taken.head[:12]} with {changes} of its files changed" if changes else ""
-        say(f"They run the code as it is now, {taken.commit[:12]}{with_changes}; before it was {before}")
-    else:
-        say(f"They run the code that they ran before, {before}. With the code around you: --new-code")
-    return len(again)
+    free = [each for each in machines(found.sweep, len(found.about["jobs"]) + len(used)) if each not in used]
+    count = len(found.jobs)
+    wanted = min(parallel or count, count) - sum(machine.status not in jobs.GOING for machine in there)
+    return free[: max(wanted, 0)]
 
 
-def store_secrets(config: Config, this: job.Job, rounds: int, say: Callable[[str], None]) -> None:
-    """Keep the secrets of a sweep that was over anew, from where they came from then: they went with it."""
+def preview(config: Config, found: Again, names: list[str]) -> Any:
+    """What would be asked for to make these machines."""
+    place = places.of(found.about["place"])
+    return launch.without_script(place.preview(config, found.about["machines"], names, False))
+
+
+def resume(
+    config: Config,
+    found: Again,
+    parallel: int | None,
+    say: Callable[[str], None],
+    tell: Callable[[int, int], None] = lambda done, size: None,
+) -> None:
+    """Submit jobs of a sweep again, and make the machines that it lacks for them."""
+    bucket = Bucket(config)
+    code: dict[str, Any] = {}
+    if found.code:
+        code = launch.code_fields(found.code) | {"snapshot": snapshot.send(found.code, bucket, tell)}
+    if found.secrets and found.first:
+        seconds = min(found.first.max_run_seconds * len(found.jobs), LIMITS[1])
+        secret.store(config, found.sweep, found.secrets, seconds)
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda entry: submit_again(bucket, entry, code), found.jobs))
+    place = places.of(found.about["place"])
+    create(config, place, found.about["machines"], missing(config, found, parallel), say)
+
+
+def read_secrets(this: job.Job, say: Callable[[str], None]) -> dict[str, str]:
+    """The secrets of a sweep that was over, anew from where they came from then."""
     wishes = wishes_of(this)
     values = dict(secret.read(text) for text in wishes.secrets)
     if wishes.notify:
         values[secret.WEBHOOK] = secret.webhook(wishes.notify)
     elif this.notify:
         say("Nobody will be told of its end: --notify gave the webhook's URL itself, which is kept nowhere")
-    if values:
-        secret.store(config, this.sweep, values, min(this.max_run_seconds * rounds, LIMITS[1]))
+    return values
 
 
 def described(bucket: Bucket, entry: jobs.Entry) -> job.Job:

@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,6 +127,16 @@ class Cloud:
 
     def fault(self, method: str, **what) -> None:
         self.call("POST", "/_berg/faults", {"method": method, **what})
+
+    @contextlib.contextmanager
+    def without(self, service: str) -> Iterator[None]:
+        """While the project has an API off."""
+        path = f"/serviceusage/v1/projects/berg-local/services/{service}.googleapis.com"
+        self.call("POST", f"{path}:disable", {})
+        try:
+            yield
+        finally:
+            self.call("POST", f"{path}:enable", {})
 
     def instances(self) -> dict[str, dict]:
         scopes = self.call("GET", "/compute/v1/projects/berg-local/aggregated/instances")["items"]

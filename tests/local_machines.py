@@ -5,6 +5,7 @@ from pathlib import Path
 
 import google.auth
 import google.auth.transport.requests
+import pytest
 import requests
 
 from berg.local import control
@@ -83,3 +84,16 @@ class Client:
     def console_with(self, name: str, text: str) -> str:
         """The console once it shows `text`."""
         return until(lambda: (found := self.console(name)) and text in found and found, f"{text} on {name}'s console")
+
+
+def start(folder: Path, cloud) -> None:
+    control.start(folder, options=("--grace", "3", "--image", str(cloud.folder / "image")))
+
+
+@pytest.fixture(scope="module")
+def client(cloud, tmp_path_factory):
+    """A cloud of the file's own: its quotas, policies and stockouts are nobody else's."""
+    folder = tmp_path_factory.mktemp("own") / "local"
+    start(folder, cloud)
+    yield Client(folder)
+    control.reset(folder)

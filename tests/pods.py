@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from conftest import wait_for
 from local_kube import Kube
 
@@ -31,7 +32,16 @@ def cluster(cloud, name: str, folder: Path, *pools: dict) -> Iterator[Kube]:
     cloud.call("POST", "/_berg/settings", NORMAL)
 
 
-def clean(kube: Kube) -> None:
+@pytest.fixture(autouse=True)
+def clean(kube, cloud):
+    """What a test leaves in the module's cluster goes before the next one."""
+    yield
+    cloud.call("DELETE", "/_berg/faults")
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+    delete_jobs(kube)
+
+
+def delete_jobs(kube: Kube) -> None:
     """Delete all Jobs with their pods."""
     for each in kube.get("jobs")["items"]:
         path = f"/apis/batch/v1/namespaces/default/jobs/{each['metadata']['name']}"

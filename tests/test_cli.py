@@ -99,6 +99,7 @@ def test_names_complete_in_the_shell_without_the_network(tmp_path):
     assert completed("berg show old/") == ["old/0", "old/1"]
     assert completed("berg run --resume o") == ["other", "old"], "a job that is over goes on, too"
     assert completed("berg run -t a100") == ["a100", "a100-80gb"]
+    assert completed("berg run -t g") == [], "GB200s come from reservations only"
     assert completed("berg devbox --zone us-c") == ["us-central1-a", "us-central1-f"]
     assert completed("berg config set zo") == ["zones"]
 

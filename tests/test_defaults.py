@@ -88,6 +88,14 @@ def test_the_users_settings_come_after_the_repo(berg):
     assert "Zones     us-central1-b" in of_repo and "berg.json" not in of_repo
 
 
+def test_every_variable_that_is_a_setting_is_named_with_its_value(berg):
+    variables = {"BERG_REGION": "us-east1", "BERG_NETWORK": "default", "BERG_DEFAULT_DOCKER_IMAGE": "python:3.12"}
+    plan, _ = planned(berg, "-g", "0", "true", **variables)
+    assert "Defaults  region = us-east1 (of BERG_REGION)\n" in plan and "Zones     us-east1-" in plan
+    assert "          network = default (of BERG_NETWORK)\n" in plan
+    assert "BERG_DEFAULT_DOCKER_IMAGE" not in plan and "BERG_HOME" not in plan, "they have no part in it"
+
+
 def test_a_sweep_has_its_folder_below_that_of_the_repo(berg):
     (berg.repo / "berg.toml").write_text('results-dir = "mnist"\n')
     ran = berg("run", "-g", "0", "-n", "grid", "--grid", "lr=1,2", "--dry-run", "echo {lr}")

@@ -9,7 +9,6 @@ import pytest
 from berg.local.identity.tokens import Tokens
 
 PROJECT = "berg-local"
-SERVICES = f"/serviceusage/v1/projects/{PROJECT}/services"
 FIREWALLS = f"/compute/v1/projects/{PROJECT}/global/firewalls"
 
 
@@ -48,25 +47,24 @@ def test_all_is_well_after_init(berg, cloud, look):
 
 
 def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
-    cloud.call("POST", f"{SERVICES}/secretmanager.googleapis.com:disable", {})
     here = {"region": "us-central1"}
     quotas = {"NVIDIA_L4_GPUS": (here, 16), "PREEMPTIBLE_NVIDIA_L4_GPUS": (here, 16), "GPUS_ALL_REGIONS": ({}, 64)}
     quotas |= {"SSD_TOTAL_GB": (here, 20480), "IN_USE_ADDRESSES": (here, 2000), "CPUS_ALL_REGIONS": ({}, 2000)}
     for metric, (where, _) in quotas.items():
         cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": 0, **where})
     try:
-        findings = look(BERG_DEFAULT_IMAGE="nothing", BERG_NETWORK="elsewhere")
+        with cloud.without("secretmanager"):
+            findings = look(BERG_DEFAULT_IMAGE="nothing", BERG_NETWORK="elsewhere")
     finally:
-        cloud.call("POST", f"{SERVICES}/secretmanager.googleapis.com:enable", {})
         for metric, (where, limit) in quotas.items():
             cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
     name = berg.bucket_name
     mends = {
         "apis": f"gcloud services enable secretmanager.googleapis.com --project {PROJECT}",
-        "bucket": "berg init --bucket ANOTHER --create-bucket",  # it is in US, not in us-central1
+        "bucket": "berg init --local",  # it is in US, not in us-central1
         "bucket's privacy": f"gcloud storage buckets update gs://{name} --public-access-prevention",
         "bucket's cost": f"gcloud storage buckets update gs://{name} --clear-soft-delete",
-        "machines' account": f"berg init --service-account berg-worker@{PROJECT}.iam.gserviceaccount.com",
+        "machines' account": "berg init --local",
         **{
             f"quota {metric}": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}"
             for metric in quotas
@@ -110,22 +108,16 @@ def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_n
 
 
 def test_apis_without_which_nothing_works(berg, cloud, look):
-    cloud.call("POST", f"{SERVICES}/storage.googleapis.com:disable", {})
-    try:
+    with cloud.without("storage"):
         findings = look()
-    finally:
-        cloud.call("POST", f"{SERVICES}/storage.googleapis.com:enable", {})
     assert findings["apis"]["status"] == findings["bucket"]["status"] == "failed"
     assert "Cloud Storage API has not been used in project" in findings["bucket"]["found"]
     assert findings["project"]["status"] == "ok"
 
 
 def test_without_clusters_their_api_may_be_off(berg, cloud, look):
-    cloud.call("POST", f"{SERVICES}/container.googleapis.com:disable", {})
-    try:
+    with cloud.without("container"):
         findings = look()
-    finally:
-        cloud.call("POST", f"{SERVICES}/container.googleapis.com:enable", {})
     assert findings["clusters"]["status"] == "ok" and "is off" in findings["clusters"]["found"]
     assert findings["clusters"]["mend"] == f"gcloud services enable container.googleapis.com --project {PROJECT}"
     assert "rights: clusters" not in findings

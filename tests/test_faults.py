@@ -137,6 +137,20 @@ class Trial:
         assert (lost, leaked) == ([], []), state
         return state
 
+    def check_gone(self) -> None:
+        """Nothing is left; there was nothing to lose."""
+        leaked = self.leaked()
+        self.record("lost", 0)
+        self.record("leaked", len(leaked))
+        assert leaked == []
+
+    def reap(self, monkeypatch) -> None:
+        """What `berg reap` does when enough time has passed."""
+        settings = self.berg.bucket.config
+        monkeypatch.setattr(reap, "SETTLED", -1)
+        monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+        reap.delete(settings, [each for each in reap.find(settings, None) if each.name == self.name])
+
 
 @pytest.fixture
 def trial(berg, seed, record_property, request) -> Trial:
@@ -402,14 +416,8 @@ def test_laptop_killed(trial, step, monkeypatch):
     if trial.name in trial.berg.machines():
         trial.until_state("SUCCEEDED")  # the machine was made, and does its work
         wait_for(lambda: trial.name not in trial.berg.machines())
-    settings = trial.berg.bucket.config
-    monkeypatch.setattr(reap, "SETTLED", -1)
-    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
-    reap.delete(settings, [each for each in reap.find(settings, None) if each.name == trial.name])
-    leaked = trial.leaked()
-    trial.record("leaked", len(leaked))
-    trial.record("lost", 0)
-    assert leaked == []
+    trial.reap(monkeypatch)
+    trial.check_gone()
 
 
 def faults(berg: Berg) -> list[dict]:
@@ -498,9 +506,7 @@ def test_kill_says_what_it_waits_for(trial, monkeypatch):
     assert trial.berg("kill", "--now", trial.name).returncode == 0
     trial.berg.cloud.call("DELETE", "/_berg/faults")
     assert trial.lost(8) == [5]
-    trial.record("lost", 0)  # it was said, and wanted
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == []
+    trial.check_gone()  # what is lost was said, and wanted
 
 
 @fault("the bucket is deleted while machines run", "1")
@@ -517,9 +523,7 @@ def test_bucket_is_deleted(trial):
     assert trial.name in trial.berg("list").stdout
     ended = trial.berg("kill", trial.name)
     assert ended.returncode == 0 and "machine deleted" in ended.stderr, ended.stderr
-    trial.record("lost", 0)
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == []
+    trial.check_gone()
 
 
 # --- results that are hard to keep
@@ -631,9 +635,8 @@ def test_stockout(trial):
     with stockout(trial.berg):
         ran = trial.run(None, fails=True)
         assert ran.stderr.count("out of stock") == 4, "all of them at the end, and once"
-    trial.record("lost", 0)
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == [] and not trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json")
+    trial.check_gone()
+    assert not trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json")
 
 
 @fault("no room anywhere, for a while", "6 7")
@@ -670,9 +673,7 @@ def test_quota(trial, options):
         for metric, limit in (("CPUS", 10_000), ("PREEMPTIBLE_CPUS", 0)):
             trial.berg.cloud.call("POST", "/_berg/quotas", {"metric": metric, "region": "us-central1", "limit": limit})
     assert "CPUS" in ran.stderr and "Limit: 1.0" in ran.stderr
-    trial.record("lost", 0)
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == []
+    trial.check_gone()
 
 
 @fault("a create that fails after the machine lives", "1 5")
@@ -822,12 +823,11 @@ def test_a_member_reaches_its_limit(trial, monkeypatch):
     wait_for(lambda: not trial.lost(8), 30, "the results in the bucket")
     trial.power("cut")
     wait_for(lambda: trial.name not in trial.berg.machines(), 60, "the end of its time")
-    monkeypatch.setattr(reap, "SETTLED", -1)
     monkeypatch.setattr(jobs, "LOST_AFTER", 0)
     settings = trial.berg.bucket.config
     assert [each["targetSize"] for each in groups.find(settings, trial.name)] == [0]
     assert jobs.find(settings, trial.name).state.state == "LOST"
-    reap.delete(settings, [each for each in reap.find(settings, None) if each.name == trial.name])
+    trial.reap(monkeypatch)
     trial.record("lost", len(trial.lost(8)))
     trial.record("leaked", len(trial.leaked()))
     assert (trial.lost(8), trial.leaked()) == ([], [])
@@ -922,9 +922,7 @@ def test_secrets_are_not_left(trial, what, end, monkeypatch):
         assert f"secret {trial.name} (" in said[-1] and "may still be under way: look again in 5 minutes" in said[-1]
         monkeypatch.setattr(reap, "SETTLED", -1)
         reap.delete(settings, reap.find(settings, "tester", said.append))
-    trial.record("leaked", len(trial.leaked()))
-    trial.record("lost", 0)
-    assert trial.leaked() == []
+    trial.check_gone()
 
 
 @fault("berg cannot be started on the machine of a job with secrets", "1 5 8")
@@ -1044,9 +1042,8 @@ def test_ctrl_c_at_each_step_of_a_slice(trial, step):
     _, said = laptop.communicate(timeout=60)
     assert laptop.returncode == 130 and "Taking back what was created" in said, said
     wait_for(lambda: all(each.startswith(("policy", "template")) for each in slice_left(trial)), 60, "the end")
-    trial.record("lost", 0)
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")
+    trial.check_gone()
+    assert not trial.berg.objects(f".berg/jobs/{trial.name}")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -1090,9 +1087,8 @@ def test_no_room_for_a_slice(trial, code):
     trial.fault("compute.instances.insert", operation_error=error, times=None)
     ran = trial.berg("run", "-n", trial.name, *SLICE, "true")
     assert ran.returncode == 1 and ran.stderr.count("us-central1-a: out of stock") == 1, ran.stderr
-    trial.record("lost", 0)
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")
+    trial.check_gone()
+    assert not trial.berg.objects(f".berg/jobs/{trial.name}")
 
 
 @fault("a worker of a slice never comes", "1 7")
@@ -1105,6 +1101,5 @@ def test_a_worker_of_a_slice_never_comes(trial, monkeypatch):
     trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 0})
     said = " ".join(str(ran.exception or ran.output).split()) + " ".join(ran.output.split())
     assert ran.exit_code == 1 and f"{trial.name}-0, {trial.name}-1 did not come within" in said, said
-    trial.record("lost", 0)
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == [] and not trial.berg.objects(f".berg/jobs/{trial.name}")
+    trial.check_gone()
+    assert not trial.berg.objects(f".berg/jobs/{trial.name}")

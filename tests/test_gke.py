@@ -37,7 +37,7 @@ def clean(cloud, request):
     yield
     cloud.call("POST", "/_berg/stockout", {"on": False})
     if "kube" in request.fixturenames:
-        pods.clean(request.getfixturevalue("kube"))
+        pods.delete_jobs(request.getfixturevalue("kube"))
 
 
 def running(berg, name: str) -> None:
@@ -139,10 +139,15 @@ def test_a_job_in_a_pod_is_as_one_on_a_machine(berg, kube):
 
 
 def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, monkeypatch):
-    shown = berg(
-        "run", "--cluster", "pods", "-m", "2", "-n", "dry", "--secret", "KEY", "--dry-run", "true", KEY="s3cret"
-    )
+    assert berg("gpus").returncode == 0
+    image = "python:3.12"
+    command = ["run", "--cluster", "pods", "-m", "2", "-n", "dry", "--secret", "KEY", "--dry-run", "true"]
+    shown = berg(*command, KEY="s3cret", BERG_DEFAULT_DOCKER_IMAGE=image)
     assert shown.returncode == 0, shown.stderr
+    node = "for each node, n1-standard-4 with 2 x t4, which pods share"
+    assert f"Price     $0.89 an hour on demand {node} (list price in us-central1 of " in shown.stderr
+    assert f"Defaults  docker = {image} (of BERG_DEFAULT_DOCKER_IMAGE)" in shown.stderr
+    assert "Price" not in berg("run", "--cluster", "pods", "-g", "0", "--dry-run", "true").stderr, "of which node?"
     assert "s3cret" not in shown.stdout
     manifest = json.loads(shown.stdout)
     assert manifest["kind"] == "Job" and manifest["spec"]["completions"] == 2

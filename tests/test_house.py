@@ -17,6 +17,7 @@ ROOMS = {
     "verbs": {
         "launch",
         "jobs",
+        "logs",
         "sweep",
         "resume",
         "reap",

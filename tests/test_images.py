@@ -273,12 +273,8 @@ def test_a_registry_that_fails_and_settings_that_are_broken(berg, cloud, image, 
 @needs_podman
 def test_an_api_that_is_off_and_nodes_that_are_let_at_the_image(berg, cloud, image):
     fill(berg.repo, Dockerfile=SCRATCH)
-    service = f"/serviceusage/v1/projects/{PROJECT}/services/artifactregistry.googleapis.com"
-    cloud.call("POST", f"{service}:disable", {})
-    try:
+    with cloud.without("artifactregistry"):
         refused = image("--push")
-    finally:
-        cloud.call("POST", f"{service}:enable", {})
     assert refused.returncode == 1 and "gcloud services enable artifactregistry.googleapis.com" in refused.stderr
     email = cloud.call(
         "POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": f"n-{uuid.uuid4().hex[:9]}"}
@@ -418,11 +414,7 @@ def test_a_build_in_the_cloud_that_fails_or_is_left(berg, cloud, slow):
 
 def test_who_may_not_build_in_the_cloud_is_told(berg, cloud):
     fill(berg.repo, Dockerfile=SCRATCH)
-    service = f"/serviceusage/v1/projects/{PROJECT}/services/cloudbuild.googleapis.com"
-    cloud.call("POST", f"{service}:disable", {})
-    try:
+    with cloud.without("cloudbuild"):
         refused = berg("image", "build", "--builder", "cloud", "--push")
-    finally:
-        cloud.call("POST", f"{service}:enable", {})
     assert refused.returncode == 1 and "gcloud services enable cloudbuild.googleapis.com" in refused.stderr
     assert ".berg/images" not in str(list(berg.objects(".berg/")))

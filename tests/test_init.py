@@ -99,7 +99,7 @@ def test_a_broken_file_is_set_aside(berg, init):
     assert saved(berg)["project"] == "berg-local"
 
 
-def test_from_the_embedded_cloud_to_google_errors_are_googles(berg):
+def test_from_the_embedded_cloud_to_google_errors_are_googles(berg, cloud):
     result = berg("init", "-y")
     assert result.returncode == 1, result.stderr
     assert "no Google credentials found. Run: gcloud auth application-default login" in result.stderr
@@ -109,6 +109,15 @@ def test_from_the_embedded_cloud_to_google_errors_are_googles(berg):
     refused = berg("run", "-g", "0", "true", BERG_PROJECT="no-such-project")
     assert "'no-such-project' cannot be used: The resource 'projects/no-such-project' was not" in refused.stderr
     assert refused.returncode == 1 and "found. Choose one: berg init --local\n" in refused.stderr
+    cloud.call("POST", "/_berg/projects", {"project": "next-door", "access": True})
+    theirs = f"next-{berg.bucket_name}"
+    cloud.call("POST", "/storage/v1/b?project=next-door", {"name": theirs})
+    refused = berg("run", "-g", "0", "true", BERG_BUCKET=theirs)
+    assert f"bucket '{theirs}' belongs to another project (number " in refused.stderr
+    assert ") than 'berg-local' (number " in refused.stderr and "the project: berg init --local\n" in refused.stderr
+    looked = {each["check"]: each for each in json.loads(berg("doctor", "--json", BERG_BUCKET=theirs).stdout)}
+    assert looked["bucket"]["found"].startswith(f"gs://{theirs} belongs to another project, number ")
+    assert (looked["bucket"]["status"], looked["bucket"]["mend"]) == ("failed", "berg init --local")
 
 
 def test_settings_for_google_are_not_replaced_by_local_ones_unasked(berg):

@@ -9,13 +9,12 @@ import re
 import signal
 import time
 
-import pods
 import pytest
 from conftest import wait_for
-from pods import FAST, alive, cluster
+from pods import FAST, alive, clean, cluster  # noqa: F401 (a fixture)
 from test_faults import Trial, fault, faults, stockout
 
-from berg import BergError, clusters, jobs, reap
+from berg import BergError, clusters, jobs
 from berg.local import control
 
 
@@ -43,14 +42,6 @@ def trial(berg, kube, seed, record_property, request) -> Trial:
 
     made.others = left
     return made
-
-
-@pytest.fixture(autouse=True)
-def clean(kube, cloud):
-    yield
-    cloud.call("DELETE", "/_berg/faults")
-    cloud.call("POST", "/_berg/stockout", {"on": False})
-    pods.clean(kube)
 
 
 def objects(kube) -> set[str]:
@@ -210,9 +201,7 @@ def test_no_image(trial, kube, end):
     wait_for(lambda: trial.state()["state"] == "LOST", 90, "the loss")
     assert "not all of its pods had come when --wait-hours were over" in trial.state()["reason"]
     assert trial.berg("kill", trial.name).returncode == 0
-    trial.record("lost", 0)
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == []
+    trial.check_gone()
 
 
 @fault("no pool can grow for a pod, for a while", "6 7")
@@ -242,9 +231,7 @@ def test_the_cluster_is_deleted(trial, cloud, monkeypatch):
     assert found.state.state == "LOST" and "no cluster 'brief' in us-central1-a any more" in found.state.reason
     assert trial.leaked(), "its secret"
     assert jobs.kill(trial.berg.bucket.config, trial.name, False, lambda text: None) == "LOST"
-    trial.record("lost", 0)
-    trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == []
+    trial.check_gone()
 
 
 # --- the laptop
@@ -272,11 +259,5 @@ def test_laptop_killed(trial, kube, step, how, monkeypatch):
     if alive(kube, trial.name) and trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json"):
         trial.until_state("SUCCEEDED")  # the pod was made, and does its work
         wait_for(lambda: not alive(kube, trial.name))
-    settings = trial.berg.bucket.config
-    monkeypatch.setattr(reap, "SETTLED", -1)
-    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
-    reap.delete(settings, [each for each in reap.find(settings, None) if each.name == trial.name])
-    leaked = trial.leaked()
-    trial.record("leaked", len(leaked))
-    trial.record("lost", 0)
-    assert leaked == []
+    trial.reap(monkeypatch)
+    trial.check_gone()

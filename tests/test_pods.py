@@ -17,7 +17,7 @@ from pathlib import Path
 import pods
 import pytest
 from conftest import Berg, commit, wait_for
-from pods import cluster
+from pods import clean, cluster  # noqa: F401 (a fixture)
 from watch.test_profile import SPIN
 
 from berg import jobs
@@ -33,14 +33,6 @@ def kube(cloud, tmp_path_factory):
     spot = {"num_gpus": 0, "machine_type": "n1-standard-2", "spot": True, "num_nodes": 3}
     with cluster(cloud, "verbs", tmp_path_factory.mktemp("kube"), T4, spot) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def clean(kube, cloud):
-    yield
-    cloud.call("DELETE", "/_berg/faults")
-    cloud.call("POST", "/_berg/stockout", {"on": False})
-    pods.clean(kube)
 
 
 def run(berg: Berg, *words: str, gpus: str = "0"):

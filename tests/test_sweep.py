@@ -86,9 +86,8 @@ def test_what_failed_runs_again_with_the_code_as_it_is_now(berg, tmp_path):
     git(tmp_path / "another", "init", "-q")
     (tmp_path / "another/a").touch()
     commit(tmp_path / "another")
-    for wrong in (["--resume", "fix", "--dry-run"], ["--new-code", "true"]):
-        refused = berg("run", *wrong)
-        assert refused.returncode == 2 and "--resume" in refused.stderr, refused.stderr
+    refused = berg("run", "--new-code", "true")
+    assert refused.returncode == 2 and "--resume" in refused.stderr, refused.stderr
     elsewhere = berg("run", "--resume", "fix", "--new-code", cwd=tmp_path / "another")
     assert elsewhere.returncode == 1 and "fix runs the repo proj, and this is another" in elsewhere.stderr
     again = berg("run", "--resume", "fix", "--new-code", "--wait")
@@ -101,6 +100,26 @@ def test_what_failed_runs_again_with_the_code_as_it_is_now(berg, tmp_path):
     assert berg.state("fix-1")["job"]["commit"] == new[:12]
     assert f"Checked out {new[:12]}" in berg.log("fix-1")
     over(berg, "fix")
+
+
+def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
+    options = ["-g", "0", "-n", "dry", "--grid", "code=0,3,4", "--max-hours", "2", "--secret", "TOKEN", "--wait"]
+    assert berg("run", *options, "exit {code}", TOKEN="sesame").returncode == 1
+    over(berg, "dry")
+    (berg.repo / "train.py").write_text("print('mended')\n")
+    before = berg.objects(".berg/")
+    for more, code in ((), "that they ran before, "), (["--new-code"], "as it is now, "):
+        shown = berg("run", "--resume", "dry", "--parallel", "1", "--dry-run", *more, TOKEN="sesame")
+        assert shown.returncode == 0, shown.stderr
+        lines = [" ".join(line.split()) for line in shown.stderr.splitlines()]
+        assert lines[:3] == ["JOB STATE code RESULTS", "dry-1 FAILED 3 dry/1", "dry-2 FAILED 4 dry/2"]
+        assert f"Code      the code {code}" in shown.stderr
+        assert "Machines  1 x n1-standard-8, in us-central1-a" in shown.stderr
+        assert json.loads(shown.stdout)["name"] == "dry-machine-0"
+    assert "TOKEN" in berg("run", "--resume", "dry", "--dry-run").stderr, "what it would fail for it fails for now"
+    one = berg("run", "--resume", "dry/0", "--dry-run", TOKEN="sesame")
+    assert "dry-0  SUCCEEDED" in one.stderr and "dry-1" not in one.stderr
+    assert berg.objects(".berg/") == before and machines(berg, "dry") == []
 
 
 def test_a_machine_that_goes_leaves_its_job_to_another(berg):

@@ -28,6 +28,7 @@ from pathlib import Path
 from berg import BergError
 from berg.code import snapshot, worktree
 from berg.code.worktree import Stamp
+from berg.words import plural
 
 CODE = "/root/code"
 STEP, LONGEST_BURST = 50, 1000  # ms without a change that end a burst of saves; ms after which it is sent anyway
@@ -317,7 +318,8 @@ class Push:
                 break
             except Gone as error:
                 self.lost[checkout.name] = error.message
-                self.say(error.message)
+                if len(self.lost) < len(self.checkouts):  # else it is the error that ends all
+                    self.say(error.message)
                 break
             except Exception as error:  # of whatever kind: the network may be down
                 message = error.message if isinstance(error, BergError) else f"{type(error).__name__}: {error}"
@@ -361,7 +363,7 @@ def tell(reports: list[tuple[Checkout, Report]]) -> Iterator[str]:
         report = members[0][1]
         seconds = max(each.seconds for _, each in members)
         names = ", ".join(checkout.name for checkout, _ in members) if len(members) < 4 else f"{len(members)} machines"
-        what = [f"compared {report.compared:,} files"] if report.compared else []
+        what = [f"compared {plural(report.compared, 'file')}"] if report.compared else []
         what += [
             f"{verb} {some(paths)}" for verb, paths in (("sent", report.sent), ("removed", report.removed)) if paths
         ]

@@ -20,6 +20,7 @@ from berg.commands.terminal import (
     say,
     yes_option,
 )
+from berg.words import also
 
 SHOWN = 20  # files that are named; the rest is summed up
 
@@ -40,15 +41,16 @@ def show(name: str, lines: int, as_json: bool) -> None:
     berg show @ --json | jq .metadata.git_commit
     """
     settings, name = ready(name)
-    from berg import records, sweep
+    from berg import jobs, records
     from berg.google.storage import Bucket
     from berg.watch import collect
 
-    if sweep.exists(settings, name):
+    try:
+        record = records.read(settings, name, lines)
+    except jobs.IsSweep:
         rows = collect.sweep_rows(settings, Bucket(settings), name)
         click.echo(json.dumps(rows, indent=2) if as_json else describe_sweep(name, rows))
         return
-    record = records.read(settings, name, lines)
     click.echo(json.dumps(record.to_dict(), indent=2) if as_json else describe(record))
 
 
@@ -86,7 +88,7 @@ def describe(record) -> str:
     rows.append(("Results", f"{folder}: {tables.plural(len(record.results), 'file')}, {tables.size(size)}{until}"))
     names = [f"{each.size:>14,}  {each.name.removeprefix(f'berg_results/{folder}/')}" for each in record.results]
     more = [f"{'':>14}  … and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
-    rows += listed("", names[:SHOWN] + more)
+    rows += listed("", names[:SHOWN] + more + ([also(state)] if state.elsewhere else []))
     rows += listed("Log", record.log)
     return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
 

@@ -18,7 +18,7 @@ MOST_NAMED = 20  # files that come; of more only their number and bytes are said
 
 def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> State | None:
     """Follow a job to its end; returns its final state, None for a machine without a job."""
-    from berg import jobs, records
+    from berg import logs, records
     from berg.commands import tables
     from berg.google.storage import Bucket
 
@@ -32,7 +32,7 @@ def watch(settings, name: str, quiet: bool = False, machine: str | None = None) 
         shown.append(line)
 
     try:
-        state = jobs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine, tell=tell)
+        state = logs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine, tell=tell)
     except KeyboardInterrupt:
         say(tables.left(name, f"berg tail {name}"))
         raise
@@ -63,11 +63,11 @@ def log(name: str, machine: str | None) -> None:
     berg log digits-1121-0930-x7k | grep loss
     """
     settings, name = ready(name)
-    from berg import jobs
+    from berg import logs
     from berg.commands import tables
 
     output = tables.Interleaved(sys.stdout.buffer)
-    for source, chunk in jobs.log_chunks(settings, name, machine):
+    for source, chunk in logs.chunks(settings, name, machine):
         output.write(source, chunk)
     output.end()
 

@@ -35,12 +35,18 @@ def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dr
     if tail:
         raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
     if resume:
+        found = sweep.again(settings, resume, say, Path.cwd() if new_code else None)
+        name, count = found.sweep, len(found.jobs)
+        if not count:
+            say(f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0")
+        elif dry_run:
+            preview(settings, found, parallel)
+        else:
+            sweep.resume(settings, found, parallel, say, tables.sending)
+            say(f"They run {found}")
+            say(f"{tables.plural(count, 'job')} of {name} {'runs' if count == 1 else 'run'} again")
         if dry_run:
-            raise click.UsageError("--resume SWEEP has no --dry-run; see what failed or was lost: berg list -v")
-        count = sweep.resume(settings, resume, parallel, say, Path.cwd() if new_code else None, tables.sending)
-        name = resume.partition("/")[0]
-        killed = f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0"
-        say(f"{tables.plural(count, 'job')} of {name} {'runs' if count == 1 else 'run'} again" if count else killed)
+            return 0
     else:
         started = start(wishes, grid, tasks, parallel, as_json, dry_run)
         if started is None:
@@ -53,6 +59,14 @@ def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dr
     except KeyboardInterrupt:
         say(tables.left(name, "berg list -v"))
         raise
+
+
+def preview(settings, found, parallel) -> None:
+    """Show what would run again, and the request for the machines that it takes."""
+    machines = sweep.missing(settings, found, parallel)
+    say(tables.again(found, machines))
+    if machines:
+        click.echo(json.dumps(sweep.preview(settings, found, machines), indent=2))
 
 
 def start(wishes, grid, tasks, parallel, as_json, dry_run):
@@ -71,7 +85,7 @@ def start(wishes, grid, tasks, parallel, as_json, dry_run):
     plan = launch.prepare(settings, replace(wishes, results_dir=None), Path.cwd(), sweep=at_once)
     plan = replace(plan, rounds=-(-len(rows) // at_once))
     jobs = sweep.expand(plan, rows, wishes.results_dir)
-    say(tables.plan(plan))
+    say(tables.plan(plan, len(jobs), at_once))
     say(tables.sweep(jobs))
     hours = len(jobs) * plan.job.max_run_seconds / 3600
     say(f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} machine-hours at most\n")

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 
 import click
@@ -11,6 +12,7 @@ from berg import columns, job, wrapped
 from berg.commands.terminal import labelled, table
 from berg.google import prices
 from berg.google import tpus as tpu_types
+from berg.google.accelerators import Shape
 from berg.words import also, cells, folded, idle, plural, size
 
 COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
@@ -18,8 +20,8 @@ MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 SHOWN = 8  # files named in a plan; the rest is counted
 
 
-def plan(plan) -> str:
-    """What will run, where, with which code, and what stops it."""
+def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
+    """What will run, where, with which code, and what stops it; of a sweep with so many jobs and machines."""
     this, snapshot = plan.job, plan.snapshot
     code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch or 'detached HEAD'})"
     if this.git_dirty:
@@ -44,7 +46,7 @@ def plan(plan) -> str:
             else []
         ),
         *[("Network" if n == 0 else "", text) for n, text in enumerate(network(plan))],
-        *([] if this.place == "gke" else [("Price", price(plan))]),  # pods share nodes
+        *([("Price", cost)] if (cost := price(plan, jobs, at_once)) else []),
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
@@ -118,18 +120,27 @@ def per_chip(found) -> str:
     return f" $/h a chip, on demand and Spot: {'; '.join(reversed(shown))}."
 
 
-def price(plan) -> str:
-    """What the machines of a plan cost, as far as it was looked up before."""
-    region, spot = plan.zones[0].rpartition("-")[0], plan.spot
+def price(plan, jobs: int, at_once: int) -> str:
+    """What the machines of a plan cost, as far as it was looked up before; of pods, what a node does that they share.
+
+    "" for pods without GPUs, which any node may hold.
+    """
+    region, spot, shape = plan.zones[0].rpartition("-")[0], plan.spot, plan.shape
+    if is_pod := plan.job.place == "gke":
+        shape = replace(shape, num_gpus=shape.node_gpus)
+        if not shape.num_gpus:
+            return ""
     listed = prices.known(plan.config, region)
-    hourly = [listed and listed.per_hour(plan.shape, kind) for kind in (spot, not spot)]
+    hourly = [listed.per_hour(shape, kind) if listed else None for kind in (spot, not spot)]
     if listed is None or hourly[0] is None:
         return "unknown" + ("; berg gpus looks for prices" if listed is None else f" in {region}")
-    count, hours = plan.job.num_machines, plan.job.max_run_seconds / 3600
+    count, hours = 1 if is_pod else at_once or plan.job.num_machines, plan.job.max_run_seconds / 3600
     kinds = ("as Spot", "on demand") if spot else ("on demand", "as Spot")
     each = [f"${dollars(cost * count)} an hour {kind}" for cost, kind in zip(hourly, kinds, strict=True) if cost]
-    most = f"at most ${hourly[0] * count * hours:,.0f} in {hours:g} h"
-    return f"{', '.join(each)}; {most} (list price in {region} of {listed.date}, without disks and traffic)"
+    limit = f"{jobs * hours:,g} machine-hours" if jobs else f"{hours:g} h"
+    most = f"; at most ${hourly[0] * (jobs or count) * hours:,.0f} in {limit}"
+    what = f" for each node, {shape}, which pods share" if is_pod else most
+    return f"{', '.join(each)}{what} (list price in {region} of {listed.date}, without disks and traffic)"
 
 
 def tpus(found) -> str:
@@ -259,6 +270,24 @@ def sweep(jobs) -> str:
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
     return shortened(rows, sys.stderr)
+
+
+def again(found, machines: list[str]) -> str:
+    """What of a sweep would run again, and on what."""
+    params = found.jobs[0].state.job["params"]
+    jobs = [["JOB", "STATE", *params, "RESULTS"]]
+    for each in found.jobs:
+        jobs.append([each.name, each.status, *each.state.job["params"].values(), each.state.job["results_dir"]])
+    this, spot = found.first, ", spot" if found.first.wishes.get("spot") else ""
+    shape = Shape(this.machine_type, this.gpus_per_machine, this.gpu_type)
+    where = this.wishes["cluster"] if this.place == "gke" else ", ".join(found.about["machines"])
+    new = (
+        f"{len(machines)} x {'pod' if this.place == 'gke' else shape}{spot}, in {where}"
+        if machines
+        else "none beside those there"
+    )
+    rows = [("Code", str(found)), ("Machines", new), ("Limit", f"{this.max_run_seconds / 3600:g} h each")]
+    return f"{shortened(jobs, sys.stderr)}\n{labelled(rows, sys.stderr)}\n"
 
 
 def outcomes(rows) -> str:

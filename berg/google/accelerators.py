@@ -79,7 +79,7 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
     "nvidia-l4": "l4",
     "nvidia-rtx-pro-6000": "rtx-pro-6000",
 }
-TYPES = (*ATTACHED, *BUILT_IN)
+TYPES = tuple(name for name in (*ATTACHED, *BUILT_IN) if name != "gb200")  # which comes from reservations only
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
 HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x")  # they take no persistent disk
 GVNIC_FAMILIES = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")  # they have no other kind of network interface
@@ -107,6 +107,7 @@ class Shape:
     num_gpus: int
     gpu_type: str
     accelerator: str = ""
+    node_gpus: int = 0  # of the node of a cluster that a pod shares
 
     @property
     def disk_type(self) -> str:
@@ -142,7 +143,7 @@ def choose(num_gpus: int | None, gpu_type: str | None, num_cpus: int | None, mac
         return check_built_in(machine_type or "", built_in, num_gpus, gpu_type)
     wanted = (gpu_type or ("t4" if (machine_type or "").startswith(("n1-", "custom-")) else DEFAULT)).lower()
     name = ALIASES.get(wanted, wanted)
-    if name not in TYPES:
+    if name not in CAPABILITY:
         raise BergError(f"unknown GPU type {gpu_type!r}. Berg knows: {', '.join(TYPES)}")
     if num_gpus is None:
         smallest = min(ATTACHED[name][1] if name in ATTACHED else BUILT_IN[name])

@@ -32,6 +32,7 @@ POLICIES = {  # of organisations: what to do where one is in the way
 }
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
 tell: Callable[[str], None] = functools.partial(click.echo, err=True)
+told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
 # time.monotonic() until which 403 may pass, in a process of a machine: what was granted a moment ago counts after
 # minutes. On a laptop it is for a person to mend.
 forbidden_passes_until = -math.inf
@@ -88,7 +89,10 @@ def retrying():
 def patient(
     passes: Callable[[BaseException], bool], seconds: float, what: str, forbidden: bool = True, **pauses: float
 ):
-    """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that may pass."""
+    """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that may pass.
+
+    While 403 does not, it is good for calls one after the other, too.
+    """
     from google.api_core import retry
 
     began = time.monotonic()
@@ -98,7 +102,7 @@ def patient(
         # An object's content comes and goes with errors of its own, which have nothing but the response.
         if getattr(getattr(error, "response", None), "status_code", None) == 403 and time.monotonic() < until:
             return True
-        return passes(error) and time.monotonic() < began + seconds
+        return passes(error) and (longest == seconds or time.monotonic() < began + seconds)
 
     longest = max(seconds, until - began)
     return retry.Retry(predicate, timeout=longest, on_error=tell_if_slow(what), **pauses)
@@ -115,7 +119,11 @@ def tell_if_slow(what: str) -> Callable[[Exception], None]:
             why = getattr(error, "message", "") or f"no connection ({type(error).__name__})"
             why = re.sub(r"^[A-Z]+ https?://\S+: ", "", why)
             late = "; rights that were granted just now take minutes" if getattr(error, "code", 0) == 403 else ""
-            tell(f"Waiting for {what}, and trying again for up to {'15' if late else 'two'} minutes: {why}{late}")
+            minutes, now = "15" if late else "two", time.time()
+            sentence = f"Waiting for {what}, and trying again for up to {minutes} minutes: {why}{late}"
+            if (before := told.setdefault(sentence, now)) == now or now - before > 120:
+                told[sentence] = now
+                tell(sentence)
 
     return on_error
 
@@ -123,6 +131,17 @@ def tell_if_slow(what: str) -> Callable[[Exception], None]:
 def reason(error: Any) -> str:
     """Google's one word for what was wrong with a request."""
     return error.errors[0].get("reason", "") if error.errors else ""
+
+
+def is_off(error: Any) -> bool:
+    """Whether a request was refused because the project has not enabled the API."""
+    return "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors)
+
+
+def enable_command(config: Config, *services: str) -> str:
+    """What enables APIs, such as "compute"."""
+    hosts = " ".join(f"{service}.googleapis.com" for service in services)
+    return f"gcloud services enable {hosts} --project {config.project}"
 
 
 def call(config: Config, method: str, path: str, body: dict | None = None, project="", **query) -> dict[str, Any]:

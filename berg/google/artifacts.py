@@ -69,8 +69,8 @@ def ensure(config: Config) -> bool:
 def refusal(config: Config, error: Any, verb: str) -> BergError:
     """Google's 403 with the next step."""
     said, where = grants.words(error), f"--location {config.region} --project {config.project}"
-    if "has not been used in project" in said:
-        enable = f"gcloud services enable artifactregistry.googleapis.com --project {config.project}"
+    if api.is_off(error):
+        enable = api.enable_command(config, "artifactregistry")
         return BergError(f"the Artifact Registry API of {config.project} is off. Turn it on: {enable}")
     create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker {where}"
     return BergError(f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: {create}")

@@ -126,8 +126,8 @@ def cancel(config: Config, url: str) -> None:
 def refusal(config: Config, error: Any, account: str) -> BergError:
     """Google's refusal of a build, with the next step."""
     said = grants.words(error)
-    if "has not been used in project" in said:
-        enable = f"gcloud services enable cloudbuild.googleapis.com --project {config.project}"
+    if api.is_off(error):
+        enable = api.enable_command(config, "cloudbuild")
         return BergError(f"the Cloud Build API of {config.project} is off. Turn it on: {enable}")
     if "actAs" in said or "serviceAccountUser" in said:
         return BergError(f"you may not let {account} build. {said} Run: {grants.act_as_command(config, account)}")

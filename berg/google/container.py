@@ -21,7 +21,6 @@ NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
 PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
 TELL_INTERVAL = 20  # seconds between two notes on how far it is
 BUSY = "incompatible operation"
-API_OFF = "has not been used in project"
 LABEL = "cloud.google.com/"
 SYSTEM, CACHE = "system", "cache"  # pools that are not for jobs: Kubernetes' own, and the dataset cache's
 # What Google calls the GPUs of machines whose type says them.
@@ -43,7 +42,7 @@ def ask(config: Config, method: str, path: str, body: dict | None = None, **quer
     try:
         return api.call(config, method, f"{base}/{path}", body, **query)
     except exceptions.Forbidden as error:
-        if API_OFF in error.message:
+        if api.is_off(error):
             raise
         role = "developer" if method == "GET" else "admin"
         raise api.Denied(

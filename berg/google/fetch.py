@@ -93,7 +93,7 @@ def bring_one(bucket, blob, path: Path, parts: Path, progress: Callable[[str, in
             same = False
         try:
             if not same:
-                bucket.download(blob.name, path, blob.generation, parts)
+                bucket.download(blob.name, path, blob.generation, parts, blob.size)
                 progress(blob.name, blob.size)
         except exceptions.NotFound:  # its job wrote it anew since it was listed
             blob = bucket.get(blob.name)

@@ -26,7 +26,7 @@ PERMISSIONS = (
     "compute.instanceGroupManagers.delete",  # the job's group, which would make the machine anew
 )
 BUCKET_ROLE = "roles/storage.objectUser"
-APIS = ("iam.googleapis.com", "cloudresourcemanager.googleapis.com")
+APIS = ("iam", "cloudresourcemanager")
 SOMEBODY = "user:YOUR_ADDRESS"  # for whom the person fills in who that is
 ACT_AS = "iam.serviceAccounts.actAs"
 NEEDS = f"{BUCKET_ROLE} on the bucket, and in the project {', '.join(PERMISSIONS)}"

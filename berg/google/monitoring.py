@@ -46,10 +46,10 @@ def explained(config: Config) -> Iterator[None]:
     try:
         yield
     except exceptions.Forbidden as error:
-        what = re.sub(r"^[A-Z]+ http\S+: ", "", error.message)
-        if "has not been used in project" in what:
-            mend = f"gcloud services enable monitoring.googleapis.com --project {config.project}"
+        if api.is_off(error):
+            mend = api.enable_command(config, "monitoring")
             raise BergError(f"Cloud Monitoring is not enabled in {config.project}. Enable it: {mend}") from None
+        what = re.sub(r"^[A-Z]+ http\S+: ", "", error.message)
         raise BergError(f"you lack roles/monitoring.dashboardEditor on {config.project} ({what})") from None
 
 

@@ -122,9 +122,8 @@ def look_up(config: Config, region: str) -> tuple[Prices | None, str]:
         for page in api.pages(config, url, pageSize=PAGE, fields=FIELDS):
             rates |= {each["description"]: rate(each) for each in page.get("skus", []) if is_wanted(each, region)}
     except exceptions.Forbidden as error:
-        enable = f"gcloud services enable cloudbilling.googleapis.com --project {config.project}"
-        is_off = "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors)
-        return None, f"enable cloudbilling.googleapis.com: {enable}" if is_off else error.message
+        enable = f"enable cloudbilling.googleapis.com: {api.enable_command(config, 'cloudbilling')}"
+        return None, enable if api.is_off(error) else error.message
     except exceptions.GoogleAPICallError as error:
         return None, error.message
     found = Prices(region, time.time(), rates)

@@ -27,8 +27,8 @@ from berg.local.compute.state import Compute, Settings
 from berg.local.container import planes
 from berg.local.container.state import Container
 from berg.local.control import write_json
+from berg.local.machines import image, sshd, tunnel
 from berg.local.machines import sandbox as machines
-from berg.local.machines import sshd, tunnel
 from berg.local.machines.metadata import MetadataServer
 from berg.local.server import make_app, open_cloud
 
@@ -115,8 +115,8 @@ async def listen_until_told(cloud: Cloud, port: int) -> None:
 
 async def make_image(folder: Path, sandbox: machines.Sandbox, stop: threading.Event) -> Path:
     try:
-        return await asyncio.to_thread(machines.make_image, folder, sandbox, stop.is_set)
-    except machines.Interrupted:
+        return await asyncio.to_thread(image.make_image, folder, sandbox, stop.is_set)
+    except image.Interrupted:
         raise
     except Exception:
         log.exception("the machines' image could not be made: only machines of plain images will boot")

@@ -85,6 +85,14 @@ class Cloud:
                 return project
         return None
 
+    def by_id(self, name: str, refusal: str = "The caller does not have permission") -> str:
+        """A full name with its project by id; raises 403 where there is none."""
+        _, project, *rest = name.split("/")
+        found = self.project_named(project)
+        if found is None:
+            raise ApiError(403, "forbidden", refusal)
+        return "/".join(["projects", found, *rest])
+
     def add_project(self, project: str, access: bool = True) -> None:
         """Add a project, or change whether principals of this cloud may use it."""
         number = self.projects.get(project, {}).get("number") or str(100_000_000_001 + len(self.projects))
@@ -92,7 +100,7 @@ class Cloud:
         self.save_projects()
 
 
-async def suffer(fault: Fault, request: web.Request) -> None:
+async def suffer(fault: Fault, request: web.Request, error: Callable[[Fault], Exception] = Fault.error) -> None:
     """Do to a request what a fault says: wait, cut the connection, raise."""
     if fault.delay:
         await asyncio.sleep(fault.delay)
@@ -100,7 +108,7 @@ async def suffer(fault: Fault, request: web.Request) -> None:
         cut(request)
         raise ConnectionResetError("cut by a fault")
     if fault.status:
-        raise fault.error()
+        raise error(fault)
 
 
 def cut(request: web.Request) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from berg import BergError, job, jobs, records, sweep
+from berg import BergError, job, jobs, logs, records, sweep
 from berg.config import Config
 from berg.google import prices
 from berg.google.accelerators import Shape, find_built_in
@@ -212,7 +212,7 @@ def search(config: Config, name: str, wanted: str) -> Iterator[tuple[int, str, s
 def whole_lines(config: Config, name: str) -> Iterator[tuple[str, str]]:
     """The lines of a whole log, each with its machine; at last those that have no end yet."""
     rest: dict[str, bytes] = {}
-    for machine, chunk in jobs.log_chunks(config, name):
+    for machine, chunk in logs.chunks(config, name):
         *lines, rest[machine] = (rest.get(machine, b"") + chunk).split(b"\n")
         for line in lines:
             yield machine, line.decode(errors="replace")

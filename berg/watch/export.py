@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from berg import BergError, job, jobs, sweep
+from berg import BergError, job, jobs, logs, sweep
 from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
@@ -59,7 +59,7 @@ def export_job(
     write(folder, page.one_job(frame, about, page.log_section(piece, name, False, True, None, "")))
     with (folder / "log.txt").open("wb") as output:
         try:
-            for _, chunk in jobs.log_chunks(config, name):
+            for _, chunk in logs.chunks(config, name):
                 output.write(chunk)
         except BergError as error:  # it left none
             output.write(f"{error.message}\n".encode())

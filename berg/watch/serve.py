@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from berg import BergError, jobs
+from berg import BergError, jobs, logs
 from berg.config import Config
 from berg.google.storage import Bucket, explain
 from berg.watch import collect, page
@@ -235,7 +235,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_log(self, name: str) -> None:
-        chunks = jobs.log_chunks(self.server.config, name)
+        chunks = logs.chunks(self.server.config, name)
         first = next(chunks, ("", b""))  # before anything is sent: it may fail
         self.begin(200, "text/plain; charset=utf-8", None, FILE_RULES, {})
         for _, chunk in (first, *chunks):

@@ -453,16 +453,17 @@ def test_it_waits_for_the_checkout(repo, server, tmp_path, sockets):
     shutil.move(tmp_path / "aside", checkout.folder)
     thread.join(20)
     assert f"waiting for its checkout of the code, {checkout.folder}" in lines[0]
-    assert "compared 1 files" in lines[-1]
+    assert "compared 1 file;" in lines[-1]
 
 
 def test_a_machine_that_is_gone_ends_it(repo, checkout):
     def locate():
         raise push.Gone("machine is gone")
 
-    checkout.locate = locate
+    checkout.locate, lines = locate, []
     with pytest.raises(BergError, match="machine is gone"):
-        push.Push(repo, [checkout], lambda line: None).run()
+        push.Push(repo, [checkout], lines.append).run()
+    assert lines == [], "the error says it"
 
 
 def test_an_rsync_that_is_too_old_ends_it(repo, checkout, monkeypatch):

@@ -144,6 +144,10 @@ def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
     over(berg, "theirs", "theirs")
     command = "cd /root/berg_results; mkdir -p mine aside theirs; for d in mine aside theirs; do echo 1 > $d/new; done"
     run(berg, "wide", command, "-r", "mine")
+    assert (
+        "\n          It wrote to other folders, too: berg_results/aside, berg_results/theirs\n"
+        in berg("show", "-").stdout
+    )
     said = berg("rm", "wide", "-y")
     assert said.returncode == 0 and "  of these 1 in berg_results/aside\n" in said.stderr, said.stderr
     left = set(berg.objects("berg_results/"))
@@ -200,6 +204,15 @@ def test_show_what_is_damaged_or_not_there(berg):
     assert "LOST" in berg("show", "bare").stdout
     assert berg("rm", "bare", "odd", "-y").returncode == 0
     assert berg.objects() == {}
+
+
+def test_show_asks_for_nothing_that_a_job_does_not_need(berg, cloud):
+    over(berg, "one", "one")
+    cloud.call("DELETE", "/_berg/requests")
+    assert berg("show", "one").returncode == 0
+    counts = cloud.call("GET", "/_berg/requests")["counts"]
+    looks = {method: count for method, count in counts.items() if method.startswith("storage")}
+    assert looks == {"storage.objects.get": 3, "storage.objects.list": 2}, "its state, metadata and log; logs, results"
 
 
 @pytest.mark.parametrize("times", [3, 100])

@@ -1,12 +1,16 @@
 """Objects brought to a folder: whole, in their places, and nothing else touched."""
 
+import gzip
 import os
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from berg import BergError
+from berg.google import api, storage
 from berg.google.fetch import NoPlace, fetch
 from berg.google.mirror import Mirror
 
@@ -103,6 +107,58 @@ def test_objects_that_change_while_they_are_fetched(bucket, tmp_path, cloud):
     assert fetch(bucket, "job/", tmp_path / "here") == (1, 1, {})
     changing.join()
     assert here(tmp_path / "here") == {"a": b"new"}
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """What counts as large is small here."""
+    monkeypatch.setattr(storage, "PIECE", 1 << 20)
+
+
+@pytest.mark.parametrize("trouble", [{}, {"status": 503}, {"reset": True}])
+def test_a_large_object_is_brought_in_ranges_of_one_generation(bucket, tmp_path, cloud, pieces, trouble):
+    data = os.urandom((3 << 20) + 1)
+    generation = bucket.write("job/large", data)
+    bucket.write("job/small", b"x")
+    cloud.call("DELETE", "/_berg/requests")
+    if trouble:
+        cloud.fault("storage.objects.get", match="alt=media", skip=2, times=2, **trouble)
+    assert fetch(bucket, "job/", tmp_path / "here") == (2, 2, {})
+    assert here(tmp_path / "here") == {"large": data, "small": b"x"}
+    asked = [each["path"] for each in cloud.call("GET", "/_berg/requests")["requests"]]
+    ranges = [path for path in asked if "large?" in path and "alt=media" in path]
+    assert len(ranges) >= 4 and all(f"generation={generation}" in path for path in ranges), asked
+    assert fetch(bucket, "job/", tmp_path / "here") == (0, 2, {})
+
+
+def test_a_late_piece_of_a_large_object_is_tried_again_for_as_long_as_the_first(bucket, cloud, monkeypatch):
+    """The clock of api.py alone goes forward, as if earlier pieces had taken ten minutes."""
+    bucket.write("job/x", b"x")
+    retry = bucket.retry_of_files
+    monkeypatch.setattr(api, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 600))
+    cloud.fault("storage.objects.get", match="alt=media", status=503)
+    assert bucket.bucket.blob("job/x").download_as_bytes(retry=retry) == b"x"
+
+
+def test_a_large_object_that_is_packed_is_unpacked_as_a_small_one(bucket, tmp_path, pieces):
+    data = os.urandom(3 << 20)
+    blob = bucket.bucket.blob("job/packed")
+    blob.content_encoding = "gzip"
+    blob.upload_from_string(gzip.compress(data, 1))
+    assert fetch(bucket, "job/", tmp_path / "here") == (1, 1, {})
+    assert here(tmp_path / "here") == {"packed": data}
+
+
+def test_a_large_object_whose_content_is_not_what_its_checksum_says_is_not_brought(bucket, tmp_path, cloud, pieces):
+    data = os.urandom(3 << 20)
+    bucket.write("job/large", data)
+    files = [path for path in (cloud.folder / "storage").rglob("*") if path.is_file()]
+    [content] = [path for path in files if path.read_bytes() == data]
+    with content.open("r+b") as file:
+        file.seek(2 << 20)
+        file.write(b"bad")
+    new, total, left = fetch(bucket, "job/", tmp_path / "here")
+    assert (new, total, here(tmp_path / "here")) == (0, 0, {}) and "hecksum" in str(left["job/large"])
 
 
 # --- a machine that goes on with a job

@@ -8,7 +8,6 @@ import pytest
 from berg.google import accelerators, prices, tpus
 
 SKUS = "/cloudbilling/v1/services/6F81-5844-456A/skus"
-SERVICE = "/serviceusage/v1/projects/berg-local/services/cloudbilling.googleapis.com"
 
 
 @pytest.fixture
@@ -88,14 +87,11 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     options = ("run", "--dry-run", "-m", "2", "--max-hours", "10", "-t", "a100", "true")
     assert "Price     unknown; berg gpus looks for prices\n" in berg(*options).stderr
     berg.allowed.append(403)
-    cloud.call("POST", f"{SERVICE}:disable", {})
-    try:
+    with cloud.without("cloudbilling"):
         shown = berg("gpus")
         assert shown.returncode == 0 and "unknown: enable cloudbilling.googleapis.com: gcloud services" in shown.stderr
         assert {each["usd_per_hour"] for each in json.loads(berg("gpus", "--json").stdout)} == {None}
         assert berg("tpus").returncode == 0
-    finally:
-        cloud.call("POST", f"{SERVICE}:enable", {})
     shown = berg("gpus")
     today = time.strftime("%Y-%m-%d", time.gmtime())
     assert f"List prices in us-central1 of {today}, without disks and traffic" in shown.stderr
@@ -103,6 +99,10 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     assert "3.67, 1.93" in rows["a100"] and "?, 39.60" in rows["b200"] and "1.84, ?" in rows["p100"]
     plan = berg(*options).stderr
     assert "Price     $7.35 an hour on demand, $3.86 an hour as Spot; at most $73 in 10 h (list price in us-c" in plan
+    sweep = berg(
+        "run", "--dry-run", "--max-hours", "10", "-t", "a100", "--grid", "x=1,2,3", "--parallel", "2", "echo {x}"
+    )
+    assert "$7.35 an hour on demand, $3.86 an hour as Spot; at most $110 in 30 machine-hours" in sweep.stderr
     assert (
         "Price     unknown in us-central1\n"
         in berg("run", "--dry-run", "-t", "h100", "-g", "8", *options[2:4], "true").stderr

@@ -284,7 +284,7 @@ def test_what_the_bucket_cannot_take_of_another_machine_is_named_and_fails_nothi
 def test_what_another_machine_could_not_send_in_time_fails_the_job(berg, cloud):
     cloud.fault("storage.objects.insert", match="slow/late", status=403, times=None)
     command = '[ "$BERG_NODE_RANK" = 0 ] || echo x >$BERG_RESULTS_DIR/late'
-    ran = berg("run", "-m", "2", "-g", "0", "-n", "slow", "--each", "--max-hours", "0.015", "--wait", command)
+    ran = berg("run", "-m", "2", "-g", "0", "-n", "slow", "--each", "--max-hours", "0.025", "--wait", command)
     assert ran.returncode == 1
     found = berg.state("slow")
     assert found["state"] == "FAILED" and "slow-1: 1 file is not in the bucket: slow/late" in found["reason"], found

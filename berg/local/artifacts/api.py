@@ -50,14 +50,12 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 async def placed(cloud: Cloud, handler: Callable, call: Call) -> Any:
     """Check the project and the location that a request names, and call the handler with the name, project by id."""
     name = call.params.get("name") or call.params.get("parent", "")
-    _, project, *rest = name.split("/")
-    found = cloud.project_named(project)
-    if found is None:
-        needed = f"artifactregistry.{'.'.join(call.method.split('.')[-2:])}"
-        raise ApiError(403, "forbidden", f"Permission '{needed}' denied on resource '{name}' (or it may not exist).")
+    needed = f"artifactregistry.{'.'.join(call.method.split('.')[-2:])}"
+    name = cloud.by_id(name, f"Permission '{needed}' denied on resource '{name}' (or it may not exist).")
+    _, _, *rest = name.split("/")
     if len(rest) > 1 and rest[1] not in REGIONS | MULTI_REGIONS:
         raise ApiError(400, "invalid", "Request contains an invalid argument.")
-    return await handler(cloud, call, "/".join(["projects", found, *rest]))
+    return await handler(cloud, call, name)
 
 
 def find(cloud: Cloud, name: str) -> dict:

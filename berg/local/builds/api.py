@@ -48,14 +48,11 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 async def placed(cloud: Cloud, handler: Callable, call: Call) -> Any:
     """Check the project and the location that a request names, and call the handler with the name, project by id."""
-    name = call.params.get("name") or call.params.get("parent", "")
-    _, project, _, location, *rest = name.split("/")
-    found = cloud.project_named(project)
-    if found is None:
-        raise ApiError(403, "forbidden", "The caller does not have permission")
+    name = cloud.by_id(call.params.get("name") or call.params.get("parent", ""))
+    location = name.split("/")[3]
     if location not in REGIONS | {"global"}:
         raise bad(f'invalid location "{location}"')
-    return await handler(cloud, call, "/".join(["projects", found, "locations", location, *rest]))
+    return await handler(cloud, call, name)
 
 
 def bad(message: str) -> ApiError:

@@ -69,15 +69,11 @@ def project_name(cloud: Cloud, call: Call) -> str:
 
 
 def secret_name(cloud: Cloud, call: Call) -> str:
-    _, _, *rest = call.params["resource"].split("/")
-    project = project_of(cloud, call, call.params["resource"])
-    return secrets_api.find(cloud, "/".join(["projects", project, *rest])).name
+    return secrets_api.find(cloud, cloud.by_id(call.params["resource"])).name
 
 
 def repository_name(cloud: Cloud, call: Call) -> str:
-    _, _, *rest = call.params["resource"].split("/")
-    project = project_of(cloud, call, call.params["resource"])
-    return artifacts_api.find(cloud, "/".join(["projects", project, *rest]))["name"]
+    return artifacts_api.find(cloud, cloud.by_id(call.params["resource"]))["name"]
 
 
 async def get_policy(cloud: Cloud, call: Call, find: Callable) -> dict:

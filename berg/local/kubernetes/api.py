@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from berg.local.call import Cloud, cut
+from berg.local.call import Cloud, suffer
 from berg.local.faults import Fault
 from berg.local.identity.tokens import Owner
 from berg.local.kubernetes import certificates, checks, defaults, discovery, forward, patches, rbac, streams
@@ -81,10 +81,10 @@ async def guarded(cloud: Cloud, plane: Plane, handler: Any, request: web.Request
             owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
         fault = cloud.faults.take(method, request.path_qs)
         if fault and not fault.after_handler:
-            await suffer(fault, request)
+            await suffer(fault, request, injected)
         response = await handler(cloud, plane, request, owner)
         if fault and fault.after_handler:
-            await suffer(fault, request)
+            await suffer(fault, request, injected)
     except Refusal as refusal:
         response = refused(refusal)
     except ConnectionError:
@@ -109,16 +109,11 @@ def refused(refusal: Refusal) -> web.Response:
     return as_json(refusal.body, status=refusal.code, headers=headers)
 
 
-async def suffer(fault: Fault, request: web.Request) -> None:
+def injected(fault: Fault) -> Refusal:
     """A fault as Kubernetes would write it."""
-    if fault.delay:
-        await asyncio.sleep(fault.delay)
-    if fault.reset:
-        cut(request)
-        raise ConnectionResetError("cut by a fault")
-    if fault.status:
-        reason = fault.reason or REASONS.get(fault.status, "InternalError")
-        raise Refusal(fault.status, reason, fault.message or f"Injected fault: {reason}")
+    status = fault.status or 500
+    reason = fault.reason or REASONS.get(status, "InternalError")
+    return Refusal(status, reason, fault.message or f"Injected fault: {reason}")
 
 
 def verb_of(request: web.Request) -> str:

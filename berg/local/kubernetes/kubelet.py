@@ -1,70 +1,35 @@
-"""The kubelet of every node: pods as sandboxes, as machines are; how they begin, restart and end.
-
-A container whose image is in the cloud's registry has the files of that image. Any other sees this host's programs, as
-machines do: its image is a name, which may be one that cannot be pulled. Its processes share the host's network; the
-pod has an address of its own, and the metadata server of its node.
+"""The kubelet of every node: how pods begin, restart and end. What a container is here stands in containers.py.
 
     pods/<uid>/volumes/       the pod's volumes
     pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
 
 Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and processors,
-ephemeral and sidecar containers. A container without a command, of which the image names none either, sleeps.
+ephemeral and sidecar containers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from berg.local.artifacts.store import NotPulled
-from berg.local.compute.state import Instance
-from berg.local.kubernetes import probes, volumes
+from berg.local.kubernetes import containers, probes, volumes
 from berg.local.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.machines import sandbox
 
-IMAGE = "image"  # how container.sh makes the root of a container whose image is there
-SCRIPT = Path(__file__).with_name("container.sh")
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
-PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")  # images with an empty /root
 KILLED = 137
-# What containerd lets a container's root do.
-CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
-CAPABILITIES += "audit_write setfcap"
 LONGEST = 300.0  # seconds between two restarts or pulls
 NOTED = 5.0  # seconds for the end of a container that outlived its server to be written down
 
 
-@dataclass
-class Running:
-    """A container that runs."""
-
-    folder: Path
-    env: dict[str, str]
-    workdir: str
-    shared: bool
-    capabilities: str
-    process: subprocess.Popen | None  # None: it outlived an earlier server
-    started: str
-    reason: str = ""  # why it will have ended, if not by itself
-    lines: list[tuple[int, float]] = field(default_factory=list)  # (end of the log, when), for times in logs
-
-
 def folder_of(plane: Plane, pod: dict) -> Path:
     return plane.folder / "pods" / pod["metadata"]["uid"]
-
-
-def node_instance(plane: Plane, pod: dict) -> Instance | None:
-    rows = plane.compute.instances.values()
-    return next((each for each in rows if each.name == pod["spec"].get("nodeName")), None)
 
 
 def take_up(plane: Plane) -> None:
@@ -92,7 +57,7 @@ async def live(plane: Plane, pod: dict) -> None:
     spec, status = pod["spec"], pod["status"]
     if "podIP" not in status:
         address = plane.compute.new_address()
-        node = node_instance(plane, pod)
+        node = containers.node_instance(plane, pod)
         host = node.address if node else ""
         status.update(podIP=address, podIPs=[{"ip": address}], hostIP=host, hostIPs=[{"ip": host}], startTime=stamp())
     for kind, rows in (
@@ -202,7 +167,7 @@ async def pause(plane: Plane, pod: dict, seconds: float) -> bool:
     return not is_ending(pod) and not plane.closing
 
 
-async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running | None:
+async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> containers.Running | None:
     """Start a container, as soon as it has all that it needs; None if its pod is to end before."""
     key = (pod["metadata"]["uid"], container["name"])
     folder = folder_of(plane, pod) / container["name"]
@@ -223,8 +188,8 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
             await pause(plane, pod, min(delay, 10.0))
             delay *= 2
             continue
-        left = adopted(pod, container, row, folder, env)
-        found = left or await start(plane, pod, container, folder, env, mounts)
+        left = containers.adopted(pod, container, row, folder, env)
+        found = left or await containers.start(plane, pod, container, folder, env, mounts)
         plane.running[key] = found
         probe = container.get("readinessProbe")
         row.update(ready=not probe, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
@@ -281,7 +246,7 @@ async def obstacle(plane: Plane, pod: dict, image: str) -> str:
     """Why an image cannot be pulled; "" once it is there."""
     if told := next((why for part, why in plane.images.items() if part in image), ""):
         return told
-    node = node_instance(plane, pod)
+    node = containers.node_instance(plane, pod)
     accounts = node.resource.get("serviceAccounts", []) if node else []
     try:
         plane.unpacked[image] = (
@@ -294,108 +259,23 @@ async def obstacle(plane: Plane, pod: dict, image: str) -> str:
     return ""
 
 
-def adopted(pod: dict, container: dict, row: dict, folder: Path, env: dict[str, str]) -> Running | None:
-    """A container that outlived an earlier server, or ended after it."""
-    if "running" not in row["state"] or not sandbox.is_up(folder):
-        return None
-    if sandbox.first_process(folder) is None and not (folder / "exit").exists():
-        return None
-    shared = bool(pod["spec"].get("shareProcessNamespace"))
-    workdir = container.get("workingDir") or "/"
-    return Running(folder, env, workdir, shared, capabilities(container), None, row["state"]["running"]["startedAt"])
-
-
-def capabilities(container: dict) -> str:
-    """What a container's root may do, as setpriv takes it: the usual, and what its security context adds and drops."""
-    context = container.get("securityContext") or {}
-    if context.get("privileged"):
-        return "+all"
-    wishes = context.get("capabilities") or {}
-    added = [each.lower().removeprefix("cap_") for each in wishes.get("add") or []]
-    dropped = [each.lower().removeprefix("cap_") for each in wishes.get("drop") or []]
-    held = {*([] if "all" in dropped else CAPABILITIES.split()), *added} - {*dropped}
-    return "+all" if "all" in held else ",".join(["-all", *(f"+{each}" for each in sorted(held))])
-
-
-async def start(
-    plane: Plane, pod: dict, container: dict, folder: Path, env: dict[str, str], mounts: list[tuple[str, str, str]]
-) -> Running:
-    node, there = node_instance(plane, pod), plane.compute.sandbox
-    image, unpacked = None, plane.unpacked.get(container["image"])
-    if not unpacked and not PLAIN.fullmatch(container["image"]) and plane.compute.image is not None:
-        image = await asyncio.shield(plane.compute.image)
-    hostname = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
-    port = plane.compute.metadata_port
-    machine = sandbox.Machine(
-        folder, hostname, pod["status"]["podIP"], port, image, None, metadata_address=node.address if node else ""
-    )
-    usual = sandbox.environment(machine)
-    base = {key: value for key, value in usual.items() if key not in ("TERM", "LANG")}
-    if unpacked:  # which has none of this host's files
-        base = {key: value for key, value in base.items() if key == "PATH" or not value.startswith("/")}
-    base |= {"HOME": "/root", "HOSTNAME": hostname}
-    base |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(plane.port)}
-    base["KUBERNETES_SERVICE_PORT_HTTPS"] = str(plane.port)
-    about = unpacked.config if unpacked else {}
-    env = {**base, **dict(line.split("=", 1) for line in about.get("Env") or []), **env}
-    words = [volumes.expand(word, env) for word in command_of(container, about)] or ["sleep", "infinity"]
-    workdir = container.get("workingDir") or about.get("WorkingDir") or "/"
-    shared = bool(pod["spec"].get("shareProcessNamespace"))
-    mode, below = (IMAGE, unpacked.root) if unpacked else (there.files, image or folder / "empty")
-    command = ["bash", str(SCRIPT), mode, str(folder), str(below), hostname, workdir, "shared" if shared else "own"]
-    command += [capabilities(container), *(["--user"] if there.user else [])]
-    command += [sys.executable] if unpacked else map(str, sandbox.python_folders())
-    command += ["--", *words]
-
-    def launch() -> subprocess.Popen:
-        if (folder / "log").exists():
-            (folder / "log").replace(folder / "log.previous")
-        (folder / "exit").unlink(missing_ok=True)
-        sandbox.remove(folder / "image")  # each container begins with its image
-        sandbox.prepare_folder(machine, there)
-        (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
-        with (folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=env,
-                cwd="/",
-                umask=0o022,
-                start_new_session=True,
-            )
-
-    process = await asyncio.to_thread(launch)
-    while not sandbox.is_up(folder) and process.poll() is None:
-        await asyncio.sleep(0.005)
-    return Running(folder, env, workdir, shared, capabilities(container), process, stamp())
-
-
-def command_of(container: dict, image: dict) -> list[str]:
-    """What a container runs: its own words, or those of its image."""
-    command = container.get("command") or image.get("Entrypoint") or []
-    others = container.get("args") or (image.get("Cmd") if not container.get("command") else [])
-    return [*command, *(others or [])]
-
-
-async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:
+async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: containers.Running) -> int:
     """Wait until a container has ended, and note how."""
     exit_file = running.folder / "exit"
     if running.process is not None:
         while running.process.poll() is None:  # no thread waits: there are few, and many pods
-            note_log(running)
+            containers.note_log(running)
             if plane.closing:
-                stop_container(running, signal.SIGKILL)
+                containers.stop_container(running, signal.SIGKILL)
             await asyncio.sleep(0.05)
     else:
         while sandbox.first_process(running.folder) is not None:
-            note_log(running)
+            containers.note_log(running)
             await asyncio.sleep(0.05)
         until = time.monotonic() + NOTED  # its parent writes down how it ended
         while not exit_file.exists() and time.monotonic() < until:
             await asyncio.sleep(0.02)
-    note_log(running)
+    containers.note_log(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
     state: dict[str, Any] = {"exitCode": code, "reason": running.reason or ("Error" if code else "Completed")}
@@ -409,39 +289,7 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
     return code
 
 
-def note_log(running: Running) -> None:
-    """Remember how long a log was when, for those who ask for a part of it by time."""
-    try:
-        size = (running.folder / "log").stat().st_size
-    except FileNotFoundError:
-        return
-    if not running.lines or running.lines[-1][0] != size:
-        running.lines.append((size, time.time()))
-
-
 # --- ending
-
-
-def main_process(running: Running) -> int | None:
-    """The process that is told to end: the container's command."""
-    first = sandbox.first_process(running.folder)
-    if not first or not running.shared:
-        return first
-    try:
-        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-    except OSError:
-        return None
-    return int(children[0]) if children else None
-
-
-def stop_container(running: Running, number: signal.Signals) -> None:
-    first = sandbox.first_process(running.folder)
-    pid = first if number == signal.SIGKILL else main_process(running)
-    if pid:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
 
 async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
@@ -456,10 +304,10 @@ async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
             late = time.monotonic() >= until or (is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"])
             if id(running) not in told and not late:
                 told.add(id(running))
-                stop_container(running, signal.SIGTERM)
+                containers.stop_container(running, signal.SIGTERM)
                 plane.event(pod, "Killing", f"Stopping container {key[1]}", by="kubelet")
             elif late:
-                stop_container(running, signal.SIGKILL)
+                containers.stop_container(running, signal.SIGKILL)
         await asyncio.sleep(0.02)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from berg.local.kubernetes import kubelet
+from berg.local.kubernetes import containers, kubelet
 from berg.local.kubernetes.kinds import Refusal
 from berg.local.kubernetes.plane import Plane
 from berg.local.machines import sandbox
@@ -119,7 +119,7 @@ def no_log(pod: dict, container: str, previous: bool) -> Refusal:
 class Times:
     """When parts of a log were written, to a tenth of a second; of containers that ended earlier: unknown."""
 
-    def __init__(self, running: kubelet.Running | None, wanted: bool):
+    def __init__(self, running: containers.Running | None, wanted: bool):
         self.lines = running.lines if running else []
         self.wanted = wanted
 
@@ -181,7 +181,7 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
     return socket
 
 
-def command_in(plane: Plane, running: kubelet.Running, first: int, words: list[str], tty: bool) -> list[str]:
+def command_in(plane: Plane, running: containers.Running, first: int, words: list[str], tty: bool) -> list[str]:
     """How this host runs a command in a container."""
     env = {**running.env, **({"TERM": "xterm"} if tty else {})}
     user = ["-U", "--preserve-credentials"] if plane.compute.sandbox.user else []

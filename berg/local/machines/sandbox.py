@@ -14,10 +14,7 @@ It sees the host's programs and configuration, never the host's home folders; wh
 vanishes with it. Its environment is clean but for the address of its metadata server and the host's network
 settings: *_proxy, PIP_*, SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE.
 
-Its image is the host plus a prepared /root, made once per state folder. A golden one has /root/anaconda3 (the image's
-python, a virtual environment with pip), /root/berg/venv (a link to the python environment of the server, so the machine
-has berg's dependencies), /root/code. Google's deep-learning images have /root/code alone; their python is the host's,
-with a package `torch` that stands for the real one, and without venv and ensurepip. Plain images have an empty /root.
+Its image is the host plus a prepared /root, see image.py.
 
 Not covered: a network namespace of its own (machines share the host's ports, each has a loopback address), memory
 and cpu limits, devices, folders mounted separately below /usr /etc /var /opt /srv. It is no security boundary:
@@ -28,7 +25,6 @@ so a package manager cannot replace them. shutdown-script and startup-script-url
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import functools
 import os
 import shutil
@@ -36,7 +32,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -455,61 +450,6 @@ def describe(sandbox: Sandbox, reason: str) -> dict:
 def own_root_of(folder: Path, sandbox: Sandbox) -> Path:
     """Where the host finds a machine's /root; with overlays, the part of it that differs from the image."""
     return folder / {OVERLAY: "upper/root", BIND: "rootfs/root", PLAIN: "root"}[sandbox.files]
-
-
-class Interrupted(Exception):
-    """The server was told to stop while it made the image."""
-
-
-def make_image(folder: Path, sandbox: Sandbox, stopped: Callable[[], bool] = lambda: False) -> Path:
-    """Make `folder/root`, the image's /root, unless it is there. Takes seconds, nearly all of them pip's."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:  # several clouds may share an image folder
-        (folder / "learning/code").mkdir(parents=True, exist_ok=True)
-        while not (folder / "root").exists():
-            if stopped():
-                raise Interrupted
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.05)
-                continue
-            if not (folder / "root").exists():
-                build_image(folder, sandbox, stopped)
-    return folder / "root"
-
-
-def build_image(folder: Path, sandbox: Sandbox, stopped: Callable[[], bool]) -> None:
-    for left in folder.glob("builder*"):  # of a server that was killed
-        while alive(left, sandbox):
-            send(left, sandbox, signal.SIGKILL)
-            time.sleep(0.01)
-        remove(left)
-    # Built inside a machine, because a virtual environment has its own path written all over it.
-    python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    script = f'#!/bin/sh\ncd "${{BERG_ROOT:-/root}}" && "{python}" -m venv anaconda3 >venv.log 2>&1\necho $? >status\n'
-    builder = Machine(folder / f"builder-{os.getpid()}", "image-builder", LOCALHOST, 0, None, script)
-    root = own_root_of(builder.folder, sandbox)
-    process = boot(builder, sandbox)
-    wait_for_boot(builder.folder, process)  # what is not up yet cannot be found and killed below
-    while not (root / "status").exists() and process.poll() is None and not stopped():
-        time.sleep(0.02)
-    while alive(builder.folder, sandbox):
-        send(builder.folder, sandbox, signal.SIGKILL)
-        time.sleep(0.01)
-    process.wait()
-    if stopped():
-        raise Interrupted
-    if not (root / "status").exists():
-        raise RuntimeError(f"making the machines' image was interrupted: {console_tail(builder.folder)}")
-    if (root / "status").read_text().strip() != "0":
-        remove(root / "anaconda3")  # no ensurepip here (python3-venv); venv.log tells
-    (root / "status").unlink()
-    (root / "code").mkdir()
-    (root / "berg").mkdir()
-    (root / "berg/venv").symlink_to(sys.prefix)
-    root.rename(folder / "root")
-    remove(builder.folder)
 
 
 def console_tail(folder: Path) -> str:

@@ -70,10 +70,8 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
     """Refuse projects that are not there, and call the handler with the name, its project by id."""
     name = call.params.get("name") or call.params["parent"]
-    project = cloud.project_named(name.split("/")[1])
-    if project is None:
-        raise ApiError(403, "forbidden", f"Permission denied on resource project {name.split('/')[1]}.")
-    return await handler(cloud, call, "/".join(["projects", project, *name.split("/")[2:]]))
+    refusal = f"Permission denied on resource project {name.split('/')[1]}."
+    return await handler(cloud, call, cloud.by_id(name, refusal))
 
 
 def refuse(message: str) -> ApiError:

@@ -65,14 +65,8 @@ def resource_of(call: Call) -> str:
 async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
     """Refuse projects that are not there, and call the handler with the name, its project by id."""
     name = resource_of(call)
-    project = cloud.project_named(name.split("/")[1])
-    if project is None:
-        raise ApiError(
-            403,
-            "forbidden",
-            f"Permission '{permission(call.method)}' denied for resource '{name}' (or it may not exist).",
-        )
-    return await handler(cloud, call, "/".join(["projects", project, *name.split("/")[2:]]))
+    refusal = f"Permission '{permission(call.method)}' denied for resource '{name}' (or it may not exist)."
+    return await handler(cloud, call, cloud.by_id(name, refusal))
 
 
 def shown_name(cloud: Cloud, name: str) -> str:

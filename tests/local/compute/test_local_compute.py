@@ -1,3 +1,4 @@
+# ruff: noqa: F811 (a fixture is imported, and arguments have its name)
 """The embedded Compute Engine, asked by plain HTTP, by Google's client and by gcloud."""
 
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import google.oauth2.credentials
 import pytest
-from local_machines import IMAGE, LEARNING, ZONE, Client, body, until
+from local_machines import IMAGE, LEARNING, ZONE, body, client, until  # noqa: F401 (a fixture)
 
 from berg.local import control
 from berg.local.compute import catalog, listing
@@ -21,15 +22,6 @@ from berg.local.machines import sandbox
 P100 = [{"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-p100", "acceleratorCount": 1}]
 TERMINATE = {"onHostMaintenance": "TERMINATE"}
 REGION = "us-central1"
-
-
-@pytest.fixture(scope="module")
-def client(cloud, tmp_path_factory):
-    """A cloud of this file's own: its quotas and stockouts are nobody else's."""
-    folder = tmp_path_factory.mktemp("compute") / "local"
-    control.start(folder, options=("--grace", "3", "--image", str(cloud.folder / "image")))
-    yield Client(folder)
-    control.reset(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -1,3 +1,4 @@
+# ruff: noqa: F811 (a fixture is imported, and arguments have its name)
 """Managed instance groups of the embedded cloud, asked by plain HTTP and by gcloud."""
 
 import json
@@ -7,7 +8,7 @@ import time
 import uuid
 
 import pytest
-from local_machines import IMAGE, LEARNING, Client, until
+from local_machines import IMAGE, LEARNING, client, start, until  # noqa: F401 (a fixture)
 from test_local_compute import error, gcloud  # noqa: F401, the fixture
 
 from berg.local import control
@@ -18,19 +19,6 @@ TEMPLATES = "/global/instanceTemplates"
 SPOT = {"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
 ANY_ZONE = {"forceUpdateOnRepair": "YES", "onRepair": {"allowChangingZone": "YES"}}
 FOREVER = "#!/bin/bash\ntrap 'echo last words; exit' TERM\necho up\nsleep 1000 & wait\n"
-
-
-@pytest.fixture(scope="module")
-def client(cloud, tmp_path_factory):
-    """A cloud of this file's own: its quotas and stockouts are nobody else's."""
-    folder = tmp_path_factory.mktemp("groups") / "local"
-    start(folder, cloud)
-    yield Client(folder)
-    control.reset(folder)
-
-
-def start(folder, cloud) -> None:
-    control.start(folder, options=("--grace", "3", "--image", str(cloud.folder / "image")))
 
 
 @pytest.fixture(autouse=True)
@@ -405,7 +393,7 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
 # --- a client that no one here wrote
 
 
-def test_gcloud_and_groups(client, gcloud):  # noqa: F811
+def test_gcloud_and_groups(client, gcloud):
     template(client, image=LEARNING)
     insert(client, "drawer", zones=(C, F))
     groups, region = ("instance-groups", "managed"), ("--region", "us-central1")

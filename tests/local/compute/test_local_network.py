@@ -1,3 +1,4 @@
+# ruff: noqa: F811 (a fixture is imported, and arguments have its name)
 """Ways to and from machines of the embedded cloud: organisation policies, NAT, keys of the metadata, IAP's tunnel.
 
 gcloud and OpenSSH are the clients, where they are installed.
@@ -8,10 +9,9 @@ import subprocess
 
 import pytest
 from local_gcloud import Gcloud
-from local_machines import ZONE, Client, body, until
+from local_machines import ZONE, body, client, until  # noqa: F401 (a fixture)
 from test_local_compute import error
 
-from berg.local import control
 from berg.local.machines import sshd
 
 REGION = "us-central1"
@@ -21,15 +21,6 @@ DENIED, REQUIRED = {"listPolicy": {"allValues": "DENY"}}, {"booleanPolicy": {"en
 needs_sshd = pytest.mark.skipif(
     os.geteuid() != 0 or bool(sshd.obstacle()), reason="no ssh into machines on port 22 here"
 )
-
-
-@pytest.fixture(scope="module")
-def client(cloud, tmp_path_factory):
-    """A cloud of this file's own: its policies are nobody else's."""
-    folder = tmp_path_factory.mktemp("network") / "local"
-    control.start(folder, options=("--grace", "3", "--image", str(cloud.folder / "image")))
-    yield Client(folder)
-    control.reset(folder)
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
+# ruff: noqa: F811 (a fixture is imported, and arguments have its name)
 """Slices of TPUs of the embedded cloud: refusals word for word, all or none, and JAX, which finds its own way."""
 
 import re
 import sys
 
 import pytest
-from local_machines import Client, until
+from local_machines import client, until  # noqa: F401 (a fixture)
 from test_local_compute import error
-
-from berg.local import control
 
 ZONE = "us-east5-a"
 POLICIES = "/regions/us-east5/resourcePolicies"
@@ -24,15 +23,6 @@ total = float(jax.jit(lambda x: x.sum())(multihost_utils.process_allgather(jnp.o
 print("jax", jax.process_index(), jax.local_device_count(), jax.device_count(), ranks, total,
       "".join(sorted(map(chr, name.ravel().tolist()))), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def client(cloud, tmp_path_factory):
-    """A cloud of this file's own: its quotas and stockouts are nobody else's."""
-    folder = tmp_path_factory.mktemp("slices") / "local"
-    control.start(folder, options=("--grace", "3", "--image", str(cloud.folder / "image")))
-    yield Client(folder)
-    control.reset(folder)
 
 
 @pytest.fixture(autouse=True)
