@@ -3,7 +3,7 @@
 A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for. What goes through
 streams stands in streams.py.
 
-Not covered: protobuf, lists in pages, impersonation, who manages which field.
+Not covered: answers in protobuf, lists in pages, impersonation, who manages which field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aiohttp import web
 from berg.local.call import Cloud, cut
 from berg.local.faults import Fault
 from berg.local.identity.tokens import Owner
-from berg.local.kubernetes import certificates, checks, defaults, discovery, forward, patches, rbac, streams
+from berg.local.kubernetes import certificates, checks, defaults, discovery, forward, patches, protobuf, rbac, streams
 from berg.local.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, not_found, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.store import Selector
@@ -163,9 +163,8 @@ def kind_of(request: web.Request) -> Kind:
 
 
 async def body_of(request: web.Request) -> Any:
-    if "protobuf" in request.headers.get("Content-Type", ""):
-        told = "accepted media types include: application/json, application/yaml"
-        raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {told}")
+    if request.content_type == protobuf.TYPE:
+        return protobuf.read(await request.read())
     text = await request.text()
     return patches.parse(text) if text else {}
 
@@ -299,8 +298,6 @@ async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner)
     if request.method == "PUT":
         new = await body_of(request)
     elif request.method == "PATCH":
-        if "protobuf" in request.headers.get("Content-Type", ""):
-            await body_of(request)
         new = patches.patched(thing, request.content_type, await request.text())
     else:
         raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
