@@ -23,7 +23,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from berg.local.kubernetes import kubelet
+from berg.local.kubernetes import kubelet, queries
 from berg.local.kubernetes.kinds import Refusal
 from berg.local.kubernetes.plane import Plane
 from berg.local.machines import sandbox
@@ -72,18 +72,18 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
     starts = "waiting" in state and not path.with_name("exit").exists()  # its log is there before it is
     if not path.exists() or (starts and not previous):
         raise no_log(pod, container["name"], previous)
+    left, last = queries.number(request, "limitBytes"), queries.number(request, "tailLines")
+    since = queries.number(request, "sinceSeconds")
     running = plane.running.get(key)
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()
     await response.prepare(request)
     times = Times(running, query.get("timestamps") in TRUE)
-    left = int(query["limitBytes"]) if "limitBytes" in query else None
     with path.open("rb") as file, connection(plane, "log", request):
-        file.seek(times.start(query, path))
+        file.seek(times.start(since, query.get("sinceTime", ""), path))
         data = file.read()
-        if "tailLines" in query:
-            count = int(query["tailLines"])
-            data = b"".join(data.splitlines(keepends=True)[-count:] if count else [])
+        if last is not None:
+            data = b"".join(data.splitlines(keepends=True)[-last:] if last else [])
         at = file.tell() - len(data)
         data = times.marked(data, at)
         await response.write(data if left is None else data[:left])
@@ -123,13 +123,14 @@ class Times:
         self.lines = running.lines if running else []
         self.wanted = wanted
 
-    def start(self, query: Any, path: Path) -> int:
-        """Where the part begins that is asked for."""
-        since = None
-        if "sinceSeconds" in query:
-            since = time.time() - float(query["sinceSeconds"])
-        elif "sinceTime" in query:
-            since = datetime.fromisoformat(query["sinceTime"].replace("Z", "+00:00")).timestamp()
+    def start(self, seconds: int | None, moment: str, path: Path) -> int:
+        """Where the part begins that is asked for: of the last seconds, or since a moment."""
+        since = None if seconds is None else time.time() - seconds
+        if moment:
+            try:
+                since = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
+            except ValueError:
+                raise Refusal(400, "BadRequest", f'parsing time "{moment}" as RFC 3339 failed') from None
         if since is None:
             return 0
         if not self.lines:
