@@ -373,6 +373,13 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
         (["--cluster", "pods", "-t", "v100", "true"], "the cluster pods has no v100: its nodes have 2 x t4"),
         (["--cluster", "pods", "-g", "4", "true"], "no node of the cluster pods has 4 GPUs: its nodes have 2 x t4"),
         (["--cluster", "pods", "-g", "2", "-m", "5", "true"], "room for 2 pods, not for 5. Let it grow: berg cluster"),
+        (
+            ["--cluster", "pods", "-g", "1", "-c", "4", "true"],
+            "no node of the cluster pods gives a pod 4 CPUs: its nodes",
+        ),
+        (["--cluster", "pods", "-g", "0", "-c", "1", "true"], "its nodes for this are e2-medium, of which Kubernetes"),
+        (["--cluster", "pods", "-c", "0", "true"], "-c 0 is not possible: give 1 or more CPUs"),
+        (["--cluster", "pods", "--docker", "Bad Image", "true"], "--docker 'Bad Image' is no name of an image"),
         (["--cluster", "pods", "-t", "gtx", "true"], "unknown GPU type 'gtx'"),
         (["--cluster", "pods", "--zone", "us-east1-b", "true"], "leave out --zone"),
         (["--cluster", "pods", "--disk-gb", "500", "true"], "leave out --disk-gb"),
