@@ -189,3 +189,11 @@ def test_a_node_is_drained(kube):
     assert pod["metadata"]["name"] not in [each["metadata"]["name"] for each in kube.pods("moved")]
     kube.kubectl("uncordon", node)
     kube.kubectl("delete", "job", "moved")
+
+
+def test_kubectl_explains_fields(kube):
+    shown = kube.kubectl("explain", "job.spec.template.spec.containers")
+    assert "GROUP:      batch" in shown and "image\t<string>" in shown and "name\t<string> -required-" in shown
+    assert "A single application container that you want to run within a pod." in shown
+    assert "activeDeadlineSeconds\t<integer>" in kube.kubectl("explain", "pod.spec", "--recursive")
+    assert 'field "nosuch" does not exist' in kube.run("explain", "pods.nosuch").stderr
