@@ -46,7 +46,7 @@ MAX_BODY = 3 << 20  # as of etcd behind a real one
 BOOKMARK = 10.0  # seconds between two bookmarks of a quiet watch
 BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.]+/v1}")
 REASONS = {429: "TooManyRequests", 409: "Conflict", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
-STREAMS: dict[str, Any] = {"log": streams.logs, "exec": streams.execute, "attach": streams.not_here}
+STREAMS: dict[str, Any] = {"log": streams.logs, "exec": streams.execute, "attach": streams.attach_to}
 STREAMS["portforward"] = forward.forward
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 

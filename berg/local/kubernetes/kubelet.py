@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -56,6 +57,7 @@ class Running:
     started: str
     reason: str = ""  # why it will have ended, if not by itself
     lines: list[tuple[int, float]] = field(default_factory=list)  # (end of the log, when), for times in logs
+    terminal: int | None = None  # the end of it that is not the container's
 
 
 def folder_of(plane: Plane, pod: dict) -> Path:
@@ -339,6 +341,7 @@ async def start(
     about = unpacked.config if unpacked else {}
     env = {**base, **dict(line.split("=", 1) for line in about.get("Env") or []), **env}
     words = [volumes.expand(word, env) for word in command_of(container, about)] or ["sleep", "infinity"]
+    ours, theirs = pty.openpty() if container.get("tty") else (None, None)
     workdir = container.get("workingDir") or about.get("WorkingDir") or "/"
     shared = bool(pod["spec"].get("shareProcessNamespace"))
     mode, below = (IMAGE, unpacked.root) if unpacked else (there.files, image or folder / "empty")
@@ -357,9 +360,10 @@ async def start(
         with (folder / "log").open("ab") as log:
             return subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdin=theirs or (subprocess.PIPE if container.get("stdin") else subprocess.DEVNULL),
+                stdout=theirs or log,
+                stderr=theirs or log,
+                bufsize=0,
                 env=env,
                 cwd="/",
                 umask=0o022,
@@ -367,9 +371,30 @@ async def start(
             )
 
     process = await asyncio.to_thread(launch)
+    if ours is not None and theirs is not None:
+        os.close(theirs)
+        os.set_blocking(ours, False)
+        asyncio.get_running_loop().add_reader(ours, copy, ours, folder / "log")
+    elif process.stdin:
+        os.set_blocking(process.stdin.fileno(), False)
     while not sandbox.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
-    return Running(folder, env, workdir, shared, capabilities(container), process, stamp())
+    return Running(folder, env, workdir, shared, capabilities(container), process, stamp(), terminal=ours)
+
+
+def copy(terminal: int, log: Path) -> None:
+    """What a container wrote to its terminal, into its log."""
+    try:
+        data = os.read(terminal, 1 << 16)
+    except BlockingIOError:
+        return
+    except OSError:  # the last of those who had it open has gone
+        data = b""
+    if data:
+        with log.open("ab") as file:
+            file.write(data)
+    else:
+        asyncio.get_running_loop().remove_reader(terminal)
 
 
 def command_of(container: dict, image: dict) -> list[str]:
@@ -395,6 +420,13 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
         until = time.monotonic() + NOTED  # its parent writes down how it ended
         while not exit_file.exists() and time.monotonic() < until:
             await asyncio.sleep(0.02)
+    if running.terminal is not None:
+        copy(running.terminal, running.folder / "log")
+        asyncio.get_running_loop().remove_reader(running.terminal)
+        os.close(running.terminal)
+        running.terminal = None
+    if running.process and running.process.stdin:
+        running.process.stdin.close()
     note_log(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)

@@ -1,6 +1,6 @@
-"""What goes on for a while: logs that are followed, commands in containers (exec over WebSockets).
+"""What goes on for a while: logs that are followed, commands in containers (exec), containers themselves (attach).
 
-Not covered: SPDY without a WebSocket, attach.
+Not covered: SPDY without a WebSocket.
 """
 
 from __future__ import annotations
@@ -251,8 +251,7 @@ async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Proces
             continue
         channel, data = message.data[0], message.data[1:]
         if channel == RESIZE and terminal is not None:
-            size = json.loads(data)
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
+            resize(terminal, data)
         elif channel == STDIN and terminal is not None:
             await write_all(terminal, data)
         elif channel == STDIN and process.stdin and not closed:
@@ -305,8 +304,66 @@ async def pump_terminal(socket: web.WebSocketResponse, terminal: int) -> None:
         loop.remove_reader(terminal)
 
 
-async def not_here(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
-    raise Refusal(501, "NotImplemented", f"{request.match_info['sub']} is not part of the embedded cloud")
+# --- attach
+
+
+async def attach_to(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    """What a container prints from now on, and what it reads, if it was made to read."""
+    container, phase = container_of(pod, request), pod["status"]["phase"]
+    key = (pod["metadata"]["uid"], container["name"])
+    running = plane.running.get(key)
+    if phase in ("Succeeded", "Failed"):
+        told = f"cannot attach a container in a completed pod; current phase is {phase}"
+        raise Refusal(400, "BadRequest", told)
+    if running is None:
+        told = f"unable to upgrade connection: container {container['name']} not found in pod {pod['metadata']['name']}"
+        raise Refusal(404, "NotFound", told)
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        raise Refusal(400, "BadRequest", "Upgrade request required")
+    socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
+    with (running.folder / "log").open("rb") as file, connection(plane, "attach", request):
+        file.seek(0, os.SEEK_END)
+        await socket.prepare(request)
+        feeding = asyncio.ensure_future(pass_on(socket, running, bool(container.get("stdinOnce"))))
+        try:
+            while not socket.closed:
+                over = key not in plane.running
+                if data := file.read(CHUNK):
+                    await socket.send_bytes(bytes([STDOUT]) + data)
+                elif over or plane.closing:
+                    await socket.send_bytes(bytes([STATUS]) + json.dumps(status_of(0)).encode())
+                    await socket.close()
+                else:
+                    await asyncio.sleep(0.02)
+        except ConnectionError:
+            pass
+        finally:
+            feeding.cancel()
+    return socket
+
+
+async def pass_on(socket: web.WebSocketResponse, running: kubelet.Running, once: bool) -> None:
+    """What comes through the WebSocket, to a container that reads."""
+    pipe, terminal = running.process.stdin if running.process else None, running.terminal
+    async for message in socket:
+        if message.type != WSMsgType.BINARY or not message.data:
+            continue
+        channel, data = message.data[0], message.data[1:]
+        if channel == RESIZE and terminal is not None:
+            resize(terminal, data)
+        elif channel == STDIN and terminal is not None:
+            await write_all(terminal, data)
+        elif channel == STDIN and pipe and not pipe.closed:
+            await write_all(pipe.fileno(), data)
+        elif channel == CLOSE and pipe and once:
+            pipe.close()
+    if pipe and once:
+        pipe.close()
+
+
+def resize(terminal: int, data: bytes) -> None:
+    size = json.loads(data)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
 
 
 def cut_all(plane: Plane, kind: str) -> int:

@@ -197,3 +197,30 @@ def test_kubectl_explains_fields(kube):
     assert "A single application container that you want to run within a pod." in shown
     assert "activeDeadlineSeconds\t<integer>" in kube.kubectl("explain", "pod.spec", "--recursive")
     assert 'field "nosuch" does not exist' in kube.run("explain", "pods.nosuch").stderr
+
+
+def test_kubectl_attaches_to_what_runs(kube):
+    container = {"stdin": True, "stdinOnce": True, "image": "debian:12", "name": "main"}
+    container["command"] = ["bash", "-c", "while read -r line; do echo got $line; done; echo over"]
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "reads"}}
+    kube.create({**made, "spec": {"restartPolicy": "Never", "containers": [container]}})
+    kube.kubectl("wait", "--for=condition=Ready", "pod/reads", "--timeout=20s")
+    assert kube.kubectl("attach", "-i", "reads", stdin="one\ntwo\n") == "got one\ngot two\nover\n"
+    assert "completed pod; current phase is Succeeded" in kube.run("attach", "reads").stderr
+    kube.kubectl("delete", "pod", "reads")
+
+
+def test_kubectl_runs_a_shell_in_a_terminal(kube):
+    ours, theirs = pty.openpty()
+    command = kube.command("run", "-it", "--rm", "shell", "--image=debian:12", "--restart=Never", "--", "bash")
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    while b"try pressing enter" not in said:
+        said += os.read(ours, 1000)
+    os.write(ours, b"tty; echo $HOSTNAME-$((40 + 2)); sleep 60 & jobs; kill %1; exit 3\r")
+    while b"shell-42" not in said:
+        said += os.read(ours, 1000)
+    assert process.wait(timeout=30) == 3 and b"/dev/pts/" in said and b"no job control" not in said, said
+    os.close(ours)
+    assert 'pods "shell" not found' in kube.run("get", "pod", "shell").stderr
