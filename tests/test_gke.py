@@ -157,6 +157,14 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
     assert "s3cret" not in json.dumps(kube.get("jobs")) and "s3cret" not in json.dumps(kube.pods())
 
 
+def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
+    plan = lambda *words: berg(*words, "--cluster", "pods", "-g", "1", "-n", "planned", "--dry-run").stderr  # noqa: E731
+    alone = plan("run", "true")
+    assert "20 after pods that were taken away" in alone and "168 h, then Kubernetes ends the pod" in alone
+    assert "none: a pod that is taken away ends it. Go on: berg run --resume planned" in plan("run", "-m", "2", "true")
+    assert "none: a pod that is taken away ends it\n" in plan("devbox")
+
+
 def test_a_killed_job_ends_with_its_results_and_its_pods(berg, kube):
     assert run(berg, "-n", "long", "echo a > $BERG_RESULTS_DIR/a; sleep 1000").returncode == 0
     running(berg, "long")
