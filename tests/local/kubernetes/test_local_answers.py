@@ -139,3 +139,25 @@ def test_what_is_only_tried_changes_nothing(kube):
     assert "deletionTimestamp" not in kube.get("pods", "stays")["metadata"]
     assert told(kube.raw("GET", f"{PODS}/stays/log", tailLines="x"))[0] == 400
     kube.kubectl("delete", "pod", "stays", "--now")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"securityContext": {"runAsUser": -1}}, "securityContext.runAsUser: Invalid value: -1: must be between 0 and"),
+        (
+            {"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}},
+            "securityContext: Invalid value",
+        ),
+        ({"livenessProbe": {}}, "livenessProbe: Required value: must specify a handler type"),
+        (
+            {"startupProbe": {"tcpSocket": {"port": 80}, "successThreshold": 2}},
+            "successThreshold: Invalid value: 2: must",
+        ),
+    ],
+)
+def test_a_container_that_cannot_be(kube, fields, says):
+    container = {"name": "main", "image": "debian:12", **fields}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "odd"}, "spec": {"containers": [container]}}
+    code, reason, message = told(kube.raw("POST", PODS, body, dryRun="All"))
+    assert (code, reason) == (422, "Invalid") and "spec.containers[0]." in message and says in message
