@@ -43,9 +43,12 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
     if count < 0:
         raise BergError(f"--num-gpus {count} makes no sense: give 0 for pods without GPUs")
     if count == 0:
-        without = [pool for pool in pools if pool not in with_gpus and pool["name"] != container.CACHE]
-        check_cpus(name, without, wishes.num_cpus or 0)
-        return Shape("", 0, "")
+        others = [pool for pool in pools if pool not in with_gpus and pool["name"] != container.CACHE]
+        # Kubernetes' own small node is for jobs only where there is no other.
+        others = [pool for pool in others if pool["name"] != container.SYSTEM] or others
+        check_cpus(name, others, wishes.num_cpus or 0)
+        kinds = [pool["config"]["machineType"] for pool in others if pool["name"] != container.SYSTEM]
+        return Shape(max(kinds, key=lambda kind: Shape(kind, 0, "").num_cpus, default=""), 0, "")
     there = sorted({"{1} x {0}".format(*container.gpus_of(pool)) for pool in with_gpus})
     what = f"its nodes have {', '.join(there)}" if there else "its nodes have none"
     fitting = [pool for pool in with_gpus if wanted in ("", container.gpus_of(pool)[0])]
@@ -130,6 +133,8 @@ def request(plan: Plan) -> dict[str, Any]:
     }
     spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     selector = {f"{LABEL}gke-accelerator": plan.shape.accelerator} if this.gpus_per_machine else {}
+    if plan.shape.machine_type and not this.gpus_per_machine:
+        selector = {"node.kubernetes.io/instance-type": plan.shape.machine_type}
     told = {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]}
     pod = {
         "restartPolicy": "Never",

@@ -157,6 +157,16 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
     assert "s3cret" not in json.dumps(kube.get("jobs")) and "s3cret" not in json.dumps(kube.pods())
 
 
+def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
+    with cluster(cloud, "plain", tmp_path, {"gpu_type": None, "num_gpus": 0, "machine_type": "n1-standard-4"}):
+        done = berg("run", "--cluster", "plain", "-n", "plainly", "-c", "2", "--wait", "true")
+        assert done.returncode == 0 and "plainly in gke-plain-n1-standard-4-" in done.stderr, done.stderr
+        assert (
+            "gives a pod 4 CPUs: its nodes for this are n1-standard-4"
+            in berg("run", "--cluster", "plain", "-c", "4", "true").stderr
+        )
+
+
 def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
     plan = lambda *words: berg(*words, "--cluster", "pods", "-g", "1", "-n", "planned", "--dry-run").stderr  # noqa: E731
     alone = plan("run", "true")

@@ -21,7 +21,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from berg.local.compute.state import Instance
 from berg.local.kubernetes import probes, volumes
 from berg.local.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
+from berg.local.kubernetes.running import Running, close, follow, note
 from berg.local.machines import sandbox
 
 IMAGE = "image"  # how container.sh makes the root of a container whose image is there
@@ -42,22 +42,6 @@ CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_
 CAPABILITIES += "audit_write setfcap"
 LONGEST = 300.0  # seconds between two restarts or pulls
 NOTED = 5.0  # seconds for the end of a container that outlived its server to be written down
-
-
-@dataclass
-class Running:
-    """A container that runs."""
-
-    folder: Path
-    env: dict[str, str]
-    workdir: str
-    shared: bool
-    capabilities: str
-    process: subprocess.Popen | None  # None: it outlived an earlier server
-    started: str
-    reason: str = ""  # why it will have ended, if not by itself
-    lines: list[tuple[int, float]] = field(default_factory=list)  # (end of the log, when), for times in logs
-    terminal: int | None = None  # the end of it that is not the container's
 
 
 def folder_of(plane: Plane, pod: dict) -> Path:
@@ -371,30 +355,10 @@ async def start(
             )
 
     process = await asyncio.to_thread(launch)
-    if ours is not None and theirs is not None:
-        os.close(theirs)
-        os.set_blocking(ours, False)
-        asyncio.get_running_loop().add_reader(ours, copy, ours, folder / "log")
-    elif process.stdin:
-        os.set_blocking(process.stdin.fileno(), False)
+    follow(process, ours, theirs, folder / "log")
     while not sandbox.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
     return Running(folder, env, workdir, shared, capabilities(container), process, stamp(), terminal=ours)
-
-
-def copy(terminal: int, log: Path) -> None:
-    """What a container wrote to its terminal, into its log."""
-    try:
-        data = os.read(terminal, 1 << 16)
-    except BlockingIOError:
-        return
-    except OSError:  # the last of those who had it open has gone
-        data = b""
-    if data:
-        with log.open("ab") as file:
-            file.write(data)
-    else:
-        asyncio.get_running_loop().remove_reader(terminal)
 
 
 def command_of(container: dict, image: dict) -> list[str]:
@@ -409,25 +373,19 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
     exit_file = running.folder / "exit"
     if running.process is not None:
         while running.process.poll() is None:  # no thread waits: there are few, and many pods
-            note_log(running)
+            note(running)
             if plane.closing:
                 stop_container(running, signal.SIGKILL)
             await asyncio.sleep(0.05)
     else:
         while sandbox.first_process(running.folder) is not None:
-            note_log(running)
+            note(running)
             await asyncio.sleep(0.05)
         until = time.monotonic() + NOTED  # its parent writes down how it ended
         while not exit_file.exists() and time.monotonic() < until:
             await asyncio.sleep(0.02)
-    if running.terminal is not None:
-        copy(running.terminal, running.folder / "log")
-        asyncio.get_running_loop().remove_reader(running.terminal)
-        os.close(running.terminal)
-        running.terminal = None
-    if running.process and running.process.stdin:
-        running.process.stdin.close()
-    note_log(running)
+    close(running)
+    note(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
     state: dict[str, Any] = {"exitCode": code, "reason": running.reason or ("Error" if code else "Completed")}
@@ -439,16 +397,6 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
     set_ready(pod["status"])
     plane.store.put("pods", pod)
     return code
-
-
-def note_log(running: Running) -> None:
-    """Remember how long a log was when, for those who ask for a part of it by time."""
-    try:
-        size = (running.folder / "log").stat().st_size
-    except FileNotFoundError:
-        return
-    if not running.lines or running.lines[-1][0] != size:
-        running.lines.append((size, time.time()))
 
 
 # --- ending

@@ -26,6 +26,7 @@ from aiohttp import WSMsgType, web
 from berg.local.kubernetes import kubelet, queries
 from berg.local.kubernetes.kinds import Refusal
 from berg.local.kubernetes.plane import Plane
+from berg.local.kubernetes.running import Running
 from berg.local.machines import sandbox
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
@@ -119,7 +120,7 @@ def no_log(pod: dict, container: str, previous: bool) -> Refusal:
 class Times:
     """When parts of a log were written, to a tenth of a second; of containers that ended earlier: unknown."""
 
-    def __init__(self, running: kubelet.Running | None, wanted: bool):
+    def __init__(self, running: Running | None, wanted: bool):
         self.lines = running.lines if running else []
         self.wanted = wanted
 
@@ -182,7 +183,7 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
     return socket
 
 
-def command_in(plane: Plane, running: kubelet.Running, first: int, words: list[str], tty: bool) -> list[str]:
+def command_in(plane: Plane, running: Running, first: int, words: list[str], tty: bool) -> list[str]:
     """How this host runs a command in a container."""
     env = {**running.env, **({"TERM": "xterm"} if tty else {})}
     user = ["-U", "--preserve-credentials"] if plane.compute.sandbox.user else []
@@ -342,7 +343,7 @@ async def attach_to(plane: Plane, request: web.Request, pod: dict) -> web.Stream
     return socket
 
 
-async def pass_on(socket: web.WebSocketResponse, running: kubelet.Running, once: bool) -> None:
+async def pass_on(socket: web.WebSocketResponse, running: Running, once: bool) -> None:
     """What comes through the WebSocket, to a container that reads."""
     pipe, terminal = running.process.stdin if running.process else None, running.terminal
     async for message in socket:
