@@ -24,6 +24,7 @@ KEPT = 86400  # seconds that Kubernetes keeps a Job that is over
 CACHE = "berg-cache"  # the Service of a cluster's dataset cache (cache.py)
 CACHE_PORT = 8080
 CACHE_URL = f"http://{CACHE}:{CACHE_PORT}"
+SHARED_CORE = ("e2-micro", "e2-small", "e2-medium", "f1-micro", "g1-small")
 FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE": "spec.nodeName"}
 
 
@@ -42,7 +43,12 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
     if count < 0:
         raise BergError(f"--num-gpus {count} makes no sense: give 0 for pods without GPUs")
     if count == 0:
-        return Shape("", 0, "")
+        others = [pool for pool in pools if pool not in with_gpus and pool["name"] != container.CACHE]
+        # Kubernetes' own small node is for jobs only where there is no other.
+        others = [pool for pool in others if pool["name"] != container.SYSTEM] or others
+        check_cpus(name, others, wishes.num_cpus or 0)
+        kinds = [pool["config"]["machineType"] for pool in others if pool["name"] != container.SYSTEM]
+        return Shape(max(kinds, key=lambda kind: Shape(kind, 0, "").num_cpus, default=""), 0, "")
     there = sorted({"{1} x {0}".format(*container.gpus_of(pool)) for pool in with_gpus})
     what = f"its nodes have {', '.join(there)}" if there else "its nodes have none"
     fitting = [pool for pool in with_gpus if wanted in ("", container.gpus_of(pool)[0])]
@@ -54,6 +60,7 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
     large = [pool for pool in fitting if container.gpus_of(pool)[1] >= count]
     if not large:
         raise BergError(f"no node of the cluster {name} has {count} GPUs: {what}. Give fewer (-g), and more pods (-m)")
+    check_cpus(name, large, wishes.num_cpus or 0)
     pool = max(large, key=lambda pool: room(pool, count))
     if room(pool, count) < wishes.num_machines:
         raise BergError(
@@ -64,6 +71,18 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
     gpu_type, gpus = container.gpus_of(pool)
     accelerator = container.ACCELERATORS.get(gpu_type, gpu_type)
     return Shape(pool["config"]["machineType"], count, gpu_type, accelerator, gpus)
+
+
+def check_cpus(name: str, pools: list[dict[str, Any]], count: int) -> None:
+    """Raise BergError if no node of these pools gives so many CPUs to a pod: Kubernetes keeps a part of one."""
+    types = [pool.get("config", {}).get("machineType", "") for pool in pools]
+    sizes = [1 if kind in SHARED_CORE else Shape(kind, 0, "").num_cpus for kind in types]
+    if sizes and all(sizes) and count >= max(sizes):
+        raise BergError(
+            f"no node of the cluster {name} gives a pod {count} CPUs: its nodes for this are {', '.join({*types})}, of "
+            "which Kubernetes keeps a part of one CPU. Give fewer (-c), or add a pool of larger machines: "
+            f"berg cluster create {name} --machine-type TYPE"
+        )
 
 
 def room(pool: dict[str, Any], count: int) -> int:
@@ -115,6 +134,8 @@ def request(plan: Plan) -> dict[str, Any]:
     }
     spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     selector = {f"{LABEL}gke-accelerator": plan.shape.accelerator} if this.gpus_per_machine else {}
+    if plan.shape.machine_type and not this.gpus_per_machine:
+        selector = {"node.kubernetes.io/instance-type": plan.shape.machine_type}
     told = {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]}
     pod = {
         "restartPolicy": "Never",

@@ -13,6 +13,7 @@ from berg.google.networks import Ways
 from berg.job import Job, machine_names
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
+IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")  # of containers
 RESERVED = ("BERG_", "PET_", "MASTER_")
 
 
@@ -133,6 +134,10 @@ class Wishes:
             raise BergError(
                 f"--cluster: the cluster's nodes are what they are, and pods wait anyway: leave out {given[0]}"
             )
+        if self.num_cpus is not None and self.num_cpus < 1:
+            raise BergError(f"-c {self.num_cpus} is not possible: give 1 or more CPUs for each pod")
+        if self.docker is not None and not IMAGE_NAME.fullmatch(self.docker):
+            raise BergError(f"--docker {self.docker!r} is no name of an image: it is one as in python:3.12")
         if not 0 <= self.wait_hours <= 24 * 30:
             raise BergError(f"--wait-hours {self.wait_hours:g} is not possible: give up to 720, or 0 for ever")
 

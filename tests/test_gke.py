@@ -162,6 +162,24 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
     assert "s3cret" not in json.dumps(kube.get("jobs")) and "s3cret" not in json.dumps(kube.pods())
 
 
+def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
+    with cluster(cloud, "plain", tmp_path, {"gpu_type": None, "num_gpus": 0, "machine_type": "n1-standard-4"}):
+        done = berg("run", "--cluster", "plain", "-n", "plainly", "-c", "2", "--wait", "true")
+        assert done.returncode == 0 and "plainly in gke-plain-n1-standard-4-" in done.stderr, done.stderr
+        assert (
+            "gives a pod 4 CPUs: its nodes for this are n1-standard-4"
+            in berg("run", "--cluster", "plain", "-c", "4", "true").stderr
+        )
+
+
+def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
+    plan = lambda *words: berg(*words, "--cluster", "pods", "-g", "1", "-n", "planned", "--dry-run").stderr  # noqa: E731
+    alone = plan("run", "true")
+    assert "20 after pods that were taken away" in alone and "168 h, then Kubernetes ends the pod" in alone
+    assert "none: a pod that is taken away ends it. Go on: berg run --resume planned" in plan("run", "-m", "2", "true")
+    assert "none: a pod that is taken away ends it\n" in plan("devbox")
+
+
 def test_a_killed_job_ends_with_its_results_and_its_pods(berg, kube):
     assert run(berg, "-n", "long", "echo a > $BERG_RESULTS_DIR/a; sleep 1000").returncode == 0
     running(berg, "long")
@@ -378,6 +396,13 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
         (["--cluster", "pods", "-t", "v100", "true"], "the cluster pods has no v100: its nodes have 2 x t4"),
         (["--cluster", "pods", "-g", "4", "true"], "no node of the cluster pods has 4 GPUs: its nodes have 2 x t4"),
         (["--cluster", "pods", "-g", "2", "-m", "5", "true"], "room for 2 pods, not for 5. Let it grow: berg cluster"),
+        (
+            ["--cluster", "pods", "-g", "1", "-c", "4", "true"],
+            "no node of the cluster pods gives a pod 4 CPUs: its nodes",
+        ),
+        (["--cluster", "pods", "-g", "0", "-c", "1", "true"], "its nodes for this are e2-medium, of which Kubernetes"),
+        (["--cluster", "pods", "-c", "0", "true"], "-c 0 is not possible: give 1 or more CPUs"),
+        (["--cluster", "pods", "--docker", "Bad Image", "true"], "--docker 'Bad Image' is no name of an image"),
         (["--cluster", "pods", "-t", "gtx", "true"], "unknown GPU type 'gtx'"),
         (["--cluster", "pods", "--zone", "us-east1-b", "true"], "leave out --zone"),
         (["--cluster", "pods", "--disk-gb", "500", "true"], "leave out --disk-gb"),

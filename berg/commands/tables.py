@@ -29,6 +29,7 @@ def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
     several = f"{this.num_machines} machines, each " if this.num_machines > 1 else ""
     where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on] if several else ""
     is_guess = not this.wishes.get("results_dir") and not this.results_dir.endswith(this.job_name)
+    ender = "Kubernetes ends the pod" if this.place == "gke" else "Google deletes the machine"
     rows = [
         ("Job", this.job_name) if this.cmd else ("Devbox", this.job_name),
         *([("Command", this.cmd + where)] if this.cmd else []),
@@ -48,17 +49,29 @@ def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
         *[("Network" if n == 0 else "", text) for n, text in enumerate(network(plan))],
         *([("Price", cost)] if (cost := price(plan, jobs, at_once)) else []),
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
-        *([("Restarts", f"{this.max_restarts} after lost machines, wherever there is room")] if this.group else []),
+        *([("Restarts", restarts(plan))] if this.group else []),
         *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
         *([("Notify", "a webhook, of the end")] if this.notify else []),
         *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
         *[("Defaults" if n == 0 else "", text) for n, text in enumerate(this.wishes.get("defaults", ()))],
         ("Results", this.gcs_results_dir + (" (read off the command; another: -r)" if is_guess else "")),
-        ("Limit", f"{this.max_run_seconds / 3600:g} h, then Google deletes the machine (--max-hours)"),
+        ("Limit", f"{this.max_run_seconds / 3600:g} h, then {ender} (--max-hours)"),
         *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
     ]
     return labelled(rows, sys.stderr) + "\n"
+
+
+def restarts(plan) -> str:
+    """What becomes of a job that loses a machine."""
+    this = plan.job
+    if this.place != "gke":
+        return f"{this.max_restarts} after lost machines, wherever there is room"
+    if this.num_machines > 1 or this.kind != "job":
+        return "none: a pod that is taken away ends it" + (
+            f". Go on: berg run --resume {this.job_name}" * bool(this.cmd)
+        )
+    return f"{this.max_restarts} after pods that were taken away"
 
 
 def machine(plan, several: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for. What goes through
 streams stands in streams.py.
 
-Not covered: protobuf, lists in pages, impersonation, who manages which field.
+Not covered: answers in protobuf, impersonation, who manages which field.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import logging
 import ssl
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
@@ -22,7 +23,18 @@ from aiohttp import web
 from berg.local.call import Cloud, suffer
 from berg.local.faults import Fault
 from berg.local.identity.tokens import Owner
-from berg.local.kubernetes import certificates, checks, defaults, discovery, forward, patches, rbac, streams
+from berg.local.kubernetes import (
+    certificates,
+    checks,
+    defaults,
+    discovery,
+    forward,
+    patches,
+    protobuf,
+    queries,
+    rbac,
+    streams,
+)
 from berg.local.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, not_found, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.store import Selector
@@ -34,7 +46,7 @@ MAX_BODY = 3 << 20  # as of etcd behind a real one
 BOOKMARK = 10.0  # seconds between two bookmarks of a quiet watch
 BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.]+/v1}")
 REASONS = {429: "TooManyRequests", 409: "Conflict", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
-STREAMS: dict[str, Any] = {"log": streams.logs, "exec": streams.execute, "attach": streams.not_here}
+STREAMS: dict[str, Any] = {"log": streams.logs, "exec": streams.execute, "attach": streams.attach_to}
 STREAMS["portforward"] = forward.forward
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
@@ -158,9 +170,8 @@ def kind_of(request: web.Request) -> Kind:
 
 
 async def body_of(request: web.Request) -> Any:
-    if "protobuf" in request.headers.get("Content-Type", ""):
-        told = "accepted media types include: application/json, application/yaml"
-        raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {told}")
+    if request.content_type == protobuf.TYPE:
+        return protobuf.read(await request.read())
     text = await request.text()
     return patches.parse(text) if text else {}
 
@@ -169,9 +180,20 @@ def wants_table(request: web.Request) -> bool:
     return "as=Table" in request.headers.get("Accept", "")
 
 
-def shown(request: web.Request, plane: Plane, kind: Kind, thing: dict, status: int = 200) -> web.Response:
-    as_table = wants_table(request)
-    return as_json(table(kind.plural, [thing], plane.store.version) if as_table else thing, status=status)
+def shown(
+    request: web.Request, plane: Plane, kind: Kind, thing: dict, status: int = 200, warned: Iterable[str] = ()
+) -> web.Response:
+    meta = {"resourceVersion": str(plane.store.version)}
+    response = as_json(table(kind.plural, [thing], meta) if wants_table(request) else thing, status=status)
+    for each in warned:
+        response.headers.add("Warning", f"299 - {json.dumps(each)}")
+    return response
+
+
+async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
+    body, flags = await body_of(request), queries.flags(request)
+    warned = queries.warnings(request, kind, body)
+    return shown(request, plane, kind, plane.create(kind.plural, namespace, body, *flags), 201, warned)
 
 
 # --- collections
@@ -180,19 +202,19 @@ def shown(request: web.Request, plane: Plane, kind: Kind, thing: dict, status: i
 async def collection(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
     if "name" in request.match_info:
         return await single(cloud, plane, request, owner)
-    kind, query = kind_of(request), request.query
+    kind = kind_of(request)
     namespace, verb = request.match_info.get("namespace", ""), verb_of(request)
     rbac.require(cloud, plane, owner, verb, kind, namespace, "", "")
     if verb == "create":
         if kind.namespaced and not namespace:
             raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-        made = plane.create(kind.plural, namespace, await body_of(request), *flags(request))
-        return shown(request, plane, kind, made, 201)
-    chosen = Selector(namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        return await create(plane, request, kind, namespace)
+    chosen = queries.selector(request, kind)
     if verb == "watch":
         return await watch(plane, request, kind, chosen)
     if verb not in ("list", "deletecollection"):
         raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    queries.version(request, plane.store)
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
     if verb == "deletecollection":
         options = await body_of(request)
@@ -200,38 +222,33 @@ async def collection(cloud: Cloud, plane: Plane, request: web.Request, owner: Ow
             live = plane.store.get(kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
             if live is not None:
                 delete(plane, kind, live, request, options)
+    found, meta = queries.page(request, found, plane.store)
     if wants_table(request):
-        return as_json(table(kind.plural, found, plane.store.version))
-    about_list = {"kind": f"{kind.name}List", "apiVersion": kind.api}
-    return as_json({**about_list, "metadata": {"resourceVersion": str(plane.store.version)}, "items": found})
-
-
-def flags(request: web.Request) -> tuple[bool, bool]:
-    """Whether fields are checked strictly, and whether nothing is to be done."""
-    checked = request.query.get("fieldValidation", "Warn")
-    if checked not in ("Strict", "Warn", "Ignore"):
-        told = f'fieldValidation: Unsupported value: "{checked}": supported values: "Ignore", "Strict", "Warn"'
-        raise Refusal(422, "Invalid", f'CreateOptions.meta.k8s.io "" is invalid: {told}')
-    return checked == "Strict", request.query.get("dryRun") == "All"
+        return as_json(table(kind.plural, found, meta))
+    return as_json({"kind": f"{kind.name}List", "apiVersion": kind.api, "metadata": meta, "items": found})
 
 
 async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector) -> web.StreamResponse:
     query, store = request.query, plane.store
-    since, initial = query.get("resourceVersion", ""), query.get("sendInitialEvents") == "true"
+    version, initial = queries.version(request, store), query.get("sendInitialEvents") == "true"
+    if initial and query.get("resourceVersionMatch") != "NotOlderThan":
+        told = "sendInitialEvents is forbidden for watch unless resourceVersionMatch is set to NotOlderThan"
+        raise Refusal(422, "Invalid", f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: {told}')
+    seconds = queries.number(request, "timeoutSeconds") or 1800
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.enable_chunked_encoding()
     await response.prepare(request)
 
     async def send(event: str, thing: dict) -> None:
         as_table = wants_table(request) and event not in ("BOOKMARK", "ERROR")
-        told = table(kind.plural, [thing], store.version) if as_table else thing
+        meta = {"resourceVersion": thing["metadata"].get("resourceVersion", "")}
+        told = table(kind.plural, [thing], meta) if as_table else thing
         await response.write(json.dumps({"type": event, "object": told}).encode() + b"\n")
 
     def bookmark(version: int, **meta: Any) -> dict:
         return {"kind": kind.name, "apiVersion": kind.api, "metadata": {"resourceVersion": str(version), **meta}}
 
     with streams.connection(plane, "watch", request):
-        version = int(since or 0)
         if not version or initial:
             version = store.version
             for thing in list(store.shown[kind.plural].values()):
@@ -239,7 +256,7 @@ async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector
                     await send("ADDED", thing)
             if initial:
                 await send("BOOKMARK", bookmark(version, annotations={"k8s.io/initial-events-end": "true"}))
-        end = time.monotonic() + float(query.get("timeoutSeconds") or 1800)
+        end = time.monotonic() + seconds
         while time.monotonic() < end and not plane.closing:
             changed = store.changed
             try:
@@ -272,8 +289,7 @@ async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner)
     thing = plane.store.get(kind.plural, namespace, name)
     if thing is None:
         if request.method == "PATCH" and "apply-patch" in request.headers.get("Content-Type", ""):
-            made = plane.create(kind.plural, namespace, await body_of(request), *flags(request))
-            return shown(request, plane, kind, made, 201)
+            return await create(plane, request, kind, namespace)
         raise not_found(kind, name)
     if sub in ("log", "exec", "attach", "portforward"):
         return await STREAMS[sub](plane, request, thing)
@@ -294,12 +310,11 @@ async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner)
     if request.method == "PUT":
         new = await body_of(request)
     elif request.method == "PATCH":
-        if "protobuf" in request.headers.get("Content-Type", ""):
-            await body_of(request)
         new = patches.patched(thing, request.content_type, await request.text())
     else:
         raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-    return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags(request)))
+    flags, warned = queries.flags(request), queries.warnings(request, kind, new)
+    return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags), warned=warned)
 
 
 def replace(plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: bool, dry: bool) -> dict:
@@ -307,13 +322,18 @@ def replace(plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: b
     checks.check_form(kind, new, strict)
     old, meta = thing["metadata"], new.setdefault("metadata", {})
     name = old["name"]
-    for key in ("name", "namespace", "uid"):
+    for key in ("name", "namespace"):
         if meta.get(key, old.get(key)) != old.get(key):
-            checks.refuse(kind, name, [f'metadata.{key}: Invalid value: "{meta[key]}": field is immutable'])
-    if meta.get("resourceVersion", old["resourceVersion"]) not in (old["resourceVersion"], ""):
+            told = f"the {key} of the object ({meta[key]}) does not match the {key} on the URL ({old[key]})"
+            raise Refusal(400, "BadRequest", told)
+    check_uid(kind, thing, meta.get("uid"))
+    asked = meta.get("resourceVersion") or old["resourceVersion"]
+    if not asked.isdecimal():
+        why = f'strconv.ParseUint: parsing "{asked}": invalid syntax'
+        checks.refuse(kind, name, [f'metadata.resourceVersion: Invalid value: "{asked}": {why}'])
+    if asked != old["resourceVersion"]:
         told = "the object has been modified; please apply your changes to the latest version and try again"
-        message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}'
-        raise Refusal(409, "Conflict", message, name=name, group=kind.group, kind=kind.plural)
+        raise conflict(kind, thing, told)
     kept = (
         "name",
         "namespace",
@@ -347,6 +367,19 @@ def replace(plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: b
     return thing
 
 
+def conflict(kind: Kind, thing: dict, told: str) -> Refusal:
+    name = thing["metadata"]["name"]
+    message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}'
+    return Refusal(409, "Conflict", message, name=name, group=kind.group, kind=kind.plural)
+
+
+def check_uid(kind: Kind, thing: dict, wanted: str | None) -> None:
+    uid = thing["metadata"]["uid"]
+    if wanted and wanted != uid:
+        told = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
+        raise conflict(kind, thing, told)
+
+
 def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
     """What of an object may not change."""
     name, before, after = old["metadata"]["name"], old.get("spec") or {}, new.get("spec") or {}
@@ -378,11 +411,12 @@ def delete(plane: Plane, kind: Kind, thing: dict, request: web.Request, options:
         supported = '"Background", "Foreground", "Orphan", "nil"'
         told = f'propagationPolicy: Unsupported value: "{policy}": supported values: {supported}'
         raise Refusal(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {told}')
-    wanted = (options.get("preconditions") or {}).get("uid")
-    uid, name = thing["metadata"]["uid"], thing["metadata"]["name"]
-    if wanted and wanted != uid:
-        told = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
-        raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}', name=name)
+    wanted = options.get("preconditions") or {}
+    check_uid(kind, thing, wanted.get("uid"))
+    asked, there = wanted.get("resourceVersion"), thing["metadata"]["resourceVersion"]
+    if asked and asked != there:
+        told = "Precondition failed: ResourceVersion in precondition: "
+        raise conflict(kind, thing, f"{told}{asked}, ResourceVersion in object meta: {there}")
     grace = options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
     if options.get("dryRun") or request.query.get("dryRun"):
         return
@@ -400,11 +434,14 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
         made = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **body, "status": status}
         return as_json(made, status=201)
     options = (await body_of(request)).get("deleteOptions") or {}
+    done = as_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
+    if options.get("dryRun") or request.query.get("dryRun"):
+        return done
     told = "Eviction API: evicting"
     set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", told)
     plane.store.put("pods", thing)
     plane.delete("pods", thing, grace=options.get("gracePeriodSeconds"))
-    return as_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
+    return done
 
 
 async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response:

@@ -11,6 +11,15 @@ from berg.local.kubernetes import job_checks, pod_checks, schema, workload_check
 from berg.local.kubernetes.kinds import KINDS, Kind, Refusal
 from berg.local.kubernetes.words import check_key, check_label_name, check_labels, check_subdomain, required
 
+REASONS = {
+    "Required value": "FieldValueRequired",
+    "Unsupported value": "FieldValueNotSupported",
+    "Forbidden": "FieldValueForbidden",
+    "Duplicate value": "FieldValueDuplicate",
+    "Not found": "FieldValueNotFound",
+    "Too long": "FieldValueTooLong",
+    "Too many": "FieldValueTooMany",
+}
 TEMPLATES = ("jobs", "deployments", "replicasets")
 
 
@@ -38,7 +47,15 @@ def refuse(kind: Kind, name: str, causes: list[str]) -> NoReturn:
     shown = f"{kind.name}.{kind.group}".rstrip(".")
     text = causes[0] if len(causes) == 1 else f"[{', '.join(causes)}]"
     message = f'{shown} "{name}" is invalid: {text}'
-    raise Refusal(422, "Invalid", message, name=name, group=kind.group, kind=kind.name)
+    told = [cause(each) for each in causes]
+    raise Refusal(422, "Invalid", message, name=name, group=kind.group, kind=kind.name, causes=told)
+
+
+def cause(text: str) -> dict[str, str]:
+    """One of the causes of a refusal as clients get it: `spec.a: Invalid value: 1: too small`."""
+    field, _, message = text.partition(": ")
+    reason = next((reason for start, reason in REASONS.items() if message.startswith(start)), "FieldValueInvalid")
+    return {"reason": reason, "message": message, "field": field}
 
 
 def check_meaning(plural: str, body: dict) -> None:

@@ -63,8 +63,9 @@ inside() {
         exit 127
     fi
     set -- setpriv --bounding-set "$capabilities" --inh-caps -all "$@"
+    [[ ! -t 0 ]] || set -- setsid --ctty "$@"
     [[ $namespace == shared ]] || exec "$@"
-    "$@" &
+    "$@" <&0 &
     local main=$! code
     trap : TERM INT HUP # pause goes with its pod, and not before
     while :; do
@@ -82,7 +83,7 @@ inside)
 hold) # outside of the new pid namespace: its first child is process 1 there. `unshare --fork` loses a signal's number.
     shift
     exec {errors}>&2 2>/dev/null # bash's own words about a child that was killed
-    bash "${BASH_SOURCE[0]}" inside "$@" 2>&$errors {errors}>&- &
+    bash "${BASH_SOURCE[0]}" inside "$@" <&0 2>&$errors {errors}>&- &
     wait $!
     exit
     ;;

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from berg.local.compute.state import Instance
 from berg.local.kubernetes import volumes
 from berg.local.kubernetes.kinds import stamp
 from berg.local.kubernetes.plane import Plane
+from berg.local.kubernetes.running import Running, follow
 from berg.local.machines import sandbox
 
 IMAGE = "image"  # how container.sh makes the root of a container whose image is there
@@ -30,21 +30,6 @@ PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?"
 # What containerd lets a container's root do.
 CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
 CAPABILITIES += "audit_write setfcap"
-
-
-@dataclass
-class Running:
-    """A container that runs."""
-
-    folder: Path
-    env: dict[str, str]
-    workdir: str
-    shared: bool
-    capabilities: str
-    process: subprocess.Popen | None  # None: it outlived an earlier server
-    started: str
-    reason: str = ""  # why it will have ended, if not by itself
-    lines: list[tuple[int, float]] = field(default_factory=list)  # (end of the log, when), for times in logs
 
 
 def node_instance(plane: Plane, pod: dict) -> Instance | None:
@@ -97,6 +82,7 @@ async def start(
     about = unpacked.config if unpacked else {}
     env = {**base, **dict(line.split("=", 1) for line in about.get("Env") or []), **env}
     words = [volumes.expand(word, env) for word in command_of(container, about)] or ["sleep", "infinity"]
+    ours, theirs = pty.openpty() if container.get("tty") else (None, None)
     workdir = container.get("workingDir") or about.get("WorkingDir") or "/"
     shared = bool(pod["spec"].get("shareProcessNamespace"))
     mode, below = (IMAGE, unpacked.root) if unpacked else (there.files, image or folder / "empty")
@@ -115,9 +101,10 @@ async def start(
         with (folder / "log").open("ab") as log:
             return subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdin=theirs or (subprocess.PIPE if container.get("stdin") else subprocess.DEVNULL),
+                stdout=theirs or log,
+                stderr=theirs or log,
+                bufsize=0,
                 env=env,
                 cwd="/",
                 umask=0o022,
@@ -125,9 +112,10 @@ async def start(
             )
 
     process = await asyncio.to_thread(launch)
+    follow(process, ours, theirs, folder / "log")
     while not sandbox.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
-    return Running(folder, env, workdir, shared, capabilities(container), process, stamp())
+    return Running(folder, env, workdir, shared, capabilities(container), process, stamp(), terminal=ours)
 
 
 def command_of(container: dict, image: dict) -> list[str]:
@@ -135,16 +123,6 @@ def command_of(container: dict, image: dict) -> list[str]:
     command = container.get("command") or image.get("Entrypoint") or []
     others = container.get("args") or (image.get("Cmd") if not container.get("command") else [])
     return [*command, *(others or [])]
-
-
-def note_log(running: Running) -> None:
-    """Remember how long a log was when, for those who ask for a part of it by time."""
-    try:
-        size = (running.folder / "log").stat().st_size
-    except FileNotFoundError:
-        return
-    if not running.lines or running.lines[-1][0] != size:
-        running.lines.append((size, time.time()))
 
 
 def main_process(running: Running) -> int | None:

@@ -1,10 +1,11 @@
-"""What the API server says of itself: versions, groups, kinds, and as much OpenAPI as kubectl asks for.
+"""What the API server says of itself: versions, groups, kinds.
 
-Not covered: schemas (`kubectl explain`); aggregated discovery, of which clients do without.
+Not covered: aggregated discovery, of which clients do without.
 """
 
 from __future__ import annotations
 
+from berg.local.kubernetes import openapi
 from berg.local.kubernetes.kinds import ALL, GROUPS, Kind
 from berg.local.kubernetes.plane import VERSION
 
@@ -33,7 +34,7 @@ def document(path: str) -> dict | None:
         return None
     version = short.partition("/")[2]
     kinds = [kind for kind in ALL if kind.api == version]
-    return openapi(short, kinds) if path.startswith("openapi") else resources(version, kinds)
+    return openapi.document(short, VERSION) if path.startswith("openapi") else resources(version, kinds)
 
 
 def group(name: str) -> dict:
@@ -71,18 +72,3 @@ def resources(version: str, kinds: list[Kind]) -> dict:
     if version.startswith("authorization"):
         rows.append(REVIEW)
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": rows}
-
-
-def openapi(path: str, kinds: list[Kind]) -> dict:
-    """Only what tells kubectl that the server checks fields itself."""
-    paths = {}
-    for kind in kinds:
-        parameters = [
-            {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("fieldValidation", "dryRun")
-        ]
-        about = {"group": kind.group, "version": "v1", "kind": kind.name}
-        operation = {"parameters": parameters, "x-kubernetes-group-version-kind": about, "responses": {}}
-        where = "namespaces/{namespace}/" if kind.namespaced else ""
-        paths[f"/{path}/{where}{kind.plural}/{{name}}"] = {"patch": operation}
-    info = {"title": "Kubernetes", "version": VERSION}
-    return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": {}}}

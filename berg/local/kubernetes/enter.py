@@ -7,10 +7,12 @@ roots on nothing of this host is there, so that what is needed is imported befor
 """
 
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
 import sys
+import termios
 from pathlib import Path
 
 DETACH = 2  # MNT_DETACH
@@ -40,6 +42,9 @@ def main() -> None:
         sys.exit(NOT_FOUND)
     main_process = os.fork() if namespace == "shared" else 0
     if not main_process:
+        if os.isatty(0):
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 1)
         limit(libc, capabilities)
         try:
             os.execv(program, command)

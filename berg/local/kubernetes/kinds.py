@@ -62,7 +62,8 @@ class Refusal(Exception):
         self.code = code
         self.body = {
             **{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"},
-            **{"message": message, "reason": reason, "details": details, "code": code},
+            **{"message": message, "reason": reason, "code": code},
+            "details": {key: value for key, value in details.items() if value},
         }
 
 

@@ -20,6 +20,7 @@ from berg.local.artifacts.store import NotPulled
 from berg.local.kubernetes import containers, probes, volumes
 from berg.local.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
+from berg.local.kubernetes.running import Running, close, note
 from berg.local.machines import sandbox
 
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
@@ -167,7 +168,7 @@ async def pause(plane: Plane, pod: dict, seconds: float) -> bool:
     return not is_ending(pod) and not plane.closing
 
 
-async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> containers.Running | None:
+async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running | None:
     """Start a container, as soon as it has all that it needs; None if its pod is to end before."""
     key = (pod["metadata"]["uid"], container["name"])
     folder = folder_of(plane, pod) / container["name"]
@@ -259,23 +260,24 @@ async def obstacle(plane: Plane, pod: dict, image: str) -> str:
     return ""
 
 
-async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: containers.Running) -> int:
+async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:
     """Wait until a container has ended, and note how."""
     exit_file = running.folder / "exit"
     if running.process is not None:
         while running.process.poll() is None:  # no thread waits: there are few, and many pods
-            containers.note_log(running)
+            note(running)
             if plane.closing:
                 containers.stop_container(running, signal.SIGKILL)
             await asyncio.sleep(0.05)
     else:
         while sandbox.first_process(running.folder) is not None:
-            containers.note_log(running)
+            note(running)
             await asyncio.sleep(0.05)
         until = time.monotonic() + NOTED  # its parent writes down how it ended
         while not exit_file.exists() and time.monotonic() < until:
             await asyncio.sleep(0.02)
-    containers.note_log(running)
+    close(running)
+    note(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
     state: dict[str, Any] = {"exitCode": code, "reason": running.reason or ("Error" if code else "Completed")}

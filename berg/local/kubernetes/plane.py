@@ -114,6 +114,8 @@ class Plane:
         if key in self.store.rows[plural]:
             message = f'{kind.resource} "{meta["name"]}" already exists'
             raise Refusal(409, "AlreadyExists", message, name=meta["name"], group=kind.group, kind=plural)
+        if meta.get("resourceVersion") and not dry:
+            raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
         checks.check_meaning(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}

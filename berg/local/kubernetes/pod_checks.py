@@ -1,6 +1,6 @@
 """What Kubernetes checks of a pod, alone or in a template, beside its schema, in its words and order.
 
-Not covered: security contexts, probes but for readiness, affinity, volumes that the embedded cloud cannot mount.
+Not covered: most of security contexts, affinity, volumes that the embedded cloud cannot mount.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS = {
     *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
 }
 SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
-MOST_SECONDS = 2**31 - 1
+MOST_INT = 2**31 - 1
 
 
 def template_errors(template: dict, path: str) -> list[str]:
@@ -56,14 +56,15 @@ def pod_errors(pod: dict, at: str) -> list[str]:
                 bad.append(f'{path}.name: Duplicate value: "{container["name"]}"')
             names.add(container.get("name", ""))
     one_of(pod.get("restartPolicy"), ("Always", "OnFailure", "Never"), f"{at}.restartPolicy", bad)
+    user_errors(pod.get("securityContext") or {}, f"{at}.securityContext", bad)
     policies = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
     one_of(pod.get("dnsPolicy"), policies, f"{at}.dnsPolicy", bad)
     check_labels(pod.get("nodeSelector"), f"{at}.nodeSelector", bad)
     if pod.get("serviceAccountName"):
         check_subdomain(pod["serviceAccountName"], f"{at}.serviceAccountName", bad)
     seconds = pod.get("activeDeadlineSeconds")
-    if seconds is not None and not 1 <= seconds <= MOST_SECONDS:
-        bad.append(invalid(f"{at}.activeDeadlineSeconds", seconds, f"must be between 1 and {MOST_SECONDS}, inclusive"))
+    if seconds is not None and not 1 <= seconds <= MOST_INT:
+        bad.append(invalid(f"{at}.activeDeadlineSeconds", seconds, f"must be between 1 and {MOST_INT}, inclusive"))
     for key in ("hostname", "subdomain"):
         if pod.get(key):
             check_label_name(pod[key], f"{at}.{key}", bad)
@@ -130,9 +131,21 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
         if ".." in sub.split("/"):
             bad.append(invalid(f"{at}.subPath", sub, "must not contain '..'"))
     one_of(container.get("imagePullPolicy"), ("Always", "IfNotPresent", "Never"), f"{path}.imagePullPolicy", bad)
-    if container.get("readinessProbe"):
-        probe_errors(container["readinessProbe"], f"{path}.readinessProbe", bad)
     resource_errors(container.get("resources") or {}, f"{path}.resources", bad)
+    context = container.get("securityContext") or {}
+    user_errors(context, f"{path}.securityContext", bad)
+    if context.get("privileged") and context.get("allowPrivilegeEscalation") is False:
+        told = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
+        bad.append(invalid(f"{path}.securityContext", context, told))
+    for kind in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if container.get(kind) is not None:
+            probe_errors(container[kind], f"{path}.{kind}", bad)
+
+
+def user_errors(context: dict, path: str, bad: list[str]) -> None:
+    for key in ("runAsUser", "runAsGroup", "fsGroup"):
+        if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
+            bad.append(invalid(f"{path}.{key}", context[key], f"must be between 0 and {MOST_INT}, inclusive"))
 
 
 def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
@@ -146,6 +159,8 @@ def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
             bad.append(invalid(f"{path}.{kind}.port", port, "must be between 1 and 65535, inclusive"))
     for key in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
         not_negative(probe.get(key), f"{path}.{key}", bad)
+    if not path.endswith("readinessProbe") and probe.get("successThreshold") not in (None, 1):
+        bad.append(invalid(f"{path}.successThreshold", probe["successThreshold"], "must be 1"))
 
 
 def port_errors(ports: list[dict], at: str, bad: list[str]) -> None:

@@ -77,7 +77,7 @@ def described(item: ast.AnnAssign) -> tuple[str, ast.expr]:
 
 
 def errors(api: str, kind: str, value: Any) -> list[str]:
-    """What a strict API server says of a body: unknown fields, wrong types."""
+    """What a strict API server says of a body: unknown fields, which are taken out, and wrong types."""
     found: list[str] = []
     check_class(MODULES[api], kind, value, "", kind, found)
     return found
@@ -88,10 +88,11 @@ def check_class(where: str, name: str, value: Any, path: str, parent: str, found
         found.append(wrong(value, parent, path, f"{where[:-3]}.{name}"))
         return
     fields = module(where)[name]
-    for key, inner in value.items():
+    for key, inner in list(value.items()):
         at = f"{path}.{key}" if path else key
         if key not in fields:
             found.append(f'unknown field "{at}"')
+            del value[key]
         elif inner is not None:
             check(where, fields[key], inner, at, name, found)
 

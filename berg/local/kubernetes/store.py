@@ -2,7 +2,7 @@
 
 An object in `rows` belongs to the controllers, which change it and `put` it; readers get what was last put.
 
-Not covered: versions of a list in the past (`resourceVersionMatch=Exact`), lists in pages.
+Not covered: versions of a list in the past (`resourceVersionMatch=Exact`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from berg.local.kubernetes.kinds import KINDS, Refusal, key_of
 
 REMEMBERED = 5000  # changes that a watch may still ask for
+PATHS = {"source": "source.component", "status.successful": "status.succeeded"}  # fields under other names
 GAP = 1000  # between the versions before and after a start of the server
 
 
@@ -108,7 +109,7 @@ class Selector:
 def label_term(term: str) -> tuple[str, str, list[str]]:
     """Key, operator (in, notin, exists, missing), values."""
     name = r"[A-Za-z0-9][-A-Za-z0-9_./]*"
-    if found := re.fullmatch(rf"\s*({name})\s+(in|notin)\s+\((.*)\)\s*", term):
+    if found := re.fullmatch(rf"\s*({name})\s+(in|notin)\s*\((.*)\)\s*", term):
         return found[1], found[2], [value.strip() for value in found[3].split(",")]
     if found := re.fullmatch(rf"\s*({name})\s*(!=|==|=)\s*([-A-Za-z0-9_.]*)\s*", term):
         return found[1], "notin" if found[2] == "!=" else "in", [found[3]]
@@ -126,6 +127,8 @@ def field_term(term: str) -> tuple[str, str, bool]:
 
 def field_of(thing: dict, path: str) -> str:
     value: object = thing
-    for part in path.split("."):
+    for part in PATHS.get(path, path).split("."):
         value = (value.get(part) if isinstance(value, dict) else None) or ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if path in ("spec.unschedulable", "spec.hostNetwork"):
+        return "true" if value else "false"
+    return str(value)

@@ -1,6 +1,6 @@
-"""What goes on for a while: logs that are followed, commands in containers (exec over WebSockets).
+"""What goes on for a while: logs that are followed, commands in containers (exec), containers themselves (attach).
 
-Not covered: SPDY without a WebSocket, attach.
+Not covered: SPDY without a WebSocket.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from berg.local.kubernetes import containers, kubelet
+from berg.local.kubernetes import kubelet, queries
 from berg.local.kubernetes.kinds import Refusal
 from berg.local.kubernetes.plane import Plane
+from berg.local.kubernetes.running import Running
 from berg.local.machines import sandbox
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
@@ -72,18 +73,18 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
     starts = "waiting" in state and not path.with_name("exit").exists()  # its log is there before it is
     if not path.exists() or (starts and not previous):
         raise no_log(pod, container["name"], previous)
+    left, last = queries.number(request, "limitBytes"), queries.number(request, "tailLines")
+    since = queries.number(request, "sinceSeconds")
     running = plane.running.get(key)
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()
     await response.prepare(request)
     times = Times(running, query.get("timestamps") in TRUE)
-    left = int(query["limitBytes"]) if "limitBytes" in query else None
     with path.open("rb") as file, connection(plane, "log", request):
-        file.seek(times.start(query, path))
+        file.seek(times.start(since, query.get("sinceTime", ""), path))
         data = file.read()
-        if "tailLines" in query:
-            count = int(query["tailLines"])
-            data = b"".join(data.splitlines(keepends=True)[-count:] if count else [])
+        if last is not None:
+            data = b"".join(data.splitlines(keepends=True)[-last:] if last else [])
         at = file.tell() - len(data)
         data = times.marked(data, at)
         await response.write(data if left is None else data[:left])
@@ -119,17 +120,18 @@ def no_log(pod: dict, container: str, previous: bool) -> Refusal:
 class Times:
     """When parts of a log were written, to a tenth of a second; of containers that ended earlier: unknown."""
 
-    def __init__(self, running: containers.Running | None, wanted: bool):
+    def __init__(self, running: Running | None, wanted: bool):
         self.lines = running.lines if running else []
         self.wanted = wanted
 
-    def start(self, query: Any, path: Path) -> int:
-        """Where the part begins that is asked for."""
-        since = None
-        if "sinceSeconds" in query:
-            since = time.time() - float(query["sinceSeconds"])
-        elif "sinceTime" in query:
-            since = datetime.fromisoformat(query["sinceTime"].replace("Z", "+00:00")).timestamp()
+    def start(self, seconds: int | None, moment: str, path: Path) -> int:
+        """Where the part begins that is asked for: of the last seconds, or since a moment."""
+        since = None if seconds is None else time.time() - seconds
+        if moment:
+            try:
+                since = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
+            except ValueError:
+                raise Refusal(400, "BadRequest", f'parsing time "{moment}" as RFC 3339 failed') from None
         if since is None:
             return 0
         if not self.lines:
@@ -181,7 +183,7 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
     return socket
 
 
-def command_in(plane: Plane, running: containers.Running, first: int, words: list[str], tty: bool) -> list[str]:
+def command_in(plane: Plane, running: Running, first: int, words: list[str], tty: bool) -> list[str]:
     """How this host runs a command in a container."""
     env = {**running.env, **({"TERM": "xterm"} if tty else {})}
     user = ["-U", "--preserve-credentials"] if plane.compute.sandbox.user else []
@@ -250,8 +252,7 @@ async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Proces
             continue
         channel, data = message.data[0], message.data[1:]
         if channel == RESIZE and terminal is not None:
-            size = json.loads(data)
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
+            resize(terminal, data)
         elif channel == STDIN and terminal is not None:
             await write_all(terminal, data)
         elif channel == STDIN and process.stdin and not closed:
@@ -304,8 +305,66 @@ async def pump_terminal(socket: web.WebSocketResponse, terminal: int) -> None:
         loop.remove_reader(terminal)
 
 
-async def not_here(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
-    raise Refusal(501, "NotImplemented", f"{request.match_info['sub']} is not part of the embedded cloud")
+# --- attach
+
+
+async def attach_to(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    """What a container prints from now on, and what it reads, if it was made to read."""
+    container, phase = container_of(pod, request), pod["status"]["phase"]
+    key = (pod["metadata"]["uid"], container["name"])
+    running = plane.running.get(key)
+    if phase in ("Succeeded", "Failed"):
+        told = f"cannot attach a container in a completed pod; current phase is {phase}"
+        raise Refusal(400, "BadRequest", told)
+    if running is None:
+        told = f"unable to upgrade connection: container {container['name']} not found in pod {pod['metadata']['name']}"
+        raise Refusal(404, "NotFound", told)
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        raise Refusal(400, "BadRequest", "Upgrade request required")
+    socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
+    with (running.folder / "log").open("rb") as file, connection(plane, "attach", request):
+        file.seek(0, os.SEEK_END)
+        await socket.prepare(request)
+        feeding = asyncio.ensure_future(pass_on(socket, running, bool(container.get("stdinOnce"))))
+        try:
+            while not socket.closed:
+                over = key not in plane.running
+                if data := file.read(CHUNK):
+                    await socket.send_bytes(bytes([STDOUT]) + data)
+                elif over or plane.closing:
+                    await socket.send_bytes(bytes([STATUS]) + json.dumps(status_of(0)).encode())
+                    await socket.close()
+                else:
+                    await asyncio.sleep(0.02)
+        except ConnectionError:
+            pass
+        finally:
+            feeding.cancel()
+    return socket
+
+
+async def pass_on(socket: web.WebSocketResponse, running: Running, once: bool) -> None:
+    """What comes through the WebSocket, to a container that reads."""
+    pipe, terminal = running.process.stdin if running.process else None, running.terminal
+    async for message in socket:
+        if message.type != WSMsgType.BINARY or not message.data:
+            continue
+        channel, data = message.data[0], message.data[1:]
+        if channel == RESIZE and terminal is not None:
+            resize(terminal, data)
+        elif channel == STDIN and terminal is not None:
+            await write_all(terminal, data)
+        elif channel == STDIN and pipe and not pipe.closed:
+            await write_all(pipe.fileno(), data)
+        elif channel == CLOSE and pipe and once:
+            pipe.close()
+    if pipe and once:
+        pipe.close()
+
+
+def resize(terminal: int, data: bytes) -> None:
+    size = json.loads(data)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
 
 
 def cut_all(plane: Plane, kind: str) -> int:

@@ -106,7 +106,7 @@ COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
 }
 
 
-def table(plural: str, things: list[dict], version: int) -> dict:
+def table(plural: str, things: list[dict], meta: dict) -> dict:
     names, cells = COLUMNS.get(plural, ("Name|Age", lambda thing: [born(thing)]))
     columns = [
         {
@@ -121,6 +121,6 @@ def table(plural: str, things: list[dict], version: int) -> dict:
         about = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": thing["metadata"]}
         rows.append({"cells": [first, *cells(thing)], "object": about})
     return {
-        **{"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": str(version)}},
+        **{"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta},
         **{"columnDefinitions": columns, "rows": rows},
     }

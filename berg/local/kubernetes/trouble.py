@@ -6,8 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from berg.local.kubernetes import containers, kubelet
+from berg.local.kubernetes import kubelet
 from berg.local.kubernetes.plane import Plane
+from berg.local.kubernetes.running import Running
 from berg.local.machines import sandbox
 
 
@@ -29,7 +30,7 @@ def run_out_of_memory(plane: Plane, pod: dict) -> list[int]:
     return killed
 
 
-def processes(running: containers.Running) -> list[int]:
+def processes(running: Running) -> list[int]:
     """Process ids, as this host counts them, of a container; without the one that reaps."""
     first = sandbox.first_process(running.folder)
     if not first:
