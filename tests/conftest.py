@@ -301,8 +301,9 @@ def make_account(cloud: Cloud) -> str:
 
 
 def settle(cloud: Cloud) -> None:
-    """Let count what was granted until now."""
-    time.sleep(cloud.call("POST", "/_berg/settings", {})["grant_delay"])
+    """Let count what accounts and grants there are by now."""
+    settings = cloud.call("POST", "/_berg/settings", {})
+    time.sleep(max(settings["grant_delay"], settings["account_delay"]))
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 import requests
+from conftest import settle
 from local_kube import PLACE, SCOPES, job
 from local_machines import until
 
@@ -23,6 +24,7 @@ def account(kube):
     row = {"role": "roles/container.viewer", "members": [f"serviceAccount:{made['email']}"]}
     policy["bindings"] = [*policy.get("bindings", []), row]
     kube.cloud.call("POST", f"{base}:setIamPolicy", {"policy": policy})
+    settle(kube.cloud)
     return made["email"], Tokens(kube.cloud.folder).mint(made["email"], 3600, SCOPES)
 
 

@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 import requests
+from conftest import settle
 from local_gcloud import Gcloud
 from local_machines import ZONE, Client, body, until
 
@@ -39,9 +40,10 @@ def call(client, verb, path, json=None):
 
 
 @pytest.fixture
-def account(client):
+def account(client, cloud):
     """A new account, and what gives it a custom role with some permissions in the project."""
     email = call(client, "POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
+    settle(cloud)
 
     def grant(*permissions):
         role = {"roleId": f"r_{uuid.uuid4().hex[:12]}", "role": {"includedPermissions": permissions}}
@@ -49,6 +51,7 @@ def account(client):
         policy = call(client, "POST", f"{RESOURCES}:getIamPolicy")
         policy["bindings"].append({"role": name, "members": [f"serviceAccount:{email}"]})
         call(client, "POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
+        settle(cloud)
 
     return email, grant
 
@@ -109,7 +112,7 @@ def test_methods_of_compute_need_their_permissions(client, account):
     assert machine.call("GET", "/global/images/family/debian-12", project="debian-cloud").status_code == 200
 
 
-def test_to_create_a_machine_takes_many_permissions(client, account):
+def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
     email, grant = account
     machine, path = as_account(client, email), f"/zones/{ZONE}/instances"
     name = f"made-{uuid.uuid4().hex[:8]}"
@@ -132,6 +135,7 @@ def test_to_create_a_machine_takes_many_permissions(client, account):
     assert (status, reason) == (400, "serviceAccountAccessDenied") and email in text
     policy = {"bindings": [{"role": "roles/iam.serviceAccountUser", "members": [f"serviceAccount:{email}"]}]}
     call(client, "POST", f"{ACCOUNTS}/{email}:setIamPolicy", {"policy": policy})
+    settle(cloud)
     assert machine.call("POST", path, wanted).status_code == 200
     client.delete(name)
 
