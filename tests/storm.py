@@ -321,6 +321,8 @@ def power(what: str, **body) -> Callable[[Round], None]:
 def from_outside(verb: str, action: str) -> Callable[[Round], None]:
     def do(this: Round) -> None:
         name = machine_of(this)
+        if action == "/stop" and all(not each.state or each.state.state == "SUBMITTED" for each in entries(this)):
+            this.unheard.append(name)  # no worker hears it yet, which could delete the machine
         path = this.berg.machines()[name]["selfLink"].partition("/compute/")[2]
         this.berg.cloud.call(verb, f"/compute/{path}{action}")
 
