@@ -16,7 +16,7 @@ import struct
 import termios
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -244,13 +244,17 @@ def status_of(code: int) -> dict:
     }
 
 
+async def received(socket: web.WebSocketResponse) -> AsyncIterator[tuple[int, bytes]]:
+    """Each channel that something comes on, and what."""
+    async for message in socket:
+        if message.type == WSMsgType.BINARY and message.data:
+            yield message.data[0], message.data[1:]
+
+
 async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: int | None) -> None:
     """What comes through the WebSocket, to the command."""
     closed = False
-    async for message in socket:
-        if message.type != WSMsgType.BINARY or not message.data:
-            continue
-        channel, data = message.data[0], message.data[1:]
+    async for channel, data in received(socket):
         if channel == RESIZE and terminal is not None:
             resize(terminal, data)
         elif channel == STDIN and terminal is not None:
@@ -346,10 +350,7 @@ async def attach_to(plane: Plane, request: web.Request, pod: dict) -> web.Stream
 async def pass_on(socket: web.WebSocketResponse, running: Running, once: bool) -> None:
     """What comes through the WebSocket, to a container that reads."""
     pipe, terminal = running.process.stdin if running.process else None, running.terminal
-    async for message in socket:
-        if message.type != WSMsgType.BINARY or not message.data:
-            continue
-        channel, data = message.data[0], message.data[1:]
+    async for channel, data in received(socket):
         if channel == RESIZE and terminal is not None:
             resize(terminal, data)
         elif channel == STDIN and terminal is not None:
