@@ -16,6 +16,7 @@ told later in its annotations, and its exit code says whether Kubernetes is to m
 """
 
 import fcntl
+import http.client
 import json
 import os
 import shutil
@@ -107,7 +108,7 @@ def request(url, method="GET", data=None, headers=None, attempts=8, patience=0):
                 console("403 Forbidden; rights that were granted just now take minutes. Trying again")
             elif error.code not in (408, 429, 500, 502, 503, 504) or attempt >= attempts:
                 raise
-        except OSError:
+        except (OSError, http.client.HTTPException):  # the latter of an answer that breaks off
             if attempt >= attempts:
                 raise
         time.sleep(min(2 ** min(attempt, 8) * 0.25, 15))

@@ -146,7 +146,7 @@ def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
     run(berg, "wide", command, "-r", "mine")
     assert (
         "\n          It wrote to other folders, too: berg_results/aside, berg_results/theirs\n"
-        in berg("show", "-").stdout
+        in berg("show", "wide").stdout
     )
     said = berg("rm", "wide", "-y")
     assert said.returncode == 0 and "  of these 1 in berg_results/aside\n" in said.stderr, said.stderr

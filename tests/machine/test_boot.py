@@ -3,8 +3,10 @@
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -249,3 +251,19 @@ def test_a_laptop_without_an_archive_sends_none_and_the_machine_says_so(berg, tm
     word = "Making a python environment for berg with pip: the laptop that sent the job had none to send"
     path = f"/compute/v1/projects/berg-local/zones/{zone_of(berg, 'bare')}/instances/bare/serialPort"
     wait_for(lambda: word in berg.cloud.call("GET", path)["contents"])
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for body in (b"hal", b"whole"):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert boot.request(f"http://127.0.0.1:{server.getsockname()[1]}/")[0] == b"whole"
+        thread.join()

@@ -53,7 +53,7 @@ class Site:
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=60)
 
 
 @pytest.fixture
