@@ -2,10 +2,12 @@
 
 That quarter is for grpc, which google-api-core does without and the worker has no use for, and for collections of
 garbage that find none. (Measured by bench/worker.py.) Nor does the worker sign anything: it has no key. What
-google-auth signs with would be cryptography, of 15 MB and compiled for each processor.
+google-auth signs with would be cryptography, of 15 MB and compiled for each processor. And it may be half a minute
+until the metadata server answers, which google-auth otherwise takes after three seconds for another computer's.
 """
 
 import gc
+import os
 import sys
 import types
 
@@ -24,10 +26,12 @@ class Unused(types.ModuleType):
 gc.disable()
 sys.modules["google.auth.crypt"] = Unused("google.auth.crypt")
 sys.modules["grpc"] = None  # type: ignore[assignment]
+PATIENCE = "GCE_METADATA_DETECT_RETRIES"  # google-auth reads it when it is imported; the command is not to see it
+os.environ[PATIENCE] = "6"
 try:
     import click
     import git
-    import google.auth
+    import google.auth.compute_engine
     import google.cloud.storage
     import google_crc32c
 
@@ -35,7 +39,7 @@ try:
         raise ImportError
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
-del sys.modules["grpc"]
+del sys.modules["grpc"], os.environ[PATIENCE]
 gc.freeze()
 gc.enable()
 
