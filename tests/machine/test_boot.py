@@ -80,7 +80,7 @@ def test_a_machine_that_goes_down_begins_nothing(berg):
     client.delete("late")
 
 
-@pytest.mark.skipif(not Path("/etc/apt/apt.conf.d").is_dir(), reason="machines have no apt here")
+@pytest.mark.skipif(not os.access("/etc/apt/apt.conf.d", os.W_OK), reason="no root, or machines have no apt here")
 def test_apt_s_timers_are_off_before_the_startup_script_ends(berg):
     """On Google's images apt-daily.service waits for that end, and not for berg's unit, which never begins here."""
     client = local_machines.Client(berg.cloud.folder)
