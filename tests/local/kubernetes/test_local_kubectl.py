@@ -99,6 +99,7 @@ def test_exec_with_a_terminal(kube, shell):
     os.close(ours)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="in a user namespace there is only root")
 def test_cp_copies_both_ways(kube, shell, tmp_path):
     data = bytes(range(256)) * 4000
     (tmp_path / "there").write_bytes(data)
@@ -210,6 +211,7 @@ def test_kubectl_attaches_to_what_runs(kube):
     kube.kubectl("delete", "pod", "reads")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="in a user namespace there is only root")
 def test_kubectl_runs_a_shell_in_a_terminal(kube):
     ours, theirs = pty.openpty()
     command = kube.command("run", "-it", "--rm", "shell", "--image=debian:12", "--restart=Never", "--", "bash")
