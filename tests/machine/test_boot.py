@@ -64,15 +64,18 @@ def test_a_second_start_leaves_a_running_job_alone(berg):
     assert "unit: 0" in log and log.count("Starting on twice") == 1 and berg.state("twice")["attempt"] == 1
 
 
-def test_a_machine_that_goes_down_begins_nothing(berg):
+def with_boot(berg, name: str, script: str) -> local_machines.Client:
+    """Insert a machine that has boot.py and runs a script of its own."""
     client = local_machines.Client(berg.cloud.folder)
     source = Path(boot.__file__).read_text()
-    client.insert(
-        "late",
-        f"#!/bin/bash\ncat >/root/boot.py <<'END'\n{source}\nEND\necho there\n"
-        "until [ -e /run/systemd/stopping ]; do sleep 0.01; done\npython3 /root/boot.py >/proc/1/fd/1 2>&1\n",
-        image=local_machines.LEARNING,
-    )
+    script = f"#!/bin/bash\ncat >/root/boot.py <<'END'\n{source}\nEND\n{script}"
+    client.insert(name, script, image=local_machines.LEARNING)
+    return client
+
+
+def test_a_machine_that_goes_down_begins_nothing(berg):
+    wait = "until [ -e /run/systemd/stopping ]; do sleep 0.01; done"
+    client = with_boot(berg, "late", f"echo there\n{wait}\npython3 /root/boot.py >/proc/1/fd/1 2>&1\n")
     client.console_with("late", ": there")
     client.wait(client.call("POST", f"/zones/{local_machines.ZONE}/instances/late/stop"))
     console = client.console_with("late", "there is no time to begin")
@@ -83,15 +86,9 @@ def test_a_machine_that_goes_down_begins_nothing(berg):
 @pytest.mark.skipif(not os.access("/etc/apt/apt.conf.d", os.W_OK), reason="no root, or machines have no apt here")
 def test_apt_s_timers_are_off_before_the_startup_script_ends(berg):
     """On Google's images apt-daily.service waits for that end, and not for berg's unit, which never begins here."""
-    client = local_machines.Client(berg.cloud.folder)
-    source = Path(boot.__file__).read_text()
-    client.insert(
-        "early",
-        f"#!/bin/bash\ncat >/root/boot.py <<'END'\n{source}\nEND\n"
-        "printf '#!/bin/sh\n[ $1 != is-active ]\n' >/usr/local/sbin/systemctl\n"
-        "python3 /root/boot.py\ncat /etc/apt/apt.conf.d/99berg\necho over\n",
-        image=local_machines.LEARNING,
-    )
+    systemctl = "printf '#!/bin/sh\n[ $1 != is-active ]\n' >/usr/local/sbin/systemctl"
+    script = f"{systemctl}\npython3 /root/boot.py\ncat /etc/apt/apt.conf.d/99berg\necho over\n"
+    client = with_boot(berg, "early", script)
     assert ': APT::Periodic::Enable "0";' in client.console_with("early", ": over")
     client.delete("early")
 
