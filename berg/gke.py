@@ -26,6 +26,7 @@ from berg.inventory import Machine, Thing
 
 GONE = 180  # seconds for pods to go
 LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
+SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp")  # the autoscaler's words, in their order
 INDEX = "batch.kubernetes.io/job-completion-index"
 # One connection's server, whose standard input and output are the connection.
 SSHD = (
@@ -228,19 +229,34 @@ def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
     if pod["spec"].get("nodeName"):
         return f"its node {pod['spec']['nodeName']} pulls the image"
     mine = [each for each in events if each.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]]
-    mine.sort(key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
-    said = {each["reason"]: " ".join(each.get("message", "").split()) for each in mine}
-    last = next((each["reason"] for each in reversed(mine) if each["reason"] != "FailedScheduling"), "")
-    if last == "FailedScaleUp":
-        text = said[last]
-        if "quota" in text.lower():
-            return f"no quota for another node: {text}. Raise it: https://console.cloud.google.com/iam-admin/quotas"
-        return f"no stock: Google has no room for another node now, and the cluster goes on trying: {text}"
-    if last == "TriggeredScaleUp":
-        return f"a node is being made for it: {said[last]}"
-    if last == "NotTriggerScaleUp":
-        return f"no room, and no pool can grow for it: {said[last]}"
-    return f"no room: {said['FailedScheduling']}" if "FailedScheduling" in said else "it is to be given a node"
+    last = newest(mine, *SCALING)
+    if "in backoff after failed scale-up" in last.get("message", ""):  # what failed, one of the job's pods was told
+        job = job_of(pod["metadata"]["name"])
+        others = [each for each in events if job_of(each.get("involvedObject", {}).get("name", "")) == job]
+        last = newest(others, "FailedScaleUp") or last
+    said = " ".join(last.get("message", "").split())
+    if last.get("reason") == "FailedScaleUp":
+        if "quota" in said.lower():
+            return f"no quota for another node: {said}. Raise it: https://console.cloud.google.com/iam-admin/quotas"
+        return f"no stock: Google has no room for another node now, and the cluster goes on trying: {said}"
+    if last.get("reason") == "TriggeredScaleUp":
+        return f"a node is being made for it: {said}"
+    if last:
+        return f"no room, and no pool can grow for it: {said}"
+    unscheduled = newest(mine, "FailedScheduling")
+    return f"no room: {' '.join(unscheduled['message'].split())}" if unscheduled else "it is to be given a node"
+
+
+def newest(events: list[dict[str, Any]], *reasons: str) -> dict[str, Any]:
+    """The newest of the events with these reasons, of one second the one whose reason comes last; {} for none."""
+    mine = [each for each in events if each["reason"] in reasons]
+    when = lambda each: each.get("lastTimestamp") or each.get("eventTime") or ""  # noqa: E731
+    return max(mine, key=lambda each: (when(each), reasons.index(each["reason"])), default={})
+
+
+def job_of(pod: str) -> str:
+    """Which job a pod is of, by its name JOB-INDEX-RANDOM."""
+    return pod.rpartition("-")[0].rpartition("-")[0]
 
 
 def waiting(config: Config, job: str | None = None) -> set[str]:

@@ -35,8 +35,13 @@ WITNESS = loopback.enter()
 # What pip needs to build a package and to install berg; `make test` fetches it, because the machines have no network.
 WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
 BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that Google would not take
-# Settings of the embedded cloud that tests change. Grants and new accounts are late, as Google's are by minutes.
-USUAL = {"delay": 0, "metadata_delay": 0, "grant_delay": 2, "account_delay": 2, "first_boot": 30}
+# The embedded cloud's settings in tests, each that one of them changes: grants and new accounts are late, as Google's
+# are by minutes; clusters are in a hurry.
+USUAL = {
+    **{"delay": 0, "metadata_delay": 0, "grant_delay": 2, "account_delay": 2, "first_boot": 30, "grace": None},
+    **{"heavy_reads": 750, "minute": 60, "operation": 0.2, "give_up": 3, "driver_delay": 0, "scale_down": 600},
+    **{"backoff": 0.3, "restart": 0.3, "scale_retry": 1.0},
+}
 DELETED_TWICE = ("compute.regionInstanceGroupManagers.delete", "compute.instanceGroupManagers.delete")  # 400: under way
 
 
@@ -106,6 +111,14 @@ def stays_on_loopback():
         assert loopback.seen(WITNESS) == [], "a connection tried to leave this computer"
 
 
+@pytest.fixture(autouse=True)
+def undone(request):
+    """What a test changes of the embedded cloud, the next one does not find."""
+    yield
+    if "cloud" in request.fixturenames:
+        request.getfixturevalue("cloud").settle_down()
+
+
 @dataclass
 class Cloud:
     """The embedded cloud of this test process, and its control plane."""
@@ -129,6 +142,12 @@ class Cloud:
 
     def fault(self, method: str, **what) -> None:
         self.call("POST", "/_berg/faults", {"method": method, **what})
+
+    def settle_down(self) -> None:
+        """End the faults, the shortages and the settings of a test."""
+        self.call("DELETE", "/_berg/faults")
+        self.call("POST", "/_berg/stockout", {"on": False})
+        self.call("POST", "/_berg/settings", USUAL)
 
     @contextlib.contextmanager
     def without(self, service: str) -> Iterator[None]:
@@ -158,7 +177,7 @@ def cloud(tmp_path_factory):
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))  # for those, too, that start it anew
         made = Cloud(folder, f"http://127.0.0.1:{control.start(folder)}")
-        made.call("POST", "/_berg/settings", USUAL)
+        made.settle_down()
         yield made
     control.reset(folder)
 
@@ -232,8 +251,6 @@ class Berg:
 @pytest.fixture(scope="session")
 def kube(cloud, tmp_path_factory):
     """A cluster for the tests of Kubernetes in each process: a small pool, and one with GPUs that scales from 0."""
-    fast = {"operation": 0.1, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
-    cloud.call("POST", "/_berg/settings", fast)
     made = local_kube.make_cluster(cloud, "kube", tmp_path_factory.mktemp("kube"), local_kube.gpu_pool())
     yield made
     local_kube.delete_cluster(made)
@@ -334,8 +351,7 @@ def berg(cloud, bucket, account, repo, tmp_path, packages, request):
     )
     cloud.call("DELETE", "/_berg/requests")
     yield instance
-    cloud.call("DELETE", "/_berg/faults")
-    cloud.call("POST", "/_berg/settings", USUAL)
+    cloud.settle_down()
     log = cloud.call("GET", "/_berg/requests")["requests"]
     wrong = [each for each in log if each["status"] in BAD_ANSWERS and each["status"] not in instance.allowed]
     bad = [each for each in wrong if not (each["method"] in DELETED_TWICE and each["status"] == 400)]

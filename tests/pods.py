@@ -12,15 +12,10 @@ from local_kube import Kube
 
 from berg import clusters
 
-# The embedded cloud in a hurry, and as it is.
-FAST = {"operation": 0.2, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
-NORMAL = {"operation": 1.0, "backoff": 10.0, "restart": 10.0, "scale_retry": 300.0}
-
 
 @contextlib.contextmanager
 def cluster(cloud, name: str, folder: Path, *pools: dict) -> Iterator[Kube]:
     """A cluster with these pools, in us-central1-a."""
-    cloud.call("POST", "/_berg/settings", FAST)
     settings = cloud.settings("any")
     for pool in pools:
         wanted = clusters.Wanted(zone="us-central1-a", **pool)
@@ -29,15 +24,13 @@ def cluster(cloud, name: str, folder: Path, *pools: dict) -> Iterator[Kube]:
     clusters.delete(settings, name, lambda text: None)
     left = cloud.call("GET", "/container/v1/projects/berg-local/locations/-/clusters").get("clusters", [])
     assert name not in [each["name"] for each in left]
-    cloud.call("POST", "/_berg/settings", NORMAL)
 
 
 @pytest.fixture(autouse=True)
 def clean(kube, cloud):
     """What a test leaves in the module's cluster goes before the next one."""
     yield
-    cloud.call("DELETE", "/_berg/faults")
-    cloud.call("POST", "/_berg/stockout", {"on": False})
+    cloud.settle_down()
     delete_jobs(kube)
 
 

@@ -22,8 +22,6 @@ from berg.local.identity.tokens import LAPTOP, Tokens
 pytestmark = pytest.mark.skipif(not shutil.which("nginx") or os.getuid() != 0, reason="takes root and nginx-light")
 MB = 1 << 20
 SLICE = 8 * MB
-FAST = {"operation": 0.2, "backoff": 0.3, "restart": 0.3, "scale_retry": 1.0}
-NORMAL = {"operation": 1.0, "backoff": 10.0, "restart": 10.0, "scale_retry": 300.0}
 PLACE = "us-central1-a/cached"
 
 
@@ -213,8 +211,7 @@ def test_a_full_disk_breaks_a_reading_off_and_passes(berg, cloud, tmp_path):
 
 @pytest.fixture(scope="module")
 def kube(cloud, tmp_path_factory):
-    """A cluster of berg's for jobs without GPUs; the embedded cloud in a hurry."""
-    cloud.call("POST", "/_berg/settings", FAST)
+    """A cluster of berg's for jobs without GPUs."""
     said: list[str] = []
     settings = cloud.settings("any")
     wanted = clusters.Wanted(num_gpus=0, machine_type="n1-standard-4", zone="us-central1-a")
@@ -222,7 +219,6 @@ def kube(cloud, tmp_path_factory):
     yield Kube(cloud, "cached", tmp_path_factory.mktemp("kube"))
     clusters.delete(settings, "cached", said.append)  # and a cache that is there still
     wait_for(lambda: not [name for name in cloud.instances() if name.startswith("gke-cached-")], what="no node is left")
-    cloud.call("POST", "/_berg/settings", NORMAL)
 
 
 def deploy(berg, *options: str) -> None:

@@ -14,7 +14,7 @@ import pods
 import pytest
 from conftest import wait_for
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
-from pods import NORMAL, alive, cluster
+from pods import alive, cluster
 
 from berg import gke, manifest, reap
 from berg.google import container
@@ -33,9 +33,8 @@ def kube(cloud, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def clean(cloud, request):
+def clean(request):
     yield
-    cloud.call("POST", "/_berg/stockout", {"on": False})
     if "kube" in request.fixturenames:
         pods.delete_jobs(request.getfixturevalue("kube"))
 
@@ -78,8 +77,9 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
         done = berg("run", "--cluster", "gke-dist", "-n", "ddp", "-m", "2", "-g", "2", "--each", "--tail", told)
         assert done.returncode == 0, done.stderr
         assert {"ddp-0 | ddp-0 2", "ddp-1 | ddp-1 2"} <= set(done.stdout.splitlines())
-        status = berg("cluster", "status", "gke-dist").stdout
-        assert "2 of 0 to 2" in status and "GPUs: 0 used, 4 free" in status and "idle" in status
+        idle = lambda: (t := berg("cluster", "status", "gke-dist").stdout) and "GPUs: 0 used, 4 free" in t and t  # noqa: E731
+        status = wait_for(idle, what="the end of its pods")
+        assert "2 of 0 to 2" in status and "idle" in status
         assert "2 of 2" in berg("cluster", "drivers", "gke-dist").stdout
         assert berg("cluster", "resize", "gke-dist", "--max-nodes", "5").returncode == 0
         assert json.loads(berg("cluster", "status", "gke-dist", "--json").stdout)["pools"][1]["max_nodes"] == 5
@@ -120,7 +120,6 @@ def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
     assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2"]
     cloud.call("POST", "/_berg/settings", {"operation": 0.2})
     assert berg("cluster", "delete", "half", "-y").returncode == 0
-    cloud.call("POST", "/_berg/settings", NORMAL)
 
 
 # --- jobs
@@ -211,13 +210,17 @@ def test_a_pod_that_cannot_start_says_why_and_is_killed(berg, kube, cloud):
     assert not [each for each in kube.get("jobs")["items"] if each["metadata"]["name"] == "noimage"]
 
 
-def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, kube, cloud):
-    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
-    assert run(berg, "-n", "wide", "-m", "2", "-g", "2", "--wait-hours", "0.006", "--spot", "true").returncode == 0
-    wait_for(lambda: "no stock" in berg("list").stdout, 30, "the reason in the list")
-    wait_for(lambda: not alive(kube, "wide"), 30, "the end of its pods")
-    bucket_says = wait_for(lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list")
-    assert "not all of its pods had come when --wait-hours were over" in " ".join(bucket_says.split())
+def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cloud, tmp_path):
+    pool = {"gpu_type": "t4", "num_gpus": 2, "machine_type": "n1-standard-4"}
+    with cluster(cloud, "full", tmp_path, pool) as kube:
+        cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
+        wishes = ["-n", "wide", "-m", "2", "-g", "2", "--wait-hours", "0.006"]
+        assert berg("run", "--cluster", "full", *wishes, "true").returncode == 0
+        text = wait_for(lambda: (t := berg("list").stdout) and "no stock" in t and t, 30, "the reason in the list")
+        assert "no pool can grow" not in text, "one pod is told of the shortage, the other that a try had failed"
+        wait_for(lambda: not alive(kube, "wide"), 30, "the end of its pods")
+        bucket_says = wait_for(lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list")
+        assert "not all of its pods had come when --wait-hours were over" in " ".join(bucket_says.split())
 
 
 def test_the_limit_of_the_wait_ends_with_it(berg, kube):

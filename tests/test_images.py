@@ -299,13 +299,11 @@ HERE = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(os.uname().machin
 @pytest.fixture(scope="module")
 def cluster(cloud, tmp_path_factory):
     """A cluster of berg's, without GPUs."""
-    cloud.call("POST", "/_berg/settings", {"operation": 0.1})
     said: list[str] = []
     wanted = clusters.Wanted(num_gpus=0, machine_type="n1-standard-2", zone="us-central1-a")
     clusters.create(cloud.settings("any"), "images", wanted, said.append)
     yield Kube(cloud, "images", tmp_path_factory.mktemp("kube"))
     clusters.delete(cloud.settings("any"), "images", said.append)
-    cloud.call("POST", "/_berg/settings", {"operation": 1.0})
 
 
 PROJECT_FILES = {

@@ -10,8 +10,8 @@ import signal
 import time
 
 import pytest
-from conftest import wait_for
-from pods import FAST, alive, clean, cluster  # noqa: F401 (a fixture)
+from conftest import USUAL, wait_for
+from pods import alive, clean, cluster  # noqa: F401 (a fixture)
 from test_faults import Trial, fault, faults, stockout
 
 from berg import BergError, clusters, jobs
@@ -165,7 +165,7 @@ def test_the_cloud_restarts(trial, kube, cloud):
     os.kill(server["pid"], signal.SIGKILL)
     time.sleep(trial.dice.uniform(0.5, 3))
     assert control.start(cloud.folder, server["port"]) == server["port"]
-    cloud.call("POST", "/_berg/settings", FAST)
+    cloud.call("POST", "/_berg/settings", USUAL)
     assert trial.check("SUCCEEDED", 60)["attempt"] == 1
 
 
@@ -208,7 +208,7 @@ def test_no_image(trial, kube, end):
 def test_no_room(trial, kube):
     trial.berg.cloud.call("POST", "/_berg/settings", {"scale_down": 0.1})
     wait_for(lambda: len(kube.get("nodes")["items"]) == 1, 60, "the end of the nodes for jobs")
-    trial.berg.cloud.call("POST", "/_berg/settings", {"scale_down": 600})
+    trial.berg.cloud.call("POST", "/_berg/settings", {"scale_down": USUAL["scale_down"]})
     with stockout(trial.berg):
         trial.run()
         wait_for(lambda: "no stock" in " ".join(trial.berg("list").stdout.split()), 60, "the reason in the list")

@@ -27,7 +27,6 @@ def clean(cloud):
     for row in cloud.call("GET", GROUPS).get("items", []):
         cloud.session.delete(f"{cloud.url}{GROUPS}/{row['name']}")
     wait_for(lambda: "items" not in cloud.call("GET", GROUPS), what="the end of all slices")
-    cloud.call("POST", "/_berg/stockout", {"on": False})
 
 
 def machines(cloud, name: str) -> dict[str, dict]:

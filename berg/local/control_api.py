@@ -121,7 +121,7 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
         holder = next((each for each in holders if key in SETTINGS.get(type(each).__name__, vars(each))), None)
         if holder is None:
             raise ApiError(400, "invalid", f"Unknown setting: {key}")
-        setattr(holder, key, float(value))
+        setattr(holder, key, value if value is None else float(value))
     return {
         **({**vars(settings), **vars(cloud.container.settings)} if settings else {}),
         "latency": cloud.storage.latency,

@@ -245,7 +245,7 @@ class Plane:
                 old.update(count=old["count"] + 1, lastTimestamp=now)
                 self.store.put("events", old)
                 return
-        name = f"{meta['name']}.{secrets.token_hex(8)}"
+        name = f"{meta['name']}.{time.time_ns():x}"  # as client-go names them: lists are in the order of time
         body = {
             **{"apiVersion": "v1", "kind": "Event", "involvedObject": about, "reason": reason, "message": message},
             **{"type": kind, "count": 1, "firstTimestamp": now, "lastTimestamp": now, "eventTime": None},

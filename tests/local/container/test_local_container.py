@@ -13,10 +13,7 @@ ZONE = "--zone=us-central1-a"
 
 @pytest.fixture(autouse=True)
 def fast(cloud):
-    cloud.call("POST", "/_berg/settings", {"operation": 0.2, "give_up": 0.5})
-    yield
-    cloud.call("POST", "/_berg/stockout", {"on": False})
-    cloud.call("POST", "/_berg/settings", {"operation": 0.2, "give_up": 3})
+    cloud.call("POST", "/_berg/settings", {"give_up": 0.5})
 
 
 @pytest.fixture(scope="module")

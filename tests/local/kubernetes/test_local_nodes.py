@@ -19,14 +19,6 @@ DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"
 HOLDS = 'trap "echo told; sleep 0.5; echo done; exit 1" TERM; echo begun; while :; do sleep 0.1; done'
 
 
-@pytest.fixture(autouse=True)
-def calm(kube):
-    yield
-    kube.cloud.call("POST", "/_berg/stockout", {"on": False})
-    kube.cloud.call("DELETE", "/_berg/faults")
-    kube.cloud.call("POST", "/_berg/settings", {"scale_down": 600})
-
-
 def test_a_preempted_node_tells_its_pods(kube):
     kube.create(
         job("spot", HOLDS, gpus=1, podFailurePolicy={"rules": [DISRUPTED]}, pod={"terminationGracePeriodSeconds": 10})
