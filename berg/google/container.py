@@ -176,7 +176,7 @@ def change(config: Config, place: str, method: str, path: str, body: dict | None
     from google.api_core import exceptions
 
     location = place.partition("/")[0]
-    end = time.monotonic() + PATIENCE
+    began = time.monotonic()
     while True:
         settle(config, place, say)
         try:
@@ -186,7 +186,8 @@ def change(config: Config, place: str, method: str, path: str, body: dict | None
             settle(config, place, say)
             return
         except exceptions.BadRequest as error:
-            if BUSY not in error.message or time.monotonic() > end:
+            patience = grants.SETTLING if grants.is_settling(config, error) else PATIENCE * (BUSY in error.message)
+            if time.monotonic() > began + patience:
                 raise
             time.sleep(2)
     wait(config, location, operation, what, say)

@@ -35,8 +35,11 @@ UNLIMITED = (
     "so that it may delete any machine and any managed instance group of the project"
 )
 SETTLING = 90  # seconds until a new account is known everywhere, or others stop changing the same policy
-# What Compute Engine says of an account, or of a right to act as one, of which it has not heard yet.
-UNHEARD_OF = ("of type 'serviceAccount' was not found", "does not have access to service account")
+# What Compute Engine and Kubernetes Engine say of an account, or of a right to act as one, unheard of by now.
+UNHEARD_OF = re.compile(
+    r"of type 'serviceAccount' was not found|does not have access to service account"
+    r'|Service account "\S+" does not exist'
+)
 
 
 @dataclass
@@ -140,7 +143,8 @@ def is_settling(config: Config, error: BaseException) -> bool:
     """Whether an error passes because IAM knows of the machines' account, and soon others will."""
     from google.api_core import exceptions
 
-    if not isinstance(error, api.OperationFailed) or not any(words in error.message for words in UNHEARD_OF):
+    kinds = (api.OperationFailed, exceptions.BadRequest)
+    if not isinstance(error, kinds) or not UNHEARD_OF.search(error.message):
         return False
     try:
         return bool(config.service_account) and may_act_as(config, config.service_account)

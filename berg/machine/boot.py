@@ -68,6 +68,7 @@ ANNOTATIONS = Path("/etc/berg/pod/annotations")  # what the pod is told, a line 
 NVIDIA = {"PATH": "/usr/local/nvidia/bin", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}  # a node's drivers, in a pod
 FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, beside PATH
 OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
+LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
 
@@ -322,19 +323,26 @@ def execute(*command):
 
 
 def run_worker(python, *arguments):
-    """The worker's exit code. The command that it runs must not see berg's packages: no PYTHONPATH."""
+    """The worker's exit code, and its last words. The command that it runs must not see berg's packages: no PYTHONPATH.
+
+    Its standard error is a file: a pipe would stay open for as long as any process that it left behind.
+    """
     folders, options = [str(BERG / "app")], []
     if python == sys.executable:  # the image's own: its packages are none of berg's
         folders, options = [*folders, str(BERG / "packages")], ["-I", "-S"]
     code = f"import sys; sys.path[:0] = {folders!r}; from berg.worker import main; main()"
-    worker = subprocess.Popen([str(python), *options, "-c", code, *arguments])
+    errors = BERG / "worker.err"
+    with errors.open("wb") as file:
+        worker = subprocess.Popen([str(python), *options, "-c", code, *arguments], stderr=file)
 
     def stop(*_):
         TOLD.append(time.time())
         worker.terminate()
 
     signal.signal(signal.SIGTERM, stop)
-    return worker.wait()
+    code, said = worker.wait(), errors.read_text(errors="replace").strip()
+    console(said)
+    return code, said.rpartition("\n")[2][:LAST_WORDS]
 
 
 def give_up(machine, reason):
@@ -375,7 +383,7 @@ def save(machine, python, died):
     """Let a second worker save what the first one left; whether that worked."""
     for pause in (1, 10, 60, 300, 0):
         machine.say(f"berg's worker {died}; saving what is left")
-        if not run_worker(python, "salvage", machine.job, "berg's worker " + died, machine.sweep):
+        if not run_worker(python, "salvage", machine.job, "berg's worker " + died, machine.sweep)[0]:
             return True
         time.sleep(pause)
     return False
@@ -470,10 +478,10 @@ def work():
     arguments = ("sweep", machine.sweep) if machine.sweep else ("run", machine.job)
     try:
         python, wheel = install(machine)
-        code = run_worker(python, *arguments)
+        code, said = run_worker(python, *arguments)
         if code == DEPENDENCIES_MISSING:
             python = install_packages(machine, wheel, "what is there does not run here")
-            code = run_worker(python, *arguments)
+            code, said = run_worker(python, *arguments)
         for _ in range(CRASHES):
             if not code:
                 return
@@ -483,12 +491,13 @@ def work():
                         return
                     time.sleep(0.1)
             died = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            died += f": {said}" if said else ""
             if machine.sweep and (BERG / "job").exists():
                 machine.job = (BERG / "job").read_text()
             saved = machine.job == machine.sweep or save(machine, python, died)
             if not machine.sweep:
                 break
-            code = run_worker(python, *arguments)  # the rest of the sweep
+            code, said = run_worker(python, *arguments)  # the rest of the sweep
         if machine.sweep or not saved:
             give_up(machine, f"berg's worker {died}, and so did those that were to save the results")
     except Exception as error:

@@ -168,6 +168,23 @@ def test_an_account_that_compute_engine_does_not_know_yet_is_waited_for(berg, cl
     wait_for(lambda: not berg.machines(), what="the end of the machines")
 
 
+def test_an_account_that_kubernetes_engine_does_not_know_yet_is_waited_for(berg, cloud, init):
+    cloud.call("POST", "/_berg/settings", {"account_delay": 600})
+    assert init("-y").returncode == 0
+    berg.allowed.append(400)
+    laptop = berg.start("cluster", "create", "young", "-g", "0", "--machine-type", "n1-standard-2")
+
+    def asked() -> int:
+        requests = cloud.call("GET", "/_berg/requests")["requests"]
+        return [each["method"] for each in requests].count("container.projects.locations.clusters.create")
+
+    wait_for(lambda: asked() > 1 or laptop.poll() is not None, what="another attempt")
+    cloud.call("POST", "/_berg/settings", {"account_delay": 0})
+    _, said = laptop.communicate()
+    deleted = berg("cluster", "delete", "young", "-y")
+    assert (laptop.returncode, deleted.returncode) == (0, 0), said
+
+
 def test_rights_that_are_late_for_the_worker_cost_nothing(berg, cloud, init):
     """What counts for one request may not count for the next: boot has read the wheel, then all is forbidden."""
     began = time.monotonic()

@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -264,3 +265,21 @@ def test_an_answer_that_breaks_off_is_asked_for_again():
         thread.start()
         assert boot.request(f"http://127.0.0.1:{server.getsockname()[1]}/")[0] == b"whole"
         thread.join()
+
+
+def test_the_last_words_of_a_worker_that_dies_are_kept(monkeypatch, tmp_path, capfd):
+    """A process that it leaves behind has its standard error, too, and is not waited for."""
+    app = tmp_path / "app" / "berg"
+    app.mkdir(parents=True)
+    (app / "__init__.py").touch()
+    leaves = "import subprocess\ndef main():\n    subprocess.Popen(['sleep', '9'])\n    raise OSError('no more disk')\n"
+    (app / "worker.py").write_text(leaves)
+    monkeypatch.setattr(boot, "BERG", tmp_path)
+    terminate = signal.getsignal(signal.SIGTERM)
+    try:
+        assert boot.run_worker(sys.executable, "run", "job") == (1, "OSError: no more disk")
+        assert "Traceback (most recent call last)" in capfd.readouterr().out
+        (app / "worker.py").write_text("def main():\n    pass\n")
+        assert boot.run_worker(sys.executable, "run", "job") == (0, "")
+    finally:
+        signal.signal(signal.SIGTERM, terminate)

@@ -84,6 +84,13 @@ def check_idle(cluster: dict) -> None:
         raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
 
 
+def check_account(container: Container, pool: dict) -> None:
+    """Of a new account Kubernetes Engine hears later than IAM, as Compute Engine does."""
+    email = (pool.get("config") or {}).get("serviceAccount", "default")
+    if email != "default" and not container.compute.account_is_known(email):
+        raise bad(f'Service account "{email}" does not exist.')
+
+
 # --- clusters
 
 
@@ -111,6 +118,7 @@ async def create(container: Container, call: Call, project: str, place: str, res
     zones = wanted.get("locations") or regional or [place]
     for pool in pools:
         check_pool(pool, pool.get("locations") or zones, project)
+        check_account(container, pool)
     cluster = filled(project, place, wanted, zones)
     cluster["nodePools"] = [filled_pool(cluster, pool) for pool in pools]
     container.clusters[project, place, name] = cluster
@@ -238,6 +246,7 @@ async def set_labels(container: Container, call: Call, project: str, place: str,
 async def create_pool(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
     cluster, wanted = find(container, project, place, rest), (call.body or {}).get("nodePool") or {}
     check_pool(wanted, wanted.get("locations") or cluster["locations"], project)
+    check_account(container, wanted)
     if any(pool["name"] == wanted["name"] for pool in cluster["nodePools"]):
         name = f"projects/{project}/locations/{place}/clusters/{rest[1]}/nodePools/{wanted['name']}"
         raise ApiError(409, "alreadyExists", f"Already exists: {name}.")
