@@ -1,11 +1,14 @@
 """The packages that the worker imports, as one archive: machines need no pip, no apt and no network but the bucket.
 
 They are those that the laptop has installed, for whatever python 3.10 or later is on the image. Only google-crc32c must
-be compiled, because in pure python a gigabyte takes an hour: its library, for x86-64 Linux, serves every python. Not
-covered: other processors, and installations that do not know their files. There the machine asks pip.
+be compiled, because in pure python a gigabyte takes an hour: its library, for x86-64 Linux, serves every python. What
+the laptop's python compiled of the modules that the worker imports travels too: a machine with that python imports them
+sooner. Not covered: other processors, and installations that do not know their files. There the machine asks pip.
 """
 
+import contextlib
 import hashlib
+import importlib.util
 import io
 import re
 import subprocess
@@ -25,6 +28,10 @@ COMPILED = "google_crc32c"  # what these folders begin with
 LIBRARY = "google_crc32c.libs/libcrc32c"
 LEFT_OUT = (".pyc", ".pyi", ".c", ".h")
 DOWNLOAD = ("--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--platform", "manylinux2014_x86_64")
+MODULES = (
+    "import sys, berg.worker; print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
+)
+UNCHECKED = (1).to_bytes(4, "little")  # bytecode that is not compared with its source, whose time is another there
 ANY_PYTHON = '''\
 """What the compiled module of this name does, for a python that it was not compiled for."""
 
@@ -54,7 +61,9 @@ def build() -> tuple[str, bytes]:
         wanted = find(ROOTS)
     except PackageNotFoundError:
         return "", b""
-    versions = repr([(each.metadata["Name"], each.version) for each in wanted]) + Path(__file__).read_text()
+    versions = (
+        repr([(each.metadata["Name"], each.version) for each in wanted]) + sys.version + Path(__file__).read_text()
+    )
     made = home() / "packages" / f"{hashlib.sha256(versions.encode()).hexdigest()[:12]}.zip"
     if not made.exists():
         if not (files := collect(wanted)):
@@ -89,6 +98,7 @@ def find(names: tuple[str, ...]) -> list[Distribution]:
 def collect(wanted: list[Distribution]) -> dict[str, bytes]:
     """The archive's files; {} where the packages do not know theirs, or google-crc32c's library cannot be had."""
     files: dict[str, bytes] = {}
+    imported = subprocess.run([sys.executable, "-c", MODULES], capture_output=True, text=True).stdout.splitlines()
     ours = sysconfig.get_platform() == "linux-x86_64"
     for each in wanted:
         if each.files is None:
@@ -101,12 +111,26 @@ def collect(wanted: list[Distribution]) -> dict[str, bytes]:
             else:
                 taken = not about and path.parts[0] != ".." and path.suffix not in LEFT_OUT
             if taken:
-                files[path.as_posix()] = Path(str(path.locate())).read_bytes()
+                source = Path(str(path.locate()))
+                files[path.as_posix()] = source.read_bytes()
+                if str(source) in imported and (code := bytecode(source, files[path.as_posix()])):
+                    compiled_name = Path(importlib.util.cache_from_source(source.name))
+                    files[(path.parent / compiled_name).as_posix()] = code
     if not any(name.startswith(LIBRARY) for name in files):
         files |= download_library(next(each.version for each in wanted if each.metadata["Name"] == CRC32C))
     # A python imports what was compiled for it before a file of this name.
     files["google_crc32c/_crc32c.py"] = ANY_PYTHON.encode()
     return files if any(name.startswith(LIBRARY) for name in files) else {}
+
+
+def bytecode(source: Path, text: bytes) -> bytes:
+    """What this python compiled a module to, in a form that holds wherever the module lies; b"" if it did not."""
+    with contextlib.suppress(OSError, NotImplementedError):
+        code = Path(importlib.util.cache_from_source(str(source))).read_bytes()
+        made = b"".join(part.to_bytes(4, "little") for part in (0, int(source.stat().st_mtime), len(text)))
+        if code[:16] == importlib.util.MAGIC_NUMBER + made:
+            return code[:4] + UNCHECKED + importlib.util.source_hash(text) + code[16:]
+    return b""
 
 
 def download_library(version: str) -> dict[str, bytes]:

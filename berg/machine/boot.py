@@ -340,9 +340,9 @@ def run_worker(python, *arguments):
         worker.terminate()
 
     signal.signal(signal.SIGTERM, stop)
-    code, said = worker.wait(), errors.read_text(errors="replace").strip()
+    ended, said = worker.wait(), errors.read_text(errors="replace").strip()
     console(said)
-    return code, said.rpartition("\n")[2][:LAST_WORDS]
+    return ended, said.rpartition("\n")[2][:LAST_WORDS]
 
 
 def give_up(machine, reason):

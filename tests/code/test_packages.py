@@ -1,5 +1,6 @@
 """The archive of what the worker imports: complete, for every python, and made once."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -58,7 +59,7 @@ def run_worker_imports(python: str, folder: Path) -> list:
 def test_every_python_runs_the_worker_from_the_archive_alone(home, tmp_path):
     _, content = packages.build()
     folder = unpack(content, tmp_path / "site")
-    assert len(content) < 4 << 20
+    assert len(content) < 5 << 20
     for python in pythons():
         assert run_worker_imports(python, folder) == [[], "c", 0xE3069283], python
     # One for which nothing of the archive was compiled.
@@ -69,6 +70,17 @@ def test_every_python_runs_the_worker_from_the_archive_alone(home, tmp_path):
     shutil.rmtree(folder / "google_crc32c.libs")
     command = [sys.executable, "-I", "-S", "-c", CHECK, str(TOP), str(folder)]
     assert subprocess.run(command, capture_output=True).returncode == 64
+
+
+def test_a_machine_with_this_python_compiles_next_to_nothing_of_the_archive(home, tmp_path):
+    """Also where the sources' times are others, as they are once they are unpacked."""
+    _, content = packages.build()
+    folder = unpack(content, tmp_path / "site")
+    sent = {path.relative_to(folder) for path in folder.rglob("*.pyc")}
+    assert len(sent) > 100 and Path(importlib.util.cache_from_source("requests/sessions.py")) in sent
+    run_worker_imports(sys.executable, folder)
+    written = {path.relative_to(folder) for path in folder.rglob("*.pyc")} - sent
+    assert len(written) < 10, f"more than the modules that the laptop has as libraries: {written}"
 
 
 def test_it_is_made_once_for_its_versions(home, monkeypatch):
