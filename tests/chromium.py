@@ -101,11 +101,13 @@ class Browser:
         except AssertionError:  # between two pages there is none
             return False
 
-    def click(self, selector: str) -> None:
-        self.call("Input.dispatchMouseEvent", type="mousePressed", button="left", clickCount=1, **self.middle(selector))
-        self.call(
-            "Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **self.middle(selector)
-        )
+    def click(self, selector: str, meanwhile: str = "") -> None:
+        """Press the button there and release it; `meanwhile` is evaluated while it is down."""
+        for what in ("mousePressed", "mouseReleased"):
+            where = self.middle(selector)
+            self.call("Input.dispatchMouseEvent", type=what, button="left", clickCount=1, **where)
+            if meanwhile and what == "mousePressed":
+                self.eval(meanwhile)
 
     def hover(self, selector: str) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **self.middle(selector))

@@ -821,7 +821,7 @@ def test_rate_limits(trial):
         wait_for(lambda: refused(trial.berg), 60, "a request too many")
         time.sleep(trial.dice.uniform(0, 3))
     finally:
-        trial.berg.cloud.call("POST", "/_berg/settings", {"heavy_reads": 750})
+        trial.berg.cloud.settle_down()
     _, said = laptop.communicate()
     assert laptop.returncode == 0, said
     trial.check("SUCCEEDED", 8)

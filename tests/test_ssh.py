@@ -242,7 +242,7 @@ def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(on_her_la
         assert call(box, "--", "echo in").stdout == b"in\n"
         assert known.read_text() == pinned
         box.bucket.write(name, json.dumps({**json.loads(published), "introduced": False}))
-        with pytest.raises(BergError, match="cannot be logged in to after 1 s: the machine box boots"):
+        with pytest.raises(BergError, match=r"cannot be logged in to after \d+ s: the machine box boots"):
             ssh.find_target(box.cloud.settings(box.bucket_name), "box", lambda text: None, patience=1)
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": []}))
         with pytest.raises(BergError, match="box runs no ssh server"):

@@ -151,7 +151,7 @@ async function renew() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html")
   for (const part of fresh.querySelectorAll("section[data-live]")) {
     const here = document.getElementById(part.id)
-    if (here && (before.get(part.id) === part.innerHTML || here.matches(":has(figure:hover), :has(figure :focus-visible), :has(.zoomed)"))) continue
+    if (here && (before.get(part.id) === part.innerHTML || here.matches(":active, :has(figure:hover), :has(figure :focus-visible), :has(.zoomed)"))) continue
     before.set(part.id, part.innerHTML)
     if (here) here.replaceWith(part)
     else main.querySelector("h2").before(part)
