@@ -255,7 +255,8 @@ def alive(
     """`say`, which from its second sentence on also writes the state of a job without machines anew.
 
     One that is old is taken for LOST. Machines of a zone that was given up may have begun the job before they went;
-    then it begins anew elsewhere. Where there is a machine nothing is written: its worker may be about to.
+    then it begins anew elsewhere, without what they said of their end. Where there is a machine nothing is written:
+    its worker may be about to.
     """
     bucket, path, said = Bucket(config), job.state_path(this.job_name), 0
 
@@ -265,6 +266,7 @@ def alive(
         said += 1
         if said == 1 or places.of(this.place).machines(config, jobs=[this.job_name]):
             return
+        forget_machines(bucket, this)
         for _ in range(2):
             try:
                 generation = bucket.write(path, state, generation, metadata={"state": state})
@@ -277,6 +279,12 @@ def alive(
             generation = there.generation
 
     return tell
+
+
+def forget_machines(bucket: Bucket, this: job.Job) -> None:
+    """Delete what the machines of a job wrote of themselves: they are gone, and nobody is to wait for them."""
+    if this.num_machines > 1:
+        bucket.delete(*[each.name for each in bucket.list(job.machines_prefix(this.job_name), "name")])
 
 
 def preview(plan: Plan) -> Any:

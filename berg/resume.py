@@ -48,7 +48,6 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     assert found.stored
     state = replace(found.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at="")
     state.failures = state.ran_seconds = 0
-    stale = [each.name for each in bucket.list(job.machines_prefix(this.job_name), "name")]
     for archive in (plan.wheel, plan.packages):
         launch.send_archive(bucket, *archive)
     try:
@@ -56,7 +55,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     except Changed:
         raise BergError(f"{found.name} changed meanwhile. Try again: berg run --resume {found.name}") from None
     try:
-        bucket.delete(*stale)  # who was there before is not waited for
+        launch.forget_machines(bucket, this)
         if plan.secrets:
             secret.store(config, this.job_name, plan.secrets, this.max_run_seconds)
         place.warm_up()

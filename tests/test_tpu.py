@@ -141,6 +141,21 @@ def test_no_room_in_one_zone_leads_to_the_next(berg, cloud, code):
     assert "items" not in left
 
 
+def test_what_machines_said_that_were_taken_back_ends_no_job_in_the_next_zone(berg, cloud):
+    """A group tries again by itself: between its failure and its end machines come, begin the job and are shut down."""
+    fault = {"code": "INTERNAL_ERROR", "message": "An internal error has occurred"}
+    cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault)
+    cloud.fault("compute.instanceGroupManagers.delete", zone="us-east5-a", delay=8)
+    zones = ["--zone", "us-east5-a", "--zone", ZONE]
+    started = berg.start("run", "-n", "pod", "--tpu", "v6e-2x4", *zones, "--wait", "sleep 10")
+    there = ".berg/machines/pod/pod-1.json"
+    wait_for(lambda: berg.bucket.exists(there), 60, "a machine of the first zone")
+    cloud.fault("storage.objects.insert", match=there, delay=3, times=None)  # so that the next one's word comes late
+    _, said = started.communicate(timeout=120)
+    assert started.returncode == 0, said
+    assert berg.state("pod")["zone"] == ZONE and "us-east5-a: out of stock" in said
+
+
 def test_between_two_zones_a_slice_is_not_lost(berg, cloud, monkeypatch):
     fault = {"code": "INTERNAL_ERROR", "message": "An internal error has occurred"}
     cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault, times=None)
