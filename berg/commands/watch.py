@@ -48,7 +48,7 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
     from berg.commands import tables
 
     found = [jobs.find(settings, name) for name in parts_of(settings, names)]
-    over: dict = {}
+    waiting, over = [entry.name for entry in found], {}
     while True:
         for entry in found:
             if entry.state is None:
@@ -56,14 +56,29 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
             if entry.state.final:
                 over[entry.name] = entry.state
                 say(tables.outcome(entry.name, entry.state))
-        waiting = [entry.name for entry in found if entry.name not in over]
+        waiting = [name for name in waiting if name not in over]
         if not waiting or (first and over):
             break
         time.sleep(POLL)
-        found = look_at(settings, waiting)
+        found = again(settings, waiting)
     if as_json:
         click.echo(json.dumps([{"name": name, "state": s.state, "exit_code": s.exit_code} for name, s in over.items()]))
     sys.exit(next((exit_code(state) for state in over.values() if exit_code(state)), 0))
+
+
+def again(settings, names: list[str]) -> list:
+    """Those jobs a while later; none while there is no way to Google, which says nothing of them."""
+    import requests
+    from google.api_core import exceptions
+    from google.auth import exceptions as auth
+
+    try:
+        return look_at(settings, names)
+    except (auth.TransportError, exceptions.RetryError, exceptions.ServerError, requests.RequestException) as error:
+        from berg.google.storage import explain
+
+        say(f"Waiting on: {explain(error, settings) or error}")
+        return []
 
 
 def look_at(settings, names: list[str]) -> list:
@@ -94,6 +109,7 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg import jobs
+    from berg.google import api
     from berg.google.fetch import side_by_side
     from berg.google.storage import Bucket
     from berg.watch import usage
@@ -121,7 +137,7 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(rows))
             return
-        shown = table(rows, bool(name)) if rows else "No machine of yours runs. See: berg list"
+        shown = table(rows, bool(name), api.now(settings)) if rows else "No machine of yours runs. See: berg list"
         if once or not sys.stdout.isatty():
             click.echo(shown) if rows else say(shown)
             return
@@ -130,7 +146,7 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
         time.sleep(REDRAW)
 
 
-def table(rows: list[dict], in_detail: bool) -> str:
+def table(rows: list[dict], in_detail: bool, now: float) -> str:
     """A line for each machine, as wide as the terminal; in detail also one for each GPU and TPU."""
     from berg.commands import tables
     from berg.watch import usage
@@ -141,7 +157,7 @@ def table(rows: list[dict], in_detail: bool) -> str:
     lines = [click.style(head[:room], bold=True)]
     for row in rows:
         samples = row["samples"]
-        is_new = samples and (row["over"] or time.time() - samples[-1]["time"] < STALE)
+        is_new = samples and (row["over"] or now - samples[-1]["time"] < STALE)
         last = samples[-1] if is_new else {}
         shown = row["machine"] if len(row["machine"]) <= width else f"{row['machine'][: width - 1]}…"
         percents = [usage.mean(last), memory_percent(last), last.get("cpu_percent"), last.get("memory_percent")]

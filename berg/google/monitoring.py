@@ -65,7 +65,8 @@ def dashboard() -> dict[str, Any]:
         }
         for number, (title, metrics) in enumerate(CHARTS.items())
     ]
-    job = {"filterType": "USER_METADATA_LABEL", "labelKey": "berg-job", "templateVariable": "job", "stringValue": ""}
+    # Without a variable, which only charts that name it would hear, it is every chart's.
+    job = {"filterType": "USER_METADATA_LABEL", "labelKey": "berg-job", "stringValue": ""}
     layout = {"columns": COLUMNS, "tiles": tiles}
     return {"displayName": TITLE, "labels": {LABEL: ""}, "dashboardFilters": [job], "mosaicLayout": layout}
 

@@ -7,12 +7,11 @@ systemd-run, docker run -d) counts by its CPUs, GPUs and TPUs alone.
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from berg.machine import tpus
+from berg.machine import tpus, usage
 
 BUSY_CPUS = 0.1  # CPUs in use, on average over a sample, from which a machine is not idle
 BUSY_GPU = 5  # percent, also of a TPU
@@ -137,13 +136,8 @@ def last_typed() -> float:
 
 
 def gpu_percent() -> float:
-    """Use of the busiest GPU; 0 without one."""
-    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout
-        return max((float(line) for line in output.split() if line.replace(".", "").isdigit()), default=0)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
+    """Use of the busiest GPU; 0 without one, and while its driver does not answer."""
+    return max((each["percent"] for each in usage.gpus() if each["percent"] is not None), default=0)
 
 
 def tpu_percent() -> float:

@@ -101,7 +101,10 @@ def sample(before: dict[str, float], now: dict[str, float], gpus: list[dict[str,
 
 def gpus() -> list[dict[str, float | None]]:
     """The machine's GPUs; [] without any, and while nvidia-smi does not answer."""
-    stuck[:] = [each for each in stuck if each.poll() is None]
+    for each in [*stuck]:
+        if each.poll() is not None:
+            with contextlib.suppress(ValueError):  # another thread saw it as well
+                stuck.remove(each)
     if stuck or not shutil.which("nvidia-smi"):
         return []
     query = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader,nounits"]

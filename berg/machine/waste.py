@@ -25,7 +25,7 @@ class Meter:
 
     busy_at: float = field(default_factory=time.time)  # when an accelerator did something
     above_at: float = field(default_factory=time.time)  # when one did as much as --min-utilization asks for
-    unknown: int = 0  # samples in which none told
+    unknown: int = 0  # samples in a row in which none told
     warned: bool = False
 
 
@@ -60,9 +60,10 @@ def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
         meter.busy_at = now
     if percent is None or percent >= asked or not runs(attempt):
         meter.above_at = now
-    meter.unknown += percent is None
-    if asked and meter.unknown == UNKNOWN and runs(attempt):
-        attempt.say("No accelerator of this machine tells how busy it is: --min-utilization does nothing here")
+    if runs(attempt):
+        meter.unknown = meter.unknown + 1 if percent is None else 0
+    if asked and meter.unknown == UNKNOWN:
+        attempt.say("No accelerator here tells how busy it is: until one does, --min-utilization does nothing")
     attempt.member.summary |= {"busy_at": str(meter.busy_at), "above_at": str(meter.above_at)}  # for the next beat
     if not attempt.leads or attempt.outcome:
         return

@@ -44,8 +44,8 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
     target = folder / (job_name or prefix.removeprefix("berg_results/").strip("/"))
     wanted = (blob for blob in bucket.list(prefix) if SHOWN.search(blob.name[len(prefix) :]))
     changed = list(filter(None, side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted)))
-    for path in changed:
-        if path.name == "metrics.jsonl":
+    for path in sorted(target.rglob("metrics.jsonl")):
+        if path in changed or path not in made:  # one that came before something else failed is not new any more
             when = path.stat().st_mtime
             told = events.metrics(path)
             convert(path, {tag: [(s, v, t or when) for s, v, t in points] for tag, points in told.items()}, made)
@@ -53,8 +53,8 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
         for machine, blobs in usage.objects(bucket, job_name).items():
             place = target / "usage" / machine
             found = [bring(bucket, blob, f"{blob.name.rpartition('/')[0]}/", place) for blob in blobs]
-            if new := [file for file in found if file]:
-                files = sorted(place.glob(f"*{usage.SUFFIX}"))
+            new, files = [file for file in found if file], sorted(place.glob(f"*{usage.SUFFIX}"))
+            if new or (files and place / "usage" not in made):
                 samples = [sample for file in files for sample in usage.parse(file.read_bytes())]
                 convert(place / "usage", usage.series(samples), made)
             changed += new
@@ -96,7 +96,7 @@ def convert(source: Path, series: Series, made: Made) -> None:
         file, there = source.parent / MADE.format(time.time_ns()), {}
     if new := {tag: points[there.get(tag, 0) :] for tag, points in series.items() if points[there.get(tag, 0) :]}:
         events.write(file, new)
-        made[source] = file, {tag: len(points) for tag, points in series.items()}
+    made[source] = file, {tag: len(points) for tag, points in series.items()}
 
 
 def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:

@@ -22,7 +22,7 @@ from berg.inventory import Machine
 from berg.watch import charts, events, usage
 from berg.watch.charts import Point
 
-LARGEST = 32 << 20  # bytes of a file with metrics; of one that is larger the end counts
+LARGEST = 32 << 20  # bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
 LAST = 16 << 10  # bytes of a metrics.jsonl in which its last values are looked for
 LOG = 256 << 10  # bytes of a log that the page begins with
 REST = 64 << 10  # bytes of a line that is not whole yet, as progress bars write them
@@ -42,6 +42,7 @@ class About:
 
     record: records.Record
     metrics: dict[str, Lines] = field(default_factory=dict)  # name of a metric -> folder of its file -> points
+    cut: list[str] = field(default_factory=list)  # event files of which only the beginning was read
     busy: dict[str, Lines] = field(default_factory=dict)
     cost: str = ""  # so far, in words; "" where prices are not known
     costs: dict[str, float] = field(default_factory=dict)  # of its machines since they were made
@@ -56,7 +57,8 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
         files = [each for each in record.results if is_metrics(each.name)]
         files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
         read = list(pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files))
-        found = About(record, busy=busied.result(), cost=cost(config, record))
+        cut = [each.name.removeprefix(folder) for each in files if is_cut(each)]
+        found = About(record, cut=cut, busy=busied.result(), cost=cost(config, record))
         found.costs = costs(config, record.entry.machines)
     for each, lines in zip(files, read, strict=True):
         where = str(PurePosixPath(each.name.removeprefix(folder)).parent)
@@ -104,6 +106,11 @@ def results_folder(entry: jobs.Entry) -> str:
 def is_metrics(name: str) -> bool:
     last = name.rpartition("/")[2]
     return last == "metrics.jsonl" or "tfevents" in last
+
+
+def is_cut(file: Listed) -> bool:
+    """Whether metrics end before their file does: an event file can only be read from its beginning."""
+    return file.size > LARGEST and not file.name.endswith("metrics.jsonl")
 
 
 @functools.lru_cache(64)

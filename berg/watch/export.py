@@ -5,6 +5,7 @@ Not covered: results that are larger than what one sends. They are named, and st
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from berg import BergError, job, jobs, logs, sweep
@@ -32,8 +33,8 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
     for name in sweeps:
         write(folder / "sweep" / name, page.one_sweep(below, name, collect.sweep_rows(config, bucket, name)))
     for name in chosen:
-        export_job(config, bucket, below, name, folder / "job" / name, say)
-    entries = [each for each in jobs.overview(config, None) if each.name in chosen]
+        export_job(config, bucket, below, name, folder / "job" / name, sweeps, say)
+    entries = [alone(each, sweeps) for each in jobs.overview(config, None) if each.name in chosen]
     top = Frame(config.project, config.bucket, live=False)
     return write(folder, page.overview(top, entries, [], {}))
 
@@ -50,11 +51,24 @@ def members(config: Config, bucket: Bucket, names: list[str]) -> tuple[list[str]
     return [name for name in chosen if job.NAME.fullmatch(name)], sweeps
 
 
+def alone(entry: jobs.Entry, sweeps: list[str]) -> jobs.Entry:
+    """A job as one of no sweep, if its sweep does not go along."""
+    if entry.state and entry.sweep not in sweeps:
+        return replace(entry, state=replace(entry.state, job={**entry.state.job, "sweep": ""}))
+    return entry
+
+
 def export_job(
-    config: Config, bucket: Bucket, frame: Frame, name: str, folder: Path, say: Callable[[str], None]
+    config: Config,
+    bucket: Bucket,
+    frame: Frame,
+    name: str,
+    folder: Path,
+    sweeps: list[str],
+    say: Callable[[str], None],
 ) -> None:
     about = collect.about(config, bucket, name)
-    entry = about.record.entry
+    entry = about.record.entry = alone(about.record.entry, sweeps)
     piece = collect.log(config, bucket, entry)
     write(folder, page.one_job(frame, about, page.log_section(piece, name, False, True, None, "")))
     with (folder / "log.txt").open("wb") as output:

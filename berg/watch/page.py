@@ -182,7 +182,7 @@ def one_job(frame: Frame, about: collect.About, log: Html, said: str = "") -> Ht
             machine_table(frame, machines, about.costs) if len(machines) > 1 else None,
         ),
         log,
-        section("metrics", "Metrics", *(metric_charts(about.metrics) or [nothing("metrics.jsonl or event files")])),
+        section("metrics", "Metrics", *(metric_charts(about) or [nothing("metrics.jsonl or event files")])),
         section("busy", "Utilisation", *(busy_charts(about.busy) or [nothing("samples of its machines")])),
         section("results", "Results", *results(frame, about)),
         section("code", "Code", *code_of(this), live=False),
@@ -213,8 +213,10 @@ def between(begun: str, ended: str) -> str:
         return ""
 
 
-def metric_charts(metrics: dict[str, collect.Lines]) -> list[Html]:
-    return [chart for name in sorted(metrics) if (chart := charts.lines(name, metrics[name]))]
+def metric_charts(about: collect.About) -> list[Html]:
+    rest = f"only the first {collect.LARGEST >> 20} MiB are shown here. All of it: berg tensorboard"
+    cut = [tag("p", f"Of {', '.join(about.cut)} {rest} {about.record.entry.name}", class_="note")] if about.cut else []
+    return cut + [chart for name in sorted(about.metrics) if (chart := charts.lines(name, about.metrics[name]))]
 
 
 def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:

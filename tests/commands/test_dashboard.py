@@ -46,6 +46,9 @@ def test_made_shown_brought_up_to_date_and_deleted(berg, cloud, tmp_path):
     assert "Brought up to date" in again.stderr and "stay empty" not in again.stderr
     shown = json.loads(again.stdout)
     assert shown["name"] == there["name"] and shown["mosaicLayout"] == monitoring.dashboard()["mosaicLayout"]
+    # A filter with a variable holds only for charts that name the variable.
+    assert [each for each in shown["dashboardFilters"] if each["labelKey"] == "berg-job"]
+    assert not [each for each in shown["dashboardFilters"] if "templateVariable" in each]
     titles = berg("dashboard", "show").stdout
     assert id in titles and "\n  CPU\n" in titles and "\n  Network\n" in titles
     assert json.loads(berg("dashboard", "show", "--json").stdout) == shown

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import nvidia_smi
 import pytest
@@ -38,6 +40,18 @@ def test_wait_for_any_ends_with_the_first_of_a_sweep(berg):
     waiting = berg.start("wait", "naps")
     assert berg("kill", "naps").returncode == 0
     assert waiting.wait(60) == 143 and "naps-1 KILLED" in waiting.communicate()[1]
+
+
+def test_without_a_network_wait_says_so_and_goes_on(berg, capsys):
+    assert berg("run", "-n", "far", "-g", "0", "true").returncode == 0
+    settings = berg.cloud.settings(berg.bucket_name)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
+        away = replace(settings, endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        assert watch.again(away, ["far"]) == [] and watch.again(away, ["far", "other"]) == []
+    assert capsys.readouterr().err.count("Waiting on: cannot reach http://127.0.0.1:") == 2
+    assert [entry.name for entry in watch.again(settings, ["far"])] == ["far"]
+    assert berg("wait", "far").returncode == 0
 
 
 def test_wait_for_what_is_no_job_is_an_error(berg):

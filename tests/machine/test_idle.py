@@ -13,7 +13,7 @@ import libtpu
 import pytest
 from conftest import commit, wait_for
 
-from berg.machine import idle
+from berg.machine import idle, usage
 
 CLEAN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "TERM": "xterm", "PS1": "$ "}
 FROM_SSH = {**CLEAN, "SSH_CONNECTION": "10.0.0.1 50000 10.0.0.2 22"}
@@ -124,3 +124,19 @@ def test_a_devbox_whose_tpu_is_busy_is_not_idle(berg):
     assert berg.state("chip")["state"] == "RUNNING", berg.log("chip")
     wait_for(lambda: berg.state("chip")["state"] == "SUCCEEDED", 90)
     assert berg.state("chip")["reason"].startswith("idle for ")
+
+
+def test_a_gpu_whose_driver_does_not_answer_keeps_nobody_waiting(monkeypatch, tmp_path):
+    """Nor does SIGKILL end nvidia-smi then."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(usage, "PATIENCE", 0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", lambda process: None)
+        began = time.monotonic()
+        assert idle.gpu_percent() == 0 and idle.gpu_percent() == 0
+        assert time.monotonic() - began < 20
+    (hangs,) = usage.stuck
+    hangs.kill()
+    hangs.wait()

@@ -72,12 +72,14 @@ def test_of_a_cluster_all_machines_must_do_too_little(berg):
 
 def test_what_nobody_tells_ends_no_job(berg):
     nvidia_smi.bring(berg.repo, "0, [N/A], 1024, 40960, [N/A], 41\n")
+    with (berg.repo / "install.sh").open("a") as file:
+        file.write("sleep 5\n")  # what is sampled while nothing runs yet counts for nothing
     wishes = [*GPU, "--min-utilization", "10", "--for", "0.1"]
     done = berg(
         "run", "-n", "mig", "--install-script", "install.sh", "--sample-seconds", "1", *wishes, "--wait", "sleep 10"
     )
     assert done.returncode == 0, done.stderr
-    assert "No accelerator of this machine tells how busy it is: --min-utilization does nothing here" in berg.log("mig")
+    assert "No accelerator here tells how busy it is: until one does, --min-utilization does nothing" in berg.log("mig")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import nvidia_smi
 import pytest
 import requests
 from conftest import commit, wait_for
+from google.api_core.exceptions import GoogleAPICallError
 
 from berg.local.machines import sshd
 from berg.watch import board, events
@@ -138,6 +139,19 @@ def test_only_what_changed_is_brought_and_of_what_grew_the_end_in_place(berg, fi
     assert here.read_bytes() == other.read_bytes(), "a file that was written anew is brought whole"
     (second,) = (folder / "exp/b").glob("*made-by-berg")
     assert second != first and [value for _, value, _ in events.scalars(second)["loss"]] == [7]
+
+
+def test_what_came_before_a_failure_is_shown_with_the_next_pass(berg, tmp_path):
+    settings = berg.cloud.settings(berg.bucket_name)
+    for name in ("a", "b"):
+        berg.bucket.write(f"berg_results/exp/{name}/metrics.jsonl", '{"loss": 1}\n')
+    berg.cloud.fault("storage.objects.get", match="exp/b/metrics.jsonl", status=403)
+    folder, made = tmp_path / "board", {}
+    with pytest.raises(GoogleAPICallError):
+        board.follow(settings, "exp", folder, made)
+    berg.cloud.call("DELETE", "/_berg/faults")
+    assert board.follow(settings, "exp", folder, made) == 1
+    assert len(list(folder.glob("exp/*/*made-by-berg"))) == 2
 
 
 def test_names_that_lead_out_of_the_folder_are_left(berg, tmp_path):

@@ -60,7 +60,7 @@ def test_opened_and_clicked_through(berg, site, browser):
     browser.eval(f"{picture}.scrollIntoView()")
     browser.wait(f"{picture}.complete && {picture}.naturalWidth === 9")
     browser.click("header .home")
-    browser.wait("document.title.startsWith('Jobs')")
+    browser.wait("document.title.startsWith('Jobs') && document.readyState === 'complete'")
     # What lives is not put anew under somebody's click, which would come to nothing.
     browser.click("#list tbody a[href='sweep/grid/']", meanwhile="before.clear(); renew()")
     browser.wait("document.title.startsWith('grid')")

@@ -13,6 +13,7 @@ import requests
 from conftest import wait_for
 
 from berg import job
+from berg.watch import collect, events, page
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -368,6 +369,20 @@ def test_trouble_with_the_cloud_is_a_sentence_and_passes(berg, cloud, site):
     assert site.get("").status_code == 200
 
 
+def test_of_a_large_event_file_the_page_says_that_it_shows_the_beginning(berg, tmp_path, monkeypatch):
+    over(berg, "long")
+    events.write(tmp_path / "tfevents", {"loss": [(step, 1.0, 1000.0) for step in range(200)]})
+    berg.bucket.write("berg_results/long/tfevents", (tmp_path / "tfevents").read_bytes())
+    settings = berg.cloud.settings(berg.bucket_name)
+    whole = "".join(map(str, page.metric_charts(collect.about(settings, berg.bucket, "long"))))
+    assert "berg tensorboard" not in whole and "loss" in whole
+    monkeypatch.setattr(collect, "LARGEST", 1000)
+    collect.numbers.cache_clear()
+    cut = "".join(map(str, page.metric_charts(collect.about(settings, berg.bucket, "long"))))
+    assert "Of tfevents only the first" in cut and "berg tensorboard long" in cut and "loss" in cut
+    collect.numbers.cache_clear()
+
+
 def test_export_writes_files_that_need_no_server(berg, tmp_path):
     over(berg, "one", log="\x1b[32mgreen\x1b[0m\n")
     berg.bucket.write("berg_results/one/plot.png", b"png")
@@ -389,9 +404,11 @@ def test_export_writes_files_that_need_no_server(berg, tmp_path):
     assert "green" in (folder / "job/one/log.txt").read_text()
     first = (folder / "index.html").read_text()
     assert 'href="job/one/index.html"' in first and "unasked" not in first and "data-every" not in first
-    for page in folder.rglob("*.html"):
-        for target in re.findall(r'(?:href|src)="([^":]+)"', page.read_text()):
-            assert (page.parent / target).exists() or "big.bin" in target or "outside" in target, f"{page}: {target}"
+    assert berg("page", "--export", str(tmp_path / "part"), "grid-0").returncode == 0
+    assert 'href="job/grid-0/index.html"' in (tmp_path / "part/index.html").read_text()
+    for shown in [*folder.rglob("*.html"), *(tmp_path / "part").rglob("*.html")]:
+        for target in re.findall(r'(?:href|src)="([^":]+)"', shown.read_text()):
+            assert (shown.parent / target).exists() or "big.bin" in target or "outside" in target, f"{shown}: {target}"
     assert "loss by lr" in (folder / "sweep/grid/index.html").read_text()
     again = berg("page", "--export", str(folder), "one")
     assert again.returncode == 1 and "is not empty" in again.stderr

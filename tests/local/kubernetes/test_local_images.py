@@ -6,7 +6,7 @@ import json
 
 import local_kube
 import pytest
-from conftest import wait_for
+from conftest import settle, wait_for
 from containers import Podman, base, needs_podman  # noqa: F401 (a fixture)
 
 PLACE = "/artifactregistry/v1/projects/berg-local/locations/us-central1/repositories"
@@ -118,6 +118,7 @@ def test_an_image_that_is_not_there_or_not_for_this_processor(kube, image, name,
 @needs_podman
 def test_nodes_need_the_right_to_read_images(cloud, image, tmp_path):
     email = cloud.call("POST", "/iam/v1/projects/berg-local/serviceAccounts", {"accountId": "no-images"})["email"]
+    settle(cloud)
     nodes = {**local_kube.SYSTEM, "name": "held", "config": {**local_kube.SYSTEM["config"], "serviceAccount": email}}
     kube = local_kube.make_cluster(cloud, "held", tmp_path, nodes)
     try:
