@@ -107,6 +107,9 @@ def ask(settings: Config, checks: Mapping[str, Callable[[Config], list[Finding]]
         try:
             answers[name] = checks[name](settings)
         except exceptions.Forbidden as error:
+            if api.lacks_quota_project(error):
+                answers[name] = [Finding(name, FAILED, api.name_quota_project(settings))]
+                return
             status = FAILED if name in ("project", "bucket") else WARNING
             answers[name] = [Finding(name, status, f"Google does not let you look: {grants.words(error)}")]
         except Exception as error:

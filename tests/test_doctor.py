@@ -109,6 +109,18 @@ def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_n
     assert " NVIDIA_L4_GPUS: 0 of 1 in use; this needs 3" in long.stderr, "but for a week only"
 
 
+def test_credentials_without_a_quota_project(berg, cloud, look):
+    words = "has not been used in project 764086051850 before or it is disabled. Enable it by visiting …"
+    for api in ("iam", "serviceusage", "cloudbilling"):
+        cloud.fault(f"{api}.*", status=403, message=f"The API {api} {words}", times=None)
+    mend = f"Run: gcloud auth application-default set-quota-project {PROJECT}"
+    findings = look()
+    for check in ("apis", "machines' account"):
+        assert findings[check]["status"] == "failed" and mend in findings[check]["found"], findings[check]
+    prices = berg("gpus")
+    assert prices.returncode == 0 and mend in prices.stderr + prices.stdout
+
+
 def test_apis_without_which_nothing_works(berg, cloud, look):
     with cloud.without("storage"):
         findings = look()

@@ -30,6 +30,8 @@ POLICIES = {  # of organisations: what to do where one is in the way
     EXTERNAL: "Give --no-external-ip, or for all machines: berg config set no_external_ip true",
     OS_LOGIN: "Log in as root, whose keys berg brings itself: berg config set ssh_user root",
 }
+# What an API says to credentials of gcloud's that name no quota project: one is needed, or gcloud's own has it off.
+QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
 tell: Callable[[str], None] = functools.partial(click.echo, err=True)
 told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
@@ -135,7 +137,20 @@ def reason(error: Any) -> str:
 
 def is_off(error: Any) -> bool:
     """Whether a request was refused because the project has not enabled the API."""
+    if lacks_quota_project(error):
+        return False
     return "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors)
+
+
+def lacks_quota_project(error: Any) -> bool:
+    """Whether a request was refused because a person's credentials do not say whose quota it counts against."""
+    return bool(QUOTA_PROJECT.search(error.message))
+
+
+def name_quota_project(config: Config) -> str:
+    """What is wrong then, and the command that mends it."""
+    command = f"gcloud auth application-default set-quota-project {config.project}"
+    return f"your Google credentials do not say which project's quota they use. Run: {command}"
 
 
 def enable_command(config: Config, *services: str) -> str:

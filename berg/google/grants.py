@@ -69,6 +69,8 @@ def missing(config: Config) -> tuple[list[Grant], str]:
         except exceptions.NotFound:
             return {}
         except exceptions.Forbidden as error:
+            if api.lacks_quota_project(error):
+                raise BergError(api.name_quota_project(config)) from None
             refusals.append(words(error))
             return {}
 

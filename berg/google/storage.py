@@ -338,6 +338,8 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     if isinstance(error, exceptions.NotFound) and "bucket" in str(error).lower():
         return f"bucket {bucket!r} does not exist. Create it, or choose another one: {init}"
     if isinstance(error, exceptions.Forbidden):
+        if config and api.lacks_quota_project(error):
+            return api.name_quota_project(config)
         if api.is_off(error):
             return f"an API is not enabled: {error.message}"
         return (
