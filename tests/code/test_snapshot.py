@@ -310,6 +310,15 @@ def test_a_commit_that_is_not_in_the_packs_is_named(repo, bucket, tmp_path):
         snapshot.restore(wrong, tmp_path / "out", lambda name: (tmp_path / "pack").open("rb"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_repo_of_another_user_is_named(repo):
+    for path in (repo, repo / ".git"):
+        os.chown(path, 12345, 12345)
+    mend = f"git config --global --add safe.directory {repo}"
+    with pytest.raises(BergError, match=f"git does not trust {repo}, which belongs to another user. Run: {mend}$"):
+        snapshot.take(repo)
+
+
 def test_what_git_cannot_add_is_named(repo):
     (repo / "inner").mkdir()
     git(repo / "inner", "init", "-q")
