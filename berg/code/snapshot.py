@@ -342,7 +342,8 @@ def restore(description: dict[str, Any], folder: Path, open_pack: Callable[[str]
     commit, branch = description["commit"], description["branch"]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        git(folder, "init", "--quiet")
+        # Older gits, which know sha1 alone, pass over the variable and would refuse an option.
+        git(folder, "init", "--quiet", env={"GIT_DEFAULT_HASH": "sha256" if len(commit) == 64 else "sha1"})
         (folder / ".git/shallow").write_text("".join(f"{c}\n" for c in description["shallow"]))
         for name in description["packs"]:
             with open_pack(name) as stream:
