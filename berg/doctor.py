@@ -265,8 +265,19 @@ def check_quotas(settings: Config) -> list[Finding]:
 
 
 def check_firewall(settings: Config) -> list[Finding]:
-    """Whether ssh from outside reaches the machines, as far as rules tell; a denial must hold for everyone to count."""
+    """Whether machines have a network that ssh from outside reaches, as far as rules tell.
+
+    A denial must hold for everyone to count.
+    """
+    from google.api_core import exceptions
+
     port, network = settings.ssh_port, settings.network
+    try:
+        api.call(settings, "GET", f"/global/networks/{network}", fields="name")
+    except exceptions.NotFound:
+        found = f"there is no network {network!r}. Make it, or name another one: berg config set network NAME"
+        make = f"gcloud compute networks create {network} --project {settings.project}"
+        return [Finding("network", FAILED, found, make)]
     rules = [rule for page in api.pages(settings, "/global/firewalls") for rule in page.get("items", [])]
     rules = [rule for rule in rules if api.last_part(rule["network"]) == network and concerns(rule, settings)]
     sources: list[str] = []

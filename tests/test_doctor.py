@@ -56,7 +56,7 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
         cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": 0, **where})
     try:
         with cloud.without("secretmanager"):
-            findings = look(BERG_DEFAULT_IMAGE="nothing", BERG_NETWORK="elsewhere")
+            findings = look(BERG_DEFAULT_IMAGE="nothing", BERG_SSH_PORT="2200")
     finally:
         for metric, (where, limit) in quotas.items():
             cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
@@ -71,8 +71,8 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
             f"quota {metric}": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}"
             for metric in quotas
         },
-        "firewall": f"gcloud compute firewall-rules create berg-ssh --project {PROJECT} --network elsewhere "
-        "--allow tcp:22 --source-ranges YOUR_ADDRESS/32",
+        "firewall": f"gcloud compute firewall-rules create berg-ssh --project {PROJECT} --network default "
+        "--allow tcp:2200 --source-ranges YOUR_ADDRESS/32",
     }
     wrong = status(findings)
     assert {check: findings[check]["mend"] for check in wrong if check != "image"} == mends
@@ -119,6 +119,17 @@ def test_credentials_without_a_quota_project(berg, cloud, look):
         assert findings[check]["status"] == "failed" and mend in findings[check]["found"], findings[check]
     prices = berg("gpus")
     assert prices.returncode == 0 and mend in prices.stderr + prices.stdout
+
+
+def test_a_project_without_the_network(berg, look):
+    berg.allowed = [400]
+    finding = look(BERG_NETWORK="elsewhere")["network"]
+    assert (finding["status"], finding["found"][:34]) == ("failed", "there is no network 'elsewhere'. M")
+    assert finding["mend"] == f"gcloud compute networks create elsewhere --project {PROJECT}"
+    for options in ([], ["--spot"]):
+        done = berg("run", "-g", "0", *options, "true", BERG_NETWORK="elsewhere")
+        assert done.returncode == 1 and "berg config set network NAME" in done.stderr, done.stderr
+        assert "Try other zones" not in done.stderr
 
 
 def test_apis_without_which_nothing_works(berg, cloud, look):

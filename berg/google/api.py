@@ -26,7 +26,10 @@ BLOCKS_REGION = ("QUOTA_EXCEEDED", "quotaExceeded")
 BLOCKS_ALL = ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS")
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
 EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
-POLICIES = {  # of organisations: what to do where one is in the way
+ADVICE = {  # what Google says, policies of organisations among it, and what to do then
+    r"/networks/\S+'\.? (The referenced network resource cannot be found|was not found)": (
+        "Name another network: berg config set network NAME, or make it: gcloud compute networks create NAME"
+    ),
     EXTERNAL: "Give --no-external-ip, or for all machines: berg config set no_external_ip true",
     OS_LOGIN: "Log in as root, whose keys berg brings itself: berg config set ssh_user root",
 }
@@ -65,9 +68,8 @@ class OperationFailed(BergError):
             return "out of stock"
         if self.code == "alreadyExists":
             return f"{self.message}. Choose another name: -n NAME"
-        for constraint, advice in POLICIES.items():
-            if constraint in self.message:
-                return f"{self.message} {advice}"
+        if advice := advise(self.message):
+            return f"{self.message} {advice}"
         return f"{self.message} ({self.code})" if self.code else self.message
 
 
@@ -128,6 +130,11 @@ def tell_if_slow(what: str) -> Callable[[Exception], None]:
                 tell(sentence)
 
     return on_error
+
+
+def advise(message: str) -> str:
+    """What to do about what Google says, if that is known."""
+    return next((advice for said, advice in ADVICE.items() if re.search(said, message)), "")
 
 
 def reason(error: Any) -> str:

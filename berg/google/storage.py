@@ -349,5 +349,5 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     if isinstance(error, exceptions.GoogleAPICallError) and error.code == 507:
         return error.message  # the embedded cloud's full disk, in its own sentence
     if isinstance(error, exceptions.GoogleAPICallError):
-        return f"{cloud} refused: {error.message} (HTTP {error.code})"
+        return f"{cloud} refused: {error.message} (HTTP {error.code}) {api.advise(error.message)}".rstrip()
     return None
