@@ -240,6 +240,20 @@ def test_requests_for_gpus_are_ones_that_google_takes(berg, cloud, wishes, machi
     assert [f"{kind}:{count}" for kind, count in asked] == ([gpus] if gpus else [])
 
 
+def test_a_right_that_somebody_lacks_is_not_put_on_the_bucket(berg, cloud):
+    for method in ("machineTypes.aggregatedList", "instances.aggregatedList"):
+        cloud.fault(f"compute.{method}", status=403, message=f"Required 'compute.{method}' permission", times=None)
+    for arguments in (["run", "true"], ["list"]):
+        done = berg(*arguments)
+        assert done.returncode == 1
+        assert "you lack a right in the project 'berg-local': Required 'compute." in done.stderr, done.stderr
+        assert "See: berg doctor" in done.stderr and "bucket" not in done.stderr
+    cloud.call("DELETE", "/_berg/faults")
+    cloud.fault("storage.buckets.get", status=403, times=None)
+    done = berg("run", "-g", "0", "true")
+    assert f"access to bucket '{berg.bucket_name}' is forbidden" in done.stderr, done.stderr
+
+
 def test_a_zone_whose_name_ends_otherwise(berg):
     wishes = ["-t", "h200", "--spot", "--any-zone", "--zone", "us-central1-ai1a"]
     ran = berg("run", "--dry-run", *wishes, "true")

@@ -137,6 +137,11 @@ def advise(message: str) -> str:
     return next((advice for said, advice in ADVICE.items() if re.search(said, message)), "")
 
 
+def words(error: Any) -> str:
+    """What Google says in an error, without the request."""
+    return re.sub(r"^[A-Z]+ https?://\S+: ", "", error.message).rstrip(".")
+
+
 def reason(error: Any) -> str:
     """Google's one word for what was wrong with a request."""
     return error.errors[0].get("reason", "") if error.errors else ""

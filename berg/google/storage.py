@@ -319,7 +319,7 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     from google.api_core import exceptions
     from google.auth import exceptions as auth
 
-    bucket = config.bucket if config else ""
+    bucket, project = (config.bucket, config.project) if config else ("", "")
     cloud, init = ("The embedded cloud", "berg init --local") if config and config.endpoint else ("Google", "berg init")
     renew = "Run: gcloud auth application-default login"
     if config and config.credentials_file:
@@ -342,6 +342,8 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
             return api.name_quota_project(config)
         if api.is_off(error):
             return f"an API is not enabled: {error.message}"
+        if "/storage/v1/" not in error.message:  # in the request, which comes first
+            return f"you lack a right in the project {project!r}: {api.words(error)}. See: berg doctor"
         return (
             f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the role "
             f"roles/storage.objectAdmin on it ({error.message}). Choose another one: {init}"
