@@ -221,6 +221,8 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
         (["-t", "a100", "-g", "8"], "a2-highgpu-8g", ""),
         (["-t", "h100", "-g", "8"], "a3-highgpu-8g", ""),
         (["-t", "rtx-pro-6000", "-c", "12"], "g4-standard-12", ""),
+        (["--machine-type", "c4-standard-8"], "c4-standard-8", ""),
+        (["--machine-type", "n4-standard-16"], "n4-standard-16", ""),
         (["--machine-type", "n2-standard-2", "--image", "debian-12", "--image-project", "debian-cloud"], "", ""),
     ],
 )
