@@ -287,19 +287,14 @@ def check_firewall(settings: Config) -> list[Finding]:
             sources += [each for each in ranges if each == ANYWHERE or not ipaddress.ip_network(each).is_private]
         elif ANYWHERE in ranges and opens(rule.get("denied", []), port):
             break
-    inside = ipaddress.ip_network(IAP)
+    inside, mend = ipaddress.ip_network(IAP), networks.let_ssh_in(settings, port, settings.no_external_ip)
     if settings.no_external_ip:
         if any(inside.subnet_of(ipaddress.ip_network(each)) for each in sources):  # type: ignore[arg-type]
             return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to IAP")]
-        mend = f"gcloud compute firewall-rules create berg-iap --project {settings.project} --network {network} "
         found = f"no rule lets IAP in to tcp:{port} of the network {network}: no berg ssh"
-        return [Finding("firewall", WARNING, found, f"{mend}--allow tcp:{port} --source-ranges {IAP}")]
+        return [Finding("firewall", WARNING, found, mend)]
     if ANYWHERE in sources:
         return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to all")]
-    mend = (
-        f"gcloud compute firewall-rules create berg-ssh --project {settings.project} --network {network} "
-        f"--allow tcp:{port} --source-ranges YOUR_ADDRESS/32"
-    )
     if not sources:
         return [Finding("firewall", WARNING, f"no rule lets tcp:{port} in to the network {network}: no berg ssh", mend)]
     found = f"tcp:{port} to the network {network} is open to {', '.join(sources)}"
