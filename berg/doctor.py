@@ -282,7 +282,7 @@ def check_firewall(settings: Config) -> list[Finding]:
     rules = [rule for rule in rules if api.last_part(rule["network"]) == network and concerns(rule, settings)]
     sources: list[str] = []
     for rule in sorted(rules, key=lambda rule: (rule["priority"], "allowed" in rule)):
-        ranges = rule.get("sourceRanges", [])
+        ranges = [each for each in rule.get("sourceRanges", []) if ":" not in each]  # machines have IPv4 alone
         if opens(rule.get("allowed", []), port):  # private ranges are not where this computer comes from
             sources += [each for each in ranges if each == ANYWHERE or not ipaddress.ip_network(each).is_private]
         elif ANYWHERE in ranges and opens(rule.get("denied", []), port):

@@ -175,13 +175,15 @@ def test_firewalls(cloud, look):
         ({"allowed": ssh, "sourceRanges": ["0.0.0.0/0"], "targetTags": ["web"]}, "warning", "no rule lets tcp:22 in"),
         ({"allowed": ssh, "sourceRanges": ["35.235.240.0/20"]}, "warning", "(IAP)"),
         ({"allowed": everything, "sourceRanges": ["8.8.8.0/24"]}, "ok", "8.8.8.0/24; this computer should be"),
+        ({"allowed": everything, "sourceRanges": ["::/0"]}, "warning", "no rule lets tcp:22 in"),
+        ({"allowed": everything, "sourceRanges": ["::/0"]}, "warning", "no rule lets IAP in", "true"),
     ]
     try:
-        for rule, expected, words in cases:
+        for rule, expected, words, *inside in cases:
             if "allowed" in rule:
                 cloud.session.delete(f"{cloud.url}{FIREWALLS}/default-allow-ssh")
             cloud.call("POST", FIREWALLS, {"name": "berg-test", "network": "global/networks/default", **rule})
-            finding = look()["firewall"]
+            finding = look(BERG_NO_EXTERNAL_IP=inside[0] if inside else "false")["firewall"]
             cloud.call("DELETE", f"{FIREWALLS}/berg-test")
             assert finding["status"] == expected and words in finding["found"], finding
     finally:
