@@ -5,7 +5,6 @@ knows where the APIs are; with `endpoint` null they are Google's.
 """
 
 import functools
-import getpass
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from typing import Any
 
 import click
 
-from berg import BergError
+from berg import BergError, credentials
 
 VERSION = 1
 HELP = {
@@ -73,7 +72,7 @@ class Config:
     no_external_ip: bool = False
     ssh_user: str = "root"
     ssh_port: int = 22
-    user: str = field(default_factory=lambda: label(getpass.getuser()) or "nobody")
+    user: str = field(default_factory=lambda: label(credentials.login()) or "nobody")
     endpoint: str | None = None
     credentials_file: str | None = None
     _version: int = VERSION
@@ -98,8 +97,6 @@ class Config:
     def credentials(self):
         """Google credentials; raises google.auth.exceptions.DefaultCredentialsError without any."""
         from google.auth.transport.requests import Request
-
-        from berg import credentials
 
         credentials.bypass_proxies()
         self.start_embedded_cloud()

@@ -1,5 +1,6 @@
-"""Google credentials: Application Default Credentials, or a file that the settings name."""
+"""Google credentials: Application Default Credentials, or a file that the settings name; who is logged in here."""
 
+import getpass
 import json
 import os
 from pathlib import Path
@@ -44,6 +45,14 @@ def read(file: Path):
     except (ValueError, TypeError, AttributeError, exceptions.GoogleAuthError):
         why = "they are in no format of Google's"
     raise BergError(f"cannot read the credentials in {file}: {why}. Run: berg init (or: berg init --local)")
+
+
+def login() -> str:
+    """Who is logged in on this computer; "" for a user without a name, as containers have them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def on_google() -> bool:

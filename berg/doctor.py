@@ -107,6 +107,9 @@ def ask(settings: Config, checks: Mapping[str, Callable[[Config], list[Finding]]
         try:
             answers[name] = checks[name](settings)
         except exceptions.Forbidden as error:
+            if api.lacks_quota_project(error):
+                answers[name] = [Finding(name, FAILED, api.name_quota_project(settings))]
+                return
             status = FAILED if name in ("project", "bucket") else WARNING
             answers[name] = [Finding(name, status, f"Google does not let you look: {grants.words(error)}")]
         except Exception as error:
@@ -262,30 +265,36 @@ def check_quotas(settings: Config) -> list[Finding]:
 
 
 def check_firewall(settings: Config) -> list[Finding]:
-    """Whether ssh from outside reaches the machines, as far as rules tell; a denial must hold for everyone to count."""
+    """Whether machines have a network that ssh from outside reaches, as far as rules tell.
+
+    A denial must hold for everyone to count.
+    """
+    from google.api_core import exceptions
+
     port, network = settings.ssh_port, settings.network
+    try:
+        api.call(settings, "GET", f"/global/networks/{network}", fields="name")
+    except exceptions.NotFound:
+        found = f"there is no network {network!r}. Make it, or name another one: berg config set network NAME"
+        make = f"gcloud compute networks create {network} --project {settings.project}"
+        return [Finding("network", FAILED, found, make)]
     rules = [rule for page in api.pages(settings, "/global/firewalls") for rule in page.get("items", [])]
     rules = [rule for rule in rules if api.last_part(rule["network"]) == network and concerns(rule, settings)]
     sources: list[str] = []
     for rule in sorted(rules, key=lambda rule: (rule["priority"], "allowed" in rule)):
-        ranges = rule.get("sourceRanges", [])
+        ranges = [each for each in rule.get("sourceRanges", []) if ":" not in each]  # machines have IPv4 alone
         if opens(rule.get("allowed", []), port):  # private ranges are not where this computer comes from
             sources += [each for each in ranges if each == ANYWHERE or not ipaddress.ip_network(each).is_private]
         elif ANYWHERE in ranges and opens(rule.get("denied", []), port):
             break
-    inside = ipaddress.ip_network(IAP)
+    inside, mend = ipaddress.ip_network(IAP), networks.let_ssh_in(settings, port, settings.no_external_ip)
     if settings.no_external_ip:
         if any(inside.subnet_of(ipaddress.ip_network(each)) for each in sources):  # type: ignore[arg-type]
             return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to IAP")]
-        mend = f"gcloud compute firewall-rules create berg-iap --project {settings.project} --network {network} "
         found = f"no rule lets IAP in to tcp:{port} of the network {network}: no berg ssh"
-        return [Finding("firewall", WARNING, found, f"{mend}--allow tcp:{port} --source-ranges {IAP}")]
+        return [Finding("firewall", WARNING, found, mend)]
     if ANYWHERE in sources:
         return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to all")]
-    mend = (
-        f"gcloud compute firewall-rules create berg-ssh --project {settings.project} --network {network} "
-        f"--allow tcp:{port} --source-ranges YOUR_ADDRESS/32"
-    )
     if not sources:
         return [Finding("firewall", WARNING, f"no rule lets tcp:{port} in to the network {network}: no berg ssh", mend)]
     found = f"tcp:{port} to the network {network} is open to {', '.join(sources)}"

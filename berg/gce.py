@@ -138,8 +138,10 @@ def in_turn(
             if error.blocks == "region":
                 full_regions.add(region)
             elif error.blocks != "zone":
+                hint = hint if error.blocks else ""  # no other zone would do
                 break
-    raise BergError("no machine could be created, and none was left behind.\n  " + "\n  ".join(tried) + f"\n{hint}")
+    failed = "no machine could be created, and none was left behind.\n  " + "\n  ".join(tried)
+    raise BergError(f"{failed}\n{hint}".rstrip())
 
 
 def let_in(config: Config, machine: Machine, line: str) -> bool | None:

@@ -43,15 +43,14 @@ def walk_through(settings: Config, given: dict[str, Any], yes: bool, create: boo
     if ask("region", settings.region) not in regions:
         raise BergError(f"there is no region {settings.region!r}. Choose one of: {', '.join(regions)}")
 
-    bucket = Bucket(settings)
-    listed = bucket.client.list_buckets(fields="items(name,location),nextPageToken", retry=bucket.retry)
-    places = {found.name: found.location.lower() for found in listed}
-    say(
-        "\nBucket: keeps code, logs and results. "
-        + (f"The project has: {', '.join(places)}" if places else "The project has none yet; berg can create one.")
-    )
+    places, hidden = list_buckets(settings)
+    there = f"The project has: {', '.join(places)}" if places else "The project has none yet; berg can create one."
+    say(f"\nBucket: keeps code, logs and results. {hidden or there}")
     usual = next((name for name, place in places.items() if place == settings.region), f"{settings.project}-berg")
-    ask_create_bucket(Bucket(settings), ask("bucket", settings.bucket or usual), places, yes or create)
+    name = ask("bucket", settings.bucket or usual)
+    bucket = Bucket(settings)
+    if not hidden or not bucket.client.lookup_bucket(name, retry=bucket.retry):
+        ask_create_bucket(bucket, name, places, yes or create)
 
     own = grants.account(settings)
     say(f"\nService account: what the machines act as. It needs {grants.NEEDS}. Berg can make one that has no more.")
@@ -86,6 +85,18 @@ def check_project(settings: Config) -> dict[str, Any]:
             f"project {settings.project!r} cannot be used: {grants.words(error)}. "
             f"Check its id, or enable the API: {api.enable_command(settings, 'compute')}"
         ) from None
+
+
+def list_buckets(settings: Config) -> tuple[dict[str, str], str]:
+    """The buckets of the project and where they lie; and why they cannot be seen."""
+    from google.api_core import exceptions
+
+    bucket = Bucket(settings)
+    try:
+        listed = bucket.client.list_buckets(fields="items(name,location),nextPageToken", retry=bucket.retry)
+        return {found.name: found.location.lower() for found in listed}, ""
+    except exceptions.Forbidden as error:
+        return {}, f"Which there are you may not see: {api.words(error)}."
 
 
 def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bool) -> None:

@@ -30,6 +30,7 @@ from pathlib import Path
 from berg import BergError, job, jobs, places
 from berg import config as settings
 from berg.config import Config
+from berg.google import networks
 from berg.google.storage import Bucket
 from berg.inventory import Machine
 
@@ -154,10 +155,8 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
             silent_since = silent_since or time.monotonic()
             missing = f"nothing answers at {target.host} port {target.port}"
             if time.monotonic() > min(silent_since + NO_ANSWER, began + patience):
-                raise BergError(
-                    f"{target.machine} runs, but {missing}. If a firewall is in the way: gcloud compute "
-                    f"firewall-rules create berg-ssh --allow=tcp:{target.port} --network={config.network}"
-                )
+                mend = networks.let_ssh_in(config, target.port, not target.address)
+                raise BergError(f"{target.machine} runs, but {missing}. If a firewall is in the way: {mend}")
         waited = time.monotonic() - began
         if waited > patience:
             raise BergError(f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: berg log {name}")

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from berg import BergError, jobs, ssh
+from berg import BergError, jobs, launch, ssh
 from berg.code import snapshot
 from berg.code.push import CODE, Checkout, Gone, Push, Say
 from berg.config import Config
@@ -30,15 +30,16 @@ def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) 
     if not shutil.which("rsync"):
         raise BergError("rsync is not installed. Install it, for example: sudo apt-get install rsync")
     found = jobs.find(config, name)
-    repo = found.state.job.get("repo") if found.state else root.name
-    if repo != root.name:
-        raise BergError(f"{name} was started in the repo {repo!r}, and this is {root.name!r}. Run berg sync in {repo}")
+    here = launch.repo_name(root.name)
+    repo = found.state.job.get("repo") if found.state else here
+    if repo != here:
+        raise BergError(f"{name} was started in the repo {repo!r}, and this is {here!r}. Run berg sync in {repo}")
     machines = [machine.name for machine in found.machines if machine.name == name]
     machines = machines or [machine.name for machine in found.machines] or [name]
     # Not below BERG_HOME: the path of a socket must be shorter than 104 bytes.
     with tempfile.TemporaryDirectory(prefix="berg-") as sockets:
-        checkouts = [checkout_on(config, machine, root.name, Path(sockets), say) for machine in machines]
-        say(f"Pushing {root} to {CODE}/{root.name} on {', '.join(machines)}" + ("" if once else "; Ctrl-C ends it"))
+        checkouts = [checkout_on(config, machine, here, Path(sockets), say) for machine in machines]
+        say(f"Pushing {root} to {CODE}/{here} on {', '.join(machines)}" + ("" if once else "; Ctrl-C ends it"))
         Push(root, checkouts, say).run(once)
 
 

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -25,6 +28,16 @@ def test_flag_before_variable_before_file_before_default(home, monkeypatch):
     assert config.load(region="from-flag", zones=("c",)).region == "from-flag"
     assert config.load(zones=("c",)).zones == ["c"]
     assert config.load(region=None, zones=()).region == "from-variable"
+
+
+def test_a_user_without_a_name_is_nobody():
+    """A container's, such as that of `docker run -u 54321`."""
+    if os.geteuid():
+        pytest.skip("only root may become another user")
+    code = "import os, pwd; from berg.config import Config; os.setuid(54321); print(Config().user)"
+    clean = {"PATH": os.environ["PATH"], "HOME": "/"}
+    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
+    assert done.stdout == "nobody\n", done.stderr
 
 
 def test_unknown_keys_warn_and_stay(home, capsys):

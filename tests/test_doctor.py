@@ -56,7 +56,7 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
         cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": 0, **where})
     try:
         with cloud.without("secretmanager"):
-            findings = look(BERG_DEFAULT_IMAGE="nothing", BERG_NETWORK="elsewhere")
+            findings = look(BERG_DEFAULT_IMAGE="nothing", BERG_SSH_PORT="2200")
     finally:
         for metric, (where, limit) in quotas.items():
             cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
@@ -71,8 +71,8 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
             f"quota {metric}": f"https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}"
             for metric in quotas
         },
-        "firewall": f"gcloud compute firewall-rules create berg-ssh --project {PROJECT} --network elsewhere "
-        "--allow tcp:22 --source-ranges YOUR_ADDRESS/32",
+        "firewall": f"gcloud compute firewall-rules create berg-ssh --project {PROJECT} --network default "
+        "--allow tcp:2200 --source-ranges YOUR_ADDRESS/32",
     }
     wrong = status(findings)
     assert {check: findings[check]["mend"] for check in wrong if check != "image"} == mends
@@ -107,6 +107,29 @@ def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_n
     assert "GPUS_ALL_REGIONS: 0 of 1 in use; this needs 3" in sweep.stderr, sweep.stderr
     assert "NVIDIA_L4_GPUS" not in three.stderr, "there is room among the preemptible ones"
     assert " NVIDIA_L4_GPUS: 0 of 1 in use; this needs 3" in long.stderr, "but for a week only"
+
+
+def test_credentials_without_a_quota_project(berg, cloud, look):
+    words = "has not been used in project 764086051850 before or it is disabled. Enable it by visiting …"
+    for api in ("iam", "serviceusage", "cloudbilling"):
+        cloud.fault(f"{api}.*", status=403, message=f"The API {api} {words}", times=None)
+    mend = f"Run: gcloud auth application-default set-quota-project {PROJECT}"
+    findings = look()
+    for check in ("apis", "machines' account"):
+        assert findings[check]["status"] == "failed" and mend in findings[check]["found"], findings[check]
+    prices = berg("gpus")
+    assert prices.returncode == 0 and mend in prices.stderr + prices.stdout
+
+
+def test_a_project_without_the_network(berg, look):
+    berg.allowed = [400]
+    finding = look(BERG_NETWORK="elsewhere")["network"]
+    assert (finding["status"], finding["found"][:34]) == ("failed", "there is no network 'elsewhere'. M")
+    assert finding["mend"] == f"gcloud compute networks create elsewhere --project {PROJECT}"
+    for options in ([], ["--spot"]):
+        done = berg("run", "-g", "0", *options, "true", BERG_NETWORK="elsewhere")
+        assert done.returncode == 1 and "berg config set network NAME" in done.stderr, done.stderr
+        assert "Try other zones" not in done.stderr
 
 
 def test_apis_without_which_nothing_works(berg, cloud, look):
@@ -152,13 +175,15 @@ def test_firewalls(cloud, look):
         ({"allowed": ssh, "sourceRanges": ["0.0.0.0/0"], "targetTags": ["web"]}, "warning", "no rule lets tcp:22 in"),
         ({"allowed": ssh, "sourceRanges": ["35.235.240.0/20"]}, "warning", "(IAP)"),
         ({"allowed": everything, "sourceRanges": ["8.8.8.0/24"]}, "ok", "8.8.8.0/24; this computer should be"),
+        ({"allowed": everything, "sourceRanges": ["::/0"]}, "warning", "no rule lets tcp:22 in"),
+        ({"allowed": everything, "sourceRanges": ["::/0"]}, "warning", "no rule lets IAP in", "true"),
     ]
     try:
-        for rule, expected, words in cases:
+        for rule, expected, words, *inside in cases:
             if "allowed" in rule:
                 cloud.session.delete(f"{cloud.url}{FIREWALLS}/default-allow-ssh")
             cloud.call("POST", FIREWALLS, {"name": "berg-test", "network": "global/networks/default", **rule})
-            finding = look()["firewall"]
+            finding = look(BERG_NO_EXTERNAL_IP=inside[0] if inside else "false")["firewall"]
             cloud.call("DELETE", f"{FIREWALLS}/berg-test")
             assert finding["status"] == expected and words in finding["found"], finding
     finally:

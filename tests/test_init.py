@@ -84,6 +84,37 @@ def test_answers_that_do_not_hold_are_refused(berg, init, flags, words):
     assert not (berg.home / "berg.json").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Your application is authenticating by using local Application Default Credentials. The iam.googleapis.com API "
+        "requires a quota project, which is not set by default. To learn how to set your quota project, see "
+        "https://cloud.google.com/docs/authentication/adc-troubleshooting/user-creds .",
+        "Identity and Access Management (IAM) API has not been used in project 764086051850 before or it is disabled.",
+    ],
+)
+def test_credentials_without_a_quota_project_are_no_lack_of_rights(berg, init, cloud, words):
+    for api in ("iam", "cloudresourcemanager"):
+        cloud.fault(f"{api}.*", status=403, message=words, times=None)
+    mend = "gcloud auth application-default set-quota-project berg-local"
+    result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)
+    assert result.returncode == 1 and not (berg.home / "berg.json").exists(), result.stderr
+    assert "your Google credentials do not say which project's quota they use. Run: " in result.stderr
+    assert mend in result.stderr and "You lack the right" not in result.stderr
+
+
+def test_who_may_not_list_buckets_names_one(berg, init, cloud):
+    cloud.fault("storage.buckets.list", status=403, message="you lack storage.buckets.list", times=None)
+    result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)
+    assert result.returncode == 0, result.stderr
+    assert "Which there are you may not see: you lack storage.buckets.list" in result.stderr
+    assert saved(berg)["bucket"] == berg.bucket_name and "Created" not in result.stderr
+    (berg.home / "berg.json").unlink()
+    cloud.fault("storage.buckets.get", status=403, message="you lack storage.buckets.get", times=None)
+    result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)
+    assert result.returncode == 1 and f"access to bucket '{berg.bucket_name}' is forbidden" in result.stderr
+
+
 def test_a_bucket_is_not_created_without_a_yes(berg, init):
     answers = ["berg-local", "us-east1", f"fresh-{uuid.uuid4().hex[:12]}", "n"]
     result = init(stdin="\n".join(answers) + "\n")

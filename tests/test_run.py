@@ -221,6 +221,8 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
         (["-t", "a100", "-g", "8"], "a2-highgpu-8g", ""),
         (["-t", "h100", "-g", "8"], "a3-highgpu-8g", ""),
         (["-t", "rtx-pro-6000", "-c", "12"], "g4-standard-12", ""),
+        (["--machine-type", "c4-standard-8"], "c4-standard-8", ""),
+        (["--machine-type", "n4-standard-16"], "n4-standard-16", ""),
         (["--machine-type", "n2-standard-2", "--image", "debian-12", "--image-project", "debian-cloud"], "", ""),
     ],
 )
@@ -238,6 +240,20 @@ def test_requests_for_gpus_are_ones_that_google_takes(berg, cloud, wishes, machi
         (g["acceleratorType"].rpartition("/")[2], g["acceleratorCount"]) for g in body.get("guestAccelerators", [])
     ]
     assert [f"{kind}:{count}" for kind, count in asked] == ([gpus] if gpus else [])
+
+
+def test_a_right_that_somebody_lacks_is_not_put_on_the_bucket(berg, cloud):
+    for method in ("machineTypes.aggregatedList", "instances.aggregatedList"):
+        cloud.fault(f"compute.{method}", status=403, message=f"Required 'compute.{method}' permission", times=None)
+    for arguments in (["run", "true"], ["list"]):
+        done = berg(*arguments)
+        assert done.returncode == 1
+        assert "you lack a right in the project 'berg-local': Required 'compute." in done.stderr, done.stderr
+        assert "See: berg doctor" in done.stderr and "bucket" not in done.stderr
+    cloud.call("DELETE", "/_berg/faults")
+    cloud.fault("storage.buckets.get", status=403, times=None)
+    done = berg("run", "-g", "0", "true")
+    assert f"access to bucket '{berg.bucket_name}' is forbidden" in done.stderr, done.stderr
 
 
 def test_a_zone_whose_name_ends_otherwise(berg):

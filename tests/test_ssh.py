@@ -382,7 +382,8 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     # A machine whose server is gone: berg says so rather than ssh.
     berg("ssh", "duo", "--", "pkill -o sshd")
     config = berg.cloud.settings(berg.bucket_name)
-    with pytest.raises(BergError, match=r"duo-0 runs, but nothing answers at 127\.[\d.]+ port 22"):
+    mend = f"--project berg-local --network default --allow tcp:{PORT} --source-ranges YOUR_ADDRESS/32$"
+    with pytest.raises(BergError, match=rf"duo-0 runs, but nothing answers at 127\.[\d.]+ port {PORT}.* {mend}"):
         ssh.find_target(config, "duo", lambda text: None, patience=1)
 
     assert berg("kill", "duo", "--now").returncode == 0

@@ -15,6 +15,8 @@ import contextlib
 import hashlib
 import json
 import math
+import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -55,7 +57,10 @@ class Snapshot:
 
 
 def git(folder: Path, *arguments: str, env=None, stdin: bytes | IO[bytes] | None = None, stdout=None) -> bytes:
-    """Run git in `folder` and return what it printed, or write that to `stdout`; raises git.GitCommandError."""
+    """Run git in `folder` and return what it printed, or write that to `stdout`; raises git.GitCommandError.
+
+    Raises BergError for a repo of another user, in which git does nothing.
+    """
     import git as gitpython
 
     if isinstance(stdin, bytes):
@@ -63,14 +68,20 @@ def git(folder: Path, *arguments: str, env=None, stdin: bytes | IO[bytes] | None
             file.write(stdin)
             file.seek(0)
             return git(folder, *arguments, env=env, stdin=file, stdout=stdout)
-    output: Any = gitpython.Git(str(folder)).execute(
-        ["git", *arguments],
-        env=env,
-        istream=stdin,  # type: ignore[arg-type]
-        output_stream=stdout,
-        stdout_as_string=False,
-        strip_newline_in_stdout=False,
-    )
+    try:
+        output: Any = gitpython.Git(str(folder)).execute(
+            ["git", *arguments],
+            env=env,
+            istream=stdin,  # type: ignore[arg-type]
+            output_stream=stdout,
+            stdout_as_string=False,
+            strip_newline_in_stdout=False,
+        )
+    except gitpython.GitCommandError as error:
+        if not (found := re.search(r"dubious ownership in repository at '(.*)'", str(error))):
+            raise
+        trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
+        raise BergError(f"git does not trust {found[1]}, which belongs to another user. Run: {trust}") from None
     return output
 
 
@@ -331,7 +342,8 @@ def restore(description: dict[str, Any], folder: Path, open_pack: Callable[[str]
     commit, branch = description["commit"], description["branch"]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        git(folder, "init", "--quiet")
+        # Older gits, which know sha1 alone, pass over the variable and would refuse an option.
+        git(folder, "init", "--quiet", env={"GIT_DEFAULT_HASH": "sha256" if len(commit) == 64 else "sha1"})
         (folder / ".git/shallow").write_text("".join(f"{c}\n" for c in description["shallow"]))
         for name in description["packs"]:
             with open_pack(name) as stream:

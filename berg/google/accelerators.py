@@ -81,7 +81,8 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
 }
 TYPES = tuple(name for name in (*ATTACHED, *BUILT_IN) if name != "gb200")  # which comes from reservations only
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
-HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x")  # they take no persistent disk
+# They take no persistent disk. Beyond GPUs: https://docs.cloud.google.com/compute/docs/machine-resource
+HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x", "c4", "n4", "h4d", "m4", "x4")
 GVNIC_FAMILIES = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")  # they have no other kind of network interface
 TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
 NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")

@@ -26,10 +26,15 @@ BLOCKS_REGION = ("QUOTA_EXCEEDED", "quotaExceeded")
 BLOCKS_ALL = ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS")
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
 EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
-POLICIES = {  # of organisations: what to do where one is in the way
+ADVICE = {  # what Google says, policies of organisations among it, and what to do then
+    r"/networks/\S+'\.? (The referenced network resource cannot be found|was not found)": (
+        "Name another network: berg config set network NAME, or make it: gcloud compute networks create NAME"
+    ),
     EXTERNAL: "Give --no-external-ip, or for all machines: berg config set no_external_ip true",
     OS_LOGIN: "Log in as root, whose keys berg brings itself: berg config set ssh_user root",
 }
+# What an API says to credentials of gcloud's that name no quota project: one is needed, or gcloud's own has it off.
+QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
 tell: Callable[[str], None] = functools.partial(click.echo, err=True)
 told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
@@ -63,9 +68,8 @@ class OperationFailed(BergError):
             return "out of stock"
         if self.code == "alreadyExists":
             return f"{self.message}. Choose another name: -n NAME"
-        for constraint, advice in POLICIES.items():
-            if constraint in self.message:
-                return f"{self.message} {advice}"
+        if advice := advise(self.message):
+            return f"{self.message} {advice}"
         return f"{self.message} ({self.code})" if self.code else self.message
 
 
@@ -128,6 +132,16 @@ def tell_if_slow(what: str) -> Callable[[Exception], None]:
     return on_error
 
 
+def advise(message: str) -> str:
+    """What to do about what Google says, if that is known."""
+    return next((advice for said, advice in ADVICE.items() if re.search(said, message)), "")
+
+
+def words(error: Any) -> str:
+    """What Google says in an error, without the request."""
+    return re.sub(r"^[A-Z]+ https?://\S+: ", "", error.message).rstrip(".")
+
+
 def reason(error: Any) -> str:
     """Google's one word for what was wrong with a request."""
     return error.errors[0].get("reason", "") if error.errors else ""
@@ -135,7 +149,20 @@ def reason(error: Any) -> str:
 
 def is_off(error: Any) -> bool:
     """Whether a request was refused because the project has not enabled the API."""
+    if lacks_quota_project(error):
+        return False
     return "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors)
+
+
+def lacks_quota_project(error: Any) -> bool:
+    """Whether a request was refused because a person's credentials do not say whose quota it counts against."""
+    return bool(QUOTA_PROJECT.search(error.message))
+
+
+def name_quota_project(config: Config) -> str:
+    """What is wrong then, and the command that mends it."""
+    command = f"gcloud auth application-default set-quota-project {config.project}"
+    return f"your Google credentials do not say which project's quota they use. Run: {command}"
 
 
 def enable_command(config: Config, *services: str) -> str:

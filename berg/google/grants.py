@@ -16,6 +16,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.google import api
+from berg.google.api import words
 from berg.google.monitoring import ROLE as MONITORING_ROLE
 from berg.google.storage import Bucket
 
@@ -69,6 +70,8 @@ def missing(config: Config) -> tuple[list[Grant], str]:
         except exceptions.NotFound:
             return {}
         except exceptions.Forbidden as error:
+            if api.lacks_quota_project(error):
+                raise BergError(api.name_quota_project(config)) from None
             refusals.append(words(error))
             return {}
 
@@ -171,11 +174,6 @@ def person(config: Config) -> str:
         return f"serviceAccount:{email}"
     email = getattr(found, "account", "")
     return f"user:{email}" if email else SOMEBODY
-
-
-def words(error: Any) -> str:
-    """What Google says in an error, without the request."""
-    return re.sub(r"^[A-Z]+ http\S+: ", "", error.message).rstrip(".")
 
 
 def create_account(config: Config) -> None:

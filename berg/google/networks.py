@@ -30,6 +30,13 @@ class Ways:
         return f"{router} && {nat} --auto-allocate-nat-external-ips --nat-all-subnet-ip-ranges"
 
 
+def let_ssh_in(config: Config, port: int, tunnel: bool) -> str:
+    """The command that opens a port: to the person's own address, or to where tunnels come from."""
+    name, source = ("berg-iap", IAP) if tunnel else ("berg-ssh", "YOUR_ADDRESS/32")
+    rule = f"gcloud compute firewall-rules create {name} --project {config.project} --network {config.network}"
+    return f"{rule} --allow tcp:{port} --source-ranges {source}"
+
+
 def ways(config: Config, region: str) -> Ways:
     """What leads out of the configured subnetwork of a region; raises BergError if there is no such subnetwork."""
     from google.api_core import exceptions

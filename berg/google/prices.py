@@ -122,6 +122,8 @@ def look_up(config: Config, region: str) -> tuple[Prices | None, str]:
         for page in api.pages(config, url, pageSize=PAGE, fields=FIELDS):
             rates |= {each["description"]: rate(each) for each in page.get("skus", []) if is_wanted(each, region)}
     except exceptions.Forbidden as error:
+        if api.lacks_quota_project(error):
+            return None, api.name_quota_project(config)
         enable = f"enable cloudbilling.googleapis.com: {api.enable_command(config, 'cloudbilling')}"
         return None, enable if api.is_off(error) else error.message
     except exceptions.GoogleAPICallError as error:

@@ -319,7 +319,7 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     from google.api_core import exceptions
     from google.auth import exceptions as auth
 
-    bucket = config.bucket if config else ""
+    bucket, project = (config.bucket, config.project) if config else ("", "")
     cloud, init = ("The embedded cloud", "berg init --local") if config and config.endpoint else ("Google", "berg init")
     renew = "Run: gcloud auth application-default login"
     if config and config.credentials_file:
@@ -338,8 +338,12 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     if isinstance(error, exceptions.NotFound) and "bucket" in str(error).lower():
         return f"bucket {bucket!r} does not exist. Create it, or choose another one: {init}"
     if isinstance(error, exceptions.Forbidden):
+        if config and api.lacks_quota_project(error):
+            return api.name_quota_project(config)
         if api.is_off(error):
             return f"an API is not enabled: {error.message}"
+        if "/storage/v1/" not in error.message:  # in the request, which comes first
+            return f"you lack a right in the project {project!r}: {api.words(error)}. See: berg doctor"
         return (
             f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the role "
             f"roles/storage.objectAdmin on it ({error.message}). Choose another one: {init}"
@@ -347,5 +351,5 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     if isinstance(error, exceptions.GoogleAPICallError) and error.code == 507:
         return error.message  # the embedded cloud's full disk, in its own sentence
     if isinstance(error, exceptions.GoogleAPICallError):
-        return f"{cloud} refused: {error.message} (HTTP {error.code})"
+        return f"{cloud} refused: {error.message} (HTTP {error.code}) {api.advise(error.message)}".rstrip()
     return None

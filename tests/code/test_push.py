@@ -511,6 +511,7 @@ def test_a_watch_that_fails_ends_it(repo, checkout, monkeypatch):
 
 @needs_machines
 def test_sync_to_the_machines_of_a_job(berg):
+    berg.repo = berg.repo.rename(berg.repo.with_name("pröj 1"))
     started = berg("run", "-g", "0", "-m", "2", "-n", "pair", "sleep 1000")
     assert started.returncode == 0, started.stderr
     write(berg.repo / "new.py", "print('pushed')\n")
@@ -528,19 +529,19 @@ def test_sync_to_the_machines_of_a_job(berg):
     assert running.wait(20) == 0
     reader.join()
     assert lines[-1] == "Stopped; what was pushed stays on the machines\n"
-    berg("ssh", "pair-1", "--", "mkdir -p code/proj/new.d/keep && touch code/proj/new.d/keep/it")
+    berg("ssh", "pair-1", "--", "mkdir -p code/pr-j-1/new.d/keep && touch code/pr-j-1/new.d/keep/it")
     write(berg.repo / "new.d", "a file where the machine has a folder")
     done = berg("sync", "pair", "--once")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert "berg: not all of it could be put in place on pair-1, as said above" in done.stderr
     assert not [line for line in lines if "Traceback" in line]
-    assert berg("ssh", "pair-1", "--", "python3", "code/proj/new.py").stdout == "again\n"
+    assert berg("ssh", "pair-1", "--", "python3", "code/pr-j-1/new.py").stdout == "again\n"
 
     other = berg.repo.parent / "other"
     shutil.copytree(berg.repo, other)
     refused = berg("sync", "pair", cwd=other)
     assert refused.returncode == 1
-    assert "pair was started in the repo 'proj', and this is 'other'" in refused.stderr
+    assert "pair was started in the repo 'pr-j-1', and this is 'other'" in refused.stderr
 
 
 @needs_machines

@@ -310,6 +310,38 @@ def test_a_commit_that_is_not_in_the_packs_is_named(repo, bucket, tmp_path):
         snapshot.restore(wrong, tmp_path / "out", lambda name: (tmp_path / "pack").open("rb"))
 
 
+def test_a_repo_with_sha256_travels(tmp_path, trip):
+    repo = tmp_path / "long"
+    repo.mkdir()
+    git(repo, "init", "-q", "-b", "main", "--object-format=sha256")
+    (repo / "train.py").write_text("print(1)\n")
+    head = commit(repo)
+    (repo / "train.py").write_text("print(2)\n")
+    (repo / "new.py").write_text("print(3)\n")
+    taken, checkout, _ = trip(repo)
+    assert len(taken.commit) == 64 and git(checkout, "rev-parse", "HEAD~1") == head
+    assert differences(repo, checkout) == ""
+    (repo / "new.py").write_text("print(4)\n")
+    _, checkout, _ = trip(repo, "again")
+    assert differences(repo, checkout) == ""
+
+
+def test_a_repo_with_sha1_travels_to_where_sha256_is_the_default(repo, trip, monkeypatch):
+    taken, _, _ = trip(repo)
+    monkeypatch.setenv("GIT_DEFAULT_HASH", "sha256")
+    _, checkout, _ = trip(repo, "there")
+    assert git(checkout, "rev-parse", "HEAD") == taken.commit
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_repo_of_another_user_is_named(repo):
+    for path in (repo, repo / ".git"):
+        os.chown(path, 12345, 12345)
+    mend = f"git config --global --add safe.directory {repo}"
+    with pytest.raises(BergError, match=f"git does not trust {repo}, which belongs to another user. Run: {mend}$"):
+        snapshot.take(repo)
+
+
 def test_what_git_cannot_add_is_named(repo):
     (repo / "inner").mkdir()
     git(repo / "inner", "init", "-q")

@@ -61,6 +61,19 @@ def test_machines_that_do_not_exist_are_refused(wishes, words):
 
 def test_newer_families_get_the_disk_that_they_take():
     assert choose(8, "h200", None, None).disk_type == "hyperdisk-balanced"
+    for kind in (
+        "c4-standard-8",
+        "c4a-standard-8",
+        "n4-highmem-16",
+        "n4d-standard-2",
+        "h4d-standard-192",
+        "m4-megamem-28",
+    ):
+        shape = choose(0, None, None, kind)
+        assert (shape.disk_type, shape.nic_type) == ("hyperdisk-balanced", "")
+        assert (200, ["HDB_TOTAL_GB"]) in quota_needs(shape, 1, 200, False)
+    for kind in ("c3-standard-8", "n2-standard-8", "m3-megamem-64", "h3-standard-88", "z3-highmem-88"):
+        assert choose(0, None, None, kind).disk_type == "pd-balanced"
     assert choose(4, "p100", None, None).disk_type == choose(8, "h100", None, None).disk_type == "pd-balanced"
     assert choose(8, "h100", None, None).nic_type == choose(1, "rtx-pro-6000", None, None).nic_type == "GVNIC"
     assert choose(1, "l4", None, None).nic_type == ""

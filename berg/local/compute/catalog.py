@@ -101,6 +101,8 @@ FAMILIES = {
     "e2-highmem": ((2, 4, 8, 16), 8192),
     "e2-highcpu": ((2, 4, 8, 16, 32), 1024),
     "c2-standard": ((4, 8, 16, 30, 60), 4096),
+    "c4-standard": ((2, 4, 8, 16, 24, 32, 48, 96, 144, 192, 288), 3840),
+    "n4-standard": ((2, 4, 8, 16, 32, 48, 64, 80), 4096),
 }
 
 # Machine type -> vCPUs, MB of memory, accelerator, how many of it.
@@ -152,7 +154,7 @@ MODELS = {
 PD, FAST_PD, HYPERDISK = ("pd-standard", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd"), ("hyperdisk-balanced",)
 BOOT_DISKS = {
     **{"a3-ultragpu": HYPERDISK, "a4": HYPERDISK, "g4": HYPERDISK, "a3": (*FAST_PD, *HYPERDISK), "g2": FAST_PD},
-    **{"ct6e": HYPERDISK, "tpu7x": HYPERDISK, "ct5p": ("pd-balanced",)},
+    **{"ct6e": HYPERDISK, "tpu7x": HYPERDISK, "ct5p": ("pd-balanced",), "c4": HYPERDISK, "n4": HYPERDISK},
     **dict.fromkeys(("n1", "n2", "e2", "c2", "a2", "f1", "g1", "custom"), PD),
 }
 # How many Local SSDs one may ask for, and how many come with a machine unasked; all others have none.
@@ -169,7 +171,7 @@ LOCAL_SSDS_INCLUDED = {
     **{"a3-highgpu-1g": 2, "a3-highgpu-2g": 4, "a3-highgpu-4g": 8, "a3-highgpu-8g": 16, "a3-megagpu": 16},
     **{"a3-ultragpu": 32, "a4-": 32, "a4x": 4},
 }
-GVNIC_ONLY = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")  # families without VirtIO
+GVNIC_ONLY = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x", "c4", "n4")  # families without VirtIO
 SHARED_CORE = {
     "f1-micro": (1, 614),
     "g1-small": (1, 1740),
@@ -184,6 +186,8 @@ CPU_PLATFORMS = {
     "e2": "Intel Broadwell",
     "n2": "Intel Cascade Lake",
     "c2": "Intel Cascade Lake",
+    "c4": "Intel Emerald Rapids",
+    "n4": "Intel Emerald Rapids",
     "g2": "Intel Cascade Lake",
     "a2": "Intel Cascade Lake",
     "a3": "Intel Sapphire Rapids",

@@ -1,7 +1,7 @@
 """Firewall rules of the network `default`: the four that Google makes with it, and those that are added.
 
 Machines here share the host's network, so rules count for what comes through Identity-Aware Proxy alone. Not covered:
-patch, update, other networks, IPv6.
+patch, update, other networks; machines have no IPv6 addresses that rules for them could be about.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def admits(compute: Compute, project: str, tags: list[str], source: str, port: i
     """Whether the rules let a range of addresses in to a port of a machine with these tags."""
     inside = ipaddress.IPv4Network(source)
     for row in sorted(rules(compute, project), key=lambda row: (row["priority"], "allowed" in row)):
-        ranges = map(ipaddress.IPv4Network, row.get("sourceRanges", []))
+        ranges = [ipaddress.IPv4Network(each) for each in row.get("sourceRanges", []) if ":" not in each]
         concerns = row["direction"] == "INGRESS" and not row["disabled"] and not row.get("targetServiceAccounts")
         aimed = not row.get("targetTags") or set(row["targetTags"]) & set(tags)
         about = any(covers(item, port) for item in row.get("allowed") or row["denied"])
@@ -128,9 +128,11 @@ def check_ends(body: dict) -> None:
         if body.get(key):
             raise invalid(f"resource.{key}", "", "Must not be specified for a rule of direction EGRESS.")
     for key in ("sourceRanges", "destinationRanges"):
+        if len({":" in text for text in body.get(key) or []}) > 1:
+            raise invalid(f"resource.{key}", "", "A rule has either IPv4 or IPv6 ranges.")
         for index, text in enumerate(body.get(key) or []):
             try:
-                ipaddress.IPv4Network(text)
+                ipaddress.ip_network(text)
             except ValueError:
                 why = "Must be a CIDR address range."
                 raise invalid(f"resource.{key}[{index}]", text, why) from None

@@ -166,7 +166,7 @@ def new_disk(
     if disk_type not in catalog.DISK_TYPES or ("zones/" in link and f"zones/{zone}/" not in link):
         raise invalid(f"{field}.diskType", link, "The referenced diskType resource cannot be found.")
     if disk_type not in taken:
-        message = f"[{disk_type}] features are not compatible for creating instance: machine type {kind.name}."
+        message = f"{disk_type} disk type cannot be used by {kind.name} machine type."
         raise ApiError(400, "badRequest", message)
     size = int(params.get("diskSizeGb", image["diskSizeGb"]))
     if size > MOST_GB:

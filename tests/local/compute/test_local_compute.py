@@ -317,7 +317,7 @@ REFUSED = {
     "hyperdisk on n1": (
         boot_disk(diskType="hyperdisk-balanced"),
         400,
-        "[hyperdisk-balanced] features are not compatible",
+        "hyperdisk-balanced disk type cannot be used by",
     ),
     "read-only boot disk": ({"disks": [{**BOOT, "mode": "READ_ONLY"}]}, 400, "READ_WRITE mode"),
     "a size beside the parameters": ({"disks": [{**BOOT, "diskSizeGb": "20"}]}, 501, "disks[0].diskSizeGb"),

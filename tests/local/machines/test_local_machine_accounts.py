@@ -176,6 +176,7 @@ TCP = {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
         ({"sourceRanges": ["10.0.0.0/33"]}, "'resource.sourceRanges[0]': '10.0.0.0/33'. Must be a CIDR address range."),
         ({"sourceRanges": ["10.0.0.1/8"]}, "Must be a CIDR address range."),
         ({"sourceRanges": ["anywhere"]}, "Must be a CIDR address range."),
+        ({"sourceRanges": ["0.0.0.0/0", "::/0"]}, "A rule has either IPv4 or IPv6 ranges."),
         ({"allowed": [{"IPProtocol": "quic"}]}, "'resource.allowed[0].IPProtocol': 'quic'"),
         ({"allowed": [{"IPProtocol": "300"}]}, "'resource.allowed[0].IPProtocol': '300'"),
         ({"allowed": [{"IPProtocol": "icmp", "ports": ["22"]}]}, "Ports may only be specified for"),
