@@ -257,7 +257,7 @@ def template(pool: dict, zone: str) -> dict:
     capacity = {
         "cpu": str(kind.cpus),
         "memory": f"{kind.memory_mb * 1024 - 300_000}Ki",
-        "ephemeral-storage": f"{config['diskSizeGb'] * 974_000}Ki",
+        "ephemeral-storage": f"{int(disk_capacity(config['diskSizeGb']) * 2**20)}Ki",
         "pods": "110",
         **({GPU: str(gpus)} if gpus else {}),
     }
@@ -300,9 +300,14 @@ def allocatable_memory(megabytes: int) -> int:
     return int((megabytes - reserved) * 1024) - 300_000
 
 
+def disk_capacity(gigabytes: int) -> float:
+    """GiB of the boot disk that the kubelet counts: Container-Optimized OS and the file system take the rest."""
+    return gigabytes * 0.984 - 4.2
+
+
 def allocatable_disk(gigabytes: int) -> int:
     """GiB of the boot disk that GKE leaves to pods."""
-    return int(gigabytes * 0.9 - min(gigabytes * 0.5, 6 + gigabytes * 0.35, 100))
+    return int(disk_capacity(gigabytes) * 0.9 - min(gigabytes * 0.5, 6 + gigabytes * 0.35, 100))
 
 
 # --- nodes that go
