@@ -78,9 +78,10 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         if wanted.zone not in (None, location):
             raise BergError(f"the cluster {name} is in {location}, not in {wanted.zone}: leave out --zone")
         if there[0].get("status") == "ERROR":
-            raise BergError(
-                f"Google could not make the cluster {name}: {problems(there[0])}. berg cluster delete {name}"
-            )
+            why = problems(there[0])
+            raise BergError(f"Google could not make the cluster {name}: {why}. {way_out(name, why)}")
+        if config.no_external_ip and not there[0].get("networkConfig", {}).get("defaultEnablePrivateNodes"):
+            say(f"The nodes of {name} have external addresses: no_external_ip counts when a cluster is made")
     else:
         zones = [wanted.zone] if wanted.zone else config.zones
         location = offers.zones_with(config, shape, zones, False)[0]
@@ -113,9 +114,16 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         say(f"\nThe cluster {name} in {location} is not complete, and what there is of it may cost {IDLE_PRICE}.")
         say(f"Go on:      berg cluster create {name}\nDelete it:  berg cluster delete {name}")
         if isinstance(error, api.OperationFailed):
-            raise BergError(error.message) from None
+            refused = api.EXTERNAL in error.message
+            raise BergError(error.message + f" {way_out(name, error.message)}" * refused) from None
         raise
     return place
+
+
+def way_out(name: str, why: str) -> str:
+    """The next step for a cluster that Google could not make."""
+    inside = ", berg config set no_external_ip true, and make it again" if api.EXTERNAL in why else ""
+    return f"berg cluster delete {name}{inside}"
 
 
 def admit_nodes(config: Config, say: Say) -> None:

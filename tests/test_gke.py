@@ -410,6 +410,7 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
         (["--cluster", "pods", "--zone", "us-east1-b", "true"], "leave out --zone"),
         (["--cluster", "pods", "--disk-gb", "500", "true"], "leave out --disk-gb"),
         (["--cluster", "pods", "--no-kill", "true"], "leave out --no-kill"),
+        (["--cluster", "pods", "--no-external-ip", "true"], "leave out --no-external-ip"),
         (["--cluster", "pods", "--wait-hours", "1e9", "true"], "--wait-hours 1e+09 is not possible"),
         (["--docker", "debian:12", "true"], "--docker is for pods: give --cluster NAME as well"),
     ],

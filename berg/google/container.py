@@ -128,6 +128,7 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
         "addonsConfig": {"httpLoadBalancing": {"disabled": True}},
         "autoscaling": {"autoscalingProfile": "OPTIMIZE_UTILIZATION"},
         "nodePools": [system],
+        **({"networkConfig": {"defaultEnablePrivateNodes": True}} if config.no_external_ip else {}),
     }
 
 

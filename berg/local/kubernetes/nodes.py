@@ -12,7 +12,7 @@ import secrets
 import time
 import uuid
 
-from berg.local.compute import catalog, power
+from berg.local.compute import catalog, constraints, power
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Instance
 from berg.local.errors import ApiError
@@ -117,8 +117,10 @@ def add(plane: Plane, pool: dict) -> dict | None:
         try:
             body = body_of(plane, pool, zone, name)
             instance, disk = make_instance(plane.compute, plane.project, zone, body)
+            constraints.check_instance(plane.compute, plane.project, zone, body)
         except ApiError as error:
-            trouble = {"code": "GCE_INVALID", "message": error.message, "zone": zone}
+            words = f"[CONDITION_NOT_MET]: Instance '{name}' creation failed: " if error.status == 412 else ""
+            trouble = {"code": "GCE_INVALID", "message": words + error.message, "zone": zone}
             continue
         instance.attributes |= {
             "startup-script": KUBELET,
@@ -167,11 +169,12 @@ def body_of(plane: Plane, pool: dict, zone: str, name: str) -> dict:
     scheduling: dict = {"onHostMaintenance": "TERMINATE"} if gpus or config.get("spot") or built_in else {}
     if config.get("spot") or config.get("preemptible"):
         scheduling |= {"provisioningModel": "SPOT", "automaticRestart": False}
+    private = pool.get("networkConfig", {}).get("enablePrivateNodes")
     return {
         "name": name,
         "machineType": f"zones/{zone}/machineTypes/{config['machineType']}",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
-        "networkInterfaces": [{"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
+        "networkInterfaces": [{} if private else {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
         "serviceAccounts": [{"email": config["serviceAccount"], "scopes": config["oauthScopes"]}],
         "labels": labels,
         "metadata": {"items": [{"key": key, "value": value} for key, value in config["metadata"].items()]},
