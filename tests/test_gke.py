@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pods
 import pytest
-from conftest import wait_for
+from conftest import settle, wait_for
+from local_kube import job
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
 from pods import alive, cluster
 
@@ -120,6 +121,31 @@ def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
     assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2"]
     cloud.call("POST", "/_berg/settings", {"operation": 0.2})
     assert berg("cluster", "delete", "half", "-y").returncode == 0
+
+
+@pytest.mark.parametrize("lost", ["interrupted", "without an answer"])
+def test_a_deletion_goes_on(berg, cloud, lost):
+    settle(cloud)
+    cloud.call("POST", "/_berg/settings", {"operation": 0.2})
+    assert berg("cluster", "create", "bucket-half", "-g", "0", "--machine-type", "n1-standard-2").returncode == 0
+    files = lambda: list((berg.home / "clusters").iterdir())  # noqa: E731
+    assert files()
+    cloud.fault("container.projects.locations.clusters.nodePools.setSize", status=404)
+    missing = berg("cluster", "resize", "bucket-half", "--num-nodes", "1")
+    assert missing.returncode == 1 and "refused" in missing.stderr, "not the bucket of the settings"
+    if lost == "interrupted":
+        cloud.call("POST", "/_berg/settings", {"operation": 4.0})
+        process = berg.start("cluster", "delete", "bucket-half", "-y")
+        wait_for(lambda: container.find(cloud.settings(), "bucket-half")["status"] == "STOPPING")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        assert process.returncode == 130
+    else:
+        berg.allowed.append(400)  # one operation at a time
+        cloud.fault("container.projects.locations.clusters.delete", reset=True, after_handler=True)
+    gone = berg("cluster", "delete", "bucket-half", "-y")
+    assert gone.returncode == 0, gone.stderr
+    assert berg("cluster", "list").stdout == "" and not files()
 
 
 # --- jobs
