@@ -8,12 +8,13 @@ Not covered: a cluster's upgrades (Google does them), networks of its own, pods 
 """
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from berg import BergError, gke
@@ -48,6 +49,16 @@ class Wanted:
     @property
     def most(self) -> int:
         return self.num_nodes if self.max_nodes is None else self.max_nodes
+
+    @property
+    def options(self) -> str:
+        """What differs from the usual, as one types it."""
+        words = []
+        for each in fields(self):
+            if (value := getattr(self, each.name)) != each.default:
+                short = {"gpu_type": "-t", "num_gpus": "-g"}.get(each.name)
+                words += [short or f"--{each.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return "".join(f" {shlex.quote(word)}" for word in words)
 
     def check(self) -> None:
         """Raise BergError for what no cluster can be."""
@@ -112,7 +123,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         gke.ensure(config, k8s.server_of(config, container.get(config, place)))
     except BaseException as error:
         say(f"\nThe cluster {name} in {location} is not complete, and what there is of it may cost {IDLE_PRICE}.")
-        say(f"Go on:      berg cluster create {name}\nDelete it:  berg cluster delete {name}")
+        say(f"Go on:      berg cluster create {name}{wanted.options}\nDelete it:  berg cluster delete {name}")
         if isinstance(error, api.OperationFailed):
             refused = api.EXTERNAL in error.message
             raise BergError(error.message + f" {way_out(name, error.message)}" * refused) from None

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,7 @@ def run(berg, *words: str):
 
 @needs_kubectl
 def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg, cloud, tmp_path):
+    settle(cloud)
     size = ["--num-nodes", "2", "--machine-type", "n1-standard-4", "-t", "nvidia-tesla-t4", "-g", "2"]
     disk = ["--disk-gb", "100", "--disk-type", "pd-ssd"]
     made = berg("cluster", "create", "gke-dist", *size, *disk)
@@ -106,19 +108,26 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
 
 
 def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
+    settle(cloud)
     cloud.call("POST", "/_berg/settings", {"operation": 4.0})
-    process = berg.start("cluster", "create", "half", "-g", "0", "--machine-type", "n1-standard-2")
+    wishes = ["-g", "0", "--machine-type", "n1-standard-2", "--max-nodes", "3", "--spot", "--zone", "us-central1-b"]
+    process = berg.start("cluster", "create", "half", *wishes)
     clusters_path = "/container/v1/projects/berg-local/locations/-/clusters"
     wait_for(lambda: [c for c in cloud.call("GET", clusters_path).get("clusters", []) if c["name"] == "half"])
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "berg cluster delete half" in said and "Go on:      berg cluster create half" in said
-    done = berg("cluster", "create", "half", "-g", "0", "--machine-type", "n1-standard-2")
+    assert "berg cluster delete half" in said
+    go_on = shlex.split(said.partition("Go on:")[2].partition("\n")[0])
+    assert " ".join(go_on) == (
+        "berg cluster create half --max-nodes 3 --machine-type n1-standard-2 -g 0 --zone us-central1-b --spot"
+    )
+    done = berg(*go_on[1:])
     assert done.returncode == 0, done.stderr
     assert "which goes on already" not in done.stdout
     body = container.find(cloud.settings(), "half")
-    assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2"]
+    assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2-spot"]
+    assert (body["location"], container.most_nodes(body["nodePools"][1])) == ("us-central1-b", 3)
     cloud.call("POST", "/_berg/settings", {"operation": 0.2})
     assert berg("cluster", "delete", "half", "-y").returncode == 0
 
