@@ -116,10 +116,16 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
             container.change(config, place, "POST", f"{location}/clusters", body, f"the cluster {name}", say)
         container.settle(config, place, say)
         found = container.get(config, place)
-        if pool["name"] not in [each["name"] for each in container.pools(found)]:
+        made = next((each for each in container.pools(found) if each["name"] == pool["name"]), None)
+        if made is None:
             say(f"Making the pool {pool['name']}: 0 to {wanted.most} nodes, {shape}{', spot' * wanted.spot}")
             path = f"{location}/clusters/{name}/nodePools"
             container.change(config, place, "POST", path, {"nodePool": pool}, f"the pool {pool['name']}", say)
+        elif nodes_of(made) != nodes_of(pool):
+            say(
+                f"The pool {pool['name']} is there already, with {nodes_of(made)}, and stays as it is. Its limits: "
+                f"berg cluster resize {name} --pool {pool['name']} --max-nodes {wanted.most}"
+            )
         gke.ensure(config, k8s.server_of(config, container.get(config, place)))
     except BaseException as error:
         say(f"\nThe cluster {name} in {location} is not complete, and what there is of it may cost {IDLE_PRICE}.")
@@ -129,6 +135,13 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
             raise BergError(error.message + f" {way_out(name, error.message)}" * refused) from None
         raise
     return place
+
+
+def nodes_of(pool: dict[str, Any]) -> str:
+    """How many nodes a pool may have and what they are, in words."""
+    node, now = pool["config"], pool_status(pool)
+    disk = f"{node.get('diskSizeGb')} GB of {node.get('diskType')}"
+    return f"{now['min_nodes']} to {now['max_nodes']} nodes of {now['machine_type']} with {disk}"
 
 
 def way_out(name: str, why: str) -> str:

@@ -70,7 +70,14 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
     assert pool["initialNodeCount"] == 0 and pool["autoscaling"]["maxNodeCount"] == 2
     try:
         again = berg("cluster", "create", "gke-dist", *size, *disk)
-        assert again.returncode == 0 and "Making" not in again.stderr
+        assert again.returncode == 0 and "Making" not in again.stderr and "stays as it is" not in again.stderr
+        other = berg("cluster", "create", "gke-dist", "-t", "t4", "-g", "2", "--machine-type", "n1-standard-8")
+        there = "The pool t4-x2 is there already, with 0 to 2 nodes of n1-standard-4 with 100 GB of pd-ssd"
+        resize = "Its limits: berg cluster resize gke-dist --pool t4-x2 --max-nodes 2"
+        assert f"{there}, and stays as it is. {resize}\n" in other.stderr
+        assert other.returncode == 0 and "Making" not in other.stderr
+        for more in (["--num-nodes", "8"], ["--min-nodes", "1"], ["--disk-gb", "500"], ["--disk-type", "pd-balanced"]):
+            assert "stays as it is" in berg("cluster", "create", "gke-dist", *size, *disk, *more).stderr, more
         assert berg("cluster", "list").stdout.splitlines()[1].split()[:3] == [
             "gke-dist",
             place.split("/")[0],
