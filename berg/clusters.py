@@ -324,7 +324,9 @@ def credentials(config: Config, name: str) -> str:
     arguments = [word for argument in program[1:] for word in (f"--exec-arg={argument}",)]
     authority = [f"--certificate-authority={server.ca}", "--embed-certs=true"] if server.ca else []
     user = ["set-credentials", there, f"--exec-command={program[0]}", f"--exec-api-version={EXEC_API}", *arguments]
-    kubectl(["config", "view"])  # one that is broken is found before anything is written
+    # One that is broken is found before anything is written. Of what gcloud wrote, the authority would stay.
+    if there in kubectl(["config", "get-clusters"]).split():
+        kubectl(["config", "delete-cluster", there])
     for words in (["set-cluster", there, f"--server={server.url}", *authority], user):
         kubectl(["config", *words])
     kubectl(["config", "set-context", there, f"--cluster={there}", f"--user={there}"])

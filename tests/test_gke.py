@@ -18,7 +18,7 @@ from local_kube import job
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
 from pods import alive, cluster
 
-from berg import gke, manifest, reap
+from berg import clusters, gke, manifest, reap
 from berg.google import container
 from berg.google import kubernetes as k8s
 
@@ -507,6 +507,25 @@ def test_a_kubeconfig_that_is_broken_stays_as_it_is(berg, kube, tmp_path):
     done = berg("cluster", "credentials", "pods", KUBECONFIG=str(file))
     assert done.returncode == 1 and str(file) in done.stderr
     assert file.read_text() == "{ broken"
+
+
+@needs_kubectl
+def test_what_gcloud_wrote_of_a_cluster_makes_room_for_the_public_endpoint(berg, kube, tmp_path, monkeypatch):
+    """gcloud writes the cluster's address and own authority, which has not signed the certificate of its name."""
+    file = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    settings = berg.cloud.settings()
+    there = clusters.context(settings, PLACE)
+    authority = [f"--certificate-authority={kube.ca}", "--embed-certs=true"]
+    for name in (there, "mine"):
+        clusters.kubectl(["config", "set-cluster", name, "--server=https://127.0.0.1:1", *authority])
+    monkeypatch.setattr("berg.google.kubernetes.PUBLIC", "")  # as if what the endpoint has now were such a name
+    for _ in range(2):
+        assert clusters.credentials(settings, "pods") == there
+        told = json.loads(clusters.kubectl(["config", "view", "--raw", "-o", "json"]))
+        known = {each["name"]: each["cluster"] for each in told["clusters"]}
+        assert known[there] == {"server": kube.server} and "certificate-authority-data" in known["mine"]
+        assert told["current-context"] == there
 
 
 def test_a_program_gets_a_token_as_kubectl_wants_it(berg, kube):
