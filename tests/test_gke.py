@@ -454,6 +454,8 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
         (["--cluster", "pods", "--no-kill", "true"], "leave out --no-kill"),
         (["--cluster", "pods", "--no-external-ip", "true"], "leave out --no-external-ip"),
         (["--cluster", "pods", "--wait-hours", "1e9", "true"], "--wait-hours 1e+09 is not possible"),
+        (["--cluster", "pods", "-n", "n" * 62, "true"], f"'{'n' * 62}-0' is longer than 63 characters"),
+        (["--cluster", "pods", "-n", "n" * 52, "--grid", "a=1,2", "{a}"], "nnn-machine-1-1' is longer than 63 char"),
         (["--docker", "debian:12", "true"], "--docker is for pods: give --cluster NAME as well"),
     ],
 )
