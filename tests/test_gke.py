@@ -213,6 +213,14 @@ def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
         )
 
 
+def test_of_a_long_log_the_last_is_shown(berg, kube):
+    kube.create(job("talks", "yes $(head -c 1000 /dev/zero | tr '\\0' x) | head -n 2000; echo the end"))
+    kube.ended("talks")
+    settings = berg.cloud.settings()
+    text = k8s.log(settings, k8s.connect(settings, PLACE), kube.pods("talks")[0]["metadata"]["name"])
+    assert text.endswith("x\nthe end\n") and len(text) == k8s.MOST_LOG
+
+
 def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
     plan = lambda *words: berg(*words, "--cluster", "pods", "-g", "1", "-n", "planned", "--dry-run").stderr  # noqa: E731
     alone = plan("run", "true")
