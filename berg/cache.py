@@ -88,7 +88,8 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
 
 def room(disk: int) -> int:
     """GB for slices on a node's disk: GKE keeps a part of it for itself (cloud.google.com, "Node sizing")."""
-    return int(disk * 0.9 - min(disk * 0.5, 6 + disk * 0.35, 100)) - SPARE
+    there = disk * 0.984 - 4.2  # that the kubelet counts: Container-Optimized OS and the file system take the rest
+    return int(there * 0.9 - min(disk * 0.5, 6 + disk * 0.35, 100)) - SPARE
 
 
 def price(disk: int) -> str:
@@ -209,7 +210,7 @@ def wait(config: Config, server: k8s.Server, name: str, say: Say) -> None:
             return
         why = why_not(config, server)
         if why.startswith(NO_ROOM):
-            raise BergError(f"{why}. Begin anew: berg cache delete {name}")
+            raise BergError(f"{why}. Give a smaller --size, or begin anew: berg cache delete {name}")
         if time.monotonic() > end:
             raise BergError(f"the dataset cache of {name} does not answer after {PATIENCE // 60} minutes: {why}")
         if why != told:

@@ -8,12 +8,13 @@ Not covered: a cluster's upgrades (Google does them), networks of its own, pods 
 """
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from berg import BergError, gke
@@ -49,6 +50,16 @@ class Wanted:
     def most(self) -> int:
         return self.num_nodes if self.max_nodes is None else self.max_nodes
 
+    @property
+    def options(self) -> str:
+        """What differs from the usual, as one types it."""
+        words = []
+        for each in fields(self):
+            if (value := getattr(self, each.name)) != each.default:
+                short = {"gpu_type": "-t", "num_gpus": "-g"}.get(each.name)
+                words += [short or f"--{each.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return "".join(f" {shlex.quote(word)}" for word in words)
+
     def check(self) -> None:
         """Raise BergError for what no cluster can be."""
         if not 1 <= self.most <= 1000:
@@ -78,9 +89,10 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         if wanted.zone not in (None, location):
             raise BergError(f"the cluster {name} is in {location}, not in {wanted.zone}: leave out --zone")
         if there[0].get("status") == "ERROR":
-            raise BergError(
-                f"Google could not make the cluster {name}: {problems(there[0])}. berg cluster delete {name}"
-            )
+            why = problems(there[0])
+            raise BergError(f"Google could not make the cluster {name}: {why}. {way_out(name, why)}")
+        if config.no_external_ip and not there[0].get("networkConfig", {}).get("defaultEnablePrivateNodes"):
+            say(f"The nodes of {name} have external addresses: no_external_ip counts when a cluster is made")
     else:
         zones = [wanted.zone] if wanted.zone else config.zones
         location = offers.zones_with(config, shape, zones, False)[0]
@@ -104,18 +116,38 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
             container.change(config, place, "POST", f"{location}/clusters", body, f"the cluster {name}", say)
         container.settle(config, place, say)
         found = container.get(config, place)
-        if pool["name"] not in [each["name"] for each in container.pools(found)]:
+        made = next((each for each in container.pools(found) if each["name"] == pool["name"]), None)
+        if made is None:
             say(f"Making the pool {pool['name']}: 0 to {wanted.most} nodes, {shape}{', spot' * wanted.spot}")
             path = f"{location}/clusters/{name}/nodePools"
             container.change(config, place, "POST", path, {"nodePool": pool}, f"the pool {pool['name']}", say)
+        elif nodes_of(made) != nodes_of(pool):
+            say(
+                f"The pool {pool['name']} is there already, with {nodes_of(made)}, and stays as it is. Its limits: "
+                f"berg cluster resize {name} --pool {pool['name']} --max-nodes {wanted.most}"
+            )
         gke.ensure(config, k8s.server_of(config, container.get(config, place)))
     except BaseException as error:
         say(f"\nThe cluster {name} in {location} is not complete, and what there is of it may cost {IDLE_PRICE}.")
-        say(f"Go on:      berg cluster create {name}\nDelete it:  berg cluster delete {name}")
+        say(f"Go on:      berg cluster create {name}{wanted.options}\nDelete it:  berg cluster delete {name}")
         if isinstance(error, api.OperationFailed):
-            raise BergError(error.message) from None
+            refused = api.EXTERNAL in error.message
+            raise BergError(error.message + f" {way_out(name, error.message)}" * refused) from None
         raise
     return place
+
+
+def nodes_of(pool: dict[str, Any]) -> str:
+    """How many nodes a pool may have and what they are, in words."""
+    node, now = pool["config"], pool_status(pool)
+    disk = f"{node.get('diskSizeGb')} GB of {node.get('diskType')}"
+    return f"{now['min_nodes']} to {now['max_nodes']} nodes of {now['machine_type']} with {disk}"
+
+
+def way_out(name: str, why: str) -> str:
+    """The next step for a cluster that Google could not make."""
+    inside = ", berg config set no_external_ip true, and make it again" if api.EXTERNAL in why else ""
+    return f"berg cluster delete {name}{inside}"
 
 
 def admit_nodes(config: Config, say: Say) -> None:
@@ -292,7 +324,9 @@ def credentials(config: Config, name: str) -> str:
     arguments = [word for argument in program[1:] for word in (f"--exec-arg={argument}",)]
     authority = [f"--certificate-authority={server.ca}", "--embed-certs=true"] if server.ca else []
     user = ["set-credentials", there, f"--exec-command={program[0]}", f"--exec-api-version={EXEC_API}", *arguments]
-    kubectl(["config", "view"])  # one that is broken is found before anything is written
+    # One that is broken is found before anything is written. Of what gcloud wrote, the authority would stay.
+    if there in kubectl(["config", "get-clusters"]).split():
+        kubectl(["config", "delete-cluster", there])
     for words in (["set-cluster", there, f"--server={server.url}", *authority], user):
         kubectl(["config", *words])
     kubectl(["config", "set-context", there, f"--cluster={there}", f"--user={there}"])

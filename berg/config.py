@@ -29,7 +29,7 @@ HELP = {
     "monitoring": "1: machines tell Cloud Monitoring how busy they are (berg init --monitoring)",
     "network": "VPC network",
     "subnetwork": "subnetwork, where the network has custom ones",
-    "no_external_ip": "machines have no external address (true or false)",
+    "no_external_ip": "machines and nodes have no external address (true or false)",
     "ssh_user": "user to log in as",
     "ssh_port": "port of ssh on the machines",
     "user": "your name on machines and jobs",

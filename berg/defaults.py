@@ -47,7 +47,7 @@ VARIABLES = {
 }
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
-    "cluster": {"machine-type", "num-cpus", "tpu", "disk-gb", "image", "image-project", "zones"},
+    "cluster": {"machine-type", "num-cpus", "tpu", "disk-gb", "image", "image-project", "zones", "no-external-ip"},
     "tpu": {"gpu-type", "num-gpus", "num-cpus", "machine-type"},
     "machine_type": {"gpu-type", "num-gpus", "num-cpus", "tpu"},
     "gpu_type": {"machine-type", "num-cpus", "tpu"},

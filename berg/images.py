@@ -314,7 +314,8 @@ def read(file: Path) -> dict:
 def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
     """Build with Cloud Build, which pushes."""
     email = config.service_account or api.call(config, "GET", "")["defaultServiceAccount"]
-    late = time.monotonic() + LATE if artifacts.admit(config, artifacts.WRITER, say) else 0
+    new = [artifacts.admit(config, artifacts.WRITER, say), builds.admit(config)]
+    late = time.monotonic() + LATE if any(new) else 0
     source = this.dockerfile.with_name("source.tar.gz")
     with tarfile.open(source, "w:gz") as tar:
         tar.add(this.dockerfile, "Dockerfile")
@@ -327,6 +328,7 @@ def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
             if time.monotonic() > late:
                 raise
             say(f"{error.message}\nIts right was granted just now, which takes minutes to count. Building again")
+            time.sleep(5)
 
 
 BUILDERS: dict[str, Callable[[Config, Build, bool, Say], None]] = {"docker": docker, "podman": podman, "cloud": cloud}

@@ -69,7 +69,8 @@ def prepare(
     if script and not code and not (root / script).is_file():
         raise BergError(f"--install-script {script} is not a file in {root}: give its path from there")
     name = job.check_name(wishes.name or job.new_name(root.name))
-    job.check_name(job.machine_names(name, num_machines)[-1])
+    # Of a pod's name Kubernetes makes the host's, with its number.
+    job.check_name(f"{name}-{num_machines - 1}" if cluster else job.machine_names(name, num_machines)[-1])
     guessed = wishes.results_dir or checks.sketchy_guess_at_results_dir_from_cmd(cmd or "")
     guessed = guessed or "/".join(filter(None, (wishes.results_parent, name)))
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))

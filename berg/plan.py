@@ -130,6 +130,7 @@ class Wishes:
         nodes |= {"--tpu": self.tpu, "--zone": self.zones or None, "--any-zone": self.any_zone or None}
         nodes |= {"--disk-gb": self.disk_gb if self.disk_gb != Wishes.disk_gb else None}
         nodes |= {"--no-kill": self.no_kill or None, "--wait-for-capacity": self.wait_for_capacity or None}
+        nodes |= {"--no-external-ip": self.no_external_ip or None}
         if given := [option for option, value in nodes.items() if value is not None]:
             raise BergError(
                 f"--cluster: the cluster's nodes are what they are, and pods wait anyway: leave out {given[0]}"

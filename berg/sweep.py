@@ -136,6 +136,8 @@ def submit(
 ) -> None:
     """Send the code once and the jobs side by side, and create the machines; or leave nothing."""
     bucket, name = Bucket(plan.config), plan.job.job_name
+    on = machines(name, min(parallel, len(all_jobs)))
+    job.check_name(f"{on[-1]}-{len(on) - 1}" if plan.job.place == "gke" else on[-1])
     place = places.of(plan.job.place)
     importing = launch.import_ahead(place)
     launch.send_code(plan, bucket, tell)
@@ -153,7 +155,7 @@ def submit(
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds)
         importing.join()
-        create(plan.config, place, request, machines(name, min(parallel, len(all_jobs))), say)
+        create(plan.config, place, request, on, say)
     except BaseException:
         say("Taking back what was created")
         try:

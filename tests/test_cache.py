@@ -18,6 +18,7 @@ from machine.test_cluster import BORROW_TORCH, EXAMPLES
 
 from berg import cache, clusters
 from berg.local.identity.tokens import LAPTOP, Tokens
+from berg.local.kubernetes import nodes
 
 pytestmark = pytest.mark.skipif(not shutil.which("nginx") or os.getuid() != 0, reason="takes root and nginx-light")
 MB = 1 << 20
@@ -207,6 +208,12 @@ def test_a_full_disk_breaks_a_reading_off_and_passes(berg, cloud, tmp_path):
 
 
 # --- in a cluster
+
+
+def test_the_room_on_a_nodes_disk_is_what_google_shows():
+    """Of a node with 100 GB: capacity 98831908Ki, allocatable 47060071478 ("Plan GKE Standard node sizes")."""
+    assert nodes.disk_capacity(100) * 2**20 == pytest.approx(98831908, rel=1e-3)
+    assert nodes.allocatable_disk(100) == 47060071478 >> 30 == cache.room(100) + cache.SPARE
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,11 +13,12 @@ from pathlib import Path
 
 import pods
 import pytest
-from conftest import wait_for
+from conftest import settle, wait_for
+from local_kube import job
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
 from pods import alive, cluster
 
-from berg import gke, manifest, reap
+from berg import clusters, gke, manifest, reap
 from berg.google import container
 from berg.google import kubernetes as k8s
 
@@ -52,6 +54,7 @@ def run(berg, *words: str):
 
 @needs_kubectl
 def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg, cloud, tmp_path):
+    settle(cloud)
     size = ["--num-nodes", "2", "--machine-type", "n1-standard-4", "-t", "nvidia-tesla-t4", "-g", "2"]
     disk = ["--disk-gb", "100", "--disk-type", "pd-ssd"]
     made = berg("cluster", "create", "gke-dist", *size, *disk)
@@ -67,7 +70,14 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
     assert pool["initialNodeCount"] == 0 and pool["autoscaling"]["maxNodeCount"] == 2
     try:
         again = berg("cluster", "create", "gke-dist", *size, *disk)
-        assert again.returncode == 0 and "Making" not in again.stderr
+        assert again.returncode == 0 and "Making" not in again.stderr and "stays as it is" not in again.stderr
+        other = berg("cluster", "create", "gke-dist", "-t", "t4", "-g", "2", "--machine-type", "n1-standard-8")
+        there = "The pool t4-x2 is there already, with 0 to 2 nodes of n1-standard-4 with 100 GB of pd-ssd"
+        resize = "Its limits: berg cluster resize gke-dist --pool t4-x2 --max-nodes 2"
+        assert f"{there}, and stays as it is. {resize}\n" in other.stderr
+        assert other.returncode == 0 and "Making" not in other.stderr
+        for more in (["--num-nodes", "8"], ["--min-nodes", "1"], ["--disk-gb", "500"], ["--disk-type", "pd-balanced"]):
+            assert "stays as it is" in berg("cluster", "create", "gke-dist", *size, *disk, *more).stderr, more
         assert berg("cluster", "list").stdout.splitlines()[1].split()[:3] == [
             "gke-dist",
             place.split("/")[0],
@@ -105,21 +115,53 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
 
 
 def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
+    settle(cloud)
     cloud.call("POST", "/_berg/settings", {"operation": 4.0})
-    process = berg.start("cluster", "create", "half", "-g", "0", "--machine-type", "n1-standard-2")
+    wishes = ["-g", "0", "--machine-type", "n1-standard-2", "--max-nodes", "3", "--spot", "--zone", "us-central1-b"]
+    process = berg.start("cluster", "create", "half", *wishes)
     clusters_path = "/container/v1/projects/berg-local/locations/-/clusters"
     wait_for(lambda: [c for c in cloud.call("GET", clusters_path).get("clusters", []) if c["name"] == "half"])
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "berg cluster delete half" in said and "Go on:      berg cluster create half" in said
-    done = berg("cluster", "create", "half", "-g", "0", "--machine-type", "n1-standard-2")
+    assert "berg cluster delete half" in said
+    go_on = shlex.split(said.partition("Go on:")[2].partition("\n")[0])
+    assert " ".join(go_on) == (
+        "berg cluster create half --max-nodes 3 --machine-type n1-standard-2 -g 0 --zone us-central1-b --spot"
+    )
+    done = berg(*go_on[1:])
     assert done.returncode == 0, done.stderr
     assert "which goes on already" not in done.stdout
     body = container.find(cloud.settings(), "half")
-    assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2"]
+    assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2-spot"]
+    assert (body["location"], container.most_nodes(body["nodePools"][1])) == ("us-central1-b", 3)
     cloud.call("POST", "/_berg/settings", {"operation": 0.2})
     assert berg("cluster", "delete", "half", "-y").returncode == 0
+
+
+@pytest.mark.parametrize("lost", ["interrupted", "without an answer"])
+def test_a_deletion_goes_on(berg, cloud, lost):
+    settle(cloud)
+    cloud.call("POST", "/_berg/settings", {"operation": 0.2})
+    assert berg("cluster", "create", "bucket-half", "-g", "0", "--machine-type", "n1-standard-2").returncode == 0
+    files = lambda: list((berg.home / "clusters").iterdir())  # noqa: E731
+    assert files()
+    cloud.fault("container.projects.locations.clusters.nodePools.setSize", status=404)
+    missing = berg("cluster", "resize", "bucket-half", "--num-nodes", "1")
+    assert missing.returncode == 1 and "refused" in missing.stderr, "not the bucket of the settings"
+    if lost == "interrupted":
+        cloud.call("POST", "/_berg/settings", {"operation": 4.0})
+        process = berg.start("cluster", "delete", "bucket-half", "-y")
+        wait_for(lambda: container.find(cloud.settings(), "bucket-half")["status"] == "STOPPING")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        assert process.returncode == 130
+    else:
+        berg.allowed.append(400)  # one operation at a time
+        cloud.fault("container.projects.locations.clusters.delete", reset=True, after_handler=True)
+    gone = berg("cluster", "delete", "bucket-half", "-y")
+    assert gone.returncode == 0, gone.stderr
+    assert berg("cluster", "list").stdout == "" and not files()
 
 
 # --- jobs
@@ -169,6 +211,14 @@ def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
             "gives a pod 4 CPUs: its nodes for this are n1-standard-4"
             in berg("run", "--cluster", "plain", "-c", "4", "true").stderr
         )
+
+
+def test_of_a_long_log_the_last_is_shown(berg, kube):
+    kube.create(job("talks", "yes $(head -c 1000 /dev/zero | tr '\\0' x) | head -n 2000; echo the end"))
+    kube.ended("talks")
+    settings = berg.cloud.settings()
+    text = k8s.log(settings, k8s.connect(settings, PLACE), kube.pods("talks")[0]["metadata"]["name"])
+    assert text.endswith("x\nthe end\n") and len(text) == k8s.MOST_LOG
 
 
 def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
@@ -410,7 +460,10 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
         (["--cluster", "pods", "--zone", "us-east1-b", "true"], "leave out --zone"),
         (["--cluster", "pods", "--disk-gb", "500", "true"], "leave out --disk-gb"),
         (["--cluster", "pods", "--no-kill", "true"], "leave out --no-kill"),
+        (["--cluster", "pods", "--no-external-ip", "true"], "leave out --no-external-ip"),
         (["--cluster", "pods", "--wait-hours", "1e9", "true"], "--wait-hours 1e+09 is not possible"),
+        (["--cluster", "pods", "-n", "n" * 62, "true"], f"'{'n' * 62}-0' is longer than 63 characters"),
+        (["--cluster", "pods", "-n", "n" * 52, "--grid", "a=1,2", "{a}"], "nnn-machine-1-1' is longer than 63 char"),
         (["--docker", "debian:12", "true"], "--docker is for pods: give --cluster NAME as well"),
     ],
 )
@@ -464,6 +517,25 @@ def test_a_kubeconfig_that_is_broken_stays_as_it_is(berg, kube, tmp_path):
     done = berg("cluster", "credentials", "pods", KUBECONFIG=str(file))
     assert done.returncode == 1 and str(file) in done.stderr
     assert file.read_text() == "{ broken"
+
+
+@needs_kubectl
+def test_what_gcloud_wrote_of_a_cluster_makes_room_for_the_public_endpoint(berg, kube, tmp_path, monkeypatch):
+    """gcloud writes the cluster's address and own authority, which has not signed the certificate of its name."""
+    file = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    settings = berg.cloud.settings()
+    there = clusters.context(settings, PLACE)
+    authority = [f"--certificate-authority={kube.ca}", "--embed-certs=true"]
+    for name in (there, "mine"):
+        clusters.kubectl(["config", "set-cluster", name, "--server=https://127.0.0.1:1", *authority])
+    monkeypatch.setattr("berg.google.kubernetes.PUBLIC", "")  # as if what the endpoint has now were such a name
+    for _ in range(2):
+        assert clusters.credentials(settings, "pods") == there
+        told = json.loads(clusters.kubectl(["config", "view", "--raw", "-o", "json"]))
+        known = {each["name"]: each["cluster"] for each in told["clusters"]}
+        assert known[there] == {"server": kube.server} and "certificate-authority-data" in known["mine"]
+        assert told["current-context"] == there
 
 
 def test_a_program_gets_a_token_as_kubectl_wants_it(berg, kube):

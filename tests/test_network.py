@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import wait_for
+from conftest import settle, wait_for
 from local_gcloud import Gcloud
 
 from berg.local.machines import sshd
@@ -102,6 +102,38 @@ def test_the_repo_may_say_it_and_no_address_counts_against_a_quota(berg, cloud, 
     assert "accessConfigs" in json.loads(with_address.stdout)["networkInterfaces"][0]
     assert " of 0 in use; this needs 1" in with_address.stderr  # other tests' nodes may hold some
     assert wrong.returncode == 1 and "berg: no_external_ip must be true or false, not 'maybe'" in wrong.stderr
+
+
+def test_nodes_of_a_cluster_have_external_addresses_only_where_they_may(berg, cloud, forbid, private_access):
+    settle(cloud)
+    cloud.call("POST", "/_berg/settings", {"give_up": 0.5, "operation": 0.2})
+    create = ["cluster", "create", "closed", "-g", "0", "--machine-type", "n1-standard-4"]
+    inside = {"BERG_NO_EXTERNAL_IP": "true"}
+    nodes = lambda: [row for name, row in cloud.instances().items() if name.startswith("gke-closed-")]  # noqa: E731
+    has_address = lambda row: "accessConfigs" in row["networkInterfaces"][0]  # noqa: E731
+    assert berg(*create).returncode == 0
+    assert [has_address(row) for row in nodes()] == [True]
+    late = berg(*create, **inside)
+    assert late.returncode == 0 and "The nodes of closed have external addresses" in late.stderr
+    assert berg("cluster", "delete", "closed", "-y").returncode == 0
+    forbid(EXTERNAL)
+    refused = berg(*create)
+    assert refused.returncode == 1 and f"Constraint {EXTERNAL} violated for project" in refused.stderr, refused.stderr
+    mend = "berg cluster delete closed, berg config set no_external_ip true, and make it again"
+    assert mend in refused.stderr
+    assert mend in berg(*create).stderr
+    assert berg("cluster", "delete", "closed", "-y").returncode == 0
+    made = berg(*create, **inside)
+    assert made.returncode == 0 and "external addresses" not in made.stderr, made.stderr
+    try:
+        assert "external addresses" not in berg(*create, **inside).stderr
+        (berg.repo / "berg.toml").write_text("no-external-ip = true\n")  # of machines: nodes are what they are
+        done = berg("run", "--cluster", "closed", "-n", "inside", "--wait", "true", **inside)
+        assert done.returncode == 0, done.stderr
+        assert "IAP" not in done.stderr, "pods are reached through the cluster's API"
+        assert [has_address(row) for row in nodes()] == [False, False]
+    finally:
+        assert berg("cluster", "delete", "closed", "-y").returncode == 0
 
 
 @needs_sshd

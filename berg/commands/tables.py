@@ -84,8 +84,8 @@ def machine(plan, several: str) -> tuple[str, str]:
 
 
 def network(plan) -> list[str]:
-    """What machines without an external address reach."""
-    if not plan.config.no_external_ip:
+    """What machines without an external address reach; pods are reached through their cluster."""
+    if not plan.config.no_external_ip or plan.job.place == "gke":
         return []
     lines = ["no external address; ssh goes through IAP, with gcloud"]
     for ways in plan.ways:

@@ -23,10 +23,11 @@ UNDER_WAY = ("STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING")
 LOGS = ".berg/builds"
 LAST = 5  # lines of the log that an error repeats
 ROLE = "roles/cloudbuild.builds.editor"
+READER = "roles/storage.legacyBucketReader"  # of the bucket of the log, at which Cloud Build looks as the account
 
 
 class Forbidden(BergError):
-    """A build whose account had no right to push, or to read."""
+    """A build whose account had no right to push, or to read, or to write its log."""
 
 
 def steps(image: str, platforms: list[str], arguments: list[str]) -> list[dict[str, Any]]:
@@ -127,6 +128,21 @@ def cancel(config: Config, url: str) -> None:
         pass
 
 
+def admit(config: Config) -> bool:
+    """Let the account that builds see the bucket of its log; whether it had no such right.
+
+    Who may not do that is told by the refusal. The project's default account may already.
+    """
+    from google.api_core import exceptions
+
+    if not config.service_account:
+        return False
+    try:
+        return grants.bind(config, grants.bucket_policy, READER, f"serviceAccount:{config.service_account}")
+    except exceptions.GoogleAPICallError:
+        return False
+
+
 def refusal(config: Config, error: Any, account: str) -> BergError:
     """Google's refusal of a build, with the next step."""
     said = grants.words(error)
@@ -135,6 +151,9 @@ def refusal(config: Config, error: Any, account: str) -> BergError:
         return BergError(f"the Cloud Build API of {config.project} is off. Turn it on: {enable}")
     if "actAs" in said or "serviceAccountUser" in said:
         return BergError(f"you may not let {account} build. {said} Run: {grants.act_as_command(config, account)}")
+    if "logs bucket" in said:
+        bind = f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member serviceAccount:{account}"
+        return Forbidden(f"Cloud Build refused the build: {said}. Somebody who may should run: {bind} --role {READER}")
     if error.code == 403:
         bind = f"gcloud projects add-iam-policy-binding {config.project} --member {grants.person(config)} --role {ROLE}"
         return BergError(f"you may not build with Cloud Build ({said}). Somebody who may should run: {bind}")

@@ -128,6 +128,7 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
         "addonsConfig": {"httpLoadBalancing": {"disabled": True}},
         "autoscaling": {"autoscalingProfile": "OPTIMIZE_UTILIZATION"},
         "nodePools": [system],
+        **({"networkConfig": {"defaultEnablePrivateNodes": True}} if config.no_external_ip else {}),
     }
 
 
@@ -182,6 +183,10 @@ def change(config: Config, place: str, method: str, path: str, body: dict | None
         try:
             operation = ask(config, method, path, body)
             break
+        except exceptions.NotFound:  # gone by what was settled, or by a request whose answer was lost
+            if method != "DELETE":
+                raise
+            return
         except exceptions.Conflict:  # made by a request whose answer was lost, or by somebody else just now
             settle(config, place, say)
             return

@@ -195,10 +195,10 @@ def delete(config: Config, server: Server, path: str, **query: Any) -> None:
 
 def log(config: Config, server: Server, pod: str) -> str:
     """The last megabyte that a pod wrote; "" while it has written nothing, or if it is gone."""
-    try:
-        answer = request(config, server, "GET", f"{CORE}/pods/{pod}/log", tailLines=10_000, limitBytes=MOST_LOG)
+    try:  # with limitBytes it would be the first megabyte of these lines
+        answer = request(config, server, "GET", f"{CORE}/pods/{pod}/log", tailLines=10_000)
     except Refused as error:
         if error.code not in (400, 404):  # 400: its container waits to start
             raise
         return ""
-    return answer.content.decode(errors="replace")
+    return answer.content[-MOST_LOG:].decode(errors="replace")

@@ -335,7 +335,7 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
         return "cannot reach Google Cloud. Check the network and try again"
     if isinstance(error, exceptions.RetryError):
         return (config and explain(error.cause, config)) or f"{error.cause or error}; it was retried. Try again later"
-    if isinstance(error, exceptions.NotFound) and "bucket" in str(error).lower():
+    if isinstance(error, exceptions.NotFound) and "specified bucket does not exist" in str(error):
         return f"bucket {bucket!r} does not exist. Create it, or choose another one: {init}"
     if isinstance(error, exceptions.Forbidden):
         if config and api.lacks_quota_project(error):

@@ -19,6 +19,7 @@ from berg.local.builds.store import ENDED
 from berg.local.call import Call, Cloud, Handler
 from berg.local.compute.listing import resources
 from berg.local.errors import ApiError
+from berg.local.identity.permissions import allowed
 from berg.local.locations import REGIONS
 
 STEP = "gcr.io/cloud-builders/docker"
@@ -92,7 +93,18 @@ def check(cloud: Cloud, body: dict) -> str:
     found = re.fullmatch(r"projects/([^/]+)/serviceAccounts/([^/]+)", account)
     if account and not (found and cloud.iam.account(found[2])):
         raise bad(f"invalid build: invalid service account: {account}")
-    return found[2] if found else ""
+    email = found[2] if found else ""
+    check_log(cloud, body.get("logsBucket", ""), email)
+    return email
+
+
+def check_log(cloud: Cloud, url: str, email: str) -> None:
+    """Refuse a log in a bucket that the build's account may not look at."""
+    name = url.removeprefix("gs://").partition("/")[0]
+    bucket = cloud.storage.bucket(name) if name else None
+    if bucket and not allowed(cloud, email, "storage.buckets.get", f"projects/{bucket['project']}/buckets/{name}"):
+        why = "builder service account does not have access to logs bucket"
+        raise bad(f'invalid logs bucket "{url}": {why} "{name}"')
 
 
 async def create(cloud: Cloud, call: Call, parent: str) -> dict:

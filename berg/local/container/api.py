@@ -129,6 +129,8 @@ async def create(container: Container, call: Call, project: str, place: str, res
     async def work() -> dict | None:
         error = await provisioned(container, cluster, cluster["nodePools"])
         cluster["status"] = "ERROR" if error else "RUNNING"
+        if error:
+            cluster["statusMessage"] = error["message"]
         return error
 
     operation = container.begin(cluster, "CREATE_CLUSTER", "", work)

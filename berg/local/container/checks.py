@@ -119,6 +119,8 @@ def filled_pool(cluster: dict, wanted: dict) -> dict:
     if config.get("accelerators"):
         row = {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}
         config["taints"] = [*config.get("taints", []), *([] if row in config.get("taints", []) else [row])]
+    private = (cluster.get("networkConfig") or {}).get("defaultEnablePrivateNodes", False)
+    pool["networkConfig"] = {"enablePrivateNodes": private, **(pool.get("networkConfig") or {})}
     pool.setdefault("initialNodeCount", 0)
     pool.setdefault("management", {"autoUpgrade": True, "autoRepair": True})
     pool["locations"] = pool.get("locations") or list(cluster["locations"])

@@ -12,7 +12,7 @@ import secrets
 import time
 import uuid
 
-from berg.local.compute import catalog, power
+from berg.local.compute import catalog, constraints, power
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Instance
 from berg.local.errors import ApiError
@@ -117,8 +117,10 @@ def add(plane: Plane, pool: dict) -> dict | None:
         try:
             body = body_of(plane, pool, zone, name)
             instance, disk = make_instance(plane.compute, plane.project, zone, body)
+            constraints.check_instance(plane.compute, plane.project, zone, body)
         except ApiError as error:
-            trouble = {"code": "GCE_INVALID", "message": error.message, "zone": zone}
+            words = f"[CONDITION_NOT_MET]: Instance '{name}' creation failed: " if error.status == 412 else ""
+            trouble = {"code": "GCE_INVALID", "message": words + error.message, "zone": zone}
             continue
         instance.attributes |= {
             "startup-script": KUBELET,
@@ -167,11 +169,12 @@ def body_of(plane: Plane, pool: dict, zone: str, name: str) -> dict:
     scheduling: dict = {"onHostMaintenance": "TERMINATE"} if gpus or config.get("spot") or built_in else {}
     if config.get("spot") or config.get("preemptible"):
         scheduling |= {"provisioningModel": "SPOT", "automaticRestart": False}
+    private = pool.get("networkConfig", {}).get("enablePrivateNodes")
     return {
         "name": name,
         "machineType": f"zones/{zone}/machineTypes/{config['machineType']}",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
-        "networkInterfaces": [{"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
+        "networkInterfaces": [{} if private else {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
         "serviceAccounts": [{"email": config["serviceAccount"], "scopes": config["oauthScopes"]}],
         "labels": labels,
         "metadata": {"items": [{"key": key, "value": value} for key, value in config["metadata"].items()]},
@@ -257,7 +260,7 @@ def template(pool: dict, zone: str) -> dict:
     capacity = {
         "cpu": str(kind.cpus),
         "memory": f"{kind.memory_mb * 1024 - 300_000}Ki",
-        "ephemeral-storage": f"{config['diskSizeGb'] * 974_000}Ki",
+        "ephemeral-storage": f"{int(disk_capacity(config['diskSizeGb']) * 2**20)}Ki",
         "pods": "110",
         **({GPU: str(gpus)} if gpus else {}),
     }
@@ -300,9 +303,14 @@ def allocatable_memory(megabytes: int) -> int:
     return int((megabytes - reserved) * 1024) - 300_000
 
 
+def disk_capacity(gigabytes: int) -> float:
+    """GiB of the boot disk that the kubelet counts: Container-Optimized OS and the file system take the rest."""
+    return gigabytes * 0.984 - 4.2
+
+
 def allocatable_disk(gigabytes: int) -> int:
     """GiB of the boot disk that GKE leaves to pods."""
-    return int(gigabytes * 0.9 - min(gigabytes * 0.5, 6 + gigabytes * 0.35, 100))
+    return int(disk_capacity(gigabytes) * 0.9 - min(gigabytes * 0.5, 6 + gigabytes * 0.35, 100))
 
 
 # --- nodes that go

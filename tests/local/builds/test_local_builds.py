@@ -198,8 +198,18 @@ def test_a_build_has_the_rights_of_its_account(builds, server, bucket):
         answer = builds.session.request(verb, url + path, json=body)
         assert answer.ok, answer.text
 
+    def no_log() -> str:
+        refused = builds("POST", f"{PLACE}/builds", builds.body(build_words(image), images=[image], **acting))
+        return error(refused)[2]
+
+    told = f'"gs://{bucket}/logs": builder service account does not have access to logs bucket "{bucket}"'
+    assert no_log() == f"invalid logs bucket {told}"
+    storage = f"{server.url}/storage/v1/b/{bucket}"
+    allow(storage, "roles/storage.objectUser", storage=True)
+    assert no_log() == f"invalid logs bucket {told}"
+    allow(storage, "roles/storage.legacyBucketReader", storage=True)
     assert failure(builds.create(build_words(image), images=[image], **acting)) == "LOGGING_FAILURE"
-    allow(f"{server.url}/storage/v1/b/{bucket}", "roles/storage.objectUser", storage=True)
+    allow(storage, "roles/storage.objectUser", "roles/storage.legacyBucketReader", storage=True)
     assert failure(builds.create(build_words(image), images=[image], **acting)) == "PUSH_FAILED"
     repository = f"{server.url}/artifactregistry/v1/{PLACE}/repositories/images"
     allow(repository, "roles/artifactregistry.writer")
