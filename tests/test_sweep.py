@@ -158,6 +158,18 @@ def test_names_that_begin_alike_are_left_alone(berg):
     assert berg.state("lr-other")["state"] == "SUBMITTED"
 
 
+def test_a_job_that_has_the_name_of_one_of_a_sweep_goes_on(berg):
+    assert berg("run", "-g", "0", "-n", "lr-1", "sleep 600").returncode == 0
+    wait_for(lambda: berg.state("lr-1")["state"] == "RUNNING", 60)
+    metadata = berg.objects(".berg/jobs/lr-1_metadata")
+    refused = berg("run", "-g", "0", "-n", "lr", "--grid", "s=1,2,3", "sleep {s}")
+    assert refused.returncode == 1 and "there is a job 'lr-1' already. Choose another" in refused.stderr, refused.stderr
+    assert list(berg.objects(".berg/jobs/")) == [job.metadata_path("lr-1"), job.state_path("lr-1")]
+    assert berg.objects(".berg/jobs/lr-1_metadata") == metadata and not berg.objects(".berg/sweeps/")
+    assert berg.state("lr-1")["state"] == "RUNNING" and list(berg.machines()) == ["lr-1"]
+    assert berg("kill", "--now", "lr-1").returncode == 0
+
+
 def test_a_sweep_that_is_killed_at_once_leaves_no_secret(berg):
     options = ["--parallel", "1", "--grid", "s=50,51", "--secret", "TOKEN"]
     assert berg("run", "-g", "0", "-n", "hush", *options, "sleep {s}", TOKEN="x").returncode == 0
