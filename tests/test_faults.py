@@ -304,6 +304,8 @@ def test_state_is_damaged(trial, what):
     path = f".berg/jobs/{trial.name}_state.json"
     trial.run(trial.command(2000, 0.1))
     trial.until("wrote 3 ")
+    reader = trial.berg.start("tail", trial.name)
+    assert reader.stdout and reader.stdout.readline()
     if what == "nothing":
         trial.berg.bucket.delete(path)
     else:
@@ -314,7 +316,10 @@ def test_state_is_damaged(trial, what):
     trial.record("lost", len(lost))
     trial.record("leaked", 0)
     assert lost == []
+    said = reader.communicate()[1]
+    assert reader.returncode == 1, said
     if what == "nothing":
+        assert f"the state of {trial.name} is gone from the bucket" in said and f"berg fetch {trial.name}" in said
         assert not trial.berg.bucket.exists(path)
     else:
         state = trial.state()
