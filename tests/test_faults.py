@@ -598,6 +598,23 @@ def test_odd_results(trial):
     assert f"{trial.name}/link (a link to outside of the results)" in reason
 
 
+@fault("the last pass over the results breaks off", "1 2 4")
+def test_a_last_pass_that_breaks_off(trial):
+    """Of the worker that saves what is left, so that another one's code can be made to."""
+    broken = "sed -i 's/self.finishing = True/nothing/' /root/berg/app/berg/google/mirror.py"
+    trial.fault("storage.objects.insert", match=f"{trial.name}/0007.bin", delay=60)
+    trial.run(trial.command(8, then=broken))
+    trial.until_state("UPLOADING")
+    os.kill(wait_for(lambda: worker_of(trial.name)), signal.SIGKILL)
+    state = trial.until_state("FAILED", "SUCCEEDED")
+    wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
+    named = f"1 file is not in the bucket: berg_results/{trial.name} (NameError: name 'nothing' is not defined); "
+    named += "the end of the log is not in the bucket"
+    assert state["state"] == "FAILED" and state["reason"] == named, state
+    trial.record("lost", 0)  # named, so not without a word
+    trial.record("leaked", 0)
+
+
 @fault("the results cannot be brought back to the next machine", "1 2 4")
 def test_a_restore_that_fails(trial):
     trial.run(trial.command(60, 0.2, then="sleep 600"), "--spot")
