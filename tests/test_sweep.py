@@ -194,6 +194,19 @@ def test_a_worker_that_dies_loses_only_its_job(berg):
     over(berg, "dies")
 
 
+def test_what_one_job_could_not_save_is_no_matter_of_the_next(berg, tmp_path):
+    out, elsewhere = "$BERG_RESULTS_DIR", "/root/disk-of-$BERG_JOB"
+    command = f"[ {{n}} != 0 ] || ln -s /etc/hostname {out}/link; "
+    command += f"[ {{n}} != 1 ] || {{ rm -r {out}; mkdir {elsewhere}; ln -s {elsewhere} {out}; }}; "
+    command += f"echo {{n}} >{out}/n; echo has $(ls $(dirname {out}))"
+    ran = berg("run", "-g", "0", "-n", "odd", "--parallel", "1", "--grid", "n=0,1,2", "--wait", command)
+    over(berg, "odd")
+    assert ran.returncode == 0, ran.stderr
+    reasons = [berg.state(f"odd-{n}")["reason"] for n in range(3)]
+    assert reasons == ["1 file is not in the bucket: odd/0/link (a link to outside of the results)", "", ""]
+    assert "\nhas 2\n" in berg.log("odd-2") and berg.objects("berg_results/odd/1/n") == {"berg_results/odd/1/n": b"1\n"}
+
+
 def worker_of_sweep(name: str) -> int:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

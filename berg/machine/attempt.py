@@ -235,10 +235,11 @@ class Attempt:
         self.marker.touch()
 
     def clear(self) -> None:
-        """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
+        """Forget a job that is over, for the next one on this machine, which may be the same one."""
         self.over.set()
-        if self.job.results_dir and not self.state.lost:
-            shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
+        if self.job.results_dir:
+            results = RESULTS / self.job.results_dir
+            results.unlink() if results.is_symlink() else shutil.rmtree(results, ignore_errors=True)
         for file in (self.machine.log, self.usage_file, self.restored, self.marker):
             file.unlink(missing_ok=True)
 
