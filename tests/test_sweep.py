@@ -202,6 +202,9 @@ def test_what_one_job_could_not_save_is_no_matter_of_the_next(berg, tmp_path):
     ran = berg("run", "-g", "0", "-n", "odd", "--parallel", "1", "--grid", "n=0,1,2", "--wait", command)
     over(berg, "odd")
     assert ran.returncode == 0, ran.stderr
+    fetched = berg("fetch", "odd", str(tmp_path / "here"))
+    for said in (ran.stderr, fetched.stderr):
+        assert "\nodd-0 SUCCEEDED: 1 file is not in the bucket: odd/0/link (" in said, said
     reasons = [berg.state(f"odd-{n}")["reason"] for n in range(3)]
     assert reasons == ["1 file is not in the bucket: odd/0/link (a link to outside of the results)", "", ""]
     assert "\nhas 2\n" in berg.log("odd-2") and berg.objects("berg_results/odd/1/n") == {"berg_results/odd/1/n": b"1\n"}
