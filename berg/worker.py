@@ -245,7 +245,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
             missing, all_whole = cluster.wait_for_uploads(attempt.member, functools.partial(saving.tell_left, attempt))
             state = "FAILED" if state == "SUCCEEDED" and not all_whole else state
             lost = "; ".join(filter(None, [lost, *(text for text in missing if text not in reason)]))
-    lost = "; ".join(dict.fromkeys(filter(None, [attempt.state.lost, lost])))[:MOST_LOST]
+    lost = "; ".join(dict.fromkeys(filter(None, [lost, attempt.state.lost])))[:MOST_LOST]
     reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
     elsewhere = attempt.results.elsewhere(alone=not in_cluster) if attempt.leads else ""
     if elsewhere:

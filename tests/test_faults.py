@@ -359,10 +359,10 @@ def test_odd_metadata(trial, odd):
 
 @fault("an upload stalls when Google takes the machine", "1 2 3 6")
 def test_stalled_upload_at_the_notice(trial):
-    """What else the command saves in those seconds arrives, and what did not is named."""
+    """What else the command saves in those seconds arrives, and what did not is named, also once it did later on."""
     trap = 'trap "echo told; echo late >$BERG_RESULTS_DIR/late; exit 0" TERM; '
     stall = "head -c 1000 /dev/zero >$BERG_RESULTS_DIR/stalls; echo; echo ready; sleep 100 & wait"
-    trial.run(f"if [ $BERG_ATTEMPT = 2 ]; then exit 0; fi; {trap}{stall}", "--spot")
+    trial.run(f"if [ $BERG_ATTEMPT = 2 ]; then echo x >$BERG_RESULTS_DIR/stalls; exit 0; fi; {trap}{stall}", "--spot")
     trial.fault("storage.objects.insert", match=f"{trial.name}/stalls", delay=45, times=None)
     trial.until("\nready\n")
     time.sleep(trial.dice.uniform(0, 12))
@@ -370,7 +370,8 @@ def test_stalled_upload_at_the_notice(trial):
     wait_for(lambda: trial.berg.state(trial.name)["attempt"] == 2, 90, "the second attempt")
     trial.berg.cloud.call("DELETE", "/_berg/faults")
     state = trial.check("SUCCEEDED", 0)
-    assert "stalls" in state["lost"] and "stalls" in state["reason"], state
+    assert state["reason"].startswith(f"in earlier attempts: 1 file is not in the bucket: {trial.name}/stalls"), state
+    assert trial.berg.objects(f"berg_results/{trial.name}/stalls").popitem()[1] == b"x\n"
     assert trial.berg.objects(f"berg_results/{trial.name}/late").popitem()[1] == b"late\n"
     assert "\ntold\n" in trial.log()
     listed = trial.berg("list").stdout

@@ -36,6 +36,7 @@ PREEMPTED = ("FAILED", "Google preempted the machine")
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most machines with GPUs, else a minute
 MAINTAINED = ("FAILED", "Google stopped the machine to maintain its host")
+EARLIER = "in earlier attempts: "  # before what those could not save, as it may be saved by now
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
 STALLED = 180  # seconds after which a write of the state is not waited for by the next one
@@ -219,8 +220,10 @@ class Attempt:
         if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
         self.is_elsewhere = again and self.begins_here
+        earlier = EARLIER + state.lost.replace(EARLIER, "") if again and state.lost else ""
         self.write_state(
             state="STARTING",
+            lost=earlier,
             machine=machine.name,
             zone=machine.zone,
             started_at=state.started_at or job.now(),
