@@ -280,6 +280,24 @@ def test_power_cut(trial):
     trial.check(stored["state"] + " KILLED", until=until)
 
 
+@fault("machine loses its power while it brings results back, and comes back itself", "1 2 4")
+def test_power_cut_while_results_are_brought_back(trial):
+    trial.run(trial.command(8, then="exit 1"))
+    trial.check("FAILED", 8)
+    trial.fault("storage.objects.get", match=f"/o/berg_results/{trial.name}/0003.bin?", delay=60)
+    resumed = trial.berg("run", "--resume", trial.name)
+    assert resumed.returncode == 0, resumed.stderr
+    wait_for(lambda: any(each["hits"] for each in faults(trial.berg)), 60, "the fault")
+    trial.power("crash")
+    wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED", 60, "the crash")
+    zone = trial.berg.state(trial.name)["zone"]
+    machine = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
+    trial.berg.cloud.call("POST", f"{machine}/start")  # as Google does once another host has its disk
+    trial.until("attempt 3 finds ")
+    assert "attempt 3 finds 8\n" in trial.log(), trial.log()
+    trial.check("FAILED", 8)
+
+
 @fault("machine off the network", "1 2 4")
 def test_machine_is_cut_off(trial):
     """It comes back after a while, and goes on as if nothing had been."""

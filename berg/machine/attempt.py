@@ -102,7 +102,6 @@ class Attempt:
         self.mirrors: list[threading.Thread] = []
         self.sampling = threading.Thread()
         self.reachable = threading.Thread()
-        self.is_elsewhere = False  # the job began on another machine
         self.begins_here = True  # this disk has no files of the job's yet
         self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
@@ -213,13 +212,11 @@ class Attempt:
         machine, state = self.machine, self.state
         self.begins_here = not self.marker.exists()
         if not self.leads:
-            self.marker.touch()
             return
         again = bool(state.started_at)
         ours = (state.machine, state.zone) == (machine.name, machine.zone)
         if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        self.is_elsewhere = again and self.begins_here
         earlier = EARLIER + state.lost.replace(EARLIER, "") if again and state.lost else ""
         self.write_state(
             state="STARTING",
@@ -235,7 +232,6 @@ class Attempt:
             left_files=0,
             left_bytes=0,
         )
-        self.marker.touch()
 
     def clear(self) -> None:
         """Forget a job that is over, for the next one on this machine, which may be the same one."""
@@ -263,7 +259,7 @@ class Attempt:
 
     @property
     def marker(self) -> Path:
-        """A file that says that the job began on this disk."""
+        """A file that says that the job began on this disk, with its results brought back."""
         return boot.BERG / f"begun-{self.name}"
 
     def begins_anew(self) -> bool:
@@ -329,6 +325,7 @@ class Attempt:
             self.say(f"Brought back {plural(brought, 'file')} of the results")
         for path, why in left.items():
             self.say(f"Not brought back: {path}: {why}")
+        self.marker.touch()
 
     def stop_mirrors(self) -> None:
         self.done.set()
