@@ -1011,6 +1011,15 @@ def test_a_machine_that_gives_up_leaves_no_secret(trial):
     assert "berg could not be started" in trial.check("FAILED", 0)["reason"]
 
 
+def test_a_resume_that_finds_no_room_leaves_no_secret(trial):
+    trial.run("exit 3", "--secret", f"KEY={trial.berg.home}/berg.json")
+    trial.check("FAILED")
+    with stockout(trial.berg):
+        resumed = trial.berg("run", "--resume", trial.name)
+    assert resumed.returncode == 1 and "Taking back what was created" in resumed.stderr, resumed.stderr
+    assert trial.check("FAILED")["exit_code"] == 3
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
