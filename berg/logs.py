@@ -46,7 +46,8 @@ def follow(
 
     `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log it
     gets what the machine writes to its serial console. A machine without a job is followed until it is
-    gone, and the state is None. `tell` gets what is found with each look.
+    gone, and the state is None; a job whose state is deleted as well, which then is a BergError. `tell` gets what is
+    found with each look.
     """
     bucket = Bucket(config)
     offsets: dict[str, int] = {}
@@ -55,10 +56,11 @@ def follow(
     stage, pause, due = ("", 0), interval, 0.0  # what was found at the last list, and when the next one comes
     shown: list[bytes] = []  # lines of the console, which the log begins with
     last = b"\n"
-    found = None
+    found, had = None, None
     while True:  # the state before the log, which is complete once that is final
         found = jobs.look_again(config, found) if found and found.machine else jobs.find(config, name)
         tell(found)
+        had = found.state or had
         several = jobs.is_cluster(found) and not machine
         # A list costs twelve times as much as a look at a log: rarely while nothing changes.
         now = (found.status, found.state.attempt if found.state else 0)
@@ -83,6 +85,9 @@ def follow(
                     write("", shown[-1])
             console = output
         if (found.state.final and leaves(found)) if found.state else not found.machine:
+            if had and not found.state:
+                saved = f"What it saved: berg fetch {had.job.get('results_dir', found.name)}"
+                raise BergError(f"the state of {found.name} is gone from the bucket, and its machine is gone. {saved}")
             return found.state
         time.sleep(interval)
 

@@ -64,6 +64,8 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     except BaseException:
         say("Taking back what was created")
         place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), this.group)
+        if plan.secrets:
+            secret.delete(config, this.job_name)
         now = bucket.get(job.state_path(this.job_name))
         write(bucket, this.job_name, found.stored, now.generation if now else 0)
         raise

@@ -142,7 +142,7 @@ def submit(
     importing = launch.import_ahead(place)
     launch.send_code(plan, bucket, tell)
     request = place.request(plan)
-    names = [each.job_name for each in all_jobs]
+    names, ours = [each.job_name for each in all_jobs], set[str]()
     about = {"jobs": names, "place": plan.job.place, "machines": request}
     try:
         bucket.write(job.sweep_path(name), json.dumps(about), generation=0)
@@ -151,7 +151,7 @@ def submit(
     try:
         say(f"Sending {len(all_jobs):,} jobs")
         with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(lambda each: write_job(bucket, replace(each, snapshot=plan.job.snapshot)), all_jobs))
+            list(pool.map(lambda each: write_job(bucket, replace(each, snapshot=plan.job.snapshot), ours), all_jobs))
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds)
         importing.join()
@@ -161,7 +161,7 @@ def submit(
         try:
             delete_machines(plan.config, name)
             with ThreadPoolExecutor(THREADS) as pool:
-                list(pool.map(lambda n: bucket.delete(job.state_path(n), job.metadata_path(n)), names))
+                list(pool.map(lambda n: bucket.delete(job.state_path(n), job.metadata_path(n)), ours))
             if plan.secrets:
                 secret.delete(plan.config, name)
             bucket.delete(job.sweep_path(name))
@@ -170,13 +170,16 @@ def submit(
         raise
 
 
-def write_job(bucket: Bucket, this: job.Job) -> None:
-    bucket.write(job.metadata_path(this.job_name), this.to_json())
+def write_job(bucket: Bucket, this: job.Job, ours: set[str]) -> None:
+    """Claim the job's name, which then is one of `ours`, and describe it; a job that has it already stays as it is."""
     state = job.State(job=this.summary()).to_json()
+    ours.add(this.job_name)
     try:
         bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
     except Changed:
+        ours.remove(this.job_name)
         raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
+    bucket.write(job.metadata_path(this.job_name), this.to_json())
 
 
 def create(

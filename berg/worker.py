@@ -217,7 +217,9 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
             state = "FAILED"
         lost = paths.tell(left)
         seconds = LAST_WORD if attempt.machine_goes else saving.UNREACHABLE
-        attempt.insist(lambda: conclude(attempt, state, reason, code, lost, is_whole), seconds)
+        last: dict[str, Any] = {}
+        attempt.insist(lambda: last.update(conclude(attempt, state, reason, code, lost, is_whole)), seconds)
+        attempt.insist(lambda: attempt.write_state(**last), seconds)
     except Ended as error:
         leave(attempt, str(error))
         return
@@ -233,8 +235,11 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
             attempt.machine.delete(alone=True)
 
 
-def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: str, is_whole: bool) -> None:
-    """Write how the job ended, once its last results are in the bucket, or given up (then they are not `is_whole`)."""
+def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: str, is_whole: bool) -> dict[str, Any]:
+    """Tell how the job ended, once its last results are in the bucket, or given up (then they are not `is_whole`).
+
+    Returns what is to be written into its state.
+    """
     in_cluster = attempt.job.num_machines > 1
     again = attempt.begins_anew()
     if in_cluster:
@@ -245,7 +250,7 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
             missing, all_whole = cluster.wait_for_uploads(attempt.member, functools.partial(saving.tell_left, attempt))
             state = "FAILED" if state == "SUCCEEDED" and not all_whole else state
             lost = "; ".join(filter(None, [lost, *(text for text in missing if text not in reason)]))
-    lost = "; ".join(dict.fromkeys(filter(None, [attempt.state.lost, lost])))[:MOST_LOST]
+    lost = "; ".join(dict.fromkeys(filter(None, [lost, attempt.state.lost])))[:MOST_LOST]
     reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
     elsewhere = attempt.results.elsewhere(alone=not in_cluster) if attempt.leads else ""
     if elsewhere:
@@ -258,16 +263,15 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
     if not saving.send_log(attempt):
         reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
     about: dict[str, Any] = {"exit_code": code, "synced_until": attempt.results.synced_until, "lost": lost}
-    about |= {"elsewhere": elsewhere, "left_files": 0, "left_bytes": 0}
+    about |= {"elsewhere": elsewhere, "left_files": 0, "left_bytes": 0, "ending": ""}
     if again:
         maintained = attempt.outcome == MAINTAINED  # this machine comes back, and that is none of the restarts it has
         reason += "; it comes back, and the job begins anew" if maintained else ELSEWHERE
-        attempt.state.restarts -= maintained
-        attempt.write_state(**{**about, "exit_code": None}, state="SUBMITTED", ending="", reason=reason)
-    else:
-        if attempt.leads and (attempt.job.secrets or attempt.job.notify) and not attempt.sweep:
-            attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
-        attempt.write_state(**about, state=state, ending="", reason=reason, finished_at=job.now())
+        restarts = attempt.state.restarts - maintained
+        return {**about, "exit_code": None, "state": "SUBMITTED", "reason": reason, "restarts": restarts}
+    if attempt.leads and (attempt.job.secrets or attempt.job.notify) and not attempt.sweep:
+        attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
+    return {**about, "state": state, "reason": reason, "finished_at": job.now()}
 
 
 def leave(attempt: Attempt, why: str) -> None:

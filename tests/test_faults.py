@@ -280,6 +280,24 @@ def test_power_cut(trial):
     trial.check(stored["state"] + " KILLED", until=until)
 
 
+@fault("machine loses its power while it brings results back, and comes back itself", "1 2 4")
+def test_power_cut_while_results_are_brought_back(trial):
+    trial.run(trial.command(8, then="exit 1"))
+    trial.check("FAILED", 8)
+    trial.fault("storage.objects.get", match=f"/o/berg_results/{trial.name}/0003.bin?", delay=60)
+    resumed = trial.berg("run", "--resume", trial.name)
+    assert resumed.returncode == 0, resumed.stderr
+    wait_for(lambda: any(each["hits"] for each in faults(trial.berg)), 60, "the fault")
+    trial.power("crash")
+    wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED", 60, "the crash")
+    zone = trial.berg.state(trial.name)["zone"]
+    machine = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
+    trial.berg.cloud.call("POST", f"{machine}/start")  # as Google does once another host has its disk
+    trial.until("attempt 3 finds ")
+    assert "attempt 3 finds 8\n" in trial.log(), trial.log()
+    trial.check("FAILED", 8)
+
+
 @fault("machine off the network", "1 2 4")
 def test_machine_is_cut_off(trial):
     """It comes back after a while, and goes on as if nothing had been."""
@@ -304,6 +322,8 @@ def test_state_is_damaged(trial, what):
     path = f".berg/jobs/{trial.name}_state.json"
     trial.run(trial.command(2000, 0.1))
     trial.until("wrote 3 ")
+    reader = trial.berg.start("tail", trial.name)
+    assert reader.stdout and reader.stdout.readline()
     if what == "nothing":
         trial.berg.bucket.delete(path)
     else:
@@ -314,7 +334,10 @@ def test_state_is_damaged(trial, what):
     trial.record("lost", len(lost))
     trial.record("leaked", 0)
     assert lost == []
+    said = reader.communicate()[1]
+    assert reader.returncode == 1, said
     if what == "nothing":
+        assert f"the state of {trial.name} is gone from the bucket" in said and f"berg fetch {trial.name}" in said
         assert not trial.berg.bucket.exists(path)
     else:
         state = trial.state()
@@ -354,10 +377,10 @@ def test_odd_metadata(trial, odd):
 
 @fault("an upload stalls when Google takes the machine", "1 2 3 6")
 def test_stalled_upload_at_the_notice(trial):
-    """What else the command saves in those seconds arrives, and what did not is named."""
+    """What else the command saves in those seconds arrives, and what did not is named, also once it did later on."""
     trap = 'trap "echo told; echo late >$BERG_RESULTS_DIR/late; exit 0" TERM; '
     stall = "head -c 1000 /dev/zero >$BERG_RESULTS_DIR/stalls; echo; echo ready; sleep 100 & wait"
-    trial.run(f"if [ $BERG_ATTEMPT = 2 ]; then exit 0; fi; {trap}{stall}", "--spot")
+    trial.run(f"if [ $BERG_ATTEMPT = 2 ]; then echo x >$BERG_RESULTS_DIR/stalls; exit 0; fi; {trap}{stall}", "--spot")
     trial.fault("storage.objects.insert", match=f"{trial.name}/stalls", delay=45, times=None)
     trial.until("\nready\n")
     time.sleep(trial.dice.uniform(0, 12))
@@ -365,7 +388,8 @@ def test_stalled_upload_at_the_notice(trial):
     wait_for(lambda: trial.berg.state(trial.name)["attempt"] == 2, 90, "the second attempt")
     trial.berg.cloud.call("DELETE", "/_berg/faults")
     state = trial.check("SUCCEEDED", 0)
-    assert "stalls" in state["lost"] and "stalls" in state["reason"], state
+    assert state["reason"].startswith(f"in earlier attempts: 1 file is not in the bucket: {trial.name}/stalls"), state
+    assert trial.berg.objects(f"berg_results/{trial.name}/stalls").popitem()[1] == b"x\n"
     assert trial.berg.objects(f"berg_results/{trial.name}/late").popitem()[1] == b"late\n"
     assert "\ntold\n" in trial.log()
     listed = trial.berg("list").stdout
@@ -591,6 +615,23 @@ def test_odd_results(trial):
     reason = trial.check("SUCCEEDED", 8)["reason"]
     assert reason.startswith("3 files are not in the bucket: ") and "caf\\udce9 (its name is not UTF-8)" in reason
     assert f"{trial.name}/link (a link to outside of the results)" in reason
+
+
+@fault("the last pass over the results breaks off", "1 2 4")
+def test_a_last_pass_that_breaks_off(trial):
+    """Of the worker that saves what is left, so that another one's code can be made to."""
+    broken = "sed -i 's/self.finishing = True/nothing/' /root/berg/app/berg/google/mirror.py"
+    trial.fault("storage.objects.insert", match=f"{trial.name}/0007.bin", delay=60)
+    trial.run(trial.command(8, then=broken))
+    trial.until_state("UPLOADING")
+    os.kill(wait_for(lambda: worker_of(trial.name)), signal.SIGKILL)
+    state = trial.until_state("FAILED", "SUCCEEDED")
+    wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
+    named = f"1 file is not in the bucket: berg_results/{trial.name} (NameError: name 'nothing' is not defined); "
+    named += "the end of the log is not in the bucket"
+    assert state["state"] == "FAILED" and state["reason"] == named, state
+    trial.record("lost", 0)  # named, so not without a word
+    trial.record("leaked", 0)
 
 
 @fault("the results cannot be brought back to the next machine", "1 2 4")
@@ -968,6 +1009,15 @@ def test_a_machine_that_gives_up_leaves_no_secret(trial):
     trial.fault("storage.objects.get", match=".whl?alt=media", status=404, times=None)
     trial.run(None, "--secret", f"KEY={trial.berg.home}/berg.json")
     assert "berg could not be started" in trial.check("FAILED", 0)["reason"]
+
+
+def test_a_resume_that_finds_no_room_leaves_no_secret(trial):
+    trial.run("exit 3", "--secret", f"KEY={trial.berg.home}/berg.json")
+    trial.check("FAILED")
+    with stockout(trial.berg):
+        resumed = trial.berg("run", "--resume", trial.name)
+    assert resumed.returncode == 1 and "Taking back what was created" in resumed.stderr, resumed.stderr
+    assert trial.check("FAILED")["exit_code"] == 3
 
 
 @pytest.mark.parametrize(

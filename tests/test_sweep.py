@@ -158,6 +158,18 @@ def test_names_that_begin_alike_are_left_alone(berg):
     assert berg.state("lr-other")["state"] == "SUBMITTED"
 
 
+def test_a_job_that_has_the_name_of_one_of_a_sweep_goes_on(berg):
+    assert berg("run", "-g", "0", "-n", "lr-1", "sleep 600").returncode == 0
+    wait_for(lambda: berg.state("lr-1")["state"] == "RUNNING", 60)
+    metadata = berg.objects(".berg/jobs/lr-1_metadata")
+    refused = berg("run", "-g", "0", "-n", "lr", "--grid", "s=1,2,3", "sleep {s}")
+    assert refused.returncode == 1 and "there is a job 'lr-1' already. Choose another" in refused.stderr, refused.stderr
+    assert list(berg.objects(".berg/jobs/")) == [job.metadata_path("lr-1"), job.state_path("lr-1")]
+    assert berg.objects(".berg/jobs/lr-1_metadata") == metadata and not berg.objects(".berg/sweeps/")
+    assert berg.state("lr-1")["state"] == "RUNNING" and list(berg.machines()) == ["lr-1"]
+    assert berg("kill", "--now", "lr-1").returncode == 0
+
+
 def test_a_sweep_that_is_killed_at_once_leaves_no_secret(berg):
     options = ["--parallel", "1", "--grid", "s=50,51", "--secret", "TOKEN"]
     assert berg("run", "-g", "0", "-n", "hush", *options, "sleep {s}", TOKEN="x").returncode == 0
@@ -180,6 +192,22 @@ def test_a_worker_that_dies_loses_only_its_job(berg):
     wait_for(lambda: states(berg, "dies") == expected, 90, "the end of the others")
     assert "berg's worker was killed by signal 9" in berg.state("dies-0")["reason"]
     over(berg, "dies")
+
+
+def test_what_one_job_could_not_save_is_no_matter_of_the_next(berg, tmp_path):
+    out, elsewhere = "$BERG_RESULTS_DIR", "/root/disk-of-$BERG_JOB"
+    command = f"[ {{n}} != 0 ] || ln -s /etc/hostname {out}/link; "
+    command += f"[ {{n}} != 1 ] || {{ rm -r {out}; mkdir {elsewhere}; ln -s {elsewhere} {out}; }}; "
+    command += f"echo {{n}} >{out}/n; echo has $(ls $(dirname {out}))"
+    ran = berg("run", "-g", "0", "-n", "odd", "--parallel", "1", "--grid", "n=0,1,2", "--wait", command)
+    over(berg, "odd")
+    assert ran.returncode == 0, ran.stderr
+    fetched = berg("fetch", "odd", str(tmp_path / "here"))
+    for said in (ran.stderr, fetched.stderr):
+        assert "\nodd-0 SUCCEEDED: 1 file is not in the bucket: odd/0/link (" in said, said
+    reasons = [berg.state(f"odd-{n}")["reason"] for n in range(3)]
+    assert reasons == ["1 file is not in the bucket: odd/0/link (a link to outside of the results)", "", ""]
+    assert "\nhas 2\n" in berg.log("odd-2") and berg.objects("berg_results/odd/1/n") == {"berg_results/odd/1/n": b"1\n"}
 
 
 def worker_of_sweep(name: str) -> int:

@@ -207,7 +207,7 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
     else:
         say(f"{fetched} of {plural(total, 'file')} of {plural(len(entries), 'job')} new or changed")
         click.echo(table)
-    tell_missing({}, left)
+    tell_missing({entry.name: entry.state for entry in entries if entry.state and entry.state.lost}, left)
 
 
 COMMANDS = (log, tail, fetch)

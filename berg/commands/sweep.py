@@ -11,6 +11,7 @@ import click
 from berg import BergError, config, launch, sweep, words
 from berg.commands import start as commands_start
 from berg.commands import tables
+from berg.commands.results import tell_missing
 from berg.commands.terminal import say
 
 POLL = 2  # seconds
@@ -107,11 +108,13 @@ def follow(settings, name: str) -> int:
     """Wait until every job of a sweep is over; 0 if all succeeded."""
     shown = ""
     while True:
-        states = Counter(entry.state.state for entry in sweep.states(settings, name) if entry.state)
+        found = {entry.name: entry.state for entry in sweep.states(settings, name) if entry.state}
+        states = Counter(state.state for state in found.values())
         line = words.counts(states)
         if line != shown:
             say(f"{name}: {line}")
             shown = line
         if set(states) <= {"SUCCEEDED", "FAILED", "KILLED", "LOST"}:
+            tell_missing({each: state for each, state in found.items() if state.lost}, {})
             return int(set(states) != {"SUCCEEDED"})
         time.sleep(POLL)

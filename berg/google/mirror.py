@@ -18,6 +18,7 @@ import math
 import os
 import queue
 import secrets
+import sqlite3
 import stat
 import threading
 import time
@@ -30,7 +31,7 @@ from berg import BergError, job
 from berg.google import fetch
 from berg.google.checksum import blocks, crc32c_of
 from berg.google.paths import bad_name, is_below, is_harmless, shorten, tell
-from berg.google.sent import Sent, Store, block_before
+from berg.google.sent import Sent, Store, block_before, marks
 from berg.google.storage import Changed, Unreadable
 
 WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
@@ -118,11 +119,24 @@ class Mirror:
     def sync(self, seconds: float = math.inf, stop: Callable[[], bool] = lambda: False) -> int:
         """Send what changed since the last pass, the newest first; returns how many files were sent.
 
-        What is under way after so many seconds, or when it is to stop, goes on, and the next pass passes over it.
+        What is under way after so many seconds, or when it is to stop, goes on, and the next pass passes over it. A
+        pass that breaks off, such as over a full disk, is a failure of the folder; the next one does without the disk.
         """
-        began, end = job.now(), time.monotonic() + seconds
+        began, sent = job.now(), 0
         self.refused, self.failed = dict(self.rejected), {}
         is_whole = not self.underway  # else files may have changed since they were read
+        try:
+            sent = self.send_changes(time.monotonic() + seconds, stop)
+        except Exception as error:
+            self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
+            if isinstance(error, sqlite3.Error):  # it is damaged; what this mirror wrote is known by its writer
+                self.sent = Store(":memory:")
+                self.__post_init__()
+        if is_whole and not (self.failed or self.underway):
+            self.synced_until = began
+        return sent
+
+    def send_changes(self, end: float, stop: Callable[[], bool]) -> int:
         self.queue_changes()
         feeds = {large: self.sent.queued(large) for large in (False, True)}
         sent = 0
@@ -139,8 +153,6 @@ class Mirror:
             self.give_up(lambda each: time.monotonic() - each.moved > self.patience)
         for feed in feeds.values():
             self.failed.update((path, "there was no time for it") for path in feed)
-        if is_whole and not (self.failed or self.underway):
-            self.synced_until = began
         return sent
 
     def queue_changes(self) -> None:
@@ -153,7 +165,7 @@ class Mirror:
             is_quiet = self.finishing or time.time_ns() - seen.st_mtime_ns > 50 * seen.st_size
             if path in self.underway or (is_same and (last.sure or not is_quiet)):  # type: ignore[union-attr]
                 continue
-            self.sent.enqueue(path, seen.st_size >= LARGE_FROM, is_same, seen.st_mtime_ns)
+            self.sent.enqueue(path, seen.st_size >= LARGE_FROM, is_same, seen.st_mtime)
 
     def begin(self, path: str, large: bool) -> None:
         sending = self.underway[path] = Sending(path, self.sent.get(path), large)
@@ -274,16 +286,7 @@ class Mirror:
             is_settled &= last_change(os.fstat(file.fileno())) == last_change(now)
             # The stat is the one from before reading: a file that changed meanwhile is sent again.
             block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
-            return Sent(
-                now.st_ino,
-                now.st_size,
-                now.st_mtime_ns,
-                now.st_ctime_ns,
-                blob.generation,
-                blob.crc32c,
-                block,
-                is_settled and is_whole,
-            )
+            return Sent(*marks(now), blob.generation, blob.crc32c, block, is_settled and is_whole)
 
     def put(self, sending: Sending, name: str, file, size: int) -> tuple[Any, bool]:
         """Write the object; returns its Blob, and whether all of its bytes were read just now."""
@@ -383,8 +386,7 @@ class Mirror:
         with (self.folder / path).open("rb") as file:
             now = os.fstat(file.fileno())
             block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
-        times = now.st_mtime_ns, now.st_ctime_ns
-        self.sent.put(path, Sent(now.st_ino, now.st_size, *times, blob.generation, blob.crc32c, block, True))
+        self.sent.put(path, Sent(*marks(now), blob.generation, blob.crc32c, block, True))
         if self.restored:
             with self.restored.open("a") as notes:
                 notes.write(json.dumps([path, blob.size, blob.generation, blob.crc32c]) + "\n")

@@ -23,27 +23,41 @@ class Sent:
     sure: bool  # that the file has the object's bytes: they were compared after its last change
 
     def is_of(self, seen: stat_result) -> bool:
-        times = seen.st_mtime_ns, seen.st_ctime_ns
-        return (self.inode, self.size, self.mtime_ns, self.ctime_ns) == (seen.st_ino, seen.st_size, *times)
+        return (self.inode, self.size, self.mtime_ns, self.ctime_ns) == marks(seen)
+
+
+def marks(seen: stat_result) -> tuple[int, int, int, int]:
+    """What tells a file from others and from itself before: inode, size and times, in the 63 bits that SQLite has.
+
+    A time after 2262 has more, and so has an inode on some file systems.
+    """
+    bits = (1 << 63) - 1
+    return seen.st_ino & bits, seen.st_size, seen.st_mtime_ns & bits, seen.st_ctime_ns & bits
 
 
 class Store:
-    """What was sent, by path, and a queue of what is to be. It lies in a file that SQLite deletes."""
+    """What was sent, by path, and a queue of what is to be. It lies in a file that SQLite deletes, or in memory."""
 
-    def __init__(self) -> None:
-        self.database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+    def __init__(self, where: str = "") -> None:
+        self.passes = 1  # over all files, to compare their bytes
+        self.database = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
         self.database.execute("PRAGMA synchronous=OFF")
         self.database.execute("PRAGMA journal_mode=OFF")
         columns = "path PRIMARY KEY, inode, size, mtime_ns, ctime_ns, generation, crc32c, last_block, sure"
         self.database.execute(f"CREATE TABLE sent ({columns}) WITHOUT ROWID")
-        self.database.execute("CREATE TABLE queue (path, large, again, mtime_ns)")
+        self.database.execute("CREATE TABLE queue (path, large, again, mtime)")
 
     def get(self, path: str) -> Sent | None:
         row = self.database.execute("SELECT * FROM sent WHERE path = ?", (path,)).fetchone()
-        return Sent(*row[1:]) if row else None
+        if not row:
+            return None
+        sent = Sent(*row[1:])
+        sent.sure = row[-1] == self.passes
+        return sent
 
     def put(self, path: str, sent: Sent) -> None:
-        self.database.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (path, *astuple(sent)))
+        values = (*astuple(sent)[:-1], self.passes if sent.sure else 0)
+        self.database.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (path, *values))
 
     def put_known(self, path: str, size: int, generation: int, crc32c: str) -> None:
         """Remember an object whose file is to be compared with it."""
@@ -51,17 +65,17 @@ class Store:
 
     def doubt_all(self) -> None:
         """Let the bytes of every file be compared once more."""
-        self.database.execute("UPDATE sent SET sure = 0")
+        self.passes += 1
 
     def clear_queue(self) -> None:
         self.database.execute("DELETE FROM queue")
 
-    def enqueue(self, path: str, large: bool, again: bool, mtime_ns: int) -> None:
-        self.database.execute("INSERT INTO queue VALUES (?, ?, ?, ?)", (path, large, again, mtime_ns))
+    def enqueue(self, path: str, large: bool, again: bool, mtime: float) -> None:
+        self.database.execute("INSERT INTO queue VALUES (?, ?, ?, ?)", (path, large, again, mtime))
 
     def queued(self, large: bool) -> Iterator[str]:
         """Paths in the queue: what changed first, of that the newest first; then what is only to be compared again."""
-        order = "SELECT path FROM queue WHERE large = ? ORDER BY again, mtime_ns DESC"
+        order = "SELECT path FROM queue WHERE large = ? ORDER BY again, mtime DESC"
         for (path,) in self.database.execute(order, (large,)):
             yield path
 

@@ -36,6 +36,7 @@ PREEMPTED = ("FAILED", "Google preempted the machine")
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most machines with GPUs, else a minute
 MAINTAINED = ("FAILED", "Google stopped the machine to maintain its host")
+EARLIER = "in earlier attempts: "  # before what those could not save, as it may be saved by now
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
 STALLED = 180  # seconds after which a write of the state is not waited for by the next one
@@ -101,7 +102,6 @@ class Attempt:
         self.mirrors: list[threading.Thread] = []
         self.sampling = threading.Thread()
         self.reachable = threading.Thread()
-        self.is_elsewhere = False  # the job began on another machine
         self.begins_here = True  # this disk has no files of the job's yet
         self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
         self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
@@ -212,15 +212,15 @@ class Attempt:
         machine, state = self.machine, self.state
         self.begins_here = not self.marker.exists()
         if not self.leads:
-            self.marker.touch()
             return
         again = bool(state.started_at)
         ours = (state.machine, state.zone) == (machine.name, machine.zone)
         if state.state != "SUBMITTED" and not ours and self.lives(state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        self.is_elsewhere = again and self.begins_here
+        earlier = EARLIER + state.lost.replace(EARLIER, "") if again and state.lost else ""
         self.write_state(
             state="STARTING",
+            lost=earlier,
             machine=machine.name,
             zone=machine.zone,
             started_at=state.started_at or job.now(),
@@ -232,13 +232,13 @@ class Attempt:
             left_files=0,
             left_bytes=0,
         )
-        self.marker.touch()
 
     def clear(self) -> None:
-        """Forget a job that is in the bucket, for the next one on this machine, which may be the same one."""
+        """Forget a job that is over, for the next one on this machine, which may be the same one."""
         self.over.set()
-        if self.job.results_dir and not self.state.lost:
-            shutil.rmtree(RESULTS / self.job.results_dir, ignore_errors=True)
+        if self.job.results_dir:
+            results = RESULTS / self.job.results_dir
+            results.unlink() if results.is_symlink() else shutil.rmtree(results, ignore_errors=True)
         for file in (self.machine.log, self.usage_file, self.restored, self.marker):
             file.unlink(missing_ok=True)
 
@@ -259,7 +259,7 @@ class Attempt:
 
     @property
     def marker(self) -> Path:
-        """A file that says that the job began on this disk."""
+        """A file that says that the job began on this disk, with its results brought back."""
         return boot.BERG / f"begun-{self.name}"
 
     def begins_anew(self) -> bool:
@@ -325,6 +325,7 @@ class Attempt:
             self.say(f"Brought back {plural(brought, 'file')} of the results")
         for path, why in left.items():
             self.say(f"Not brought back: {path}: {why}")
+        self.marker.touch()
 
     def stop_mirrors(self) -> None:
         self.done.set()

@@ -35,10 +35,14 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
     there is progress, to the last moment.
     """
     found: dict[str, str] = {}
-    seconds = last_moment(attempt) - time.monotonic()
+    seconds, broken = last_moment(attempt) - time.monotonic(), ""
 
     def bring() -> None:
-        found.update(attempt.results.finish(functools.partial(tell_trouble, attempt), seconds))
+        nonlocal broken
+        try:
+            found.update(attempt.results.finish(functools.partial(tell_trouble, attempt), seconds))
+        except Exception as error:
+            broken = f"{type(error).__name__}: {error}"
 
     results = attempt.start_thread(bring)
     attempt.log_pass = attempt.start_thread(attempt.log.finish, boot.console, seconds)
@@ -55,6 +59,8 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
         if attempt.trouble and patience > BUCKET_PATIENCE and bucket_is_gone(attempt):
             patience = BUCKET_PATIENCE
         results.join(max(0.1, min(3, last_moment(attempt) - now)))
+    if broken:
+        return {f"berg_results/{attempt.job.results_dir}": broken}, False
     if results.is_alive():
         return {path: attempt.trouble or "it was being sent" for path, _ in attempt.results.left()}, False
     if count := len(attempt.results.links):
@@ -89,7 +95,9 @@ def send_log(attempt: Attempt) -> bool:
     attempt.log_pass.join(end - time.monotonic())
     if attempt.log_pass.is_alive():
         return False
-    return not attempt.log.finish(boot.console, end - time.monotonic())
+    with contextlib.suppress(Exception):  # the state is to be written all the same
+        return not attempt.log.finish(boot.console, end - time.monotonic())
+    return False
 
 
 def bucket_is_gone(attempt: Attempt) -> bool:

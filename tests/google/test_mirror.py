@@ -89,6 +89,26 @@ for start, end in ((0, 500), (500, 8000)):
     assert int(large) - int(small) < 5000, "kB"
 
 
+def test_a_file_whose_time_has_64_bits_is_sent(mirror):
+    for name in ("far", "near"):
+        (mirror.folder / name).write_text(name)
+    os.utime(mirror.folder / "far", ns=(2**63 + 10**18, 2**63 + 10**18))  # in 2293
+    assert (mirror.sync(), mirror.sync(), mirror.finish(print)) == (2, 0, {})
+    assert content(mirror) == {"far": b"far", "near": b"near"}
+
+
+def test_a_pass_that_breaks_off_is_a_failure_and_the_next_one_goes_on(mirror):
+    (mirror.folder / "before").touch()
+    assert mirror.sync() == 1
+    mirror.sent.database.execute("PRAGMA max_page_count = 3")  # as on a full disk
+    for number in range(200):
+        (mirror.folder / f"{number:0100}").touch()
+    until, mirror.synced_until = mirror.synced_until, ""
+    assert until and mirror.sync() == 0 and not mirror.synced_until
+    assert mirror.failed == {".": "OperationalError: database or disk is full"}
+    assert (mirror.sync(), len(content(mirror)), mirror.failed) == (200, 201, {})
+
+
 def test_a_file_that_grows_is_sent_as_its_tail(mirror):
     path = mirror.folder / "log"
     path.write_bytes(os.urandom(3 << 20))

@@ -73,6 +73,17 @@ def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
     assert kept["notify"] == f"HOOK={berg.home}/hook", "so that berg rerun tells it, too"
 
 
+def test_the_end_is_told_once_where_the_last_state_is_refused_for_a_while(berg, webhook):
+    berg.allowed.append(400)
+    assert berg("run", "-n", "twice", "-g", "0", "--notify", webhook.url, "sleep 3").returncode == 0
+    wait_for(lambda: berg.state("twice")["state"] == "RUNNING", 60)
+    berg.cloud.fault("storage.objects.insert", match="twice_state.json", status=400, times=None)
+    wait_for(lambda: berg.cloud.call("GET", "/_berg/faults")["faults"][0]["hits"] > 4, 60, "some tries")
+    berg.cloud.call("DELETE", "/_berg/faults")
+    assert berg("wait", "twice").returncode == 0
+    assert [about["state"] for _, about in webhook.told] == ["SUCCEEDED"]
+
+
 def test_a_url_that_was_given_as_it_is_is_kept_nowhere(berg, webhook):
     assert berg("run", "-n", "plain", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode == 0
     assert [about["state"] for _, about in webhook.told] == ["SUCCEEDED"]
