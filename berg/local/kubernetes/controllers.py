@@ -6,6 +6,7 @@ Not covered: rolling updates in steps (all pods of an old template are replaced 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import hashlib
 import json
@@ -30,18 +31,14 @@ async def run(plane: Plane) -> None:
     while not plane.closing:
         seen, changed = plane.store.version, plane.store.changed
         # A node that just came takes its pods before the autoscaler looks for those that have none.
-        for look in (nodes.look, scheduler.schedule, scaling.look, look_at_workloads, jobs.look, kubelet.take_up):
+        pods = (look_at_workloads, jobs.look, kubelet.take_up, Plane.collect, refresh_volumes, tell_names)
+        for look in (nodes.look, scheduler.schedule, scaling.look, *pods):
             try:
                 look(plane)
             except Refusal as refusal:
                 log.info("cluster %s: %s", plane.name, refusal)
             except Exception:
                 log.exception("cluster %s: a controller failed inside", plane.name)
-        plane.collect()
-        for pod in plane.store.all("pods"):
-            if pod["metadata"]["uid"] in plane.kept and pod["spec"].get("volumes"):
-                volumes.refresh(plane, pod, kubelet.folder_of(plane, pod))
-        tell_names(plane)
         if plane.store.version == seen:
             try:
                 await asyncio.wait_for(changed.wait(), IDLE)
@@ -203,6 +200,12 @@ def look_at_service(plane: Plane, service: dict) -> None:
         plane.store.put("endpoints", old)
 
 
+def refresh_volumes(plane: Plane) -> None:
+    for pod in plane.store.all("pods"):
+        if pod["metadata"]["uid"] in plane.kept and pod["spec"].get("volumes"):
+            volumes.refresh(plane, pod, kubelet.folder_of(plane, pod))
+
+
 def tell_names(plane: Plane) -> None:
     """Services' names in every pod's /etc/hosts, as DNS has them: a headless one's pods, else its first pod."""
     lines = []
@@ -219,9 +222,8 @@ def tell_names(plane: Plane) -> None:
         ]
     text = "".join(f"{line}\n" for line in lines)
     for running in plane.running.values():
-        first = sandbox.first_process(running.folder)
-        file = Path(f"/proc/{first}/root/etc/hosts")
-        if first and file.exists():
+        file = Path(f"/proc/{sandbox.first_process(running.folder)}/root/etc/hosts")
+        with contextlib.suppress(OSError):  # its process ends, or has not begun
             own, _, old = file.read_text().partition("# services\n")
             if old != text:
                 file.write_text(f"{own}# services\n{text}")  # in place: it may be mounted
