@@ -160,7 +160,7 @@ def admit_nodes(config: Config, say: Say) -> None:
     try:
         grants.bind(config, grants.project_policy, NODE_ROLE, member)
     except exceptions.GoogleAPICallError as error:
-        say(f"The nodes may lack rights to write logs ({grants.words(error)}). Somebody who may should run:")
+        say(f"The nodes may lack rights to write logs ({api.words(error)}). Somebody who may should run:")
         say(f"  gcloud projects add-iam-policy-binding {config.project} --member {member} --role {NODE_ROLE}")
 
 

@@ -111,7 +111,7 @@ def ask(settings: Config, checks: Mapping[str, Callable[[Config], list[Finding]]
                 answers[name] = [Finding(name, FAILED, api.name_quota_project(settings))]
                 return
             status = FAILED if name in ("project", "bucket") else WARNING
-            answers[name] = [Finding(name, status, f"Google does not let you look: {grants.words(error)}")]
+            answers[name] = [Finding(name, status, f"Google does not let you look: {api.words(error)}")]
         except Exception as error:
             known = error.message if isinstance(error, BergError) else explain(error, settings)
             answers[name] = [Finding(name, FAILED, known or f"{type(error).__name__}: {error}")]
@@ -409,7 +409,7 @@ def check_account(settings: Config) -> list[Finding]:
     try:
         return [check_own(settings, name, email) if own else check_other(settings, name, email), act]
     except exceptions.Forbidden as error:
-        return [Finding(name, WARNING, f"what {email} may do cannot be seen: {grants.words(error)}"), act]
+        return [Finding(name, WARNING, f"what {email} may do cannot be seen: {api.words(error)}"), act]
 
 
 def check_own(settings: Config, name: str, email: str) -> Finding:

@@ -82,7 +82,7 @@ def check_project(settings: Config) -> dict[str, Any]:
         return api.call(settings, "GET", "")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(
-            f"project {settings.project!r} cannot be used: {grants.words(error)}. "
+            f"project {settings.project!r} cannot be used: {api.words(error)}. "
             f"Check its id, or enable the API: {api.enable_command(settings, 'compute')}"
         ) from None
 
@@ -117,7 +117,7 @@ def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bo
     except exceptions.Conflict:
         raise BergError(f"bucket {name!r} belongs to somebody else. Choose another name: berg init") from None
     except (exceptions.BadRequest, exceptions.Forbidden) as error:
-        raise BergError(f"bucket {name!r} cannot be created: {grants.words(error)}. Run: berg init") from None
+        raise BergError(f"bucket {name!r} cannot be created: {api.words(error)}. Run: berg init") from None
     say(f"Created gs://{name}")
 
 
@@ -144,7 +144,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
                 say("Done. Google may take some minutes until it holds everywhere")
                 return own
             except (exceptions.Forbidden, exceptions.BadRequest) as error:  # BadRequest: rules of the organization
-                refusal = grants.words(error)
+                refusal = api.words(error)
     if refusal:
         enable = [api.enable_command(settings, *grants.APIS)] if "disabled" in refusal else []
         commands = [*enable, *(grant.gcloud for grant in lacking)]
@@ -174,7 +174,7 @@ def check_acting(settings: Config) -> None:
         if email != grants.account(settings):  # which takes a while to be known everywhere
             raise BergError(f"there is no service account {email!r}. Choose another one: berg init") from None
     except exceptions.Forbidden as error:
-        say(f"Whether you may start machines that act as {email} cannot be seen: {grants.words(error)}")
+        say(f"Whether you may start machines that act as {email} cannot be seen: {api.words(error)}")
 
 
 def set_up_local(monitoring: int = 0) -> dict[str, Any]:

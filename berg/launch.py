@@ -18,7 +18,7 @@ from typing import Any
 from berg import BergError, __version__, checks, job, manifest, places, ssh
 from berg.code import dist, packages, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, container, data, grants, networks, offers, secret, tpus
+from berg.google import accelerators, api, container, data, networks, offers, secret, tpus
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Wishes, check_variable
 
@@ -191,7 +191,7 @@ def check_bucket(config: Config) -> str:
     try:
         project = api.call(config, "GET", "", fields="defaultServiceAccount")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
-        why = grants.words(error)
+        why = api.words(error)
         raise BergError(f"project {config.project!r} cannot be used: {why}. Choose one: {init}") from None
     number = project.get("defaultServiceAccount", "").partition("-")[0]
     if number.isdigit() and int(number) != found.project_number:

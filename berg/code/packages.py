@@ -17,7 +17,7 @@ import sysconfig
 import tempfile
 import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from berg.config import home
 
@@ -97,8 +97,7 @@ def find(names: tuple[str, ...]) -> list[Distribution]:
 
 def collect(wanted: list[Distribution]) -> dict[str, bytes]:
     """The archive's files; {} where the packages do not know theirs, or google-crc32c's library cannot be had."""
-    files: dict[str, bytes] = {}
-    imported = subprocess.run([sys.executable, "-c", MODULES], capture_output=True, text=True).stdout.splitlines()
+    sources: dict[str, Path] = {}  # by their names in the archive
     ours = sysconfig.get_platform() == "linux-x86_64"
     for each in wanted:
         if each.files is None:
@@ -111,11 +110,8 @@ def collect(wanted: list[Distribution]) -> dict[str, bytes]:
             else:
                 taken = not about and path.parts[0] != ".." and path.suffix not in LEFT_OUT
             if taken:
-                source = Path(str(path.locate()))
-                files[path.as_posix()] = source.read_bytes()
-                if str(source) in imported and (code := bytecode(source, files[path.as_posix()])):
-                    compiled_name = Path(importlib.util.cache_from_source(source.name))
-                    files[(path.parent / compiled_name).as_posix()] = code
+                sources[path.as_posix()] = Path(str(path.locate()))
+    files = {name: source.read_bytes() for name, source in sources.items()} | bytecode(sources)
     if not any(name.startswith(LIBRARY) for name in files):
         files |= download_library(next(each.version for each in wanted if each.metadata["Name"] == CRC32C))
     # A python imports what was compiled for it before a file of this name.
@@ -123,14 +119,21 @@ def collect(wanted: list[Distribution]) -> dict[str, bytes]:
     return files if any(name.startswith(LIBRARY) for name in files) else {}
 
 
-def bytecode(source: Path, text: bytes) -> bytes:
-    """What this python compiled a module to, in a form that holds wherever the module lies; b"" if it did not."""
-    with contextlib.suppress(OSError, NotImplementedError):
-        code = Path(importlib.util.cache_from_source(str(source))).read_bytes()
-        made = b"".join(part.to_bytes(4, "little") for part in (0, int(source.stat().st_mtime), len(text)))
-        if code[:16] == importlib.util.MAGIC_NUMBER + made:
-            return code[:4] + UNCHECKED + importlib.util.source_hash(text) + code[16:]
-    return b""
+def bytecode(sources: dict[str, Path]) -> dict[str, bytes]:
+    """What this python compiled the worker's modules to, as far as it did, in a form that holds wherever they lie."""
+    imported = subprocess.run([sys.executable, "-c", MODULES], capture_output=True, text=True).stdout.splitlines()
+    found = {}
+    for name, source in sources.items():
+        if str(source) not in imported:
+            continue
+        with contextlib.suppress(OSError, NotImplementedError):  # it keeps none
+            kept, text = Path(importlib.util.cache_from_source(str(source))), source.read_bytes()
+            code, times = kept.read_bytes(), (0, int(source.stat().st_mtime), len(text))
+            made = b"".join((each & 0xFFFFFFFF).to_bytes(4, "little") for each in times)
+            if code[:16] == importlib.util.MAGIC_NUMBER + made:
+                marks = code[:4] + UNCHECKED + importlib.util.source_hash(text)
+                found[(PurePosixPath(name).parent / "__pycache__" / kept.name).as_posix()] = marks + code[16:]
+    return found
 
 
 def download_library(version: str) -> dict[str, bytes]:

@@ -120,8 +120,7 @@ def tell_if_slow(what: str) -> Callable[[Exception], None]:
         nonlocal began
         if time.monotonic() - began > SLOW:
             began = math.inf
-            why = getattr(error, "message", "") or f"no connection ({type(error).__name__})"
-            why = re.sub(r"^[A-Z]+ https?://\S+: ", "", why)
+            why = words(error) if getattr(error, "message", "") else f"no connection ({type(error).__name__})"
             late = "; rights that were granted just now take minutes" if getattr(error, "code", 0) == 403 else ""
             minutes, now = "15" if late else "two", time.time()
             sentence = f"Waiting for {what}, and trying again for up to {minutes} minutes: {why}{late}"

@@ -68,7 +68,7 @@ def ensure(config: Config) -> bool:
 
 def refusal(config: Config, error: Any, verb: str) -> BergError:
     """Google's 403 with the next step."""
-    said, where = grants.words(error), f"--location {config.region} --project {config.project}"
+    said, where = api.words(error), f"--location {config.region} --project {config.project}"
     if api.is_off(error):
         enable = api.enable_command(config, "artifactregistry")
         return BergError(f"the Artifact Registry API of {config.project} is off. Turn it on: {enable}")
@@ -111,7 +111,7 @@ def admit(config: Config, role: str, say) -> bool:
     try:
         return grants.bind(config, policy, role, member)
     except exceptions.GoogleAPICallError as error:
-        say(f"Pods may not be let at the image ({grants.words(error)}). Somebody who may should run:")
+        say(f"Pods may not be let at the image ({api.words(error)}). Somebody who may should run:")
         say(f"  {bind_command(config, member, role)}")
         return False
 

@@ -145,7 +145,7 @@ def admit(config: Config) -> bool:
 
 def refusal(config: Config, error: Any, account: str) -> BergError:
     """Google's refusal of a build, with the next step."""
-    said = grants.words(error)
+    said = api.words(error)
     if api.is_off(error):
         enable = api.enable_command(config, "cloudbuild")
         return BergError(f"the Cloud Build API of {config.project} is off. Turn it on: {enable}")

@@ -46,7 +46,7 @@ def ask(config: Config, method: str, path: str, body: dict | None = None, **quer
             raise
         role = "developer" if method == "GET" else "admin"
         raise api.Denied(
-            f"Google does not let you look after clusters: {grants.words(error)}. Somebody who may has to "
+            f"Google does not let you look after clusters: {api.words(error)}. Somebody who may has to "
             f"give you roles/container.{role} in the project {config.project}"
         ) from None
 

@@ -16,7 +16,6 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.google import api
-from berg.google.api import words
 from berg.google.monitoring import ROLE as MONITORING_ROLE
 from berg.google.storage import Bucket
 
@@ -72,7 +71,7 @@ def missing(config: Config) -> tuple[list[Grant], str]:
         except exceptions.Forbidden as error:
             if api.lacks_quota_project(error):
                 raise BergError(api.name_quota_project(config)) from None
-            refusals.append(words(error))
+            refusals.append(api.words(error))
             return {}
 
     there = look(iam, config, "GET", f"/roles/{ROLE}")

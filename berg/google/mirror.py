@@ -111,6 +111,10 @@ class Mirror:
     failing_since: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.recall()
+
+    def recall(self) -> None:
+        """Learn from the notes on the disk what was brought back."""
         if self.restored and self.restored.exists():
             for line in self.restored.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # the last line, if the machine died over it
@@ -131,7 +135,7 @@ class Mirror:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
             if isinstance(error, sqlite3.Error):  # it is damaged; what this mirror wrote is known by its writer
                 self.sent = Store(":memory:")
-                self.__post_init__()
+                self.recall()
         if is_whole and not (self.failed or self.underway):
             self.synced_until = began
         return sent

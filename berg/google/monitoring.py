@@ -5,7 +5,6 @@ write once a minute where `berg init --monitoring` said so. Not covered: alerts.
 """
 
 import contextlib
-import re
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
@@ -49,8 +48,8 @@ def explained(config: Config) -> Iterator[None]:
         if api.is_off(error):
             mend = api.enable_command(config, "monitoring")
             raise BergError(f"Cloud Monitoring is not enabled in {config.project}. Enable it: {mend}") from None
-        what = re.sub(r"^[A-Z]+ http\S+: ", "", error.message)
-        raise BergError(f"you lack roles/monitoring.dashboardEditor on {config.project} ({what})") from None
+        role = f"roles/monitoring.dashboardEditor on {config.project}"
+        raise BergError(f"you lack {role} ({api.words(error)})") from None
 
 
 def dashboard() -> dict[str, Any]:
