@@ -103,7 +103,7 @@ class Mirror:
     patience: float = PATIENCE
     finishing: bool = False
     underway: dict[str, Sending] = field(default_factory=dict)
-    ready: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
+    ready: queue.Queue = field(default_factory=queue.Queue)  # SimpleQueue may wait for ever in Python 3.10
     folders: set[str] = field(default_factory=set)  # that are recorded
     links: set[str] = field(default_factory=set)  # paths that were sent as copies of what they lead to
     taken: set[str] = field(default_factory=set)  # paths whose object is somebody else's

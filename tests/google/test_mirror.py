@@ -3,6 +3,7 @@
 import json
 import mmap
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -87,6 +88,14 @@ for start, end in ((0, 500), (500, 8000)):
 """
     small, large = subprocess.check_output([sys.executable, "-c", script, tmp_path], text=True).split()
     assert int(large) - int(small) < 5000, "kB"
+
+
+def test_nothing_to_wait_for_is_noticed_at_once(tmp_path):
+    """The queue of a mirror; some take a wait that has just ended for one that has no end."""
+    new = type(Mirror(tmp_path, None, "").ready)
+    for _ in range(50_000):
+        with pytest.raises(queue.Empty):
+            new().get(timeout=0)
 
 
 def test_a_file_whose_time_has_64_bits_is_sent(mirror):
