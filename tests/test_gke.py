@@ -342,7 +342,7 @@ def test_torch_trains_on_two_pods(berg, kube, explicit):
     name = f"ddp{int(explicit)}"
     wishes = ["-m", "2", "-g", "2", "-n", name, "--each", "--install-script", "setup.sh", "--wait"]
     done = run(berg, *wishes, f"{program} train.py --epochs=2")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + berg("log", "--machine", f"{name}-1", name).stdout
     assert f"4 processes on {name}-0 {name}-1, through gloo" in berg.log(name)
     rows = [
         json.loads(line) for line in berg.objects("berg_results")[f"berg_results/{name}/metrics.jsonl"].splitlines()

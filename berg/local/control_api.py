@@ -34,6 +34,7 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/quotas", set_quota),
         ("POST", "/_berg/stockout", set_stockout),
         ("POST", "/_berg/settings", change_settings),
+        ("GET", "/_berg/instances", list_instances),
         ("POST", "/_berg/instances/{name}/preempt", preempt),
         ("POST", "/_berg/instances/{name}/maintain", maintain),
         ("POST", "/_berg/instances/{name}/crash", crash),
@@ -129,6 +130,10 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
         "grant_delay": cloud.iam.grant_delay,
         "account_delay": cloud.iam.account_delay,
     }
+
+
+async def list_instances(cloud: Cloud, name: str, body: dict) -> dict:
+    return {"instances": [each.resource for each in cloud.compute.instances.values()]}
 
 
 async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
