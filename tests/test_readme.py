@@ -112,6 +112,13 @@ def test_make_targets_exist(page):
         assert target in targets, target
 
 
+def test_the_packages_of_debian_are_named():
+    rule = re.search(r"^\$\(VENV\)/test:.*?\n\n", (ROOT / "Makefile").read_text(), re.M | re.S)
+    taken = {name for names in re.findall(r"tools/require (.*)", rule[0]) for name in names.split()}
+    named = re.search(r"the Debian packages that it needs: ([^.]*)\.", README.read_text())
+    assert set(named[1].split()) == taken
+
+
 def test_every_page_is_in_the_index_and_the_readme_is_short():
     index = (ROOT / "docs/README.md").read_text()
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f"]({page.name})" not in index] == ["README.md"]
