@@ -84,15 +84,15 @@ def test_answers_that_do_not_hold_are_refused(berg, init, flags, words):
     assert not (berg.home / "berg.json").exists()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Your application is authenticating by using local Application Default Credentials. The iam.googleapis.com API "
-        "requires a quota project, which is not set by default. To learn how to set your quota project, see "
-        "https://cloud.google.com/docs/authentication/adc-troubleshooting/user-creds .",
-        "Identity and Access Management (IAM) API has not been used in project 764086051850 before or it is disabled.",
-    ],
-)
+UNCOUNTED = [  # what an API says to credentials of a person that name no project
+    "Your application is authenticating by using local Application Default Credentials. The iam.googleapis.com API "
+    "requires a quota project, which is not set by default. To learn how to set your quota project, see "
+    "https://cloud.google.com/docs/authentication/adc-troubleshooting/user-creds .",
+    "Identity and Access Management (IAM) API has not been used in project 764086051850 before or it is disabled.",
+]
+
+
+@pytest.mark.parametrize("words", UNCOUNTED)
 def test_credentials_without_a_quota_project_are_no_lack_of_rights(berg, init, cloud, words):
     for api in ("iam", "cloudresourcemanager"):
         cloud.fault(f"{api}.*", status=403, message=words, times=None)
@@ -101,6 +101,23 @@ def test_credentials_without_a_quota_project_are_no_lack_of_rights(berg, init, c
     assert result.returncode == 1 and not (berg.home / "berg.json").exists(), result.stderr
     assert "your Google credentials do not say which project's quota they use. Run: " in result.stderr
     assert mend in result.stderr and "You lack the right" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "command"),
+    [
+        ("container.*", "cluster list"),
+        ("monitoring.*", "dashboard create"),
+        ("artifactregistry.*", "image build --push --builder cloud"),
+        ("cloudbuild.*", "image build --push --builder cloud"),
+    ],
+)
+def test_no_quota_project_is_no_lack_of_rights_elsewhere_either(berg, cloud, method, command):
+    (berg.repo / "Dockerfile").write_text("FROM debian\n")
+    cloud.fault(method, status=403, message=UNCOUNTED[0], times=None)
+    result = berg(*command.split())
+    assert result.returncode == 1 and "set-quota-project berg-local" in result.stderr, result.stderr
+    assert "roles/" not in result.stderr and "may not" not in result.stderr
 
 
 def test_who_may_not_list_buckets_names_one(berg, init, cloud):

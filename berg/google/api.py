@@ -164,6 +164,14 @@ def name_quota_project(config: Config) -> str:
     return f"your Google credentials do not say which project's quota they use. Run: {command}"
 
 
+def refused_to_all(config: Config, error: Any, name: str, service: str) -> str:
+    """What is wrong where no right would help, with the command that mends it; "" where one would."""
+    if lacks_quota_project(error):
+        return name_quota_project(config)
+    mend = enable_command(config, service)
+    return f"the {name} API of {config.project} is off. Turn it on: {mend}" if is_off(error) else ""
+
+
 def enable_command(config: Config, *services: str) -> str:
     """What enables APIs, such as "compute"."""
     hosts = " ".join(f"{service}.googleapis.com" for service in services)

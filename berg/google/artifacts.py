@@ -69,9 +69,8 @@ def ensure(config: Config) -> bool:
 def refusal(config: Config, error: Any, verb: str) -> BergError:
     """Google's 403 with the next step."""
     said, where = api.words(error), f"--location {config.region} --project {config.project}"
-    if api.is_off(error):
-        enable = api.enable_command(config, "artifactregistry")
-        return BergError(f"the Artifact Registry API of {config.project} is off. Turn it on: {enable}")
+    if why := api.refused_to_all(config, error, "Artifact Registry", "artifactregistry"):
+        return BergError(why)
     create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker {where}"
     return BergError(f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: {create}")
 

@@ -146,9 +146,8 @@ def admit(config: Config) -> bool:
 def refusal(config: Config, error: Any, account: str) -> BergError:
     """Google's refusal of a build, with the next step."""
     said = api.words(error)
-    if api.is_off(error):
-        enable = api.enable_command(config, "cloudbuild")
-        return BergError(f"the Cloud Build API of {config.project} is off. Turn it on: {enable}")
+    if why := api.refused_to_all(config, error, "Cloud Build", "cloudbuild"):
+        return BergError(why)
     if "actAs" in said or "serviceAccountUser" in said:
         return BergError(f"you may not let {account} build. {said} Run: {grants.act_as_command(config, account)}")
     if "logs bucket" in said:

@@ -44,6 +44,8 @@ def ask(config: Config, method: str, path: str, body: dict | None = None, **quer
     except exceptions.Forbidden as error:
         if api.is_off(error):
             raise
+        if api.lacks_quota_project(error):
+            raise api.Denied(api.name_quota_project(config)) from None
         role = "developer" if method == "GET" else "admin"
         raise api.Denied(
             f"Google does not let you look after clusters: {api.words(error)}. Somebody who may has to "

@@ -45,9 +45,8 @@ def explained(config: Config) -> Iterator[None]:
     try:
         yield
     except exceptions.Forbidden as error:
-        if api.is_off(error):
-            mend = api.enable_command(config, "monitoring")
-            raise BergError(f"Cloud Monitoring is not enabled in {config.project}. Enable it: {mend}") from None
+        if why := api.refused_to_all(config, error, "Cloud Monitoring", "monitoring"):
+            raise BergError(why) from None
         role = f"roles/monitoring.dashboardEditor on {config.project}"
         raise BergError(f"you lack {role} ({api.words(error)})") from None
 

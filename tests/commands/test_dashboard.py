@@ -75,7 +75,7 @@ def test_what_one_may_not_do_is_a_sentence(berg, cloud):
     with cloud.without("monitoring"):
         off = berg("dashboard", "create")
     mend = "gcloud services enable monitoring.googleapis.com --project berg-local"
-    assert off.returncode == 1 and f"Cloud Monitoring is not enabled in berg-local. Enable it: {mend}" in off.stderr
+    assert off.returncode == 1 and f"the Cloud Monitoring API of berg-local is off. Turn it on: {mend}" in off.stderr
 
 
 def test_init_gives_the_machines_account_the_right_to_write_metrics_and_jobs_use_it(berg, cloud):
