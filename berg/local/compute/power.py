@@ -16,7 +16,7 @@ import asyncio
 import logging
 from datetime import datetime, timezone
 
-from berg.local.compute import tpus
+from berg.local.compute import quotas, tpus
 from berg.local.compute.checks import last
 from berg.local.compute.state import Compute, Instance
 from berg.local.machines import sandbox
@@ -31,7 +31,7 @@ def insert(compute: Compute, instance: Instance, disk: dict | None, operation: d
     """Make an instance; how it goes is the operation's to tell."""
     error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
     failed = error if error and not error.get("instance_lives") else None
-    failed = failed or compute.shortage(instance)
+    failed = failed or quotas.shortage(compute, instance)
     if failed:
         compute.finish(operation, failed)
         return
@@ -45,7 +45,7 @@ async def start(compute: Compute, instance: Instance, operation: dict) -> None:
     """Turn a stopped instance on again."""
     if instance.resource["status"] != "TERMINATED":
         compute.finish(operation)
-    elif error := compute.shortage(instance):
+    elif error := quotas.shortage(compute, instance):
         compute.finish(operation, error)
     else:
         instance.preempted, instance.maintenance = False, "NONE"
