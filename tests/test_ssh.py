@@ -22,6 +22,7 @@ from berg.google import storage
 from berg.inventory import Machine
 from berg.local.machines import sandbox as machines
 from berg.local.machines import sshd
+from berg.local.machines.abilities import describe
 
 needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
 SOMEBODY = "anna:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkyVZ1H5v2hUq0b2cXj0cN2mE9mJc2aZ1oUe6yM2cXk anna@laptop"
@@ -470,10 +471,10 @@ def test_the_include_goes_before_everything_and_a_linked_file_stays_linked(at_ho
 
 def test_where_nobody_can_ssh_the_status_says_why():
     """`berg local status` shows the limits that are found when the cloud starts."""
-    plain = " ".join(machines.describe(machines.Sandbox(machines.PLAIN), "")["limits"])
+    plain = " ".join(describe(machines.Sandbox(machines.PLAIN), "")["limits"])
     assert "Nobody can ssh into machines here: that takes namespaces" in plain
     for user in (False, True):
-        here = " ".join(machines.describe(machines.Sandbox(machines.OVERLAY, user), "")["limits"])
+        here = " ".join(describe(machines.Sandbox(machines.OVERLAY, user), "")["limits"])
         assert ("Nobody can ssh" in here) == bool(sshd.obstacle(user))
         assert sshd.obstacle(user) in here
 

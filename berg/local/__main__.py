@@ -29,6 +29,7 @@ from berg.local.container.state import Container
 from berg.local.control import write_json
 from berg.local.machines import image, sshd, tunnel
 from berg.local.machines import sandbox as machines
+from berg.local.machines.abilities import abilities
 from berg.local.machines.metadata import MetadataServer
 from berg.local.server import make_app, open_cloud
 
@@ -129,7 +130,7 @@ def sandbox_of(folder: Path) -> machines.Sandbox:
     found = read_json(path)
     known = {"uid": os.geteuid(), "ssh_obstacle": sshd.obstacle()}
     if any(found.get(key) != value for key, value in known.items()):
-        found = {**machines.abilities(folder), **known}
+        found = {**abilities(folder), **known}
         write_json(path, found)
     return machines.Sandbox(found["files"], found["user_namespace"])
 

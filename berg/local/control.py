@@ -97,9 +97,9 @@ def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
 
 def end_orphans(folder: Path) -> bool:
     """End machines that a killed server left running."""
-    from berg.local.machines import sandbox
+    from berg.local.machines import processes
 
-    if not any(sandbox.first_process(path) for path in (folder / "machines").glob("*")):
+    if not any(processes.first_process(path) for path in (folder / "machines").glob("*")):
         return False
     command = [sys.executable, "-m", "berg.local", str(folder), "--end-machines"]
     with (folder / "server.log").open("ab") as log:

@@ -14,7 +14,18 @@ from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call, Cloud
-from berg.local.compute import bulk, catalog, checks, constraints, groups_api, images, policies, rates, templates
+from berg.local.compute import (
+    bulk,
+    catalog,
+    checks,
+    constraints,
+    groups_api,
+    images,
+    policies,
+    quotas,
+    rates,
+    templates,
+)
 from berg.local.compute import power as compute_power
 from berg.local.compute.checks import LINK, not_found
 from berg.local.compute.firewalls import delete_firewall, insert_firewall
@@ -252,7 +263,7 @@ async def get_project(compute: Compute, call: Call) -> dict:
         "name": project,
         "creationTimestamp": "2026-01-05T01:02:03.000-08:00",
         "commonInstanceMetadata": compute.common_metadata(project),
-        "quotas": compute.quotas(project, None, catalog.PROJECT_QUOTAS),
+        "quotas": quotas.resources(compute, project, None, catalog.PROJECT_QUOTAS),
         "defaultServiceAccount": f"{number}-compute@developer.gserviceaccount.com",
         "defaultNetworkTier": "PREMIUM",
         "selfLink": f"{LINK}projects/{project}",

@@ -10,7 +10,7 @@ import re
 import uuid
 
 from berg.local.call import Call
-from berg.local.compute import catalog, checks, constraints, power
+from berg.local.compute import catalog, checks, constraints, power, quotas
 from berg.local.compute.fields import honoured
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Instance
@@ -45,13 +45,13 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     error = compute.faults.take_operation_error(call.method, call.params.get("zone"))
     sample = next(iter(samples.values()))
     needs = {metric: amount * len(names) for metric, amount in sample.needs.items()}
-    needs = compute.drawn(project, region, needs, sample.resource["scheduling"])
+    needs = quotas.drawn(compute, project, region, needs, sample.resource["scheduling"])
     error = error or forbidden(compute, project, sample.zone, {**properties, "name": names[0]})
-    error = error or compute.quota_error(project, region, needs)
+    error = error or quotas.quota_error(compute, project, region, needs)
     shape = body.get("locationPolicy", {}).get("targetShape", "ANY_SINGLE_ZONE")
     plan = place(compute, list(samples), len(names), shape)
     if error is None and len(plan) < least:
-        error = compute.stockout_error(project, sample.zone, sample.resource)
+        error = quotas.stockout_error(compute, project, sample.zone, sample.resource)
     if error is not None:
         return compute.finish(operation, too_few(least), error)
     children = []

@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from berg.local.compute import constraints, power, slices
+from berg.local.compute import constraints, power, quotas, slices
 from berg.local.compute.checks import last
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Group, Instance
@@ -148,7 +148,7 @@ def create(compute: Compute, group: Group, name: str) -> None:
             refusals.append({"code": code, "message": message})
             continue
         # Asked before there is an operation: hours without stock would leave thousands of them.
-        shortage = compute.shortage(instance)
+        shortage = quotas.shortage(compute, instance)
         if not shortage:
             instance.group = group.path
             kind = "compute.instances.repair.recreateInstance" if member["created"] else "insert"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from berg.local.compute import catalog, tpus
+from berg.local.compute import catalog, quotas, tpus
 from berg.local.compute.checks import (
     LINK,
     already_exists,
@@ -101,7 +101,7 @@ def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tupl
     if disk:
         disk.update(users=[resource["selfLink"]], creationTimestamp=compute.timestamp())
     disk_type = last(disk["type"]) if disk else "pd-standard"
-    needs = compute.drawn(project, region, quota_needs(kind, resource, size, disk_type), scheduling)
+    needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, size, disk_type), scheduling)
     learns = f"/{catalog.DEEP_LEARNING}/" in (disk or find_disk(compute, project, zone, last(source)))["sourceImage"]
     return Instance(project, zone, resource["id"], resource, needs, plain, learns=learns), disk
 

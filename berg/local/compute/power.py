@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from datetime import datetime, timezone
 
-from berg.local.compute import tpus
+from berg.local.compute import quotas, tpus
 from berg.local.compute.checks import last
 from berg.local.compute.state import Compute, Instance
-from berg.local.machines import sandbox
+from berg.local.machines import processes, sandbox
 
 log = logging.getLogger("berg.local")
 
@@ -31,7 +32,7 @@ def insert(compute: Compute, instance: Instance, disk: dict | None, operation: d
     """Make an instance; how it goes is the operation's to tell."""
     error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
     failed = error if error and not error.get("instance_lives") else None
-    failed = failed or compute.shortage(instance)
+    failed = failed or quotas.shortage(compute, instance)
     if failed:
         compute.finish(operation, failed)
         return
@@ -45,7 +46,7 @@ async def start(compute: Compute, instance: Instance, operation: dict) -> None:
     """Turn a stopped instance on again."""
     if instance.resource["status"] != "TERMINATED":
         compute.finish(operation)
-    elif error := compute.shortage(instance):
+    elif error := quotas.shortage(compute, instance):
         compute.finish(operation, error)
     else:
         instance.preempted, instance.maintenance = False, "NONE"
@@ -88,8 +89,8 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     machine = sandbox.Machine(folder, *about, *chips, instance.peers, learns, busy)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
-    while not sandbox.is_up(folder):
-        if process.poll() is not None and not sandbox.is_up(folder):
+    while not processes.is_up(folder):
+        if process.poll() is not None and not processes.is_up(folder):
             return False
         await asyncio.sleep(0.003)
     run = instance.resource["scheduling"].get("maxRunDuration")
@@ -123,7 +124,7 @@ def watch(compute: Compute, instance: Instance) -> None:
 
 
 async def see_end(compute: Compute, instance: Instance) -> None:
-    await sandbox.ended(compute.machine_folder(instance), compute.sandbox)
+    await processes.ended(compute.machine_folder(instance), compute.sandbox)
     # A host process that ended inside a transition is that transition's business.
     if instance.resource["status"] == "RUNNING":
         log.info("%s powered itself off", instance.name)
@@ -150,7 +151,7 @@ async def take_down(compute: Compute, instance: Instance, grace: float | None) -
     spot = instance.resource["scheduling"]["provisioningModel"] == "SPOT"
     usual = compute.settings.grace if compute.settings.grace is not None else GRACE_SPOT if spot else GRACE
     grace = usual if grace is None else grace
-    await sandbox.shut_down(compute.machine_folder(instance), compute.sandbox, grace)
+    await processes.shut_down(compute.machine_folder(instance), compute.sandbox, grace)
     process = compute.booted.pop(instance.id, None)
     if process is not None:
         await asyncio.to_thread(process.wait)
@@ -244,7 +245,7 @@ async def move(compute: Compute, instance: Instance, operation: dict, grace: flo
 
 def crash(compute: Compute, instance: Instance) -> None:
     """Cut the power. `see_end` finds the machine off."""
-    sandbox.send(compute.machine_folder(instance), compute.sandbox, sandbox.signal.SIGKILL)
+    processes.send(compute.machine_folder(instance), compute.sandbox, signal.SIGKILL)
 
 
 async def cut_off(compute: Compute, instance: Instance, cut: bool) -> None:
@@ -274,7 +275,7 @@ async def adopt(compute: Compute) -> None:
                 compute.finish(operation)
     for instance in list(compute.instances.values()):
         status, ending = instance.resource["status"], ends.get(instance.id)
-        alive = status in ("RUNNING", "STOPPING") and sandbox.alive(compute.machine_folder(instance), compute.sandbox)
+        alive = status in ("RUNNING", "STOPPING") and processes.alive(compute.machine_folder(instance), compute.sandbox)
         if alive and not instance.cut and not instance.network_down:
             await compute.open_address(instance.address)
         if ending:

@@ -12,7 +12,7 @@ from typing import Any
 
 from berg.local import schema
 from berg.local.call import Call
-from berg.local.compute import catalog, routers
+from berg.local.compute import catalog, quotas, routers
 from berg.local.compute.checks import LINK, last, not_found, number_of
 from berg.local.compute.firewalls import firewalls
 from berg.local.compute.listing import listed
@@ -52,7 +52,7 @@ def regions(compute: Compute, project: str) -> Rows:
     rows = []
     for region in catalog.REGIONS:
         zones = [f"{LINK}{base}/zones/{zone}" for zone in catalog.ZONES if catalog.ZONES[zone] == region]
-        fields = {"description": region, "status": "UP", "quotas": compute.quotas(project, region, metrics)}
+        fields = {"description": region, "status": "UP", "quotas": quotas.resources(compute, project, region, metrics)}
         rows.append((region, resource("region", f"{base}/regions/{region}", zones=zones, **fields)))
     return rows
 

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from berg.local.call import Call
-from berg.local.compute import checks, constraints, policies, power, tpus
+from berg.local.compute import checks, constraints, policies, power, quotas, tpus
 from berg.local.compute.checks import invalid, last
 from berg.local.compute.make import make_instance
 from berg.local.compute.state import Compute, Group, Instance
@@ -84,7 +84,7 @@ def create(compute: Compute, group: Group, bodies: dict[str, dict]) -> None:
         for metric, amount in instance.needs.items():
             needs[metric] = needs.get(metric, 0) + amount
     if made and not failure:
-        failure = compute.quota_error(group.project, group.region, needs)
+        failure = quotas.quota_error(compute, group.project, group.region, needs)
     if made and not failure and compute.stockouts.get(group.zone, len(made)) < len(made):
         failure = stockout(group)
     group.progress = {"timestamp": compute.timestamp(), **({"error": {"errors": [failure]}} if failure else {})}

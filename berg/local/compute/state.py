@@ -1,10 +1,9 @@
-"""Compute Engine's state: instances, groups, disks, operations, quotas, and how it is kept on disk. Knows no HTTP.
+"""Compute Engine's state: instances, groups, disks, operations, and how it is kept on disk. Knows no HTTP.
 
 Every resource is one JSON file under `<folder>/compute/`, written in one step, so a server that is killed finds
-everything again. What turns machines on and off, and so changes most of this, is compute_power.py.
+everything again. What turns machines on and off, and so changes most of this, is power.py.
 
-Not covered: disks that outlive their machine with their data, regional disks. A stockout is what /_berg/stockout
-says.
+Not covered: disks that outlive their machine with their data, regional disks.
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ import secrets
 import subprocess
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from berg.local.compute import catalog
 from berg.local.compute.checks import LINK, fingerprint, last, not_found
 from berg.local.machines import sandbox
 
 log = logging.getLogger("berg.local")
 
 SYSTEM = "system@google.com"
-WEEK = 7 * 24 * 3600  # seconds
 KEEP_OPERATIONS = 14 * 24 * 3600  # seconds, as on Google
 # Operation error code -> the HTTP status and message that stand beside it.
 HTTP_OF_ERROR = {
@@ -305,100 +302,6 @@ class Compute:
         self.tasks.discard(task)
         if not task.cancelled() and task.exception():
             log.error("a transition failed", exc_info=task.exception())
-
-    # --- quotas and capacity
-
-    def limit(self, project: str, region: str | None, metric: str) -> float:
-        changed = self.project_row(project)["quotas"].get(region or "global", {})
-        table = catalog.REGION_QUOTAS if region else catalog.PROJECT_QUOTAS
-        return changed.get(metric, table.get(metric, 0))
-
-    def usage(self, project: str, region: str | None, metric: str) -> int:
-        total = 0
-        for instance in self.instances.values():
-            here = instance.project == project and region in (None, catalog.ZONES[instance.zone])
-            if here and instance.resource["status"] != "TERMINATED":
-                total += instance.needs.get(metric, 0)
-        return total
-
-    def quotas(self, project: str, region: str | None, metrics: Iterable[str]) -> list[dict]:
-        """Google's Quota resources."""
-        limits = {metric: float(self.limit(project, region, metric)) for metric in metrics}
-        usages = {metric: float(self.usage(project, region, metric)) for metric in limits}
-        return [{"metric": metric, "limit": limits[metric], "usage": usages[metric]} for metric in limits]
-
-    def drawn(self, project: str, region: str, needs: dict[str, int], scheduling: dict) -> dict[str, int]:
-        """What is counted where: GPUs of machines that are deleted within a week may be among the preemptible ones.
-
-        Google does not say which come first; here those that are not.
-        """
-        seconds = int(scheduling.get("maxRunDuration", {}).get("seconds", 0))
-        brief = 0 < seconds <= WEEK and scheduling.get("instanceTerminationAction") == "DELETE"
-        result = {}
-        for metric, amount in needs.items():
-            other = f"PREEMPTIBLE_{metric}"
-            left = self.limit(project, region, metric) - self.usage(project, region, metric)
-            moves = brief and metric.startswith("NVIDIA_") and amount > left and self.limit(project, region, other)
-            result[other if moves else metric] = amount
-        return result
-
-    def quota_error(self, project: str, region: str, needs: dict[str, int]) -> dict | None:
-        """The operation error for the first quota that `needs` would exceed."""
-        needs = dict(needs)
-        if "PREEMPTIBLE_CPUS" in needs and not self.limit(project, region, "PREEMPTIBLE_CPUS"):
-            needs["CPUS"] = needs.pop("PREEMPTIBLE_CPUS")
-        for metric, amount in needs.items():
-            where = None if metric in catalog.PROJECT_QUOTAS else region
-            limit = self.limit(project, where, metric)
-            if limit and self.usage(project, where, metric) + amount <= limit:
-                continue
-            scope = f"in region {region}" if where else "globally"
-            name, _, family = metric.partition(":")
-            info = {
-                "metricName": f"compute.googleapis.com/{name.lower()}",
-                "limitName": f"{name.replace('_', '-')}-per-project{'-region' if where else ''}",
-                "dimensions": {"region": region} if where else {"global": "global"},
-                "limit": float(limit),
-            }
-            if family:
-                info["dimensions"] = {
-                    "region": region,
-                    "tpu_family" if name.startswith("TPU") else "gpu_family": family,
-                }
-            return {
-                "code": "QUOTA_EXCEEDED",
-                "message": f"Quota '{name}' exceeded.  Limit: {float(limit)} {scope}.",
-                "errorDetails": [{"quotaInfo": info}],
-            }
-        return None
-
-    def shortage(self, instance: Instance) -> dict | None:
-        """Why an instance cannot be turned on now: a new account, then quota, then stock."""
-        for account in instance.resource.get("serviceAccounts", []):
-            if not self.account_is_known(account["email"]):
-                message = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
-                return {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": message}
-        error = self.quota_error(instance.project, catalog.ZONES[instance.zone], instance.needs)
-        if not error and self.stockouts.get(instance.zone, 1) <= 0:
-            error = self.stockout_error(instance.project, instance.zone, instance.resource)
-        return error
-
-    def stockout_error(self, project: str, zone: str, resource: dict) -> dict:
-        gpus = resource.get("guestAccelerators", [])
-        attachment = ",".join(f"{last(gpu['acceleratorType'])}:{gpu['acceleratorCount']}" for gpu in gpus)
-        details = {
-            "vmType": last(resource["machineType"]),
-            "attachment": attachment,
-            "zone": zone,
-            "zonesAvailable": "",
-        }
-        info = {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": details}
-        return {
-            "code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
-            "message": f"The zone 'projects/{project}/zones/{zone}' does not have enough resources available to "
-            "fulfill the request.  '(resource type:compute)'.",
-            "errorDetails": [{"errorInfo": info}],
-        }
 
     # --- instances
 

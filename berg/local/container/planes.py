@@ -12,7 +12,7 @@ from berg.local.artifacts import images
 from berg.local.call import CLOUD, Cloud
 from berg.local.container.state import Container, key_of
 from berg.local.kubernetes import api, controllers
-from berg.local.machines import sandbox
+from berg.local.machines import processes, sandbox
 
 
 async def open_plane(request: web.Request, cluster: dict) -> None:
@@ -66,7 +66,7 @@ async def remove_plane(container: Container, cluster: dict) -> None:
 def end_orphans(container: Container) -> None:
     """End the pods that a killed server left running."""
     for folder in container.folder.glob("*/pods/*/*"):
-        sandbox.send(folder, sandbox.Sandbox(sandbox.OVERLAY), signal.SIGKILL)
+        processes.send(folder, sandbox.Sandbox(sandbox.OVERLAY), signal.SIGKILL)
     release_nodes(container)
 
 

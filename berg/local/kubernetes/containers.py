@@ -22,7 +22,7 @@ from berg.local.kubernetes import volumes
 from berg.local.kubernetes.kinds import stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.running import Running, follow
-from berg.local.machines import sandbox
+from berg.local.machines import processes, sandbox
 
 IMAGE = "image"  # how container.sh makes the root of a container whose image is there
 SCRIPT = Path(__file__).with_name("container.sh")
@@ -39,9 +39,9 @@ def node_instance(plane: Plane, pod: dict) -> Instance | None:
 
 def adopted(pod: dict, container: dict, row: dict, folder: Path, env: dict[str, str]) -> Running | None:
     """A container that outlived an earlier server, or ended after it."""
-    if "running" not in row["state"] or not sandbox.is_up(folder):
+    if "running" not in row["state"] or not processes.is_up(folder):
         return None
-    if sandbox.first_process(folder) is None and not (folder / "exit").exists():
+    if processes.first_process(folder) is None and not (folder / "exit").exists():
         return None
     shared = bool(pod["spec"].get("shareProcessNamespace"))
     workdir = container.get("workingDir") or "/"
@@ -113,7 +113,7 @@ async def start(
 
     process = await asyncio.to_thread(launch)
     follow(process, ours, theirs, folder / "log")
-    while not sandbox.is_up(folder) and process.poll() is None:
+    while not processes.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
     return Running(folder, env, workdir, shared, capabilities(container), process, stamp(), terminal=ours)
 
@@ -127,7 +127,7 @@ def command_of(container: dict, image: dict) -> list[str]:
 
 def main_process(running: Running) -> int | None:
     """The process that is told to end: the container's command."""
-    first = sandbox.first_process(running.folder)
+    first = processes.first_process(running.folder)
     if not first or not running.shared:
         return first
     try:
@@ -138,7 +138,7 @@ def main_process(running: Running) -> int | None:
 
 
 def stop_container(running: Running, number: signal.Signals) -> None:
-    first = sandbox.first_process(running.folder)
+    first = processes.first_process(running.folder)
     pid = first if number == signal.SIGKILL else main_process(running)
     if pid:
         try:

@@ -18,7 +18,7 @@ from berg.local.kubernetes import jobs, kubelet, nodes, scaling, scheduler, volu
 from berg.local.kubernetes.kinds import Refusal, condition, is_leaving, is_over, owned_by, set_condition
 from berg.local.kubernetes.plane import LETTERS, Plane
 from berg.local.kubernetes.store import Selector
-from berg.local.machines import sandbox
+from berg.local.machines import processes
 
 log = logging.getLogger("berg.local")
 
@@ -222,7 +222,7 @@ def tell_names(plane: Plane) -> None:
         ]
     text = "".join(f"{line}\n" for line in lines)
     for running in plane.running.values():
-        file = Path(f"/proc/{sandbox.first_process(running.folder)}/root/etc/hosts")
+        file = Path(f"/proc/{processes.first_process(running.folder)}/root/etc/hosts")
         with contextlib.suppress(OSError):  # its process ends, or has not begun
             own, _, old = file.read_text().partition("# services\n")
             if old != text:

@@ -21,7 +21,7 @@ from berg.local.kubernetes import containers, probes, volumes
 from berg.local.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.running import Running, close, note
-from berg.local.machines import sandbox
+from berg.local.machines import processes, sandbox
 
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
 KILLED = 137
@@ -270,7 +270,7 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
                 containers.stop_container(running, signal.SIGKILL)
             await asyncio.sleep(0.05)
     else:
-        while sandbox.first_process(running.folder) is not None:
+        while processes.first_process(running.folder) is not None:
             note(running)
             await asyncio.sleep(0.05)
         until = time.monotonic() + NOTED  # its parent writes down how it ended

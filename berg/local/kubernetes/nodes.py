@@ -20,6 +20,7 @@ from berg.local.kubernetes import kubelet
 from berg.local.kubernetes.defaults import GPU
 from berg.local.kubernetes.kinds import is_leaving, is_over, set_condition, stamp
 from berg.local.kubernetes.plane import LETTERS, VERSION, Plane
+from berg.local.machines import processes
 
 IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
 CLUSTER, POOL, PLACE = "goog-k8s-cluster-name", "goog-k8s-node-pool-name", "goog-k8s-cluster-location"
@@ -322,7 +323,7 @@ def leave(plane: Plane, pool: dict, instance: Instance) -> None:
     assert node
     folder = plane.compute.machine_folder(instance)
     pods = [pod for pod in plane.store.all("pods") if pod["spec"].get("nodeName") == instance.name and not is_over(pod)]
-    if instance.resource["status"] == "TERMINATED" or not kubelet.sandbox.alive(folder, plane.compute.sandbox):
+    if instance.resource["status"] == "TERMINATED" or not processes.alive(folder, plane.compute.sandbox):
         lose(plane, node)
         return
     if instance.resource["status"] != "STOPPING":

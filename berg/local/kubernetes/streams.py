@@ -27,7 +27,7 @@ from berg.local.kubernetes import kubelet, queries
 from berg.local.kubernetes.kinds import Refusal
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.running import Running
-from berg.local.machines import sandbox
+from berg.local.machines import processes
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CHUNK = 32 << 10
@@ -158,7 +158,7 @@ class Times:
 async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
     query, container = request.query, container_of(pod, request)
     running = plane.running.get((pod["metadata"]["uid"], container["name"]))
-    first = sandbox.first_process(running.folder) if running else None
+    first = processes.first_process(running.folder) if running else None
     if running is None or not first:
         phase = pod["status"]["phase"]
         if phase in ("Succeeded", "Failed"):

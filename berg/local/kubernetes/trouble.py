@@ -9,7 +9,7 @@ from pathlib import Path
 from berg.local.kubernetes import kubelet
 from berg.local.kubernetes.plane import Plane
 from berg.local.kubernetes.running import Running
-from berg.local.machines import sandbox
+from berg.local.machines.processes import first_process
 
 
 def run_out_of_memory(plane: Plane, pod: dict) -> list[int]:
@@ -32,7 +32,7 @@ def run_out_of_memory(plane: Plane, pod: dict) -> list[int]:
 
 def processes(running: Running) -> list[int]:
     """Process ids, as this host counts them, of a container; without the one that reaps."""
-    first = sandbox.first_process(running.folder)
+    first = first_process(running.folder)
     if not first:
         return []
     space = Path(f"/proc/{first}/ns/pid").readlink()

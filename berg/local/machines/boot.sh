@@ -252,7 +252,7 @@ network_down() {
 
 power_off() {
     trap '' TERM
-    [[ $mode != plain ]] || exit 0 # sandbox.py finds and signals the processes of a plain machine itself
+    [[ $mode != plain ]] || exit 0 # processes.py finds and signals the processes of a plain machine itself
     say "Powering off"
     [[ -z $reader ]] || kill -TERM $reader 2>/dev/null
     [[ -z $services ]] || kill -TERM $services 2>/dev/null

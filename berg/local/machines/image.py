@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from berg.local.machines import processes
 from berg.local.machines import sandbox as machines
 
 
@@ -43,8 +44,8 @@ def make_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], bo
 
 def build_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], bool]) -> None:
     for left in folder.glob("builder*"):  # of a server that was killed
-        while machines.alive(left, sandbox):
-            machines.send(left, sandbox, signal.SIGKILL)
+        while processes.alive(left, sandbox):
+            processes.send(left, sandbox, signal.SIGKILL)
             time.sleep(0.01)
         machines.remove(left)
     # Built inside a machine, because a virtual environment has its own path written all over it.
@@ -53,11 +54,11 @@ def build_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], b
     builder = machines.Machine(folder / f"builder-{os.getpid()}", "image-builder", machines.LOCALHOST, 0, None, script)
     root = machines.own_root_of(builder.folder, sandbox)
     process = machines.boot(builder, sandbox)
-    machines.wait_for_boot(builder.folder, process)  # what is not up yet cannot be found and killed below
+    processes.wait_for_boot(builder.folder, process)  # what is not up yet cannot be found and killed below
     while not (root / "status").exists() and process.poll() is None and not stopped():
         time.sleep(0.02)
-    while machines.alive(builder.folder, sandbox):
-        machines.send(builder.folder, sandbox, signal.SIGKILL)
+    while processes.alive(builder.folder, sandbox):
+        processes.send(builder.folder, sandbox, signal.SIGKILL)
         time.sleep(0.01)
     process.wait()
     if stopped():

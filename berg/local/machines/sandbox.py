@@ -1,4 +1,4 @@
-"""An instance as a Linux sandbox: its file system, its processes, its console.
+"""An instance as a Linux sandbox: its file system, its environment, its console; and how it starts.
 
 A machine is a process tree in mount, uts, ipc and pid namespaces (and a user namespace where the server is not
 root). Its folder in the state folder holds everything it owns:
@@ -14,7 +14,7 @@ It sees the host's programs and configuration, never the host's home folders; wh
 vanishes with it. Its environment is clean but for the address of its metadata server and the host's network
 settings: *_proxy, PIP_*, SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE.
 
-Its image is the host plus a prepared /root, see image.py.
+Its image is the host plus a prepared /root, see image.py; how it is found again and ended, see processes.py.
 
 Not covered: a network namespace of its own (machines share the host's ports, each has a loopback address), memory
 and cpu limits, devices, folders mounted separately below /usr /etc /var /opt /srv. It is no security boundary:
@@ -24,14 +24,11 @@ so a package manager cannot replace them. shutdown-script and startup-script-url
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,7 +105,7 @@ class Machine:
 
 
 def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
-    """Start a machine; it is up once `first_process` knows it. The caller reaps the returned process."""
+    """Start a machine; it is up once `processes.first_process` knows it. The caller reaps the returned process."""
     prepare_folder(machine, sandbox)
     folder = str(machine.folder)
     command = [str(BOOT), sandbox.files, folder, str(machine.image or machine.folder / "empty"), machine.name]
@@ -286,165 +283,12 @@ def python_folders() -> list[Path]:
     return kept
 
 
-def is_up(folder: Path) -> bool:
-    """Whether the machine's first process has said who it is. The file is there before its one line is."""
-    try:
-        return (folder / "init.pid").stat().st_size > 0
-    except FileNotFoundError:
-        return False
-
-
-def first_process(folder: Path) -> int | None:
-    """Process id of a machine's first process, if it is alive."""
-    try:
-        pid, start_time = (folder / "init.pid").read_text().split()
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-    state, started = fields[0], fields[19]
-    return int(pid) if started == start_time and state not in "ZX" else None
-
-
-def plain_processes(folder: Path) -> list[int]:
-    """Processes of a plain machine: they carry its folder in their environment, unless they cleared it."""
-    mark, argument = b"BERG_MACHINE=" + os.fsencode(folder), os.fsencode(folder)
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            # A shell that has forked but not yet started its program shows only boot.sh's own
-            # arguments. They are looked at first, or a start between the two looks would be missed.
-            if entry.name.isdigit() and (
-                argument in (entry / "cmdline").read_bytes().split(b"\0")
-                or mark in (entry / "environ").read_bytes().split(b"\0")
-            ):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def send(folder: Path, sandbox: Sandbox, number: signal.Signals) -> None:
-    """Press the power button (SIGTERM) or cut the power (SIGKILL: nothing in the machine survives it)."""
-    pids = plain_processes(folder) if sandbox.files == PLAIN else []
-    first = first_process(folder)
-    for pid in [*pids, *([first] if first else [])]:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            pass
-
-
-def alive(folder: Path, sandbox: Sandbox) -> bool:
-    return first_process(folder) is not None or (sandbox.files == PLAIN and bool(plain_processes(folder)))
-
-
-async def ended(folder: Path, sandbox: Sandbox) -> None:
-    """Return once no process of the machine is left."""
-    pid = first_process(folder)
-    if pid is not None:
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            descriptor = -1
-        if descriptor >= 0:
-            await readable(descriptor)
-    while alive(folder, sandbox):
-        await asyncio.sleep(0.02)
-
-
-async def readable(descriptor: int) -> None:
-    """Wait for a pidfd: it turns readable when the process, and with it its pid namespace, is gone."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-    loop.add_reader(descriptor, done.cancel)
-    try:
-        await asyncio.wait([done])
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-
-
-async def shut_down(folder: Path, sandbox: Sandbox, grace: float) -> None:
-    """SIGTERM to every process, wait until all are gone or `grace` seconds have passed, then SIGKILL."""
-    deadline = time.monotonic() + grace
-    gone = asyncio.ensure_future(ended(folder, sandbox))
-    while not gone.done() and time.monotonic() < deadline:
-        # Repeated, because the first process ignores a signal that comes before it has set its trap.
-        send(folder, sandbox, signal.SIGTERM)
-        await asyncio.wait([gone], timeout=min(0.5, max(0.0, deadline - time.monotonic())))
-    while not gone.done():
-        send(folder, sandbox, signal.SIGKILL)
-        await asyncio.wait([gone], timeout=0.1)
-    await gone
-
-
 def remove(folder: Path) -> None:
     """Delete a folder with everything in it, the closed working folders of overlays included."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         subprocess.run(["chmod", "-R", "u+rwx", folder], check=False, capture_output=True)
         shutil.rmtree(folder)
-
-
-def wait_for_boot(folder: Path, process: subprocess.Popen[bytes], seconds: float = 30) -> bool:
-    """Whether the machine came up (blocking; for probes and image making)."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if is_up(folder):
-            return True
-        if process.poll() is not None:
-            return is_up(folder)
-        time.sleep(0.002)
-    return False
-
-
-def abilities(folder: Path) -> dict:
-    """Try what this host allows, in a scratch folder; say in sentences what machines will lack."""
-    if not shutil.which("unshare"):
-        return describe(Sandbox(PLAIN), "the program `unshare` (package util-linux) is missing")
-    reason = ""
-    users = [False, True] if os.geteuid() == 0 else [True]
-    for sandbox in [Sandbox(files, user) for files in (OVERLAY, BIND) for user in users]:
-        probe = Machine(folder / "probe", "probe", LOCALHOST, 0, None, "#!/bin/sh\nexec kill -TERM 1\n")
-        process = boot(probe, sandbox)
-        works = wait_for_boot(probe.folder, process)
-        if not works:
-            process.kill()
-        process.wait()
-        if not works:
-            reason = (probe.folder / "serial.log").read_text().strip().rpartition("\n")[2]
-        remove(probe.folder)
-        if works:
-            return describe(sandbox, reason)
-    return describe(Sandbox(PLAIN), reason)
-
-
-def describe(sandbox: Sandbox, reason: str) -> dict:
-    limits = []
-    if sandbox.files == BIND:
-        limits.append(f"Overlay mounts do not work here ({reason}): machines see /usr, /etc, /var read-only.")
-    if sandbox.files == PLAIN:
-        limits.append(
-            f"Namespaces do not work here ({reason}): machines are plain process trees that share the host's "
-            "name, files and /tmp. The folder that BERG_ROOT names stands for their /root."
-        )
-    if sandbox.user:
-        limits.append(
-            "Without root, apt-get does not work in machines (the system's files belong to nobody there), and "
-            "metadata servers do not answer on port 80 (GCE_METADATA_HOST tells the port that does). Who logs in by "
-            "ssh, on port 2222, has the number 1000 instead of 0."
-        )
-    if obstacle := ssh_obstacle(sandbox):
-        limits.append(f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work.")
-    limits.append("Machines share the host's network ports; each has a loopback address of its own.")
-    return {
-        "namespaces": sandbox.files != PLAIN,
-        "overlay": sandbox.files == OVERLAY,
-        "own_root": sandbox.files != PLAIN,
-        "user_namespace": sandbox.user,
-        "files": sandbox.files,
-        "limits": limits,
-    }
 
 
 def own_root_of(folder: Path, sandbox: Sandbox) -> Path:

@@ -1,4 +1,4 @@
-"""Handlers of the Cloud Storage methods on buckets and on objects' metadata. Media is in media.py.
+"""Handlers of the Cloud Storage methods on buckets and on objects' metadata. Content is in uploads.py and downloads.py.
 
 Refused: ACLs, object versions, holds, retention, encryption keys. Not covered: soft delete, lifecycle and CORS rules
 (kept, never applied), folders and managed folders, notifications, HMAC keys.
@@ -17,7 +17,7 @@ from aiohttp import web
 
 from berg.local.call import Call, Cloud, Handler
 from berg.local.errors import ApiError
-from berg.local.storage import buckets, media, policies
+from berg.local.storage import buckets, downloads, policies, uploads
 from berg.local.storage.checks import (
     WRITABLE,
     check_change,
@@ -34,7 +34,7 @@ from berg.local.storage.checks import (
     present,
     written,
 )
-from berg.local.storage.state import concatenate
+from berg.local.storage.content import concatenate
 
 MAX_PAGE = 1000
 MAX_SOURCES = 32  # of one compose
@@ -46,7 +46,7 @@ def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
     table = {
         **buckets.TABLE,
         **policies.TABLE,
-        "storage.objects.insert": media.insert,
+        "storage.objects.insert": uploads.insert,
         "storage.objects.get": get,
         "storage.objects.list": list_objects,
         "storage.objects.patch": patch,
@@ -69,7 +69,7 @@ async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
     resource = find_object(cloud, call)
     check_request(call, resource, reading=True)
     if call.params.get("alt") == "media":
-        return await media.download(cloud, call, resource)
+        return await downloads.download(cloud, call, resource)
     return present(resource, origin(call))
 
 

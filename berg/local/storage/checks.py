@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from berg.local.call import Call, Cloud
 from berg.local.errors import ApiError
-from berg.local.storage.state import Content
+from berg.local.storage.content import Content
 
 CONDITIONS = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
 # Fields of an object that clients set; all others are the server's.

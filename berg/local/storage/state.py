@@ -7,7 +7,7 @@
 
 An object exists from the moment its row is committed, which happens after its complete content was
 renamed into place; a killed process leaves the old object or the new one, at worst a file nobody refers
-to. Object names never become file names. All calls but those of `Content` and `concatenate` are short
+to. Object names never become file names. All calls but those of content.py are short
 and belong to the event loop's thread, so a check followed by a write is atomic without locks.
 
 Not covered: object versions, soft delete, retention, holds, encryption keys, lifecycle rules, fsync.
@@ -15,7 +15,6 @@ Not covered: object versions, soft delete, retention, holds, encryption keys, li
 
 import base64
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -23,16 +22,13 @@ import re
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import google_crc32c
+from berg.local.storage.content import Content
 
-BLOCK = 1 << 20  # bytes read or written at a time
-WINDOW = 3 << 20  # bytes under way on a connection: half of what Linux lets a receiver buffer (tcp_rmem)
 SESSION_SECONDS = 7 * 86400  # how long an upload session lives, as documented by Google
 
 SCHEMA = """
@@ -56,74 +52,6 @@ def timestamp(microseconds: int) -> str:
 def after(prefix: bytes) -> bytes:
     """The smallest name greater than every name that starts with `prefix` (UTF-8 has no byte 0xff)."""
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b"\xff"
-
-
-@dataclass
-class Content:
-    """A file that is being filled, and the hashes of what it holds so far. Methods block on the disk."""
-
-    path: Path
-    size: int = 0
-    crc: int = 0
-    md5: Any = field(default_factory=lambda: hashlib.md5(usedforsecurity=False))  # None: not wanted
-    file: BinaryIO | None = None
-
-    def write(self, data: bytes) -> None:
-        """Append `data`. Unbuffered: a killed process keeps what was written."""
-        if self.file is None:
-            self.file = self.path.open("ab", buffering=0)
-        view = memoryview(data)
-        while view:
-            view = view[self.file.write(view) :]
-        self._hash(data)
-
-    def _hash(self, data: bytes) -> None:
-        self.crc = google_crc32c.extend(self.crc, data)
-        if self.md5 is not None:
-            self.md5.update(data)
-        self.size += len(data)
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
-            self.file = None
-
-    def discard(self) -> None:
-        self.close()
-        self.path.unlink(missing_ok=True)
-
-    def truncate(self, size: int) -> "Content":
-        """Cut the file to `size` and return it with the hashes of what is left."""
-        self.close()
-        with self.path.open("ab") as file:
-            file.truncate(size)
-        return reread(self.path)
-
-    def hashes(self) -> dict[str, str]:
-        """crc32c and md5 as the API writes them: base64 of the big-endian bytes."""
-        hashes = {"crc32c": base64.b64encode(self.crc.to_bytes(4, "big")).decode()}
-        if self.md5 is not None:
-            hashes["md5Hash"] = base64.b64encode(self.md5.digest()).decode()
-        return hashes
-
-
-def reread(path: Path) -> Content:
-    """Hash a partly filled file again, after a restart of the server or a broken chunk."""
-    content = Content(path)
-    if path.exists():
-        with path.open("rb") as file:
-            while data := file.read(BLOCK):
-                content._hash(data)
-    return content
-
-
-def concatenate(sources: Iterable[tuple[BinaryIO, int]], content: Content) -> None:
-    """Append so many bytes of each source to `content`, a block at a time, and close them."""
-    for source, size in sources:
-        with source:
-            while size and (data := source.read(min(size, BLOCK))):
-                content.write(data)
-                size -= len(data)
 
 
 class Storage:

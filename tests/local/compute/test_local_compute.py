@@ -17,7 +17,7 @@ from local_machines import IMAGE, LEARNING, ZONE, body, client, until  # noqa: F
 from berg.local import control
 from berg.local.compute import catalog, listing
 from berg.local.errors import ApiError
-from berg.local.machines import sandbox
+from berg.local.machines import processes
 
 P100 = [{"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-p100", "acceleratorCount": 1}]
 TERMINATE = {"onHostMaintenance": "TERMINATE"}
@@ -61,7 +61,7 @@ def test_insert_boots_a_machine_and_delete_leaves_nothing(client):
     disk = client.call("GET", f"/zones/{ZONE}/disks/one").json()
     assert disk["users"] == [resource["selfLink"]] and disk["sizeGb"] == "10"
     folder = client.folder / "machines" / resource["id"]
-    first = sandbox.first_process(folder)
+    first = processes.first_process(folder)
     done = client.delete("one")
     assert done["operationType"] == "delete" and done["targetId"] == resource["id"]
     assert client.get("one") is None and not folder.exists()

@@ -13,7 +13,7 @@ from local_kube import PLACE, Kube, gpu_pool, job, make_cluster
 from local_machines import until
 
 from berg.local import control
-from berg.local.machines import sandbox
+from berg.local.machines import processes
 
 DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
 HOLDS = 'trap "echo told; sleep 0.5; echo done; exit 1" TERM; echo begun; while :; do sleep 0.1; done'
@@ -155,7 +155,7 @@ def test_pods_of_a_killed_server_end_with_a_reset(cloud_of_its_own, tmp_path):
     os.kill(control.status(cloud.folder)["pid"], signal.SIGKILL)
     until(lambda: not control.is_running(cloud.folder), "the end of the server")
     folders = list((cloud.folder / "kubernetes").glob("*/pods/*/main"))
-    pids = [sandbox.first_process(folder) for folder in folders]
+    pids = [processes.first_process(folder) for folder in folders]
     assert pids and all(pids)
     control.reset(cloud.folder)
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()] and not cloud.folder.exists()

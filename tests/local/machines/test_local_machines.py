@@ -14,8 +14,9 @@ import pytest
 from local_machines import GOLDEN, LEARNING, Client, until
 
 from berg.local import control
+from berg.local.machines import processes, sshd
 from berg.local.machines import sandbox as machines
-from berg.local.machines import sshd
+from berg.local.machines.abilities import abilities
 
 ABLE = [
     pytest.param(machines.Sandbox(machines.OVERLAY, os.geteuid() != 0), id="overlay"),
@@ -28,7 +29,7 @@ ABLE = [
 @pytest.fixture(scope="session")
 def host(tmp_path_factory):
     """What this host allows, tried for real."""
-    found = machines.abilities(tmp_path_factory.mktemp("abilities"))
+    found = abilities(tmp_path_factory.mktemp("abilities"))
     return found["files"]
 
 
@@ -50,12 +51,12 @@ def boot(tmp_path, sandbox):
         machine = machines.Machine(folder, name, "127.0.0.1", 9, None, script, agent)
         process = machines.boot(machine, sandbox)
         booted.append((folder, process))
-        assert machines.wait_for_boot(folder, process), console(machine)
+        assert processes.wait_for_boot(folder, process), console(machine)
         return machine
 
     yield boot
     for folder, process in booted:
-        asyncio.run(machines.shut_down(folder, sandbox, 0))
+        asyncio.run(processes.shut_down(folder, sandbox, 0))
         process.wait()
 
 
@@ -69,7 +70,7 @@ def console_with(machine: machines.Machine, text: str) -> str:
 
 def shut_down(machine, sandbox, grace: float) -> float:
     start = time.monotonic()
-    asyncio.run(machines.shut_down(machine.folder, sandbox, grace))
+    asyncio.run(processes.shut_down(machine.folder, sandbox, grace))
     return time.monotonic() - start
 
 
@@ -95,7 +96,7 @@ def test_startup_script_runs_on_the_console_in_a_clean_environment(boot, monkeyp
     assert "GCE_METADATA_HOST=127.0.0.1:9" in shown
     assert "https_proxy=http://proxy:1" in shown
     assert "SECRET_OF_THE_LAPTOP" not in shown
-    assert machines.first_process(machine.folder)  # a machine idles until it is stopped
+    assert processes.first_process(machine.folder)  # a machine idles until it is stopped
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts something for all")
@@ -114,11 +115,11 @@ def test_what_the_host_has_mounted_keeps_no_machine_from_booting(boot, sandbox):
 
 def test_a_machine_is_up_when_it_has_said_who_it_is(tmp_path):
     file = tmp_path / "init.pid"
-    assert not machines.is_up(tmp_path)
+    assert not processes.is_up(tmp_path)
     file.touch()
-    assert not machines.is_up(tmp_path)
+    assert not processes.is_up(tmp_path)
     file.write_text("1 2\n")
-    assert machines.is_up(tmp_path)
+    assert processes.is_up(tmp_path)
 
 
 def test_what_a_machine_sees_is_its_own(boot, sandbox, tmp_path):
@@ -314,7 +315,7 @@ def test_poweroff_inside_ends_the_machine(boot, sandbox):
     if sandbox.files != machines.OVERLAY:
         pytest.skip("needs an overlay over /usr/sbin")
     machine = boot("#!/bin/bash\nsleep 100 &\nshutdown -h now\nwait\n")
-    until(lambda: not machines.alive(machine.folder, sandbox), "power off")
+    until(lambda: not processes.alive(machine.folder, sandbox), "power off")
 
 
 def test_a_reboot_keeps_the_disk_and_empties_tmp(boot, sandbox):
@@ -393,14 +394,14 @@ def test_a_killed_server_finds_its_machines_again(own):
     os.kill(status["pid"], signal.SIGKILL)
     until(lambda: not control.status(client.folder)["running"], "the end of the server")
     instances = {name: client.folder / "machines" / client_id(client, name) for name in ("lives", "dies")}
-    os.kill(machines.first_process(instances["dies"]), signal.SIGKILL)
-    first = machines.first_process(instances["lives"])
-    until(lambda: machines.first_process(instances["dies"]) is None, "the end of a machine")
+    os.kill(processes.first_process(instances["dies"]), signal.SIGKILL)
+    first = processes.first_process(instances["lives"])
+    until(lambda: processes.first_process(instances["dies"]) is None, "the end of a machine")
     assert control.start(client.folder, options=options) == status["port"]
-    assert machines.first_process(instances["lives"]) == first
+    assert processes.first_process(instances["lives"]) == first
     assert client.status("lives") == "RUNNING" and client.status("dies") == "TERMINATED"
     client.delete("lives")
-    assert machines.first_process(instances["lives"]) is None and not instances["lives"].exists()
+    assert processes.first_process(instances["lives"]) is None and not instances["lives"].exists()
 
 
 def client_id(client: Client, name: str) -> str:
@@ -422,7 +423,7 @@ def test_stop_ends_machines_after_their_last_words(own):
     client.console_with("worker", "startup-script: up")
     folder = client.folder / "machines" / client.get("worker")["id"]
     assert control.stop(client.folder) is True
-    assert machines.first_process(folder) is None
+    assert processes.first_process(folder) is None
     assert any(file.read_text() == "uploaded\n" for file in folder.glob("*/root/words"))
     assert control.stop(client.folder) is False
     control.start(client.folder, options=options)
@@ -433,7 +434,7 @@ def test_machines_of_a_killed_server_end_with_reset(own):
     client, _ = own
     client.insert("orphan", "#!/bin/bash\necho up\n")
     folder = client.folder / "machines" / client.get("orphan")["id"]
-    first = machines.first_process(folder)
+    first = processes.first_process(folder)
     os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
     until(lambda: not control.status(client.folder)["running"], "the end of the server")
     assert Path(f"/proc/{first}").exists()
@@ -496,5 +497,5 @@ def test_who_has_the_key_logs_in_with_and_without_root(tmp_path, sandbox):
         assert done.returncode == 4 and done.stdout.startswith(b"box\r\nroot\r\n/dev/pts/"), done.stdout
         assert machines.own_root_of(machine.folder, sandbox).joinpath("mine").stat().st_uid == os.geteuid()
     finally:
-        asyncio.run(machines.shut_down(machine.folder, sandbox, 0))
+        asyncio.run(processes.shut_down(machine.folder, sandbox, 0))
         process.wait()
