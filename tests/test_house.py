@@ -22,6 +22,7 @@ ROOMS = {
         "resume",
         "reap",
         "ssh",
+        "ssh_config",
         "sync",
         "init",
         "doctor",
