@@ -13,7 +13,7 @@ ROOMS = {
     "berg": {"__init__"},
     "contract": {"config", "job", "inventory", "checks", "credentials", "words"},
     "plan": {"plan"},
-    "places": {"gce", "gke", "manifest", "tpu"},
+    "places": {"gce", "gke", "manifest", "podstatus", "tpu"},
     "verbs": {
         "launch",
         "jobs",
