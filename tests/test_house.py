@@ -17,6 +17,7 @@ ROOMS = {
     "verbs": {
         "launch",
         "jobs",
+        "kill",
         "logs",
         "sweep",
         "resume",
