@@ -126,7 +126,7 @@ def gpus(everywhere: bool, as_json: bool) -> None:
     berg gpus --json | jq -r '.[] | select(.type == "l4") | .zones[]'
     """
     settings = config.load_ready()
-    from berg.commands import tables
+    from berg.commands import costs
     from berg.google import offers, prices
 
     listed, why = prices.look_up(settings, settings.region)
@@ -135,8 +135,8 @@ def gpus(everywhere: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([vars(each) for each in found], indent=2))
         return
-    click.echo(tables.gpus(found, settings.region, everywhere))
-    say(f"\n{tables.about_prices(listed, why)}" + " The smallest machine with such GPUs." * bool(listed))
+    click.echo(costs.gpus(found, settings.region, everywhere))
+    say(f"\n{costs.about_prices(listed, why)}" + " The smallest machine with such GPUs." * bool(listed))
 
 
 @click.command()
@@ -152,7 +152,7 @@ def tpus(as_json: bool) -> None:
     berg tpus --json | jq -r '.[] | select(.tpu == "v6e-4x4") | .zones[]'
     """
     settings = config.load_ready()
-    from berg.commands import tables
+    from berg.commands import costs
     from berg.google import offers, prices
 
     listed, why = prices.look_up(settings, settings.region)
@@ -160,8 +160,8 @@ def tpus(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    click.echo(tables.tpus(found))
-    say(f"\n{tables.about_prices(listed, why)}{tables.per_chip(found) if listed else ''}")
+    click.echo(costs.tpus(found))
+    say(f"\n{costs.about_prices(listed, why)}{costs.per_chip(found) if listed else ''}")
 
 
 @click.group(name="config")
