@@ -27,6 +27,7 @@ ROOMS = {
         "sync",
         "init",
         "doctor",
+        "readiness",
         "records",
         "names",
         "clusters",

@@ -96,19 +96,19 @@ def doctor(as_json: bool) -> None:
     berg doctor
     berg doctor --json | jq -r '.[] | select(.status != "ok") | .mend'
     """
-    from berg import doctor
+    from berg import doctor, readiness
 
     findings = doctor.examine()
     if as_json:
         click.echo(json.dumps([vars(each) for each in findings], indent=2))
     else:
-        colours = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.FAILED: "red"}
+        colours = {readiness.OK: "green", readiness.WARNING: "yellow", readiness.FAILED: "red"}
         for each in findings:
             line = wrapped(f"{each.status:<8} {each.check:<17} {each.found}", sys.stdout, 27)
             click.echo(click.style(line[:8], colours[each.status]) + line[8:])
             if each.mend:
                 click.echo(wrapped(f"{'':<26} {each.mend}", sys.stdout))
-    sys.exit(any(each.status == doctor.FAILED for each in findings))
+    sys.exit(any(each.status == readiness.FAILED for each in findings))
 
 
 @click.command()
