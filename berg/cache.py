@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from berg import BergError, gke
+from berg import BergError, gke, podstatus
 from berg.config import Config
 from berg.google import api, container, podexec, storage
 from berg.google import kubernetes as k8s
@@ -195,7 +195,7 @@ def why_not(config: Config, server: k8s.Server) -> str:
         conditions = [each.get("message", "") for each in pod["status"].get("conditions", [])]
         if full := next((text for text in conditions if "Insufficient ephemeral-storage" in text), ""):
             return f"{NO_ROOM}: {full}"
-        return gke.why_pending(pod, k8s.items(config, server, f"{k8s.CORE}/events"))
+        return podstatus.why_pending(pod, k8s.items(config, server, f"{k8s.CORE}/events"))
     return "it is to be given a pod"
 
 

@@ -177,10 +177,10 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     settings = config.load_ready()
     from concurrent.futures import ThreadPoolExecutor
 
-    from berg import jobs
+    from berg import jobs, kill
     from berg.records import resolve
 
-    found = jobs.match(settings, tuple(resolve(settings, name) for name in names), everything)
+    found = kill.match(settings, tuple(resolve(settings, name) for name in names), everything)
     if not found:
         say("There is nothing to kill.")
         return
@@ -190,7 +190,7 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     _ = settings.session
     failed = False
     with ThreadPoolExecutor(8) as pool:
-        endings = [(name, pool.submit(jobs.kill, settings, name, now, say)) for name in found]
+        endings = [(name, pool.submit(kill.kill, settings, name, now, say)) for name in found]
         for name, ending in endings:
             try:
                 say(f"{name}: {ending.result() or 'machine deleted'}")

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from berg import BergError, gke
+from berg import BergError, gke, podstatus
 from berg.config import Config
 from berg.google import accelerators, api, container, grants, offers
 from berg.google import kubernetes as k8s
@@ -246,7 +246,7 @@ def status(config: Config, cluster: dict[str, Any]) -> Status:
         return found
     used: dict[str, int] = {}
     for pod in alive:
-        machine = gke.machine_of(pod, container.where(cluster), events)
+        machine = podstatus.machine_of(pod, container.where(cluster), events)
         count = int(machine.gpus.partition(" ")[0] or 0)
         node = pod["spec"].get("nodeName", "")
         used[node] = used.get(node, 0) + count

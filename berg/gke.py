@@ -3,13 +3,12 @@
 A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a ConfigMap, everything
 else through the bucket, so that no image has to be built. One pod that is taken away is made anew by Kubernetes; of
 several none is, and the job ends. What waits for room waits in the cluster, without this computer. The Job itself is
-made in manifest.py.
+made in manifest.py, and what is said of its pods is read in podstatus.py.
 
 Not covered: several clusters for one job, Autopilot.
 """
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -21,13 +20,11 @@ from berg import BergError, manifest
 from berg.config import Config
 from berg.google import api, container, podexec
 from berg.google import kubernetes as k8s
-from berg.google.container import LABEL
 from berg.inventory import Machine, Thing
+from berg.podstatus import ending, how_ended, is_of, machine_of
 
 GONE = 180  # seconds for pods to go
 LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
-SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp")  # the autoscaler's words, in their order
-INDEX = "batch.kubernetes.io/job-completion-index"
 # One connection's server, whose standard input and output are the connection.
 SSHD = (
     'exec /usr/sbin/sshd -i -e -f /dev/null -h "${BERG_ROOT:-/root}/berg/ssh_host_key" -o UsePAM=no -o StrictModes=no '
@@ -187,78 +184,6 @@ def machines(
     return sorted(found, key=lambda machine: machine.name)
 
 
-def is_of(thing: dict[str, Any], jobs: Collection[str], sweeps: Collection[str]) -> bool:
-    labels = thing["metadata"].get("labels", {})
-    return labels.get("berg-job") in jobs or labels.get("berg-sweep") in sweeps
-
-
-def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) -> Machine:
-    about, spec, status = pod["metadata"], pod["spec"], pod["status"]
-    main = spec["containers"][0]
-    facts: dict[str, Any] = next(
-        (json.loads(each["value"]) for each in main.get("env", []) if each["name"] == "BERG_FACTS"), {}
-    )
-    names, index = facts.get("names", [about["name"]]), int(about["labels"].get(INDEX, 0))
-    count = main.get("resources", {}).get("limits", {}).get("nvidia.com/gpu")
-    kind = spec.get("nodeSelector", {}).get(f"{LABEL}gke-accelerator", "").rpartition("-")[2]
-    word = "STAGING" if spec.get("nodeName") else "PROVISIONING"
-    return Machine(
-        name=names[index],
-        zone=place,
-        status="STOPPING" if about.get("deletionTimestamp") else "RUNNING" if status["phase"] == "Running" else word,
-        id=about["uid"],
-        labels=about["labels"],
-        created_at=about["creationTimestamp"],
-        internal_ip=status.get("podIP", ""),
-        gpus=f"{count} x {kind}" if count else "",
-        place="gke",
-        pod=about["name"],
-        note="" if status["phase"] == "Running" else why_pending(pod, events),
-    )
-
-
-def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
-    """Why a pod waits, in words."""
-    for each in pod["status"].get("containerStatuses", []):
-        waiting = each.get("state", {}).get("waiting", {})
-        message = " ".join(waiting.get("message", "").split())
-        if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
-            return f"its image {each.get('image', '')} cannot be pulled: {message}"
-        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"{waiting['reason']}: {message}"
-    if pod["spec"].get("nodeName"):
-        return f"its node {pod['spec']['nodeName']} pulls the image"
-    mine = [each for each in events if each.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]]
-    last = newest(mine, *SCALING)
-    if "in backoff after failed scale-up" in last.get("message", ""):  # what failed, one of the job's pods was told
-        job = job_of(pod["metadata"]["name"])
-        others = [each for each in events if job_of(each.get("involvedObject", {}).get("name", "")) == job]
-        last = newest(others, "FailedScaleUp") or last
-    said = " ".join(last.get("message", "").split())
-    if last.get("reason") == "FailedScaleUp":
-        if "quota" in said.lower():
-            return f"no quota for another node: {said}. Raise it: https://console.cloud.google.com/iam-admin/quotas"
-        return f"no stock: Google has no room for another node now, and the cluster goes on trying: {said}"
-    if last.get("reason") == "TriggeredScaleUp":
-        return f"a node is being made for it: {said}"
-    if last:
-        return f"no room, and no pool can grow for it: {said}"
-    unscheduled = newest(mine, "FailedScheduling")
-    return f"no room: {' '.join(unscheduled['message'].split())}" if unscheduled else "it is to be given a node"
-
-
-def newest(events: list[dict[str, Any]], *reasons: str) -> dict[str, Any]:
-    """The newest of the events with these reasons, of one second the one whose reason comes last; {} for none."""
-    mine = [each for each in events if each["reason"] in reasons]
-    when = lambda each: each.get("lastTimestamp") or each.get("eventTime") or ""  # noqa: E731
-    return max(mine, key=lambda each: (when(each), reasons.index(each["reason"])), default={})
-
-
-def job_of(pod: str) -> str:
-    """Which job a pod is of, by its name JOB-INDEX-RANDOM."""
-    return pod.rpartition("-")[0].rpartition("-")[0]
-
-
 def waiting(config: Config, job: str | None = None) -> set[str]:
     """Names of the jobs and sweeps whose pods Kubernetes makes, and LOCATION/NAME of clusters that do not answer."""
     found: set[str] = set()
@@ -270,15 +195,6 @@ def waiting(config: Config, job: str | None = None) -> set[str]:
                 labels = each["metadata"]["labels"]
                 found.add(labels.get("berg-job") or labels.get("berg-sweep", ""))
     return found
-
-
-def ending(job: dict[str, Any]) -> dict[str, Any] | None:
-    """The condition by which a Job of Kubernetes' ended, or is about to; None while it goes on."""
-    kinds = ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
-    conditions = [each for each in job.get("status", {}).get("conditions", []) if each["status"] == "True"]
-    gone = {"type": "Failed", "reason": "Deleted", "message": "it is being deleted"}
-    deleted = gone if job["metadata"].get("deletionTimestamp") else None
-    return next((each for kind in kinds for each in conditions if each["type"] == kind), deleted)
 
 
 def why_gone(config: Config, job: str, group: str) -> str:
@@ -296,16 +212,6 @@ def why_gone(config: Config, job: str, group: str) -> str:
     pods = [pod for pod in (listed(config, [group], f"{k8s.CORE}/pods")[group] or []) if is_of(pod, [job], [])]
     ends = [text for pod in pods if (text := how_ended(pod))]
     return "; ".join(dict.fromkeys(ends)) or " ".join(end.get("message", "").split())
-
-
-def how_ended(pod: dict[str, Any]) -> str:
-    """Why a pod ended without a word in its job's state."""
-    if reason := pod["status"].get("reason"):
-        return f"the pod {pod['metadata']['name']} ended: {reason}: {pod['status'].get('message', '')}".rstrip(": ")
-    for each in pod["status"].get("containerStatuses", []):
-        if ended := each.get("state", {}).get("terminated"):
-            return f"the pod {pod['metadata']['name']} ended: {ended.get('reason')}, exit code {ended.get('exitCode')}"
-    return ""
 
 
 # --- what is done to them

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import Berg, commit, git, wait_for
 
-from berg import BergError, gce, ssh
+from berg import BergError, gce, ssh, ssh_config
 from berg.google import storage
 from berg.inventory import Machine
 from berg.local.machines import sandbox as machines
@@ -421,7 +421,7 @@ def test_an_unknown_name_makes_no_key(cloud, bucket, at_home):
 
 
 def test_without_machines_there_is_no_key(cloud, bucket, at_home):
-    assert ssh.write_config(cloud.settings(bucket.name), print) == []
+    assert ssh_config.write_config(cloud.settings(bucket.name), print) == []
     assert not (at_home / ".ssh").exists()
 
 
@@ -461,9 +461,9 @@ def test_the_include_goes_before_everything_and_a_linked_file_stays_linked(at_ho
     dotfiles.mkdir()
     (dotfiles / "config").write_text("Host *\n    User me\n")
     (folder / "config").symlink_to(dotfiles / "config")
-    assert not ssh.is_included()
-    ssh.include()
-    assert ssh.is_included() and (folder / "config").is_symlink()
+    assert not ssh_config.is_included()
+    ssh_config.include()
+    assert ssh_config.is_included() and (folder / "config").is_symlink()
     assert (dotfiles / "config").read_text() == (
         f'Include "{at_home}/berg home/ssh_config"\n\nHost *\n    User me\n'  # quoted, because of the blank
     )

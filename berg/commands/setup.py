@@ -96,19 +96,19 @@ def doctor(as_json: bool) -> None:
     berg doctor
     berg doctor --json | jq -r '.[] | select(.status != "ok") | .mend'
     """
-    from berg import doctor
+    from berg import doctor, readiness
 
     findings = doctor.examine()
     if as_json:
         click.echo(json.dumps([vars(each) for each in findings], indent=2))
     else:
-        colours = {doctor.OK: "green", doctor.WARNING: "yellow", doctor.FAILED: "red"}
+        colours = {readiness.OK: "green", readiness.WARNING: "yellow", readiness.FAILED: "red"}
         for each in findings:
             line = wrapped(f"{each.status:<8} {each.check:<17} {each.found}", sys.stdout, 27)
             click.echo(click.style(line[:8], colours[each.status]) + line[8:])
             if each.mend:
                 click.echo(wrapped(f"{'':<26} {each.mend}", sys.stdout))
-    sys.exit(any(each.status == doctor.FAILED for each in findings))
+    sys.exit(any(each.status == readiness.FAILED for each in findings))
 
 
 @click.command()
@@ -126,7 +126,7 @@ def gpus(everywhere: bool, as_json: bool) -> None:
     berg gpus --json | jq -r '.[] | select(.type == "l4") | .zones[]'
     """
     settings = config.load_ready()
-    from berg.commands import tables
+    from berg.commands import costs
     from berg.google import offers, prices
 
     listed, why = prices.look_up(settings, settings.region)
@@ -135,8 +135,8 @@ def gpus(everywhere: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([vars(each) for each in found], indent=2))
         return
-    click.echo(tables.gpus(found, settings.region, everywhere))
-    say(f"\n{tables.about_prices(listed, why)}" + " The smallest machine with such GPUs." * bool(listed))
+    click.echo(costs.gpus(found, settings.region, everywhere))
+    say(f"\n{costs.about_prices(listed, why)}" + " The smallest machine with such GPUs." * bool(listed))
 
 
 @click.command()
@@ -152,7 +152,7 @@ def tpus(as_json: bool) -> None:
     berg tpus --json | jq -r '.[] | select(.tpu == "v6e-4x4") | .zones[]'
     """
     settings = config.load_ready()
-    from berg.commands import tables
+    from berg.commands import costs
     from berg.google import offers, prices
 
     listed, why = prices.look_up(settings, settings.region)
@@ -160,8 +160,8 @@ def tpus(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    click.echo(tables.tpus(found))
-    say(f"\n{tables.about_prices(listed, why)}{tables.per_chip(found) if listed else ''}")
+    click.echo(costs.tpus(found))
+    say(f"\n{costs.about_prices(listed, why)}{costs.per_chip(found) if listed else ''}")
 
 
 @click.group(name="config")

@@ -82,14 +82,14 @@ def ssh_config(install: bool) -> None:
     rsync -a data my-devbox:/root/
     """
     settings = config.load_ready()
-    from berg import ssh
+    from berg import ssh_config as entries
 
-    names = ssh.write_config(settings, say)
-    say(f"Wrote {ssh.config_file()} with {len(names)} machine{'' if len(names) == 1 else 's'}")
-    if not ssh.is_included():
-        line, file = ssh.include_line(), ssh.user_config()
+    names = entries.write_config(settings, say)
+    say(f"Wrote {entries.config_file()} with {len(names)} machine{'' if len(names) == 1 else 's'}")
+    if not entries.is_included():
+        line, file = entries.include_line(), entries.user_config()
         if install or (sys.stdin.isatty() and click.confirm(f"Add `{line}` to {file}?", default=True, err=True)):
-            ssh.include()
+            entries.include()
             say(f"Added `{line}` to {file}")
         else:
             say(f"To use it, put at the beginning of {file}:  {line}\nor run: berg ssh-config --install")
