@@ -22,7 +22,7 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import api, paths, secret
-from berg.machine import boot, cluster, crew, data, idle, kineto, notify, saving, waste
+from berg.machine import boot, cluster, crew, data, idle, kineto, logins, notify, saving, waste
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -156,7 +156,7 @@ def introduce(attempt: Attempt) -> None:
     # What boot set is of this process alone.
     ours = {key: value for key, value in values if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
-    cluster.introduce(attempt.member, ours)
+    logins.introduce(attempt.member, ours)
 
 
 def run_command(attempt: Attempt) -> tuple[int, str]:

@@ -21,7 +21,7 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster, kineto, pods, profile, usage
+from berg.machine import boot, cluster, kineto, logins, pods, profile, usage
 from berg.machine.process import RESULTS, end_group
 from berg.words import plural
 
@@ -407,7 +407,7 @@ class Attempt:
                     if not self.member.is_alone:
                         cluster.announce(self.member, maintenance="soon")
             with contextlib.suppress(OSError):  # a full disk
-                cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
+                logins.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
 
     def ending_in(self, values: dict) -> tuple[str, str] | None:
         """How the job is to end, and why, if the metadata of this machine says so."""
@@ -429,7 +429,7 @@ class Attempt:
 
     def become_reachable(self) -> None:
         try:
-            cluster.become_reachable(self.member)
+            logins.become_reachable(self.member)
         except Exception as error:
             self.say(f"This machine cannot be reached by ssh: {error}")
             if not self.member.is_alone:
