@@ -22,7 +22,7 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import api, paths, secret
-from berg.machine import boot, cluster, crew, data, idle, kineto, notify, saving, waste
+from berg.machine import boot, cluster, crew, data, idle, kineto, logins, notify, outside, saving, waste
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -61,7 +61,7 @@ def run(attempt: Attempt) -> None:
         install(attempt)
         if attempt.job.num_machines > 1:
             cluster.get_ready(attempt.member)
-        attempt.mirror_results()
+        saving.mirror_results(attempt)
         exit_code, where = run_command(attempt)
         while attempt.runs_again(exit_code):
             exit_code, where = run_command(attempt)
@@ -80,7 +80,7 @@ def run(attempt: Attempt) -> None:
         state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
     if attempt.outcome == SHUT_DOWN:
         with contextlib.suppress(OSError, ValueError):  # its metadata may tell whose doing it is
-            attempt.outcome = attempt.ending_in(attempt.machine.told()) or SHUT_DOWN
+            attempt.outcome = outside.ending_in(attempt, attempt.machine.told()) or SHUT_DOWN
     exit_code = exit_code if attempt.exit_code is None else attempt.exit_code
     finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
 
@@ -89,7 +89,7 @@ def begin(attempt: Attempt) -> None:
     """Say that this machine has the job, and read it; a job that began before goes on with its results."""
     if not attempt.sweep:  # else it was taken already
         attempt.claim()
-    attempt.mirror_log()
+    saving.mirror_log(attempt)
     saving.read_job(attempt)
     names = job.machine_names(attempt.name, attempt.job.num_machines)
     if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
@@ -101,8 +101,8 @@ def begin(attempt: Attempt) -> None:
     attempt.member.nodes = [attempt.member.node]
     if attempt.member.is_alone:
         introduce(attempt)
-    attempt.start_thread(attempt.watch)
-    attempt.start_thread(attempt.limit_time)
+    attempt.start_thread(outside.watch, attempt)
+    attempt.start_thread(outside.limit_time, attempt)
     attempt.sampling = attempt.start_thread(waste.watch, attempt)
     kineto.listen(attempt)
     attempt.reachable = attempt.start_thread(attempt.become_reachable)
@@ -113,7 +113,7 @@ def restore(attempt: Attempt) -> None:
     this = attempt.job
     packs = boot.BERG / "packs"
     copy = RESULTS / this.results_dir / "berg_job_metadata.json"
-    attempt.restore_results()
+    saving.restore_results(attempt)
     if not attempt.begins_here and copy.exists() and not this.cmd:
         attempt.say("Left the code as it was before the reboot: people change it here")
         return
@@ -145,7 +145,7 @@ def meet(attempt: Attempt) -> None:
         attempt.reachable.join()
         attempt.member.nodes = cluster.gather(attempt.member)
         attempt.start_thread(cluster.beat, attempt.member)
-        attempt.start_thread(attempt.watch_others)
+        attempt.start_thread(outside.watch_others, attempt)
         introduce(attempt)
         cluster.announce(attempt.member)
 
@@ -156,7 +156,7 @@ def introduce(attempt: Attempt) -> None:
     # What boot set is of this process alone.
     ours = {key: value for key, value in values if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER}
     ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
-    cluster.introduce(attempt.member, ours)
+    logins.introduce(attempt.member, ours)
 
 
 def run_command(attempt: Attempt) -> tuple[int, str]:
@@ -202,7 +202,7 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     """Upload what is left, write the final state, and delete the machines of the job."""
     code = exit_code if exit_code is None or exit_code >= 0 else 128 - exit_code
     reason += full_disk() if state == "FAILED" else ""
-    attempt.stop_mirrors()
+    saving.stop_mirrors(attempt)
     in_cluster = attempt.job.num_machines > 1
     uploading = {"state": "UPLOADING", "ending": state, "exit_code": code, "reason": reason}
     try:
@@ -278,7 +278,7 @@ def leave(attempt: Attempt, why: str) -> None:
     """Stop without a word in the state: it is somebody else's, or none. What was written is saved all the same."""
     attempt.say(why)
     attempt.end_process()
-    attempt.stop_mirrors()
+    saving.stop_mirrors(attempt)
     with contextlib.suppress(Exception):
         saving.save_alone(attempt, why)
     if not attempt.sweep:

@@ -1,14 +1,10 @@
-"""A folder mirrored to the bucket while programs write to it.
-
-An object that this mirror neither restored nor wrote is never overwritten: every upload carries the generation of the
-object that it replaces, 0 for a new one, and every object says in its metadata who wrote it, so that a write whose
-answer was lost is known as ours. What is there from somebody else stays, and the file is refused by name.
+"""A folder mirrored to the bucket while programs write to it: which files are sent when, and what became of them.
 
 A pass compares names, sizes and times with what was sent. That is kept in a temporary database, so that memory does
-not grow with the tree, and a pass over files that did not change asks the bucket nothing. A file that grew is sent as
-its tail and composed on. Bytes that may have changed without a sign are compared with their object's crc32c: once a
-file that grew is quiet, and all at the end. Deleting a file never deletes its object. Not covered: empty folders,
-permissions, and names that Cloud Storage cannot take, which are refused.
+not grow with the tree, and a pass over files that did not change asks the bucket nothing. Bytes that may have changed
+without a sign are compared with their object's crc32c: once a file that grew is quiet, and all at the end. Deleting a
+file never deletes its object. How one file is sent, and whose objects are never overwritten, is in sending.py. Not
+covered: empty folders, permissions, and names that Cloud Storage cannot take, which are refused.
 """
 
 import contextlib
@@ -19,7 +15,6 @@ import os
 import queue
 import secrets
 import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,15 +24,12 @@ from typing import Any
 
 from berg import BergError, job
 from berg.google import fetch
-from berg.google.checksum import blocks, crc32c_of
 from berg.google.paths import bad_name, is_below, is_harmless, shorten, tell
+from berg.google.sending import GROWS_FROM, WRITER, Refused, Sender, Sending, Taken
 from berg.google.sent import Sent, Store, block_before, marks
 from berg.google.storage import Changed, Unreadable
 
-WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
 LISTED = "name,size,crc32c,generation,updated,metadata"
-TAILS = ".berg/tmp/"
-GROWS_FROM = 1 << 20  # bytes from which a file that grew is sent as its tail: composing takes three requests
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
 SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
 PATIENCE, LAST_PATIENCE, HURRY = 120.0, 60.0, 5.0  # seconds without a byte, after which a file is sent anew
@@ -45,43 +37,6 @@ RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
 PASSING = (408, 412, 429)  # of the other 4xx, those that are no refusal
 REFUSED_FOR = 900  # seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
-
-
-class Refused(Exception):
-    """A file that the bucket does not take."""
-
-
-class Taken(Refused):
-    """The object of that name is somebody else's."""
-
-
-class GivenUp(Exception):
-    """Nobody waits for this upload any more."""
-
-
-@dataclass
-class Sending:
-    """A file under way, in a thread of its own."""
-
-    path: str
-    last: Sent | None
-    large: bool
-    inode: int = 0
-    moved: float = field(default_factory=time.monotonic)  # when bytes moved last
-    given_up: bool = False
-    sent: Sent | None = None
-    wrote: bool = False
-    bytes: int = 0
-    begins: int = 0  # where in the file the bytes begin that are being sent
-    through: int = 0  # bytes of the file that are in the bucket, or nearly
-    error: Exception | None = None
-
-    def tell(self, sent: int | None = None) -> None:
-        if self.given_up:
-            raise GivenUp
-        self.moved = time.monotonic()
-        if sent is not None:
-            self.through = self.begins + sent
 
 
 @dataclass
@@ -106,11 +61,12 @@ class Mirror:
     ready: queue.Queue = field(default_factory=queue.Queue)  # SimpleQueue may wait for ever in Python 3.10
     folders: set[str] = field(default_factory=set)  # that are recorded
     links: set[str] = field(default_factory=set)  # paths that were sent as copies of what they lead to
-    taken: set[str] = field(default_factory=set)  # paths whose object is somebody else's
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
+    sender: Sender = field(init=False)
 
     def __post_init__(self) -> None:
+        self.sender = Sender(self.folder, self.bucket, self.prefix, self.writer, self.record)
         self.recall()
 
     def recall(self) -> None:
@@ -177,7 +133,7 @@ class Mirror:
 
     def work(self, sending: Sending) -> None:
         try:
-            sending.sent = self.send(sending)
+            sending.sent = self.sender.send(sending)
         except FileNotFoundError:
             pass  # deleted meanwhile
         except Exception as error:
@@ -200,7 +156,7 @@ class Mirror:
                     self.note_error(sending.path, sending.error)
                     continue
                 self.failing_since.pop(sending.path, None)
-                self.taken.discard(sending.path)
+                self.sender.taken.discard(sending.path)
                 if sending.sent:
                     self.sent.put(sending.path, sending.sent)
         return sent
@@ -210,7 +166,7 @@ class Mirror:
         if isinstance(error, PermissionError | Unreadable | Refused):
             self.refused[path] = getattr(error, "strerror", None) or why
             if isinstance(error, Taken):
-                self.taken.add(path)
+                self.sender.taken.add(path)
             return
         now, code = time.monotonic(), getattr(error, "code", None) or 0
         since = self.failing_since.setdefault(path, now)
@@ -271,85 +227,6 @@ class Mirror:
                     continue
                 except OSError as error:
                     self.refused[path] = error.strerror or str(error)
-
-    def send(self, sending: Sending) -> Sent | None:
-        """Send one file; returns what it is now in the bucket, None if it is no file any more."""
-        last, name = sending.last, self.prefix + sending.path
-        with (self.folder / sending.path).open("rb") as file:
-            now = os.fstat(file.fileno())
-            if not stat.S_ISREG(now.st_mode):
-                return None
-            sending.inode = now.st_ino
-            # A change within one tick of the file system's clock after this would have the same time.
-            is_settled = time.time_ns() - now.st_ctime_ns > 50_000_000
-            if last and last.size == now.st_size and self.checksum(sending, file, now.st_size) == last.crc32c:
-                blob, is_whole = last, True
-            else:
-                self.record(sending.path)
-                blob, is_whole = self.put(sending, name, file, now.st_size)
-            is_settled &= last_change(os.fstat(file.fileno())) == last_change(now)
-            # The stat is the one from before reading: a file that changed meanwhile is sent again.
-            block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
-            return Sent(*marks(now), blob.generation, blob.crc32c, block, is_settled and is_whole)
-
-    def put(self, sending: Sending, name: str, file, size: int) -> tuple[Any, bool]:
-        """Write the object; returns its Blob, and whether all of its bytes were read just now."""
-        last, generation, metadata = sending.last, 0, {WRITER: self.writer}
-        if sending.path in self.taken and (there := self.bucket.get(name)) and not self.is_ours(there):
-            raise Taken("the bucket has a file of that name which this job did not write")
-        if last:
-            generation, start = last.generation, last.size
-            if GROWS_FROM <= start < size and block_before(file, start) == last.last_block:
-                with contextlib.suppress(
-                    Exception
-                ):  # not the object that this mirror wrote, or whatever else: all of it
-                    file.seek(start)
-                    whole = crc32c_of(blocks(file, size - start), last.crc32c)
-                    file.seek(start)
-                    sending.begins = start
-                    blob = self.bucket.append(
-                        name, self.tail(name), file, size - start, generation, sending.tell, metadata
-                    )
-                    sending.wrote, sending.bytes = True, size - start
-                    generation = blob.generation
-                    if blob.crc32c == whole:
-                        return blob, False
-        for _ in range(5):
-            sending.begins = 0
-            sending.tell(0)
-            file.seek(0)
-            try:
-                blob = self.bucket.upload_stream(name, file, size, generation, sending.tell, metadata)
-                sending.wrote, sending.bytes = True, sending.bytes + size
-                return blob, True
-            except Changed:
-                there = self.bucket.get(name)
-                sending.tell()
-                if there and there.size == size and there.crc32c == self.checksum(sending, file, size):
-                    return there, True  # such as a write whose answer was lost
-                if there and not self.is_ours(there):
-                    raise Taken("the bucket has a file of that name which this job did not write") from None
-                generation = there.generation if there else 0
-        raise BergError("its object changes all the time")
-
-    def is_ours(self, there) -> bool:
-        return (there.metadata or {}).get(WRITER) == self.writer
-
-    def checksum(self, sending: Sending, file, size: int) -> str:
-        def told() -> Iterator[bytes]:
-            for block in blocks(file, size):
-                sending.tell()
-                yield block
-
-        file.seek(0)
-        return crc32c_of(told())
-
-    def tail(self, name: str) -> str:
-        return f"{self.tails}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-
-    @property
-    def tails(self) -> str:
-        return f"{TAILS}{self.writer}/"
 
     def record(self, path: str) -> None:
         """Before the first file goes to a folder that nobody would guess: say that the job writes there."""
@@ -442,7 +319,7 @@ class Mirror:
                 time.sleep(max(0, min(pause, end - time.monotonic())))
                 pause = min(pause * 2, 30)
         with contextlib.suppress(Exception):
-            self.bucket.delete(*[blob.name for blob in self.bucket.list(self.tails, "name")])
+            self.bucket.delete(*[blob.name for blob in self.bucket.list(self.sender.tails, "name")])
         return {**left, **self.refused}
 
     def left(self) -> list[tuple[str, int]]:
@@ -484,7 +361,3 @@ def writer_of(blob) -> str:
 
 def at_once(large: bool) -> int:
     return LARGE_AT_ONCE if large else SMALL_AT_ONCE
-
-
-def last_change(seen: os.stat_result) -> tuple[int, int, int]:
-    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns

@@ -1,13 +1,10 @@
 """One attempt at a job on this machine: its state, its log, its mirrors, and the process that runs.
 
-Threads mirror the log and the results, and wait for word from outside: somebody kills the job, Google
-preempts the machine, the time is up.
+Not covered: the threads beside it, which send the log and the results (saving.py) and wait for word from outside
+(outside.py).
 """
 
-import contextlib
-import json
 import math
-import os
 import secrets
 import shutil
 import subprocess
@@ -21,9 +18,8 @@ from berg.google import instances
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster, kineto, pods, profile, usage
+from berg.machine import boot, cluster, kineto, logins, pods, profile, usage
 from berg.machine.process import RESULTS, end_group
-from berg.words import plural
 
 COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
@@ -34,13 +30,11 @@ HURRY = 2, 5  # seconds to connect to the bucket, and between two pieces of its 
 PREEMPTED = ("FAILED", "Google preempted the machine")
 # A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
-MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most machines with GPUs, else a minute
 MAINTAINED = ("FAILED", "Google stopped the machine to maintain its host")
 EARLIER = "in earlier attempts: "  # before what those could not save, as it may be saved by now
 HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
 WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
 STALLED = 180  # seconds after which a write of the state is not waited for by the next one
-LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
 class Stopped(Exception):
@@ -312,29 +306,6 @@ class Attempt:
         thread.start()
         return thread
 
-    def mirror_log(self) -> None:
-        self.mirrors.append(self.start_thread(self.log.run, LOG_INTERVAL, self.done))
-
-    def mirror_results(self) -> None:
-        self.mirrors.append(self.start_thread(self.keep_results))
-
-    def restore_results(self) -> None:
-        """Bring what the job's folders have in the bucket, from this job or one before it; it may be replaced here."""
-        brought, left = self.results.restore(bring=self.begins_here)
-        if brought:
-            self.say(f"Brought back {plural(brought, 'file')} of the results")
-        for path, why in left.items():
-            self.say(f"Not brought back: {path}: {why}")
-        self.marker.touch()
-
-    def stop_mirrors(self) -> None:
-        self.done.set()
-        self.hurry.set()
-        for thread in self.mirrors:
-            thread.join()
-        if self.sampling.is_alive():
-            self.sampling.join(1)  # its last sample goes with the end of the log
-
     def stop(self, state: str, reason: str, exit_code: int | None = None) -> None:
         """End the job soon: SIGTERM to what runs, SIGKILL after the grace; the first reason stays."""
         if self.outcome is None:
@@ -379,72 +350,13 @@ class Attempt:
         COMMAND_FILE.unlink(missing_ok=True)
         return code
 
-    def watch(self) -> None:
-        """Wait for word from outside: it arrives through the machine's own metadata, or a pod's annotations."""
-        query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
-        etag, warned, profiled = "0", False, set[str]()
-        while not self.over.is_set():  # also while the last results are sent
-            try:
-                if boot.POD:
-                    self.over.wait(1)
-                    values = self.machine.instance()
-                else:
-                    content, headers = boot.request(boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1)
-                    etag, values = headers.get("ETag", "0"), json.loads(content)
-            except (OSError, ValueError):
-                self.over.wait(1)
-                continue
-            if ending := self.ending_in(values):
-                self.stop(*ending)
-            asked = profile.asked(self.name, values.get("attributes", {}))
-            for when in asked.keys() - (profiled or asked.keys()):  # those of the first look were an earlier attempt's
-                self.start_thread(profile.answer, self, when, asked[when])
-            profiled = asked.keys() | {""}
-            if values.get("maintenanceEvent") == MAINTENANCE and not warned:
-                warned = True
-                self.say("Google is going to stop this machine, within the hour, to maintain its host")
-                with contextlib.suppress(Exception):  # the network; the others then know less
-                    if not self.member.is_alone:
-                        cluster.announce(self.member, maintenance="soon")
-            with contextlib.suppress(OSError):  # a full disk
-                cluster.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
-
-    def ending_in(self, values: dict) -> tuple[str, str] | None:
-        """How the job is to end, and why, if the metadata of this machine says so."""
-        if killer := values.get("attributes", {}).get(f"berg-kill-{self.name}"):
-            killer, _, now = killer.partition(" ")
-            if now:
-                self.abandon(killer)
-            return "KILLED", f"killed by {killer}"
-        if values.get("preempted") == "TRUE":
-            return PREEMPTED
-        return MAINTAINED if self.outcome == SHUT_DOWN and values.get("maintenanceEvent") == MAINTENANCE else None
-
-    def abandon(self, killer: str) -> None:
-        """End this process and the command at once: nothing of them is wanted any more."""
-        self.say(f"Killed by {killer}, at once")
-        if self.process:
-            end_group(self.process.pid, 0)
-        os._exit(0)
-
     def become_reachable(self) -> None:
         try:
-            cluster.become_reachable(self.member)
+            logins.become_reachable(self.member)
         except Exception as error:
             self.say(f"This machine cannot be reached by ssh: {error}")
             if not self.member.is_alone:
                 self.stop("FAILED", f"{self.machine.name} cannot be reached by the others: {error}")
-
-    def watch_others(self) -> None:
-        """End the job when a machine of it dies or fails; end this machine's part when the job ends."""
-        while not self.done.wait(cluster.WATCH_INTERVAL):
-            try:
-                ending = cluster.look(self.member, lambda: self.is_over(("UPLOADING",)))
-            except Exception as error:  # the network may fail for a while; the next look tells
-                self.say(f"Cannot see the other machines: {error}")
-            else:
-                if ending:
-                    self.stop(*ending)
 
     def is_over(self, counts_too: tuple[str, ...] = ()) -> bool:
         """Whether the job's state says that it is over, or what counts as that, or nothing that can be read.
@@ -460,22 +372,6 @@ class Attempt:
         except (NoJob, Damaged):
             return True
 
-    def limit_time(self) -> None:
-        """Stop the job before Google deletes the machine at its limit: the results come first."""
-        limit = self.job.max_run_seconds
-        if limit and not self.done.wait(limit - min(300, limit / 5) - self.ran_before):
-            self.stop("FAILED", "it ran into its time limit (--max-hours)")
-
-    def keep_results(self) -> None:
-        last, pause = -math.inf, float(RESULTS_INTERVAL)
-        while not self.done.is_set():
-            if self.hurry.wait(pause) and self.done.wait(1):
-                break
-            pause = pause_after(self.results.sync(STATE_INTERVAL, self.done.is_set))
-            if time.monotonic() - last >= STATE_INTERVAL and not self.results.failed:
-                last = time.monotonic()
-                self.write_state_by_the_way(soon=True, synced_until=self.results.synced_until)
-
 
 def disk() -> str:
     """What tells this machine's disk from others: objects say on which one their files lie."""
@@ -483,8 +379,3 @@ def disk() -> str:
     if not file.exists():
         file.write_text(secrets.token_hex(8))
     return file.read_text()
-
-
-def pause_after(changed: int) -> float:
-    """Seconds from a pass over the results to the next: each object written costs, a dollar for some 200,000."""
-    return min(max(changed / 10, RESULTS_INTERVAL), 60)

@@ -1,4 +1,7 @@
-"""The end of an attempt: its last results and the end of its log, side by side, in bounded time; what was not kept."""
+"""The results and the log of an attempt: brought back, mirrored while it runs, and sent to the end when it is over.
+
+The last results and the end of the log are sent side by side, in bounded time, and what was not kept is named.
+"""
 
 import contextlib
 import functools
@@ -9,10 +12,55 @@ from berg import BergError, job
 from berg.google.paths import tell
 from berg.machine import boot
 from berg.machine.attempt import LAST_WORD, Attempt, Damaged, NoJob
+from berg.words import plural
 
 UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
 BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
 LOG_PATIENCE = 120  # seconds for the last lines of the log
+LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
+
+
+def restore_results(attempt: Attempt) -> None:
+    """Bring what the job's folders have in the bucket, from this job or one before it; it may be replaced here."""
+    brought, left = attempt.results.restore(bring=attempt.begins_here)
+    if brought:
+        attempt.say(f"Brought back {plural(brought, 'file')} of the results")
+    for path, why in left.items():
+        attempt.say(f"Not brought back: {path}: {why}")
+    attempt.marker.touch()
+
+
+def mirror_log(attempt: Attempt) -> None:
+    attempt.mirrors.append(attempt.start_thread(attempt.log.run, LOG_INTERVAL, attempt.done))
+
+
+def mirror_results(attempt: Attempt) -> None:
+    attempt.mirrors.append(attempt.start_thread(keep_results, attempt))
+
+
+def keep_results(attempt: Attempt) -> None:
+    last, pause = -math.inf, float(RESULTS_INTERVAL)
+    while not attempt.done.is_set():
+        if attempt.hurry.wait(pause) and attempt.done.wait(1):
+            break
+        pause = pause_after(attempt.results.sync(STATE_INTERVAL, attempt.done.is_set))
+        if time.monotonic() - last >= STATE_INTERVAL and not attempt.results.failed:
+            last = time.monotonic()
+            attempt.write_state_by_the_way(soon=True, synced_until=attempt.results.synced_until)
+
+
+def pause_after(changed: int) -> float:
+    """Seconds from a pass over the results to the next: each object written costs, a dollar for some 200,000."""
+    return min(max(changed / 10, RESULTS_INTERVAL), 60)
+
+
+def stop_mirrors(attempt: Attempt) -> None:
+    attempt.done.set()
+    attempt.hurry.set()
+    for thread in attempt.mirrors:
+        thread.join()
+    if attempt.sampling.is_alive():
+        attempt.sampling.join(1)  # its last sample goes with the end of the log
 
 
 def last_moment(attempt: Attempt) -> float:

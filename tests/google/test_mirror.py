@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from berg.google.mirror import WRITER, Mirror
+from berg.google.mirror import Mirror
 from berg.google.paths import tell
+from berg.google.sending import WRITER
 
 
 @pytest.fixture
@@ -68,8 +69,7 @@ import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
 from berg.google.checksum import crc32c_of
-from berg.google.mirror import WRITER, Mirror
-from berg.google.paths import tell
+from berg.google.mirror import Mirror
 
 class Bucket:
     def upload_stream(self, name, file, size, *_):

@@ -195,7 +195,7 @@ class AnyWriter(RuleBasedStateMachine):
         assert {name: objects[name] for name in missing} == {name: self.theirs[name] for name in missing}
         for name, data in self.theirs.items():
             assert objects[name] == data or objects[name] == files.get(name), "another's is as it was, or was the same"
-        assert list(self.bucket.list(self.mirror.tails)) == []
+        assert list(self.bucket.list(self.mirror.sender.tails)) == []
         assert fetch.fetch(self.bucket, self.prefix, self.top / "fetched")[2] == {}
         fetched = {
             str(p.relative_to(self.top / "fetched")): p.read_bytes()

@@ -1,0 +1,137 @@
+"""Logins: who may come to this machine by ssh, which others it knows, and what a shell there finds.
+
+People come with the keys that the metadata names, the first machine of a job with one of its own. Private keys never
+leave their machine. Not covered: the ssh server of pods (pods.py).
+"""
+
+import contextlib
+import json
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from berg.machine import boot, pods
+from berg.machine.cluster import CLUSTER_FILE, HOST_FILE, Member, Node, announce
+
+SSH = boot.ROOT / ".ssh"
+NODE_KEY = SSH / "berg_node_key"
+ENVIRONMENT = boot.BERG / "environment.sh"
+PROFILE = Path("/etc/profile.d/berg.sh")
+
+
+def become_reachable(member: Member) -> None:
+    """Let people and the job's other machines in; nothing of the job itself waits for it."""
+    if member.leads and not member.is_alone:
+        make_node_key(member.node)
+    open_to_ssh(member)
+    announce(member)
+
+
+def open_to_ssh(member: Member) -> None:
+    """Let the people in whose keys the metadata names, and learn this machine's host keys."""
+    node = member.node
+    if boot.POD:
+        node.host_keys = pods.open_to_ssh(member.job.kind == "devbox")
+        return
+    install_keys(member.machine.instance().get("attributes", {}).get("ssh-keys", ""))
+    if not Path("/etc/ssh/sshd_config").exists():  # no server, or none that may run here
+        return
+    if found := re.search(r"^Port\s+(\d+)", Path("/etc/ssh/sshd_config").read_text(), re.M):
+        node.ssh_port = int(found[1])
+    drop_in = Path("/etc/ssh/sshd_config.d")
+    if shutil.which("systemctl") and drop_in.is_dir():  # Google's images forbid root
+        (drop_in / "00-berg.conf").write_text("PermitRootLogin prohibit-password\n")
+        subprocess.run(["systemctl", "reload", "ssh"], capture_output=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not answers(node.internal_ip, node.ssh_port):
+        time.sleep(0.05)
+    for file in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")):
+        node.host_keys.append(" ".join(file.read_text().split()[:2]))
+
+
+def answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def install_keys(text: str) -> None:
+    """Add public keys to those that may log in; `text` has Google's form, a line `user:ssh-rsa AAAA… name` each."""
+    keys = [line.partition(":")[2].strip() for line in text.splitlines() if ":" in line]
+    add_lines(SSH / "authorized_keys", keys)
+
+
+def add_lines(file: Path, lines: list[str]) -> None:
+    """Append the lines that a file lacks; the file and its folder are for their owner alone."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    there = file.read_text().splitlines() if file.exists() else []
+    missing = [line for line in lines if line and line not in there]
+    with file.open("a") as output:
+        output.writelines(f"{line}\n" for line in missing)
+    file.chmod(0o600)
+
+
+def make_node_key(node: Node) -> None:
+    """The key with which the first machine logs in to the others."""
+    SSH.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not NODE_KEY.exists() and shutil.which("ssh-keygen"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", node.name, "-f", str(NODE_KEY)]
+        subprocess.run(command, check=True, capture_output=True)
+    if NODE_KEY.exists():
+        node.node_key = NODE_KEY.with_suffix(".pub").read_text().strip()
+
+
+def introduce(member: Member, variables: dict[str, str]) -> None:
+    """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi` reads.
+
+    `variables` are what a command of the job has in its environment; who comes by ssh gets them, too.
+    """
+    node, nodes = member.node, member.nodes
+    if member.job.wait_seconds and member.leads:
+        pods.keep(member.job.job_name)
+    HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in nodes))
+    known = {"rank": node.rank, "nodes": [asdict(n) for n in nodes], "environment": variables, "pods": bool(boot.POD)}
+    CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
+    CLUSTER_FILE.write_text(json.dumps(known))
+    equip_shells(variables)
+    node.introduced = True
+    if len(nodes) == 1:
+        return
+    add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])  # the first machine's, the only one that has one
+    port = nodes[0].ssh_port  # they are of one image
+    form = "{}" if port == 22 else f"[{{}}]:{port}"
+    hosts = [(f"{form.format(n.name)},{form.format(n.internal_ip)}", n.host_keys) for n in nodes]
+    add_lines(SSH / "known_hosts", [f"{host} {key}" for host, keys in hosts for key in keys])
+    settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  Port {port}"]
+    add_lines(SSH / "config", [*settings, f"  IdentityFile {NODE_KEY}", "  StrictHostKeyChecking yes"])
+    with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
+        file.writelines(f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name)
+
+
+def equip_shells(variables: dict[str, str]) -> None:
+    """Let logins and commands over ssh have variables in their environment."""
+    new = ENVIRONMENT.with_suffix(".new")
+    new.touch(mode=0o600)  # --env may hold what is nobody else's business
+    new.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()))
+    new.replace(ENVIRONMENT)
+    read = f"[ ! -r {shlex.quote(str(ENVIRONMENT))} ] || . {shlex.quote(str(ENVIRONMENT))}"
+    # A login reads the first, or the second where the first is not ours to write. A command over ssh is run by a bash
+    # that reads the third, as any bash inside of a session does, which then must keep what was changed there.
+    guarded = f'[ -n "${{BERG_JOB-}}" ] || {read}'
+    for file, line in ((PROFILE, read), (boot.ROOT / ".profile", read), (boot.ROOT / ".bashrc", guarded)):
+        with contextlib.suppress(OSError):
+            put_first(file, line)
+
+
+def put_first(file: Path, line: str) -> None:
+    """Let a file begin with a line: distributions end theirs early where nobody is at a terminal."""
+    there = file.read_text(errors="surrogateescape") if file.exists() else ""
+    if not there.startswith(f"{line}\n"):
+        file.write_text(f"{line}\n{there}", errors="surrogateescape")
