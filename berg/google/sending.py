@@ -103,9 +103,7 @@ class Sender:
         if last:
             generation, start = last.generation, last.size
             if GROWS_FROM <= start < size and block_before(file, start) == last.last_block:
-                with contextlib.suppress(
-                    Exception
-                ):  # not the object that this mirror wrote, or whatever else: all of it
+                with contextlib.suppress(Exception):  # not the object that this mirror wrote, or else: all of it
                     file.seek(start)
                     whole = crc32c_of(blocks(file, size - start), last.crc32c)
                     file.seek(start)
