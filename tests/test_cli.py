@@ -134,8 +134,13 @@ def code_lines(path: Path) -> int:
 def test_the_core_story_can_be_read_in_one_sitting():
     sizes = {name: code_lines(PACKAGE / name) for name in CORE}
     assert sum(sizes.values()) <= 900, sizes
-    large = {str(path): code_lines(path) for path in PACKAGE.rglob("*.py") if code_lines(path) > 400}
-    assert not large, "a file over 400 lines wants to be two"
+
+
+def test_a_file_over_400_lines_wants_to_be_two():
+    lengths = {path.relative_to(PACKAGE): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    # boot.py is a startup script, which is one file; without what explains it, it is short enough, too.
+    assert {str(path) for path, lines in lengths.items() if lines > 400} == {"machine/boot.py"}
+    assert code_lines(PACKAGE / "machine/boot.py") <= 400
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
