@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from berg import BergError, config, job
+from berg import BergError, config
 from berg.commands import start
 from berg.commands.terminal import (
     complete_names,
@@ -20,7 +20,6 @@ from berg.commands.terminal import (
     say,
     yes_option,
 )
-from berg.words import also
 
 SHOWN = 20  # files that are named; the rest is summed up
 
@@ -88,13 +87,14 @@ def describe(record) -> str:
     rows.append(("Results", f"{folder}: {tables.plural(len(record.results), 'file')}, {tables.size(size)}{until}"))
     names = [f"{each.size:>14,}  {each.name.removeprefix(f'berg_results/{folder}/')}" for each in record.results]
     more = [f"{'':>14}  … and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
-    rows += listed("", names[:SHOWN] + more + ([also(state)] if state.elsewhere else []))
+    rows += listed("", names[:SHOWN] + more + ([tables.also(state)] if state.elsewhere else []))
     rows += listed("Log", record.log)
     return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
 
 
 def describe_sweep(name: str, rows) -> str:
     """A sweep as people read it: how many jobs are in which state, a row for each, and what one may do next."""
+    from berg import job
     from berg.commands import tables
 
     counts = Counter(row["state"] for row in rows)

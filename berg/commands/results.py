@@ -4,19 +4,21 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from berg import BergError
 from berg.commands.terminal import json_option, name_argument, ready, say
-from berg.job import State
-from berg.words import plural
+
+if TYPE_CHECKING:
+    from berg.job import State
 
 LAST_LINES = 20  # of the log of a job that failed
 MOST_NAMED = 20  # files that come; of more only their number and bytes are said
 
 
-def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> State | None:
+def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> "State | None":
     """Follow a job to its end; returns its final state, None for a machine without a job."""
     from berg import logs, records
     from berg.commands import tables
@@ -45,7 +47,7 @@ def watch(settings, name: str, quiet: bool = False, machine: str | None = None) 
     return state
 
 
-def exit_code(state: State | None) -> int:
+def exit_code(state: "State | None") -> int:
     """The exit code that tells how a job went."""
     return 0 if state is None or state.state == "SUCCEEDED" else state.exit_code or 1
 
@@ -107,6 +109,7 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     from berg import job, jobs
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket
+    from berg.words import plural
 
     if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
         fetch_sweep(settings, name, folder, keep, as_json)
@@ -167,6 +170,7 @@ def told():
 def tell_missing(states, left: dict[str, Exception]) -> None:
     """Say what the jobs could not save; raises BergError if something of what they saved could not be brought."""
     from berg.google.storage import explain
+    from berg.words import plural
 
     for name, state in states.items():
         if state.reason:
@@ -182,6 +186,7 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
     from berg import sweep
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket
+    from berg.words import plural
 
     bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
     table = folder / "results.csv" if folder else target / name / "results.csv"

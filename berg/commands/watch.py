@@ -3,15 +3,18 @@
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from berg import BergError, config
 from berg.commands.results import exit_code
 from berg.commands.terminal import complete_names, json_option, name_argument, say
+
+if TYPE_CHECKING:
+    import subprocess
 
 POLL, REDRAW, BRING = 2, 10, 30  # seconds
 HISTORY = 1800  # seconds that a sparkline shows
@@ -259,7 +262,7 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
         process.wait()
 
 
-def follow(there: subprocess.Popen[str], address: str, machine: str) -> None:
+def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
     """Show what TensorBoard's machine says, and the address here once it is up; raises BergError where it ends."""
     try:
         for line in there.stdout or ():
@@ -277,8 +280,10 @@ def follow(there: subprocess.Popen[str], address: str, machine: str) -> None:
         there.wait()
 
 
-def ended(process: subprocess.Popen, seconds: float) -> bool:
+def ended(process: "subprocess.Popen", seconds: float) -> bool:
     """Whether a process ends within so many seconds."""
+    import subprocess
+
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
