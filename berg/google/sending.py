@@ -97,24 +97,17 @@ class Sender:
 
     def put(self, sending: Sending, name: str, file, size: int) -> tuple[Any, bool]:
         """Write the object; returns its Blob, and whether all of its bytes were read just now."""
-        last, generation, metadata = sending.last, 0, {WRITER: self.writer}
+        generation, metadata = 0, {WRITER: self.writer}
         if sending.path in self.taken and (there := self.bucket.get(name)) and not self.is_ours(there):
             raise Taken("the bucket has a file of that name which this job did not write")
-        if last:
-            generation, start = last.generation, last.size
-            if GROWS_FROM <= start < size and block_before(file, start) == last.last_block:
+        if last := sending.last:
+            generation = last.generation
+            if GROWS_FROM <= last.size < size and block_before(file, last.size) == last.last_block:
                 with contextlib.suppress(Exception):  # not the object that this mirror wrote, or else: all of it
-                    file.seek(start)
-                    whole = crc32c_of(blocks(file, size - start), last.crc32c)
-                    file.seek(start)
-                    sending.begins = start
-                    blob = self.bucket.append(
-                        name, self.tail(name), file, size - start, generation, sending.tell, metadata
-                    )
-                    sending.wrote, sending.bytes = True, size - start
-                    generation = blob.generation
-                    if blob.crc32c == whole:
+                    blob, is_right = self.extend(sending, last, name, file, size)
+                    if is_right:
                         return blob, False
+                    generation = blob.generation
         for _ in range(5):
             sending.begins = 0
             sending.tell(0)
@@ -132,6 +125,17 @@ class Sender:
                     raise Taken("the bucket has a file of that name which this job did not write") from None
                 generation = there.generation if there else 0
         raise BergError("its object changes all the time")
+
+    def extend(self, sending: Sending, last: Sent, name: str, file, size: int) -> tuple[Any, bool]:
+        """Send what the file grew by and compose it on; returns the object's Blob, and whether it is the file now."""
+        start, metadata = last.size, {WRITER: self.writer}
+        file.seek(start)
+        whole = crc32c_of(blocks(file, size - start), last.crc32c)
+        file.seek(start)
+        sending.begins = start
+        blob = self.bucket.append(name, self.tail(name), file, size - start, last.generation, sending.tell, metadata)
+        sending.wrote, sending.bytes = True, size - start
+        return blob, blob.crc32c == whole
 
     def is_ours(self, there) -> bool:
         return (there.metadata or {}).get(WRITER) == self.writer
