@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, config, defaults, jobs, kill, launch, logs, records
+from berg import BergError, config, defaults, ending, jobs, launch, logs, records
 from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket, explain
@@ -95,7 +95,7 @@ class Job:
     def kill(self, now: bool = False) -> State:
         """End it, with the last results unless `now`, and return its final state."""
         with explained(self.config):
-            kill.kill(self.config, self.name, now, log.info)
+            ending.kill(self.config, self.name, now, log.info)
         return self.state
 
 

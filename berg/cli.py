@@ -177,10 +177,10 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     settings = config.load_ready()
     from concurrent.futures import ThreadPoolExecutor
 
-    from berg import jobs, kill
+    from berg import ending, jobs
     from berg.records import resolve
 
-    found = kill.match(settings, tuple(resolve(settings, name) for name in names), everything)
+    found = ending.match(settings, tuple(resolve(settings, name) for name in names), everything)
     if not found:
         say("There is nothing to kill.")
         return
@@ -190,10 +190,10 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     _ = settings.session
     failed = False
     with ThreadPoolExecutor(8) as pool:
-        endings = [(name, pool.submit(kill.kill, settings, name, now, say)) for name in found]
-        for name, ending in endings:
+        endings = [(name, pool.submit(ending.kill, settings, name, now, say)) for name in found]
+        for name, future in endings:
             try:
-                say(f"{name}: {ending.result() or 'machine deleted'}")
+                say(f"{name}: {future.result() or 'machine deleted'}")
             except Exception as error:
                 failed = True
                 show_traceback()

@@ -1,6 +1,6 @@
 """The jobs and machines there are: listed, found by name, and where their logs and results are.
 
-Not covered: all about one (records.py), and its end (kill.py).
+Not covered: all about one (records.py), and its end (ending.py).
 """
 
 import contextlib

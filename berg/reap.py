@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from berg import clusters, jobs, kill, places
+from berg import clusters, ending, jobs, places
 from berg.config import Config
 from berg.google import api, secret
 from berg.inventory import Machine, Thing
@@ -128,7 +128,7 @@ def delete(config: Config, leftovers: list[Leftover]) -> None:
         elif isinstance(what, Thing):
             place.remove(config, what)
         else:
-            kill.save_console(config, what.name, what)
+            ending.save_console(config, what.name, what)
             place.delete(config, what.name, [what], "")
 
     with ThreadPoolExecutor(16) as pool:

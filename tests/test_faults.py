@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
-from berg import BergError, cli, config, jobs, kill, reap, tpu
+from berg import BergError, cli, config, ending, jobs, reap, tpu
 from berg.google import groups
 from berg.local import control
 from berg.places import PLACES
@@ -518,14 +518,14 @@ def test_tokens_expire(trial):
 
 @fault("a killed job cannot upload its results", "1 2 4")
 def test_kill_says_what_it_waits_for(trial, monkeypatch):
-    monkeypatch.setattr("berg.kill.LEFT_STILL", 4)
+    monkeypatch.setattr("berg.ending.LEFT_STILL", 4)
     trial.fault("storage.objects.insert", match=f"{trial.name}/0005.bin", status=403, times=None)
     trial.run(trial.command(8))
     trial.until_state("UPLOADING")
     wait_for(lambda: trial.berg.state(trial.name)["left_files"], 30, "what is left, in the state")
     said: list[str] = []
     with pytest.raises(BergError) as waiting:
-        kill.kill(trial.berg.bucket.config, trial.name, False, said.append)
+        ending.kill(trial.berg.bucket.config, trial.name, False, said.append)
     why, left = waiting.value.message, f"1 files, {len(content(trial.seed, 5)):,} bytes are left"
     assert "uploads its results since" in said[0] and left in said[0]
     assert left in why and f"berg kill --now {trial.name}" in why and "0005.bin" in why
@@ -996,7 +996,7 @@ def test_secrets_are_not_left(trial, what, end, monkeypatch):
     monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
     settings, said = trial.berg.bucket.config, []
     if end == "kill":
-        kill.kill(settings, trial.name, False, said.append)
+        ending.kill(settings, trial.name, False, said.append)
     else:
         left = reap.find(settings, "tester", said.append)
         assert "secret" not in [each.kind for each in left], "a submit may be under way"

@@ -17,7 +17,7 @@ ROOMS = {
     "verbs": {
         "launch",
         "jobs",
-        "kill",
+        "ending",
         "logs",
         "sweep",
         "resume",

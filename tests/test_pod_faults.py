@@ -14,7 +14,7 @@ from conftest import USUAL, wait_for
 from pods import alive, clean, cluster  # noqa: F401 (a fixture)
 from test_faults import Trial, fault, faults, stockout
 
-from berg import BergError, clusters, jobs, kill
+from berg import BergError, clusters, ending, jobs
 from berg.local import control
 
 
@@ -150,7 +150,7 @@ def test_the_api_is_silent(trial, kube, monkeypatch):
     listed = jobs.overview(trial.berg.bucket.config, None)
     assert [each.status for each in listed if each.name == trial.name] == ["RUNNING"], "nobody knows, so it is not lost"
     with pytest.raises(BergError, match="does not answer"):
-        kill.kill(trial.berg.bucket.config, trial.name, True, lambda text: None)
+        ending.kill(trial.berg.bucket.config, trial.name, True, lambda text: None)
     assert trial.berg.state(trial.name)["state"] == "RUNNING", "not killed"
     trial.berg.cloud.call("DELETE", "/_berg/faults")
     assert trial.berg("kill", trial.name).returncode == 0
@@ -230,7 +230,7 @@ def test_the_cluster_is_deleted(trial, cloud, monkeypatch):
     (found,) = [each for each in jobs.overview(trial.berg.bucket.config, None) if each.name == trial.name]
     assert found.state.state == "LOST" and "no cluster 'brief' in us-central1-a any more" in found.state.reason
     assert trial.leaked(), "its secret"
-    assert kill.kill(trial.berg.bucket.config, trial.name, False, lambda text: None) == "LOST"
+    assert ending.kill(trial.berg.bucket.config, trial.name, False, lambda text: None) == "LOST"
     trial.check_gone()
 
 

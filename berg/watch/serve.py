@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from berg import BergError, jobs, kill, logs
+from berg import BergError, ending, jobs, logs
 from berg.config import Config
 from berg.google.storage import Bucket, explain
 from berg.watch import collect, page
@@ -76,7 +76,7 @@ class Server(ThreadingHTTPServer):
 
         def work() -> None:
             try:
-                self.ending[name] = f"Ended: {kill.kill(self.config, name, False, say) or 'machine deleted'}"
+                self.ending[name] = f"Ended: {ending.kill(self.config, name, False, say) or 'machine deleted'}"
             except Exception as error:
                 self.ending[name] = f"It could not be ended: {sentence(error, self.config)}"
 
