@@ -15,7 +15,7 @@ import common
 import requests
 from common import SCRATCH, Cloud, Cost, Result, Target, ratio, rounds, table, timed
 
-from berg import cache
+from berg.laptop import cache
 
 SHARDS, SIZE, PORT = 8, 32 << 20, 18085
 READ = """

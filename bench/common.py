@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import config
-from berg.local.identity.tokens import LAPTOP, Tokens
+from localcloud.identity.tokens import LAPTOP, Tokens
 
 TOP = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent

@@ -23,7 +23,7 @@ from common import SCRATCH, Cost, Result, Target, ratio, table
 from ssh_server import Server
 
 from berg.code import push
-from berg.sync import multiplex
+from berg.laptop.sync import multiplex
 
 WHOLE_TREE = ["-a", "--delete", "--exclude=/.git"]
 WHY = f"berg waits {push.STEP} ms for more saves, and compares all files by git, so that ignored ones stay away"

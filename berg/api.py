@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, config, defaults, ending, jobs, launch, logs, records
+from berg import BergError, config
 from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket, explain
 from berg.job import State
+from berg.laptop import defaults, ending, jobs, launch, logs, records
 from berg.plan import Wishes
 
 log = logging.getLogger("berg")

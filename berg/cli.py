@@ -60,7 +60,7 @@ def show_traceback() -> None:
 
 def describe(error: Exception) -> str:
     from berg.google.storage import explain
-    from berg.local.control import LocalCloudError
+    from localcloud.control import LocalCloudError
 
     if isinstance(error, LocalCloudError):
         return str(error)
@@ -177,8 +177,8 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     settings = config.load_ready()
     from concurrent.futures import ThreadPoolExecutor
 
-    from berg import ending, jobs
-    from berg.records import resolve
+    from berg.laptop import ending, jobs
+    from berg.laptop.records import resolve
 
     found = ending.match(settings, tuple(resolve(settings, name) for name in names), everything)
     if not found:

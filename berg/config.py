@@ -123,7 +123,7 @@ class Config:
         try:
             socket.create_connection((address.hostname or "", address.port or 80), 1).close()
         except OSError:
-            from berg.local import control
+            from localcloud import control
 
             click.echo(f"Starting the embedded cloud at {self.endpoint}", err=True)
             control.start(local_folder(), address.port or 0)

@@ -27,7 +27,7 @@ import requests
 
 from berg import config
 from berg.google import grants, storage
-from berg.local import control
+from localcloud import control
 
 HOME = empty_home.enter()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored

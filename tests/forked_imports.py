@@ -13,7 +13,7 @@ from berg.google import instances
 
 assert google.auth.transport.requests and google.cloud.storage
 for module in pkgutil.walk_packages(berg.__path__, "berg."):
-    if not module.name.startswith(("berg.__main__", "berg.local", "berg.machine", "berg.worker")):
+    if not module.name.startswith(("berg.__main__", "berg.machine", "berg.worker")):
         importlib.import_module(module.name)
 instances.import_compute()
 for kind in (dict, list, str, int, bytes):  # these answers are cached; over thousands of message types each takes long

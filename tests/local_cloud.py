@@ -16,7 +16,7 @@ import requests
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud import storage as gcs
 
-from berg.local.identity.tokens import LAPTOP, Tokens
+from localcloud.identity.tokens import LAPTOP, Tokens
 
 PROJECT = "test-project"
 KB, MB = 1 << 10, 1 << 20

@@ -8,7 +8,7 @@ import google.auth.transport.requests
 import pytest
 import requests
 
-from berg.local import control
+from localcloud import control
 
 ZONE = "us-central1-c"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"

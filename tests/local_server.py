@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from berg.local.server import make_app, open_cloud
+from localcloud.server import make_app, open_cloud
 
 
 async def serve(folder: Path, port: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from conftest import wait_for
 from local_kube import Kube
 
-from berg import clusters
+from berg.laptop import clusters
 
 
 @contextlib.contextmanager

@@ -29,9 +29,10 @@ import pytest
 from conftest import Berg, commit, wait_for
 from requests import ConnectionError
 
-from berg import job, jobs, reap
+from berg import job
 from berg.google import paths
-from berg.local import control
+from berg.laptop import jobs, reap
+from localcloud import control
 
 SEED = int(os.environ.get("SEED") or 1)
 MINUTES = float(os.environ.get("MINUTES") or 2)

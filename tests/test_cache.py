@@ -16,9 +16,9 @@ from conftest import commit, settle, wait_for
 from local_kube import Kube
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
 
-from berg import cache, clusters
-from berg.local.identity.tokens import LAPTOP, Tokens
-from berg.local.kubernetes import nodes
+from berg.laptop import cache, clusters
+from localcloud.identity.tokens import LAPTOP, Tokens
+from localcloud.kubernetes import nodes
 
 pytestmark = pytest.mark.skipif(not shutil.which("nginx") or os.getuid() != 0, reason="takes root and nginx-light")
 MB = 1 << 20

@@ -75,7 +75,7 @@ def test_help_imports_nothing_heavy(arguments):
     command = [sys.executable, "-X", "importtime", "-m", "berg", *arguments]
     imported = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert " click" in imported
-    for name in ("google", "git", "aiohttp", "requests", "secrets", "subprocess", "berg.local", "berg.job"):
+    for name in ("google", "git", "aiohttp", "requests", "secrets", "subprocess", "localcloud", "berg.job"):
         assert not [line for line in imported.splitlines() if line.rpartition("|")[2].strip().split(".")[0] == name]
         assert f" {name}\n" not in imported
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import Berg
 
-from berg import defaults
+from berg.laptop import defaults
 
 REPO = """
 [tool.berg]

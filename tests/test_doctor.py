@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from berg.local.identity.tokens import Tokens
+from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
 FIREWALLS = f"/compute/v1/projects/{PROJECT}/global/firewalls"

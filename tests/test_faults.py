@@ -26,10 +26,11 @@ from click.testing import CliRunner
 from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
-from berg import BergError, cli, config, ending, jobs, reap, tpu
+from berg import BergError, cli, config
 from berg.google import groups
-from berg.local import control
-from berg.places import PLACES
+from berg.laptop import ending, jobs, reap
+from berg.places import PLACES, tpu
+from localcloud import control
 
 pytestmark = pytest.mark.golden  # how the worker came to a machine makes no difference to what goes wrong later
 WRITER = """
@@ -150,7 +151,7 @@ class Trial:
         """What `berg reap` does when enough time has passed."""
         settings = self.berg.bucket.config
         monkeypatch.setattr(reap, "SETTLED", -1)
-        monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+        monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
         reap.delete(settings, [each for each in reap.find(settings, None) if each.name == self.name])
 
 
@@ -518,7 +519,7 @@ def test_tokens_expire(trial):
 
 @fault("a killed job cannot upload its results", "1 2 4")
 def test_kill_says_what_it_waits_for(trial, monkeypatch):
-    monkeypatch.setattr("berg.ending.LEFT_STILL", 4)
+    monkeypatch.setattr("berg.laptop.ending.LEFT_STILL", 4)
     trial.fault("storage.objects.insert", match=f"{trial.name}/0005.bin", status=403, times=None)
     trial.run(trial.command(8))
     trial.until_state("UPLOADING")
@@ -993,7 +994,7 @@ def test_secrets_are_not_left(trial, what, end, monkeypatch):
         trial.power("crash")
         wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED")
     assert any(name.endswith(f"/berg-{trial.name}") for name in trial.leaked())
-    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+    monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
     settings, said = trial.berg.bucket.config, []
     if end == "kill":
         ending.kill(settings, trial.name, False, said.append)

@@ -18,9 +18,10 @@ from local_kube import job
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
 from pods import alive, cluster
 
-from berg import clusters, gke, manifest, reap
 from berg.google import container
 from berg.google import kubernetes as k8s
+from berg.laptop import clusters, reap
+from berg.places import gke, manifest
 
 PLACE = "us-central1-a/pods"
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -407,7 +408,7 @@ def test_an_idle_cluster_is_named_with_its_cost_and_stays(berg, kube):
 
 
 def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
-    monkeypatch.setattr("berg.reap.SETTLED", 0)
+    monkeypatch.setattr("berg.laptop.reap.SETTLED", 0)
     assert run(berg, "-n", "orphan", "sleep 1000").returncode == 0
     running(berg, "orphan")
     berg.bucket.delete(".berg/jobs/orphan_state.json")
@@ -419,7 +420,7 @@ def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
 
 
 def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatch):
-    monkeypatch.setattr("berg.reap.SETTLED", -1)
+    monkeypatch.setattr("berg.laptop.reap.SETTLED", -1)
     body = {**manifest.boot_map(), "data": {"boot.py": "print('old')\n"}}
     names = ["berg-boot-0000000000", "berg-boot-1111111111"]
     for name in names:

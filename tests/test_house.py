@@ -8,34 +8,14 @@ from pathlib import Path
 import pytest
 
 BERG = Path(__file__).parent.parent / "berg"
+LOCALCLOUD = BERG.parent / "localcloud"
 # Room -> what stands in it; a folder is a room, and so are these modules beside the folders.
 ROOMS = {
     "berg": {"__init__"},
     "contract": {"config", "job", "inventory", "checks", "credentials", "words"},
     "plan": {"plan"},
-    "places": {"gce", "gke", "manifest", "podstatus", "tpu"},
-    "verbs": {
-        "launch",
-        "jobs",
-        "ending",
-        "logs",
-        "sweep",
-        "resume",
-        "reap",
-        "ssh",
-        "ssh_config",
-        "sync",
-        "init",
-        "doctor",
-        "readiness",
-        "records",
-        "names",
-        "clusters",
-        "cache",
-        "images",
-        "defaults",
-        "api",
-    },
+    "places": {"gce"},
+    "api": {"api"},
     "worker": {"worker"},
     "cli": {"cli", "__main__"},
 }
@@ -47,17 +27,17 @@ BELOW = {
     "code": {"berg", "contract"},
     "plan": {"berg", "contract", "google", "code"},
     "places": {"berg", "contract", "google", "code", "plan"},
-    "verbs": {"berg", "contract", "google", "code", "plan", "places"},
-    "watch": {"berg", "contract", "google", "code", "plan", "places", "verbs"},
-    "commands": {"berg", "contract", "google", "code", "plan", "places", "verbs", "watch"},
-    "cli": {"berg", "contract", "google", "plan", "verbs", "commands"},
+    "laptop": {"berg", "contract", "google", "code", "plan", "places"},
+    "api": {"berg", "contract", "google", "plan", "laptop"},
+    "watch": {"berg", "contract", "google", "code", "plan", "places", "laptop"},
+    "commands": {"berg", "contract", "google", "code", "plan", "places", "laptop", "watch"},
+    "cli": {"berg", "contract", "google", "plan", "laptop", "commands"},
     "machine": {"berg", "contract", "google", "code"},
     "worker": {"berg", "contract", "google", "code", "machine"},
-    "local": {"berg"},
 }
 # The embedded cloud is started and looked after from outside, as a program is; nothing of it is used otherwise.
-CONTROL = "berg.local.control"
-STARTS_IT = {"berg.config", "berg.init", "berg.doctor", "berg.commands.setup", "berg.cli"}
+CONTROL = "localcloud.control"
+STARTS_IT = {"berg.config", "berg.laptop.init", "berg.laptop.doctor", "berg.commands.setup", "berg.cli"}
 
 
 def module_of(path: Path) -> str:
@@ -83,18 +63,23 @@ def room_of(module: str) -> str:
 def imports(module: str) -> dict[str, int]:
     """Modules of berg's that a module imports anywhere in it, also for types, and in which line."""
     found = {}
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
-        names = []
+    for name, line in imported_names(MODULES[module]):
+        while name not in MODULES and "." in name:
+            name = name.rpartition(".")[0]
+        if name.partition(".")[0] == "berg" and name != module:
+            found[name] = line
+    return found
+
+
+def imported_names(path: Path) -> list[tuple[str, int]]:
+    """Every name that a file imports anywhere in it, and in which line."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{module} imports relatively; this house writes whole names"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            while name not in MODULES and "." in name:
-                name = name.rpartition(".")[0]
-            if name.partition(".")[0] == "berg" and name != module:
-                found[name] = node.lineno
+            assert not node.level, f"{path} imports relatively; this house writes whole names"
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
     return found
 
 
@@ -103,11 +88,21 @@ def test_a_module_imports_only_from_below_its_room(module):
     room = room_of(module)
     for imported, line in imports(module).items():
         there = room_of(imported)
-        allowed = there == room or there in BELOW[room] or (imported == CONTROL and module in STARTS_IT)
+        allowed = there == room or there in BELOW[room]
         assert allowed, (
             f"{MODULES[module].relative_to(BERG.parent)}:{line} imports {imported}. The room {room!r} stands on "
             f"{sorted(BELOW[room])} alone: move what both need down there, or hand it over as an argument"
         )
+
+
+def test_the_embedded_cloud_and_berg_meet_at_one_door():
+    for path in LOCALCLOUD.rglob("*.py"):
+        strays = [name for name, _ in imported_names(path) if name.partition(".")[0] == "berg"]
+        assert not strays, f"{path} imports {strays}: the embedded cloud imports nothing of berg's"
+    for module, path in MODULES.items():
+        used = [name for name, _ in imported_names(path) if name.partition(".")[0] == "localcloud"]
+        allowed = module in STARTS_IT and all(f"{name}.".startswith(f"{CONTROL}.") for name in used)
+        assert not used or allowed, f"{path} imports {used}: only {CONTROL} is a door, and only for {sorted(STARTS_IT)}"
 
 
 def test_no_modules_import_each_other_in_a_circle():

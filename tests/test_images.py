@@ -18,9 +18,9 @@ from containers import Podman, base, needs_podman, slow  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
 from local_kube import Kube
 
-from berg import clusters
-from berg.local.builds import docker
-from berg.local.identity.tokens import Tokens
+from berg.laptop import clusters
+from localcloud.builds import docker
+from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
 REPOSITORY = f"/artifactregistry/v1/projects/{PROJECT}/locations/us-central1/repositories/berg"

@@ -9,7 +9,7 @@ import pytest
 from conftest import settle, wait_for
 from local_gcloud import Gcloud
 
-from berg.local.machines import sshd
+from localcloud.machines import sshd
 
 PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
 COMPUTE = "/compute/v1/projects/berg-local"

@@ -14,8 +14,9 @@ from conftest import USUAL, wait_for
 from pods import alive, clean, cluster  # noqa: F401 (a fixture)
 from test_faults import Trial, fault, faults, stockout
 
-from berg import BergError, clusters, ending, jobs
-from berg.local import control
+from berg import BergError
+from berg.laptop import clusters, ending, jobs
+from localcloud import control
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def test_a_conflict(trial, kube):
 @fault("the cluster's API is silent while its job is killed", "1 4")
 def test_the_api_is_silent(trial, kube, monkeypatch):
     monkeypatch.setattr("berg.google.kubernetes.PATIENCE", 3)
-    monkeypatch.setattr("berg.gke.LISTING", 2)
+    monkeypatch.setattr("berg.places.gke.LISTING", 2)
     trial.run(trial.command(8, then="sleep 600"))
     trial.until("all written")
     trial.fault("kubernetes.*", status=503, times=None)
@@ -226,7 +227,7 @@ def test_the_cluster_is_deleted(trial, cloud, monkeypatch):
     assert ran.returncode == 0, ran.stderr
     trial.until_state("RUNNING")
     assert "jobs " + trial.name in trial.berg("cluster", "delete", "brief", "-y").stderr
-    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+    monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
     (found,) = [each for each in jobs.overview(trial.berg.bucket.config, None) if each.name == trial.name]
     assert found.state.state == "LOST" and "no cluster 'brief' in us-central1-a any more" in found.state.reason
     assert trial.leaked(), "its secret"

@@ -20,8 +20,8 @@ from conftest import Berg, commit, settle, wait_for
 from pods import clean, cluster  # noqa: F401 (a fixture)
 from watch.test_profile import SPIN
 
-from berg import jobs
-from berg.local.identity.tokens import Tokens
+from berg.laptop import jobs
+from localcloud.identity.tokens import Tokens
 
 PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
 T4 = {"gpu_type": "t4", "num_gpus": 1, "machine_type": "n1-standard-4"}
@@ -245,7 +245,7 @@ def test_who_may_not_see_clusters_is_told_which_role_it_takes(berg, kube, cloud,
         assert "container.clusters.list" in said and "roles/container." in said and "bucket" not in said, said
     run(berg, "-n", "hidden", "sleep 1000")
     running(berg, "hidden")
-    monkeypatch.setattr("berg.jobs.LOST_AFTER", 0)
+    monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
     her_settings = replace(cloud.settings(berg.bucket_name), credentials_file=her["BERG_CREDENTIALS_FILE"])
     (found,) = jobs.overview(her_settings, None)
     assert found.state.state == "RUNNING", "what she cannot see is not lost"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import WHEELHOUSE, Berg
 
-from berg.local import control
+from localcloud import control
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):

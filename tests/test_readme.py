@@ -136,7 +136,7 @@ def test_every_setting_is_explained_as_berg_explains_it():
 
 
 def test_every_control_route_is_documented():
-    source = "".join(path.read_text() for path in (ROOT / "berg/local").rglob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "localcloud").rglob("*.py"))
     page = (ROOT / "docs/embedded-cloud.md").read_text()
     routes = set(re.findall(r'"(/_berg/[\w/{}]+)"', source))
     assert len(routes) > 8

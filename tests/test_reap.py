@@ -6,8 +6,9 @@ import uuid
 import pytest
 from conftest import wait_for
 
-from berg import job, reap
+from berg import job
 from berg.inventory import Machine
+from berg.laptop import reap
 
 
 @pytest.fixture

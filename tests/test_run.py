@@ -17,8 +17,9 @@ import pytest
 from click.testing import CliRunner
 from conftest import WHEELHOUSE, Berg, commit, git, wait_for
 
-from berg import cli, jobs
-from berg.local.machines import sandbox
+from berg import cli
+from berg.laptop import jobs
+from localcloud.machines import sandbox
 
 
 def job_of(berg: Berg, name: str) -> dict:

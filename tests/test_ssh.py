@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 from conftest import Berg, commit, git, wait_for
 
-from berg import BergError, gce, ssh, ssh_config
+from berg import BergError, gce
 from berg.google import storage
 from berg.inventory import Machine
-from berg.local.machines import sandbox as machines
-from berg.local.machines import sshd
-from berg.local.machines.abilities import describe
+from berg.laptop import ssh, ssh_config
+from localcloud.machines import sandbox as machines
+from localcloud.machines import sshd
+from localcloud.machines.abilities import describe
 
 needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
 SOMEBODY = "anna:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkyVZ1H5v2hUq0b2cXj0cN2mE9mJc2aZ1oUe6yM2cXk anna@laptop"

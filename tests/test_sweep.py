@@ -11,7 +11,8 @@ import pytest
 from conftest import Berg, commit, git, wait_for
 from test_run import check_ended
 
-from berg import BergError, job, sweep
+from berg import BergError, job
+from berg.laptop import sweep
 
 TRAIN = """
 import json, os, sys, time

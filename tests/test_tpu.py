@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import wait_for
 
-from berg import jobs, reap
-from berg.local.machines import sshd
+from berg.laptop import jobs, reap
+from localcloud.machines import sshd
 
 ZONE = "us-central1-a"
 GROUPS = f"/compute/v1/projects/berg-local/zones/{ZONE}/instanceGroupManagers"

@@ -17,8 +17,7 @@ def build_wheel() -> tuple[str, bytes]:
     The same code makes the same bytes, and the name carries their hash.
     """
     package = Path(__file__).parent.parent
-    modules = (path.relative_to(package.parent).as_posix() for path in package.rglob("*.py"))
-    wanted = sorted(name for name in modules if not name.startswith("berg/local/"))
+    wanted = sorted(path.relative_to(package.parent).as_posix() for path in package.rglob("*.py"))
     files = {name: (package.parent / name).read_bytes() for name in wanted}
     info = f"berg-{__version__}.dist-info"
     installed = distribution("berg")

@@ -34,7 +34,7 @@ def deploy(name: str, size: int) -> None:
     berg cache deploy train --size 200
     """
     settings = config.load_ready()
-    from berg import cache as caches
+    from berg.laptop import cache as caches
 
     caches.deploy(settings, name, size, say)
     say(f"The dataset cache of {name} is ready. Hits: berg cache status {name}; its end: berg cache delete {name}")
@@ -50,8 +50,8 @@ def status(name: str, as_json: bool) -> None:
     berg cache status train
     """
     settings = config.load_ready()
-    from berg import cache as caches
     from berg.commands import tables
+    from berg.laptop import cache as caches
 
     found = caches.status(settings, name)
     rate = {"hit_rate": found.hit_rate}
@@ -70,7 +70,7 @@ def delete(name: str, yes: bool) -> None:
     berg cache delete train
     """
     settings = config.load_ready()
-    from berg import cache as caches
+    from berg.laptop import cache as caches
 
     if not yes:
         click.confirm(f"Delete the dataset cache of {name}, and its node?", abort=True, err=True)

@@ -44,7 +44,7 @@ def create(name: str, **options) -> None:
     berg cluster create gke-dist -t t4 -g 2 --spot
     """
     settings = config.load_ready()
-    from berg import clusters
+    from berg.laptop import clusters
 
     place = clusters.create(settings, name, clusters.Wanted(**options), say)
     say(f'\nRun a job:  berg run --cluster {name} "python train.py"\nkubectl:    berg cluster credentials {name}')
@@ -97,9 +97,9 @@ def status(name: str, as_json: bool) -> None:
     berg cluster status train
     """
     settings = config.load_ready()
-    from berg import clusters
     from berg.commands import tables
     from berg.google import container
+    from berg.laptop import clusters
 
     found = clusters.status(settings, container.find(settings, name))
     click.echo(json.dumps(asdict(found), indent=2) if as_json else tables.cluster(found, clusters.IDLE_PRICE))
@@ -121,7 +121,7 @@ def resize(name: str, pool: str | None, min_nodes: int | None, max_nodes: int | 
     if min_nodes is None and max_nodes is None and num_nodes is None:
         raise click.UsageError("give --max-nodes, --min-nodes or --num-nodes")
     settings = config.load_ready()
-    from berg import clusters
+    from berg.laptop import clusters
 
     chosen = clusters.resize(settings, name, pool, min_nodes, max_nodes, num_nodes, say)
     say(f"Changed the pool {chosen} of {name}. See: berg cluster status {name}")
@@ -137,9 +137,9 @@ def drivers(name: str, as_json: bool) -> None:
     berg cluster drivers train
     """
     settings = config.load_ready()
-    from berg import clusters
     from berg.commands import tables
     from berg.google import container
+    from berg.laptop import clusters
 
     found = clusters.status(settings, container.find(settings, name))
     pools = [each for each in found.pools if each["gpus"]]
@@ -165,7 +165,7 @@ def credentials(name: str) -> None:
     kubectl get pods
     """
     settings = config.load_ready()
-    from berg import clusters
+    from berg.laptop import clusters
 
     say(f"kubectl's context is now {clusters.credentials(settings, name)}")
 
@@ -180,8 +180,8 @@ def delete(name: str, yes: bool) -> None:
     berg cluster delete train
     """
     settings = config.load_ready()
-    from berg import clusters
     from berg.google import container
+    from berg.laptop import clusters
 
     found = clusters.status(settings, container.find(settings, name))
     jobs = sorted({each["job"] for each in found.pods})
@@ -202,7 +202,7 @@ def token() -> None:
     \b
     berg cluster token
     """
-    from berg import clusters
+    from berg.laptop import clusters
 
     click.echo(clusters.token(config.load_ready()))
 
@@ -219,8 +219,8 @@ def exec_(place: str, pod: str, command: tuple[str, ...], terminal: bool) -> Non
     berg cluster exec us-central1-a/train job-x7k2p -- nvidia-smi
     """
     settings = config.load_ready()
-    from berg import gke
     from berg.google import podexec
+    from berg.places import gke
 
     sys.exit(podexec.run(settings, gke.connect(settings, place), pod, list(command), terminal))
 

@@ -47,7 +47,7 @@ def build(**options) -> None:
     berg image build --push --builder cloud -f docker/Dockerfile --name trainer
     """
     settings = config.load_ready()
-    from berg import images
+    from berg.laptop import images
 
     name = images.build(settings, images.Wanted(**options), Path.cwd(), say)
     say(f'\nRun with it:  berg run --cluster NAME --docker {name} "python train.py"\n' if options["push"] else "")

@@ -28,8 +28,8 @@ def list_(everybody: bool, command: bool, verbose: bool, limit: int, keep: bool,
     if keep and as_json:
         raise click.UsageError("--watch is for people; for a program: berg list --json, again and again")
     settings = config.load_ready()
-    from berg import jobs
     from berg.commands import tables
+    from berg.laptop import jobs
 
     def newest() -> list:
         return jobs.newest(jobs.overview(settings, None if everybody else settings.user, say=say), limit)

@@ -40,8 +40,8 @@ def show(name: str, lines: int, as_json: bool) -> None:
     berg show @ --json | jq .metadata.git_commit
     """
     settings, name = ready(name)
-    from berg import jobs, records
     from berg.google.storage import Bucket
+    from berg.laptop import jobs, records
     from berg.watch import collect
 
     try:
@@ -112,7 +112,7 @@ def listed(key: str, lines: list[str]) -> list[tuple[str, str]]:
 
 def next_commands(entry) -> str:
     """What one may do with a job as it is."""
-    from berg import records
+    from berg.laptop import records
 
     name, over = entry.name, records.is_over(entry)
     lines = [f"Log:        berg log {name}" if over else f"Follow it:  berg tail {name}"]
@@ -144,7 +144,7 @@ def rerun(ctx, old, new_code, wait, tail, as_json, dry_run, **options) -> None:
     berg rerun @ -t v100 --spot --max-hours 4 --tail
     """
     settings, old = ready(old)
-    from berg import jobs, records
+    from berg.laptop import jobs, records
     from berg.plan import wishes_of
 
     before = records.described_job(records.Bucket(settings), jobs.find(settings, old).name)
@@ -174,9 +174,9 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     berg rm sweep1 'try-*'
     """
     settings = config.load_ready()
-    from berg import names as names_seen
-    from berg import records
     from berg.commands import tables
+    from berg.laptop import names as names_seen
+    from berg.laptop import records
 
     removals = records.plan_removal(settings, [records.resolve(settings, name) for name in names])
     for each in removals:

@@ -20,9 +20,9 @@ MOST_NAMED = 20  # files that come; of more only their number and bytes are said
 
 def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> "State | None":
     """Follow a job to its end; returns its final state, None for a machine without a job."""
-    from berg import logs, records
     from berg.commands import tables
     from berg.google.storage import Bucket
+    from berg.laptop import logs, records
 
     output = tables.Interleaved(sys.stdout.buffer)
     shown = [""]
@@ -65,8 +65,8 @@ def log(name: str, machine: str | None) -> None:
     berg log digits-1121-0930-x7k | grep loss
     """
     settings, name = ready(name)
-    from berg import logs
     from berg.commands import tables
+    from berg.laptop import logs
 
     output = tables.Interleaved(sys.stdout.buffer)
     for source, chunk in logs.chunks(settings, name, machine):
@@ -106,9 +106,10 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     berg fetch sweep1 ./sweep1 --watch
     """
     settings, name = ready(name)
-    from berg import job, jobs
+    from berg import job
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket
+    from berg.laptop import jobs
     from berg.words import plural
 
     if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
@@ -183,9 +184,9 @@ def tell_missing(states, left: dict[str, Exception]) -> None:
 
 def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
-    from berg import sweep
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket
+    from berg.laptop import sweep
     from berg.words import plural
 
     bucket, target = Bucket(settings), folder or Path.home() / "berg_results"

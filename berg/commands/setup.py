@@ -44,7 +44,7 @@ def init(local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, *
     settings = load_or_set_aside()
     if monitoring is not None:
         settings.monitoring = int(monitoring)
-    from berg import init as setup
+    from berg.laptop import init as setup
 
     if local and settings.project and not settings.endpoint and not yes:
         raise BergError(
@@ -96,7 +96,7 @@ def doctor(as_json: bool) -> None:
     berg doctor
     berg doctor --json | jq -r '.[] | select(.status != "ok") | .mend'
     """
-    from berg import doctor, readiness
+    from berg.laptop import doctor, readiness
 
     findings = doctor.examine()
     if as_json:
@@ -273,7 +273,7 @@ def local() -> None:
 
 
 def control():
-    from berg.local import control
+    from localcloud import control
 
     return control
 
@@ -360,7 +360,8 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     berg reap --all --json                   # only look
     """
     settings = config.load_ready()
-    from berg import reap, words
+    from berg import words
+    from berg.laptop import reap
 
     told: list[str] = []
 

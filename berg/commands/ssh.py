@@ -40,7 +40,7 @@ def ssh(name, command, forwards, no_command, terminal, agent, worker, everywhere
     tar c data | berg ssh my-devbox -- tar x -C /root
     """
     settings, name = ready(name)
-    from berg import ssh
+    from berg.laptop import ssh
 
     if everywhere:
         if not command or forwards or no_command or terminal or agent or worker is not None or dry_run:
@@ -82,7 +82,7 @@ def ssh_config(install: bool) -> None:
     rsync -a data my-devbox:/root/
     """
     settings = config.load_ready()
-    from berg import ssh_config as entries
+    from berg.laptop import ssh_config as entries
 
     names = entries.write_config(settings, say)
     say(f"Wrote {entries.config_file()} with {len(names)} machine{'' if len(names) == 1 else 's'}")
@@ -113,7 +113,7 @@ def sync(name: str, once: bool) -> None:
     berg sync my-devbox --once && berg ssh my-devbox -- "cd code/digits && python train.py"
     """
     settings, name = ready(name)
-    from berg import sync as pushing
+    from berg.laptop import sync as pushing
 
     try:
         pushing.sync(settings, name, Path.cwd(), say, once)
@@ -133,7 +133,7 @@ def ip(name: str, internal: bool) -> None:
     ping $(berg ip digits-1121-0930-x7k)
     """
     settings, name = ready(name)
-    from berg import jobs
+    from berg.laptop import jobs
 
     found = jobs.find(settings, name)
     if not found.machine:

@@ -14,7 +14,7 @@ from berg.commands.terminal import given, remember_zones, remembered, say
 
 def wish(options: dict):
     """What was asked for on the command line, and by the repo around this folder for what was not."""
-    from berg import defaults
+    from berg.laptop import defaults
     from berg.plan import Wishes
 
     on_command_line = given(click.get_current_context(), options)
@@ -38,8 +38,8 @@ def start_machines(wishes, dry_run, quiet, code_of=None):
     `code_of` makes of the settings a snapshot that was sent before; without it that is the working tree.
     """
     settings = config.load_ready(**wishes.settings)
-    from berg import launch
     from berg.commands import tables
+    from berg.laptop import launch
 
     plan = launch.prepare(settings, wishes, Path.cwd(), code=code_of and code_of(settings))
     remember_zones(sorted({*remembered("zones"), *plan.zones}))
@@ -73,9 +73,9 @@ def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
 
 def resume(settings, name: str, dry_run: bool, wait: bool, tail: bool, as_json: bool) -> int:
     """Let a job that is over go on; returns the exit code."""
-    from berg import launch, records
-    from berg import resume as going_on
     from berg.commands import tables
+    from berg.laptop import launch, records
+    from berg.laptop import resume as going_on
     from berg.plan import wishes_of
 
     found, this = going_on.described(settings, records.resolve(settings, name))

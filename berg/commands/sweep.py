@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, config, launch, sweep, words
+from berg import BergError, config, words
 from berg.commands import start as commands_start
 from berg.commands import tables
 from berg.commands.results import tell_missing
 from berg.commands.terminal import say
+from berg.laptop import launch, sweep
 
 POLL = 2  # seconds
 

@@ -144,7 +144,7 @@ def complete_types(ctx, param, incomplete: str) -> list[str]:
 def ready(name: str):
     """Settings that are complete, and a name for which `@` or `-` may have stood: my latest job's."""
     settings = config.load_ready()
-    from berg import records
+    from berg.laptop import records
 
     return settings, records.resolve(settings, name)
 

@@ -27,7 +27,7 @@ names_argument = click.argument("names", metavar="NAME…", nargs=-1, required=T
 
 def parts_of(settings, names: tuple[str, ...]) -> list[str]:
     """The names, with the jobs of a sweep in place of the sweep, and my latest job's for `@`."""
-    from berg import records
+    from berg.laptop import records
 
     resolved = [records.resolve(settings, name) for name in names]
     return list(dict.fromkeys(part for name in resolved for part in records.members(settings, name)))
@@ -47,8 +47,8 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
     berg wait --any first-try second-try
     """
     settings = config.load_ready()
-    from berg import jobs
     from berg.commands import tables
+    from berg.laptop import jobs
 
     found = [jobs.find(settings, name) for name in parts_of(settings, names)]
     waiting, over = [entry.name for entry in found], {}
@@ -86,7 +86,7 @@ def again(settings, names: list[str]) -> list:
 
 def look_at(settings, names: list[str]) -> list:
     """Those jobs as they are now: with two requests, however many they are."""
-    from berg import jobs
+    from berg.laptop import jobs
 
     if len(names) == 1:
         return [jobs.find(settings, names[0])]
@@ -111,10 +111,10 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
     berg top digits-1121-0930-x7k --once
     """
     settings = config.load_ready()
-    from berg import jobs
     from berg.google import api
     from berg.google.fetch import side_by_side
     from berg.google.storage import Bucket
+    from berg.laptop import jobs
     from berg.watch import usage
 
     bucket = Bucket(settings)

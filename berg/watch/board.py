@@ -20,11 +20,12 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from berg import BergError, jobs, ssh
+from berg import BergError
 from berg.config import Config
 from berg.google.checksum import file_crc32c
 from berg.google.fetch import NoPlace, below, side_by_side
 from berg.google.storage import Bucket, Listed
+from berg.laptop import jobs, ssh
 from berg.watch import events, usage
 from berg.watch.events import Series
 

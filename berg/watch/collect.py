@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from berg import BergError, job, jobs, logs, records, sweep
+from berg import BergError, job
 from berg.config import Config
 from berg.google import prices
 from berg.google.accelerators import Shape, find_built_in
 from berg.google.storage import Bucket, Listed
 from berg.inventory import Machine
+from berg.laptop import jobs, logs, records, sweep
 from berg.watch import charts, events, usage
 from berg.watch.charts import Point
 

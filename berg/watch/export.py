@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from berg import BergError, job, jobs, logs, sweep
+from berg import BergError, job
 from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
+from berg.laptop import jobs, logs, sweep
 from berg.watch import collect, page
 from berg.watch.page import Frame
 

@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from berg import job, jobs, words
+from berg import job, words
 from berg.google.storage import Listed
+from berg.laptop import jobs
 from berg.watch import charts, collect, events
 from berg.watch.markup import Html, join, of_terminal, tag, text
 

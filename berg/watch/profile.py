@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, jobs
+from berg import BergError, job
 from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
 from berg.inventory import Machine
+from berg.laptop import jobs
 
 PATIENCE = 180  # seconds beside those of the profile: the first one may install py-spy
 LOOK, POLL = 5, 1  # seconds between two looks at the machines, and for answers

@@ -15,9 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from berg import BergError, ending, jobs, logs
+from berg import BergError
 from berg.config import Config
 from berg.google.storage import Bucket, explain
+from berg.laptop import ending, jobs, logs
 from berg.watch import collect, page
 from berg.watch.markup import Html
 from berg.watch.page import Frame

@@ -10,9 +10,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from berg import job, jobs
+from berg import job
 from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Listed
+from berg.laptop import jobs
 from berg.watch.events import Series, is_number
 
 END = 24 << 10  # bytes that are read first of the end of an object: half an hour of samples without accelerators

@@ -30,7 +30,7 @@ def test_the_wheel_needs_what_berg_needs_and_leaves_the_embedded_cloud_out(tmp_p
         names = archive.namelist()
         metadata = archive.read(f"berg-{__version__}.dist-info/METADATA").decode()
     assert "berg/worker.py" in names
-    assert not [each for each in names if each.startswith("berg/local/")]
+    assert not [each for each in names if each.startswith("localcloud/")]
     for package in ("click", "google-cloud-storage", "GitPython"):
         assert f"Requires-Dist: {package}" in metadata
 

@@ -20,8 +20,8 @@ from conftest import commit, git, wait_for
 
 from berg import BergError
 from berg.code import push, worktree
-from berg.local.machines import sshd
-from berg.sync import multiplex
+from berg.laptop.sync import multiplex
+from localcloud.machines import sshd
 
 pytestmark = pytest.mark.skipif(
     not (ssh_server.SSHD and shutil.which("rsync")), reason="openssh-server or rsync is missing"

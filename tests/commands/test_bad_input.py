@@ -14,7 +14,7 @@ import pytest
 from conftest import Berg, Cloud, git, wait_for
 
 from berg.google import storage
-from berg.local import control
+from localcloud import control
 
 RUN = ("run", "-g", "0", "true")
 

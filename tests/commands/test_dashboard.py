@@ -10,7 +10,7 @@ from conftest import wait_for
 from local_gcloud import Gcloud
 
 from berg.google import monitoring
-from berg.local.identity.tokens import LAPTOP, Tokens
+from localcloud.identity.tokens import LAPTOP, Tokens
 
 DASHBOARDS = "/monitoring/v1/projects/berg-local/dashboards"
 

@@ -173,7 +173,8 @@ def test_data_that_is_gone_or_does_not_fit_fails_with_a_reason(berg, cloud, fold
 
 def test_the_disk_must_hold_the_data(berg):
     """An object of 60 GB would take long to send; what is looked at is the list, so its answer is enough."""
-    from berg import BergError, launch
+    from berg import BergError
+    from berg.laptop import launch
 
     wish = {"name": "big", "path": "/root/data/big", "files": 1, "bytes": 60 << 30}
     settings = berg.cloud.settings(berg.bucket_name)

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from conftest import wait_for
 from test_run import bare_machine
 
-from berg import cli, job, jobs
+from berg import cli, job
+from berg.laptop import jobs
 
 
 def submitted(berg, name: str, **details) -> None:

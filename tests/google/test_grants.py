@@ -12,7 +12,7 @@ from conftest import make_account, settle, wait_for
 from local_gcloud import Gcloud
 
 from berg.google import grants
-from berg.local.identity.tokens import Tokens
+from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
 EMAIL = f"berg-worker@{PROJECT}.iam.gserviceaccount.com"

@@ -15,10 +15,10 @@ import local_machines
 import pytest
 from conftest import WHEELHOUSE, wait_for
 
-from berg import jobs
 from berg.code import packages
-from berg.local.machines import sandbox
+from berg.laptop import jobs
 from berg.machine import boot
+from localcloud.machines import sandbox
 
 # What a command does when its machine goes down: its last words take longer than the network of a machine whose
 # processes nobody waits for, and come before the end of berg's grace.

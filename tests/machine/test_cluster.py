@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import Berg, wait_for
 
-from berg.local.machines import sshd
+from localcloud.machines import sshd
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 needs_ssh = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")

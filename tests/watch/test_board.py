@@ -14,8 +14,8 @@ import requests
 from conftest import commit, wait_for
 from google.api_core.exceptions import GoogleAPICallError
 
-from berg.local.machines import sshd
 from berg.watch import board, events
+from localcloud.machines import sshd
 
 needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
 

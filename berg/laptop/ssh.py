@@ -1,0 +1,355 @@
+"""Log in to machines with plain OpenSSH: the key, the host key to expect, and the command line.
+
+    ~/.ssh/google_compute_engine   the key, which gcloud uses, too
+    BERG_HOME/known_hosts          host keys by <machine>.<instance id>
+
+A machine publishes its host keys in the bucket once it can be logged in to. The first login pins them: from
+then on ssh refuses any other key, whatever the bucket says. Our public key reaches the machine through its
+metadata, as with gcloud.
+
+A machine without an external address is reached through gcloud's tunnel, which takes gcloud's own login.
+
+Root's key is installed by berg's worker, whether OS Login is on or not; another user's by Google's guest agent, which
+does it with OS Login off. Not covered: logging in by OS Login itself, Windows.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from berg import BergError, job, places
+from berg import config as settings
+from berg.config import Config
+from berg.google import networks
+from berg.google.storage import Bucket
+from berg.inventory import Machine
+from berg.laptop import jobs
+
+PATIENCE = 600  # seconds for a machine to boot and to publish its keys
+NO_ANSWER = 60  # seconds for a machine that published them to answer: it may be rebooting
+INTERVAL, TELL_INTERVAL = 0.5, 5  # seconds between two looks, and between two notes about them
+HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
+KEY_MAKING = threading.Lock()  # several machines are reached at once
+COMING = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
+
+Say = Callable[[str], None]
+
+
+class NoServer(BergError):
+    """The machine will never be reached by ssh; `shell` is the command that runs others there, if there is one."""
+
+    def __init__(self, message: str, shell: list[str]):
+        super().__init__(message)
+        self.shell = shell
+
+
+@dataclass
+class Target:
+    """A machine that can be logged in to."""
+
+    machine: str
+    job: str
+    zone: str
+    instance_id: str
+    address: str  # "": it has no external one, and is reached through `proxy`
+    port: int
+    host_keys: list[str]
+    proxy: list[str]
+    key_is_new: bool = False  # our key was given to it just now
+
+    @property
+    def host(self) -> str:
+        return self.address or self.machine
+
+    @property
+    def alias(self) -> str:
+        """Under which name its host keys are pinned: another machine may have its name or address later."""
+        return f"{self.machine}.{self.instance_id}"
+
+
+def key_file() -> Path:
+    return Path.home() / ".ssh/google_compute_engine"
+
+
+def known_hosts_file() -> Path:
+    return settings.home() / "known_hosts"
+
+
+def public_key(create: bool, say: Say = lambda text: None) -> str | None:
+    """The public key that machines are to know; None if there is none and it is not to be created."""
+    private = key_file()
+    public = private.with_name(f"{private.name}.pub")
+    if create:
+        if public.exists() and not private.exists():
+            raise BergError(f"{public} has no private key beside it. Move it away; berg then makes a new pair")
+        if not private.exists():
+            make_key(private, say)
+        elif not public.exists():
+            public.write_text(run(["ssh-keygen", "-y", "-f", str(private)]))
+    return public.read_text().strip() if private.exists() and public.exists() else None
+
+
+def make_key(private: Path, say: Say) -> None:
+    """Make a key as gcloud does: RSA, no passphrase."""
+    private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    comment = f"{settings.Config().user}@{socket.gethostname()}"
+    run(["ssh-keygen", "-q", "-t", "rsa", "-b", "3072", "-N", "", "-C", comment, "-f", str(private)])
+    private.chmod(0o600)
+    say(f"Made the ssh key {private}, which gcloud uses, too")
+
+
+def run(command: list[str]) -> str:
+    """Output of a program; raises BergError with what it says when it fails."""
+    program = require(command[0])
+    done = subprocess.run([program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise BergError(f"{shlex.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def require(program: str) -> str:
+    found = shutil.which(program)
+    if not found and program == "gcloud":
+        raise NoServer(
+            "the program gcloud is missing, through whose tunnel berg reaches machines without an external address. "
+            "Install it: https://cloud.google.com/sdk/docs/install, and run: gcloud auth login",
+            [],
+        )
+    if not found:
+        raise BergError(f"the program {program} is missing. Install OpenSSH's client (Debian: openssh-client)")
+    return found
+
+
+def metadata_line(config: Config, key: str) -> str:
+    """A public key as a line of the metadata value `ssh-keys`."""
+    return f"{config.ssh_user}:{key}"
+
+
+def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE) -> Target:
+    """The machine of that name, the job's or the cluster's first; waits until it can be logged in to.
+
+    `say` hears every few seconds what it waits for. Raises BergError for a name that is unknown, a machine that
+    is gone or does not come, and one that does not answer.
+    """
+    began, told = time.monotonic(), -float(TELL_INTERVAL)
+    silent_since = None
+    while True:
+        target, missing = look(config, name, say)
+        if target:
+            pin(target)
+            if answers(target):
+                break
+            silent_since = silent_since or time.monotonic()
+            missing = f"nothing answers at {target.host} port {target.port}"
+            if time.monotonic() > min(silent_since + NO_ANSWER, began + patience):
+                mend = networks.let_ssh_in(config, target.port, not target.address)
+                raise BergError(f"{target.machine} runs, but {missing}. If a firewall is in the way: {mend}")
+        waited = time.monotonic() - began
+        if waited > patience:
+            raise BergError(f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: berg log {name}")
+        if waited > told + TELL_INTERVAL:
+            told = waited
+            say(f"Waiting for {name}: {missing}" + (f" ({waited:.0f} s)" if waited >= 1 else ""))
+        time.sleep(min(INTERVAL + waited / 30, 5))  # a project has 750 such looks a minute for everybody together
+    if target.key_is_new:
+        wait_until_admitted(config, target, say)
+    return target
+
+
+def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
+    """The machine once it can be logged in to, else what is still missing; raises BergError if it will not come."""
+    found = jobs.find(config, name)
+    machine, state = found.machine, found.state
+    ended = f": {state.reason}" if state and state.final and state.reason else ""
+    if machine is None:
+        assert state is not None
+        if state.state == "SUBMITTED":
+            return None, "its machine is being created"
+        raise BergError(f"{name} has no machine any more (the job is {state.state}{ended}). Its log: berg log {name}")
+    status = machine.status
+    if status not in COMING:
+        raise BergError(f"the machine {machine.name} is {status} ({found.status}{ended})")
+    if status != "RUNNING":
+        return None, f"the machine {machine.name} is {status}"
+    target = reach(config, found.name, machine, say)
+    if target:
+        return target, ""
+    if state and state.final:
+        raise BergError(f"nobody can log in to {machine.name} any more: the job is {state.state}{ended}")
+    return None, f"the machine {machine.name} boots" + (f", the job is {state.state}" if state else "")
+
+
+def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target | None:
+    """How to reach a running machine, None before it said so itself; hands our key to a machine that lacks it.
+
+    The key is made when there is the first machine to let us in.
+    """
+    name = machine.name
+    object_name = f"{job.machines_prefix(job_name)}{name}.json"
+    data = Bucket(config).read(object_name)
+    try:
+        node = json.loads(data) if data else {}
+        # Not written yet, by an earlier machine of that name, or before it knew the others of its cluster.
+        if node.get("instance_id") != machine.id or not node.get("introduced", True):
+            return None
+        keys = [host_key for host_key in node["host_keys"] if HOST_KEY.fullmatch(host_key)]
+        port = int(node["ssh_port"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BergError(
+            f"gs://{config.bucket}/{object_name} is damaged ({error!r}). End it: berg kill {name}"
+        ) from None
+    place = places.of(machine.place)
+    if not keys:
+        why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
+        raise NoServer(f"the machine {name} runs no ssh server; {why}", place.shell(machine))
+    with KEY_MAKING:
+        key = public_key(create=True, say=say) or ""
+    address, proxy = machine.external_ip, place.proxy(config, machine)
+    if not address:
+        require(proxy[0])
+    is_new = place.let_in(config, machine, metadata_line(config, key))
+    if is_new is None:
+        return None
+    return Target(name, job_name, machine.zone, machine.id, address, port, keys, proxy, is_new)
+
+
+def pin(target: Target) -> None:
+    """Remember a machine's host keys, unless some are remembered already: those stay."""
+    file = known_hosts_file()
+    there = file.read_text().splitlines() if file.exists() else []
+    if not any(line.startswith(f"{target.alias} ") for line in there):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with file.open("a") as output:
+            output.write("".join(f"{target.alias} {key}\n" for key in target.host_keys))
+
+
+def answers(target: Target) -> bool:
+    """Whether something listens there; what IAP reaches cannot be asked so cheaply."""
+    if not target.address:
+        return True
+    try:
+        socket.create_connection((target.address, target.port), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+def wait_until_admitted(config: Config, target: Target, say: Say) -> None:
+    """Wait until the machine heard of our key; whatever else is wrong, the login itself will tell."""
+    end = time.monotonic() + NO_ANSWER
+    probe = [require("ssh"), *command(config, target, ["-o", "BatchMode=yes"], ["true"])[1:]]
+    say(f"Handing your key to {target.machine}")
+    while time.monotonic() < end:
+        done = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if "Permission denied" not in done.stderr:
+            return
+        time.sleep(INTERVAL)
+
+
+def check_port(forward: str) -> None:
+    """Raise BergError if the port of PORT:HOST:PORT is taken here; ssh would be content with one of ::1 alone."""
+    port = forward.partition(":")[0]
+    if forward.count(":") != 2 or not port.isdigit() or int(port) > 65535:
+        return  # ssh knows more forms, and what is wrong with them
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", int(port)))
+        except OSError as error:
+            raise BergError(
+                f"port {port} of this computer cannot be had ({error.strerror}): choose another, as in -L 1{forward}"
+            ) from None
+
+
+def options(config: Config, target: Target) -> list[str]:
+    """Arguments for ssh that lead to the machine and to no other; for `rsync -e`, too."""
+    return [word for key, value in keywords(config, target).items() for word in ("-o", f"{key}={value}")]
+
+
+def destination(config: Config, target: Target) -> str:
+    return f"{config.ssh_user}@{target.host}"
+
+
+def command(config: Config, target: Target, ssh_options: list[str], remote_command: list[str]) -> list[str]:
+    """The command that logs in, or runs a command there; as with ssh, its words are joined by spaces."""
+    words = ["--", *remote_command] if remote_command else []
+    return ["ssh", *options(config, target), *ssh_options, destination(config, target), *words]
+
+
+def keywords(config: Config, target: Target) -> dict[str, str]:
+    """Settings of ssh_config(5). What is said here wins over the user's own file."""
+    values = {
+        "Port": str(target.port),
+        "HostKeyAlias": target.alias,
+        "UserKnownHostsFile": as_path(known_hosts_file()),
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "UpdateHostKeys": "no",
+        "CheckHostIP": "no",
+        "IdentityFile": as_path(key_file()),
+        "IdentitiesOnly": "yes",  # an agent with many keys would use up the server's patience
+        "PreferredAuthentications": "publickey",
+        "ConnectTimeout": "30",
+        "ServerAliveInterval": "30",
+        "ServerAliveCountMax": "3",
+    }
+    if not target.address:
+        values["ProxyCommand"] = shlex.join(target.proxy)
+    return values
+
+
+def as_path(path: Path) -> str:
+    """A path as ssh reads it: % begins a token, and a blank ends a word."""
+    text = str(path.absolute()).replace("%", "%%")
+    return f'"{text}"' if " " in text else text
+
+
+def worker(config: Config, name: str, rank: int) -> str:
+    """Name of the machine that has a rank in a cluster, as it said itself; of a job that has none, its own."""
+    found = jobs.find(config, name)
+    there = {machine.name for machine in found.machines}
+    if not there:
+        return found.name
+    ranks = {} if jobs.is_cluster(found) else {0: found.name}
+    for blob in Bucket(config).list(job.machines_prefix(found.name), "name"):
+        node = json.loads(Bucket(config).read(blob.name) or b"{}")
+        if node.get("name") in there:
+            ranks[node.get("rank")] = node["name"]
+    if rank not in ranks:
+        known = ", ".join(map(str, sorted(ranks))) or "none yet"
+        raise BergError(f"{found.name} has no machine with the number {rank}. Those that came up: {known}")
+    return ranks[rank]
+
+
+def run_everywhere(config: Config, name: str, words: list[str], say: Say, write: Callable[[str], None]) -> int:
+    """Run a command on all machines of a job at once; the exit code of the first that failed, in their order.
+
+    `write` gets the lines of their output, each behind the name of its machine.
+    """
+    found = jobs.find(config, name)
+    names = sorted(machine.name for machine in found.machines) or [name]
+    width, writing = max(map(len, names)), threading.Lock()
+
+    def run_on(machine: str) -> int:
+        target = find_target(config, machine, say)
+        line = command(config, target, ["-o", "BatchMode=yes"], words)
+        program = [require("ssh"), *line[1:]]
+        pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(program, text=True, errors="replace", **pipe) as process:  # type: ignore[call-overload]
+            for text in process.stdout:
+                with writing:
+                    write(f"{machine:<{width}} | {text.rstrip()}")
+        return process.returncode
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        codes = list(pool.map(run_on, names))
+    return next((code for code in codes if code), 0)

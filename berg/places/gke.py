@@ -1,0 +1,320 @@
+"""Pods of a cluster of Google Kubernetes Engine as a place for jobs.
+
+A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a ConfigMap, everything
+else through the bucket, so that no image has to be built. One pod that is taken away is made anew by Kubernetes; of
+several none is, and the job ends. What waits for room waits in the cluster, without this computer. The Job itself is
+made in manifest.py, and what is said of its pods is read in podstatus.py.
+
+Not covered: several clusters for one job, Autopilot.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from berg import BergError
+from berg.config import Config
+from berg.google import api, container, podexec
+from berg.google import kubernetes as k8s
+from berg.inventory import Machine, Thing
+from berg.places import manifest
+from berg.places.podstatus import ending, how_ended, is_of, machine_of
+
+GONE = 180  # seconds for pods to go
+LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
+# One connection's server, whose standard input and output are the connection.
+SSHD = (
+    'exec /usr/sbin/sshd -i -e -f /dev/null -h "${BERG_ROOT:-/root}/berg/ssh_host_key" -o UsePAM=no -o StrictModes=no '
+    "-o LogLevel=ERROR -o Subsystem='sftp internal-sftp'"
+)
+# Reads a public key; it is not pasted in.
+ADMIT = (
+    "umask 77; mkdir -p ~/.ssh; cd ~/.ssh || exit; touch authorized_keys; read -r key; "
+    'grep -qxF "$key" authorized_keys || echo "$key" >> authorized_keys'
+)
+RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+RULES += [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]}]
+request = manifest.request
+servers: dict[str, k8s.Server] = {}  # by PROJECT/LOCATION/NAME, as this process found them
+
+
+def warm_up() -> None:
+    """Nothing: its requests need no library of Google's."""
+
+
+def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
+    """The Job, as `kubectl create -f` takes it; what it mounts is in the cluster already."""
+    return body(config, connect(config, request["cluster"]), request, names)
+
+
+def body(config: Config, server: k8s.Server, request: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The Job; its pods know the cluster's dataset cache, if there is one now."""
+    made = manifest.body(request, names)
+    there = k8s.find(config, server, f"{k8s.CORE}/services/{manifest.CACHE}", patience=LISTING)
+    return manifest.with_cache(made) if there else made
+
+
+def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
+    """Make the Job; its pods come when the cluster has room."""
+    server = connect(config, request["cluster"])
+    ensure(config, server)
+    made = body(config, server, request, names)
+    name, stamp = made["metadata"]["name"], os.urandom(8).hex()
+    made["metadata"]["annotations"] = {"berg-request": stamp}  # tells ours, sent twice, from another's
+    while not k8s.create(config, server, k8s.JOBS, made):
+        there = k8s.find(config, server, f"{k8s.JOBS}/{name}")
+        if there is None:
+            continue
+        about = there["metadata"]
+        if about.get("annotations", {}).get("berg-request") == stamp:
+            break
+        if about.get("labels", {}).get("berg-bucket") == manifest.bucket_label(config) and ending(there):
+            clear(config, server, name)  # of an earlier attempt
+        else:
+            raise BergError(f"the cluster {server.place} has a job {name!r} already. Choose another name: -n NAME")
+    count = "a pod" if len(names) == 1 else f"{len(names)} pods"
+    say(f"Asked the cluster {server.place} for {count}")
+    return ""
+
+
+def clear(config: Config, server: k8s.Server, name: str) -> None:
+    """Delete a Job that is over, and wait until it is gone."""
+    end = time.monotonic() + GONE
+    k8s.delete(config, server, f"{k8s.JOBS}/{name}")
+    while k8s.find(config, server, f"{k8s.JOBS}/{name}"):
+        if time.monotonic() > end:
+            raise BergError(f"the job {name} of an earlier attempt does not go. See: kubectl describe job {name}")
+        time.sleep(0.3)
+
+
+def ensure(config: Config, server: k8s.Server) -> None:
+    """Make what the pods need of the cluster beside themselves, where it lacks it."""
+    k8s.create(config, server, f"{k8s.CORE}/configmaps", manifest.boot_map())
+    about = {"name": manifest.ACCOUNT, "labels": {"berg": "1"}}
+    if k8s.find(config, server, f"{k8s.RIGHTS}/rolebindings/{manifest.ACCOUNT}"):
+        return
+    rights = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": about}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": manifest.ACCOUNT}
+    whose = [{"kind": "ServiceAccount", "name": manifest.ACCOUNT, "namespace": "default"}]
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
+    k8s.create(config, server, f"{k8s.CORE}/serviceaccounts", account)
+    k8s.create(config, server, f"{k8s.RIGHTS}/roles", {**rights, "kind": "Role", "rules": RULES})
+    binding = {**rights, "kind": "RoleBinding", "roleRef": role, "subjects": whose}
+    k8s.create(config, server, f"{k8s.RIGHTS}/rolebindings", binding)
+
+
+# --- what there is
+
+
+def connect(config: Config, place: str) -> k8s.Server:
+    """The API of the cluster LOCATION/NAME; who asks often asks Google once."""
+    key = f"{config.project}/{place}"
+    if key not in servers:
+        servers[key] = k8s.connect(config, place)
+    return servers[key]
+
+
+def running(config: Config) -> list[str]:
+    """Berg's clusters that have an API, by LOCATION/NAME."""
+    return [
+        container.where(each)
+        for each in container.clusters(config)
+        if container.is_ours(each)
+        and each.get("status") in ("RUNNING", "RECONCILING", "DEGRADED", "RUNNING_WITH_ERROR")
+    ]
+
+
+def places(config: Config) -> list[str]:
+    """The same; none for who may not look, or has never let Google switch the API on."""
+    from google.api_core import exceptions
+
+    try:
+        return running(config)
+    except (api.Denied, exceptions.Forbidden, exceptions.NotFound):
+        return []
+
+
+def ours(config: Config, place: str, path: str, **options: Any) -> list[dict[str, Any]]:
+    """What a cluster has of this bucket's jobs at a path."""
+    return k8s.items(config, connect(config, place), path, labelSelector=selector(config), **options)
+
+
+def selector(config: Config) -> str:
+    return f"berg=1,berg-bucket={manifest.bucket_label(config)}"
+
+
+def listed(config: Config, where: Iterable[str], path: str, chosen: str = "") -> dict[str, list[dict[str, Any]] | None]:
+    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not say it."""
+
+    def look(place: str) -> list[dict[str, Any]] | None:
+        labels = chosen or selector(config)
+        try:
+            return k8s.items(config, connect(config, place), path, labelSelector=labels, patience=LISTING)
+        except BergError as error:
+            api.tell(f"{error.message}; its pods are not among what follows")
+            return None
+
+    where = list(where)
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(where, pool.map(look, where), strict=True))
+
+
+def machines(
+    config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
+) -> list[Machine]:
+    """The pods of this bucket's jobs that live or are to come, as machines, by name; a cluster is their zone."""
+    found = []
+    for place, pods in listed(config, [zone] if zone else places(config), f"{k8s.CORE}/pods").items():
+        mine = [
+            pod
+            for pod in pods or []
+            if pod["status"].get("phase") in ("Pending", "Running")
+            and (not (jobs or sweeps) or is_of(pod, jobs, sweeps))
+        ]
+        # Why a pod waits, another list tells.
+        waits = any(pod["status"]["phase"] == "Pending" for pod in mine)
+        events: list[dict[str, Any]] = []
+        if waits:
+            with contextlib.suppress(BergError):
+                events = k8s.items(config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING)
+        found += [machine_of(pod, place, events) for pod in mine]
+    return sorted(found, key=lambda machine: machine.name)
+
+
+def waiting(config: Config, job: str | None = None) -> set[str]:
+    """Names of the jobs and sweeps whose pods Kubernetes makes, and LOCATION/NAME of clusters that do not answer."""
+    found: set[str] = set()
+    for place, there in listed(config, running(config), k8s.JOBS).items():
+        if there is None:
+            found.add(place)
+        for each in there or []:
+            if not ending(each):
+                labels = each["metadata"]["labels"]
+                found.add(labels.get("berg-job") or labels.get("berg-sweep", ""))
+    return found
+
+
+def why_gone(config: Config, job: str, group: str) -> str:
+    """Why the pods of a job are gone, as far as Kubernetes knows; "" if it knows nothing."""
+    try:
+        server = connect(config, group)
+        there = k8s.find(config, server, f"{k8s.JOBS}/{job}", patience=LISTING)
+    except BergError as error:  # the cluster is gone, too
+        return error.message
+    if there is None:
+        return f"the cluster {group} has no job {job} any more"
+    end = ending(there) or {}
+    if end.get("reason") == "DeadlineExceeded":
+        return f"not all of its pods had come when --wait-hours were over ({group})"
+    pods = [pod for pod in (listed(config, [group], f"{k8s.CORE}/pods")[group] or []) if is_of(pod, [job], [])]
+    ends = [text for pod in pods if (text := how_ended(pod))]
+    return "; ".join(dict.fromkeys(ends)) or " ".join(end.get("message", "").split())
+
+
+# --- what is done to them
+
+
+def tell(config: Config, machine: Machine, key: str, value: str) -> None:
+    """Let a pod know something: an annotation, which its kubelet hands on within a minute."""
+    name = key.replace("berg-kill-", "berg-kill/", 1)  # without a slash a name has 63 characters at most
+    change = {"metadata": {"annotations": {name: value}}}
+    path = f"{k8s.CORE}/pods/{machine.pod}"
+    k8s.call(config, connect(config, machine.zone), "PATCH", path, change, kind=k8s.MERGE)
+
+
+def let_in(config: Config, machine: Machine, line: str) -> bool | None:
+    """Add a public key to those that the pod knows, at once; None if the pod is gone."""
+    read, write = os.pipe()
+    os.write(write, f"{line.partition(':')[2]}\n".encode())
+    os.close(write)
+    try:
+        server = connect(config, machine.zone)
+        code = podexec.run(config, server, machine.pod, ["sh", "-c", ADMIT], stdin=read)
+    except k8s.Refused as error:
+        if error.code != 404:
+            raise
+        return None
+    finally:
+        os.close(read)
+    return None if code else False
+
+
+def proxy(config: Config, machine: Machine) -> list[str]:
+    """The command whose standard input and output are a connection to an ssh server in the pod."""
+    return [*shell(machine), "--", "sh", "-c", SSHD]
+
+
+def shell(machine: Machine) -> list[str]:
+    """The command that runs others in the pod."""
+    return [sys.executable, "-m", "berg", "cluster", "exec", machine.zone, machine.pod]
+
+
+def console(config: Config, machine: Machine) -> str:
+    if machine.status in ("PROVISIONING", "STAGING"):  # it has no log to be asked for
+        return ""
+    return k8s.log(config, connect(config, machine.zone), machine.pod)
+
+
+def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
+    """Delete a job's or a sweep's Jobs with their pods, and pods, and wait until they are gone."""
+    where = {group} if group else {each.zone for each in machines} or set(places(config))
+    for place in where:
+        try:
+            server = connect(config, place)
+        except container.Gone:
+            continue
+        jobs_ = [each for each in ours(config, place, k8s.JOBS) if is_of(each, [job], [job])]
+        for each in jobs_:
+            k8s.delete(config, server, f"{k8s.JOBS}/{each['metadata']['name']}")
+        pods = {each.pod for each in machines if each.zone == place}
+        end = time.monotonic() + GONE
+        asked: set[str] = set()
+        while True:
+            there = ours(config, place, f"{k8s.CORE}/pods")
+            alive = [pod for pod in there if pod["status"].get("phase") in ("Pending", "Running")]
+            left = {pod["metadata"]["name"] for pod in alive if is_of(pod, [job], [job] if jobs_ else [])}
+            left |= pods & {pod["metadata"]["name"] for pod in alive}
+            for name in left - asked:
+                k8s.delete(config, server, f"{k8s.CORE}/pods/{name}", gracePeriodSeconds=30)
+            asked |= left
+            if not left:
+                break
+            if time.monotonic() > end:
+                raise BergError(f"the pods {', '.join(sorted(left))} do not go. See: kubectl describe pods")
+            time.sleep(0.5)
+
+
+def things(config: Config) -> list[Thing]:
+    """The Jobs of Kubernetes' that are not over, and boot.py as other versions of berg brought it, if no Job has it."""
+    found, own = [], manifest.bucket_label(config)
+    everybodys = listed(config, places(config), k8s.JOBS, "berg=1")
+    seen = [place for place, there in everybodys.items() if there is not None]
+    scripts = listed(config, seen, f"{k8s.CORE}/configmaps", "berg=1")
+    for place, there in everybodys.items():
+        live = [each for each in there or [] if not ending(each)]
+        used = {manifest.boot_map()["metadata"]["name"]}
+        for each in live:
+            volumes = each["spec"]["template"]["spec"].get("volumes", [])
+            used |= {volume.get("configMap", {}).get("name") for volume in volumes}
+            about, labels = each["metadata"], each["metadata"]["labels"]
+            if labels.get("berg-bucket") == own:
+                name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
+                user = labels.get("berg-user", "")
+                found.append(Thing("group", name, place, about["creationTimestamp"], "", user, place="gke"))
+        for each in scripts.get(place) or []:
+            about, why = each["metadata"], "it has a boot.py that no job of the cluster has"
+            if about["name"] not in used:
+                found.append(Thing("configmap", about["name"], place, about["creationTimestamp"], why, place="gke"))
+    return found
+
+
+def remove(config: Config, thing: Thing) -> None:
+    """Delete a job's Jobs with their pods, or a ConfigMap."""
+    if thing.kind == "configmap":
+        k8s.delete(config, connect(config, thing.where), f"{k8s.CORE}/configmaps/{thing.name}")
+    else:
+        delete(config, thing.name, [], thing.where)

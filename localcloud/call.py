@@ -1,0 +1,146 @@
+"""What every service's handlers are given: the request as a checked Call, and the Cloud that holds all state.
+
+It imports the services' states, and no handler: so that handlers need not import the server.
+"""
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from localcloud.artifacts.store import Artifacts
+from localcloud.builds.store import Builds
+from localcloud.compute.state import Compute
+from localcloud.container.state import Container
+from localcloud.errors import ApiError
+from localcloud.faults import Fault, Faults, RequestLog
+from localcloud.identity.iam import Iam
+from localcloud.identity.tokens import Tokens, write_private
+from localcloud.monitoring.store import Monitoring
+from localcloud.secrets.store import Secrets
+from localcloud.storage.state import Storage
+
+MAX_DEPTH = 100  # of a body: what protocol buffers read
+CLOUD: web.AppKey["Cloud"] = web.AppKey("cloud")
+
+
+@dataclass
+class Call:
+    """One checked request to a method."""
+
+    method: str  # discovery id, e.g. "compute.instances.insert"
+    params: dict[str, Any]  # path and query parameters, converted (bool, int, repeated -> list)
+    body: dict | None  # JSON body; None for GET and for media uploads
+    request: web.Request  # of a part of a batch: the request that carried the batch
+    principal: str  # email of the owner of the bearer token
+    headers: Mapping[str, str]  # of the request; of a part of a batch: its own
+    late_fault: Fault | None = None
+
+    async def named(self, name: str) -> None:
+        """Suffer a fault that is meant for an object whose name stands in the body, not in the path."""
+        fault = self.request.app[CLOUD].faults.take(self.method, f"name={name}", named=True)
+        if fault and not fault.after_handler:
+            await suffer(fault, self.request)
+        self.late_fault = fault
+
+
+Handler = Callable[[Call], Awaitable[dict | web.StreamResponse | None]]  # None: 204, no body
+
+
+@dataclass
+class Cloud:
+    """Everything that one embedded cloud owns. `open_cloud` makes one."""
+
+    folder: Path
+    port: int
+    projects: dict[str, dict]  # id -> {"number": "123...", "access": True}
+    tokens: Tokens
+    storage: Storage
+    secrets: Secrets
+    iam: Iam
+    faults: Faults
+    monitoring: Monitoring = None  # type: ignore[assignment]
+    artifacts: Artifacts = None  # type: ignore[assignment]
+    builds: Builds = None  # type: ignore[assignment]
+    compute: Compute = None  # type: ignore[assignment]  # some tests serve buckets alone
+    container: Container = None  # type: ignore[assignment]  # as for compute
+    requests: RequestLog = field(default_factory=RequestLog)
+
+    def __post_init__(self) -> None:
+        self.tokens.endpoint = lambda: f"http://127.0.0.1:{self.port}"
+
+    def save_projects(self) -> None:
+        write_private(self.folder / "projects.json", self.projects)
+
+    def project_named(self, name: str) -> str | None:
+        """The id of the project with this id or number; None if there is none, or no access to it."""
+        for project, entry in self.projects.items():
+            if name in (project, entry["number"]) and entry["access"]:
+                return project
+        return None
+
+    def by_id(self, name: str, refusal: str = "The caller does not have permission") -> str:
+        """A full name with its project by id; raises 403 where there is none."""
+        _, project, *rest = name.split("/")
+        found = self.project_named(project)
+        if found is None:
+            raise ApiError(403, "forbidden", refusal)
+        return "/".join(["projects", found, *rest])
+
+    def add_project(self, project: str, access: bool = True) -> None:
+        """Add a project, or change whether principals of this cloud may use it."""
+        number = self.projects.get(project, {}).get("number") or str(100_000_000_001 + len(self.projects))
+        self.projects[project] = {**self.projects.get(project, {}), "number": number, "access": access}
+        self.save_projects()
+
+
+async def suffer(fault: Fault, request: web.Request, error: Callable[[Fault], Exception] = Fault.error) -> None:
+    """Do to a request what a fault says: wait, cut the connection, raise."""
+    if fault.delay:
+        await asyncio.sleep(fault.delay)
+    if fault.reset:
+        cut(request)
+        raise ConnectionResetError("cut by a fault")
+    if fault.status:
+        raise error(fault)
+
+
+def cut(request: web.Request) -> None:
+    """Drop the client's connection at once: with lingering off the kernel sends a reset."""
+    if request.transport is not None:
+        sock = request.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        request.transport.abort()
+
+
+def parse_json(data: bytes) -> Any:
+    """Parse a request body; an empty one is an empty object, and so is `null`, which Google's clients in Go send."""
+    if not data:
+        return {}
+    try:
+        body = json.loads(data)
+    except RecursionError:
+        raise too_deep() from None
+    except ValueError as error:
+        raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
+    check_depth(body, MAX_DEPTH)
+    return {} if body is None else body
+
+
+def check_depth(value: Any, left: int) -> None:
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise too_deep()
+        for item in value.values() if isinstance(value, dict) else value:
+            check_depth(item, left - 1)
+
+
+def too_deep() -> ApiError:
+    message = f"Invalid JSON payload received. Message too deep. Max recursion depth ({MAX_DEPTH}) reached"
+    return ApiError(400, "parseError", message)

@@ -1,0 +1,282 @@
+"""Compute Engine's methods: the table of all, and the handlers of instances, operations and projects.
+
+A handler reads one checked request and answers in Google's shapes. Not covered: see `handlers` for the methods there
+are; everything else answers 501. Permissions are one flag per project.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+from localcloud import schema
+from localcloud.call import Call, Cloud
+from localcloud.compute import (
+    bulk,
+    catalog,
+    checks,
+    constraints,
+    groups_api,
+    images,
+    policies,
+    quotas,
+    rates,
+    templates,
+)
+from localcloud.compute import power as compute_power
+from localcloud.compute.checks import LINK, not_found
+from localcloud.compute.firewalls import delete_firewall, insert_firewall
+from localcloud.compute.listing import listed, page
+from localcloud.compute.make import make_instance
+from localcloud.compute.resources import RESOURCES, read_resource
+from localcloud.compute.routers import delete_router, insert_router, patch_router, set_private_access
+from localcloud.compute.state import Compute, Instance
+from localcloud.errors import ApiError
+
+CONSOLE = 1 << 20  # bytes of serial output that Google keeps
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+WAIT = 120  # seconds that operations/wait waits at most
+
+
+def handlers(cloud: Cloud) -> dict[str, Any]:
+    """The handler of every method there is, by discovery id."""
+    own = {
+        "instances.insert": insert,
+        "instances.bulkInsert": bulk.bulk_insert,
+        "regionInstances.bulkInsert": bulk.bulk_insert,
+        "instances.get": get_instance,
+        "instances.delete": change_power,
+        "instances.stop": change_power,
+        "instances.start": change_power,
+        "instances.reset": change_power,
+        "instances.getSerialPortOutput": serial_port_output,
+        "instances.setMetadata": set_metadata,
+        "instances.setLabels": set_labels,
+        "instances.setDeletionProtection": set_deletion_protection,
+        "instances.list": list_instances,
+        "instances.aggregatedList": list_instances,
+        "disks.get": images.get_disk,
+        "disks.list": images.list_disks,
+        "disks.aggregatedList": images.list_disks,
+        "disks.delete": images.delete_disk,
+        "projects.get": get_project,
+        "projects.setCommonInstanceMetadata": set_common_metadata,
+        "images.get": images.get_image,
+        "images.getFromFamily": images.get_image,
+        "images.list": images.list_images,
+        "images.insert": images.insert_image,
+        "images.delete": images.delete_image,
+        "firewalls.insert": insert_firewall,
+        "firewalls.delete": delete_firewall,
+        "routers.insert": insert_router,
+        "routers.patch": patch_router,
+        "routers.delete": delete_router,
+        "subnetworks.setPrivateIpGoogleAccess": set_private_access,
+        "imageFamilyViews.get": images.image_family_view,
+        **groups_api.HANDLERS,
+        **policies.HANDLERS,
+        **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
+        **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
+        **{f"{scope}Operations.list": list_operations for scope in ("zone", "region", "global")},
+        **{f"{name}.{verb}": read_resource for name in RESOURCES for verb in ("get", "list", "aggregatedList")},
+    }
+    # gcloud 528 sends this with every list. The document of 2026-11 only mentions it in prose.
+    for method in schema.load("compute").methods.values():
+        if method.id.endswith(("list", "List")):
+            method.params["returnPartialSuccess"] = {"location": "query", "type": "boolean"}
+    counted = rates.Rates()
+    return {
+        f"compute.{method}": functools.partial(_checked, cloud, counted, handler) for method, handler in own.items()
+    }
+
+
+async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: Call) -> Any:
+    """Refuse unknown and forbidden projects and places, and know a repeated request, before any handler runs."""
+    project = call.params["project"]
+    known = cloud.projects.get(project)
+    if known is None and project not in catalog.IMAGES:
+        raise not_found(f"projects/{project}")
+    public = known is None and call.method.startswith(("compute.images.", "compute.imageFamilyViews."))
+    if not public and not (known and known["access"]):
+        raise ApiError(403, "forbidden", f"Required '{call.method}' permission for 'projects/{project}'")
+    for place in ("zone", "region"):
+        if place in call.params and call.method != f"compute.{place}s.get":
+            checks.check_place(place, call.params[place])
+    if known:
+        rates.check(cloud.compute, counted, call)
+    request_id = call.params.get("requestId")
+    if request_id is not None and (not UUID.fullmatch(request_id) or not request_id.strip("0-")):
+        raise checks.invalid("requestId", request_id, "Must be a valid non-zero UUID.")
+    return cloud.compute.repeated(request_id) or await handler(cloud.compute, call)
+
+
+# --- instances
+
+
+async def insert(compute: Compute, call: Call) -> dict:
+    project, zone, body = call.params["project"], call.params["zone"], call.body or {}
+    if call.params.get("sourceMachineImage"):
+        raise checks.missing("sourceMachineImage")
+    if link := call.params.get("sourceInstanceTemplate"):
+        # The names of types in it are bare, which is as good as a path here.
+        body = {**templates.find(compute, project, checks.last(link))["properties"], **body}
+    instance, disk = make_instance(compute, project, zone, body)
+    constraints.check_instance(compute, project, zone, body)
+    operation = new_operation(compute, call, "insert", instance)
+    compute_power.insert(compute, instance, disk, operation)
+    return operation
+
+
+def new_operation(compute: Compute, call: Call, kind: str, instance: Instance) -> dict:
+    request_id = call.params.get("requestId")
+    return compute.operation_on(instance, kind, call.principal, clientOperationId=request_id)
+
+
+def instance_of(compute: Compute, call: Call) -> Instance:
+    return compute.get(call.params["project"], call.params["zone"], call.params["instance"])
+
+
+async def get_instance(compute: Compute, call: Call) -> dict:
+    return instance_of(compute, call).resource
+
+
+async def change_power(compute: Compute, call: Call) -> dict:
+    instance = instance_of(compute, call)
+    verb = call.method.rpartition(".")[2]
+    if verb == "delete" and instance.resource["deletionProtection"]:
+        why = "Resource cannot be deleted if it's protected against deletion."
+        raise ApiError(400, "invalidResourceUsage", f"Invalid resource usage: '{why}'.")
+    operation = new_operation(compute, call, verb, instance)
+    error = compute.faults.take_operation_error(call.method, instance.zone)
+    if error:
+        return compute.finish(operation, error)
+    power = compute_power
+    change = {"delete": power.delete, "stop": power.stop, "start": power.start, "reset": power.reset}
+    compute.in_background(change[verb](compute, instance, operation))
+    return operation
+
+
+async def serial_port_output(compute: Compute, call: Call) -> dict:
+    """What the machine wrote from byte `start` on, of the last 1 MB; ports 2 to 4 stay silent."""
+    instance = instance_of(compute, call)
+    start, data, size = int(call.params.get("start", 0)), b"", 0
+    path = compute.machine_folder(instance) / "serial.log"
+    if path.exists() and int(call.params.get("port", 1)) == 1:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            start = max(size + start if start < 0 else start, size - CONSOLE, 0)
+            file.seek(min(start, size))
+            data = file.read(CONSOLE)
+    contents = data.decode("utf-8", "replace")
+    return {
+        "kind": "compute#serialPortOutput",
+        "selfLink": f"{LINK}{instance.path}/serialPort",
+        "contents": contents,
+        "start": str(start),
+        "next": str(start + len(data)),
+    }
+
+
+async def set_metadata(compute: Compute, call: Call) -> dict:
+    instance, body = instance_of(compute, call), call.body or {}
+    checks.check_fingerprint(body.get("fingerprint"), instance.resource["metadata"]["fingerprint"])
+    constraints.check_metadata(compute, instance.project, body.get("items") or [])
+    instance.resource["metadata"] = checks.check_metadata(body)
+    compute.save(instance)
+    return compute.finish(new_operation(compute, call, "setMetadata", instance))
+
+
+async def set_deletion_protection(compute: Compute, call: Call) -> dict:
+    instance = compute.get(call.params["project"], call.params["zone"], call.params["resource"])
+    instance.resource["deletionProtection"] = call.params.get("deletionProtection", True)
+    compute.save(instance)
+    return compute.finish(new_operation(compute, call, "setDeletionProtection", instance))
+
+
+async def set_labels(compute: Compute, call: Call) -> dict:
+    instance, body = instance_of(compute, call), call.body or {}
+    current = instance.resource["labelFingerprint"]
+    if body.get("labelFingerprint") != current:
+        raise ApiError(412, "conditionNotMet", "Labels fingerprint either invalid or resource labels have changed")
+    labels = checks.check_labels(body.get("labels", {}))
+    instance.resource.update(labels=labels, labelFingerprint=checks.fingerprint(labels))
+    compute.save(instance)
+    return compute.finish(new_operation(compute, call, "setLabels", instance))
+
+
+async def list_instances(compute: Compute, call: Call) -> dict:
+    project = call.params["project"]
+    rows = [(i.zone, i.resource) for i in compute.instances.values() if i.project == project]
+    return listed(call, "instance", "zones", rows)
+
+
+# --- operations
+
+
+def scope_of(call: Call) -> str:
+    return next((f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params), "global")
+
+
+async def get_operation(compute: Compute, call: Call) -> dict:
+    name, project = call.params["operation"], call.params["project"]
+    row = compute.operations.get(name)
+    path = f"projects/{project}/{scope_of(call)}/operations/{name}"
+    if row is None or row["selfLink"] != LINK + path:
+        raise not_found(path)
+    return row
+
+
+async def wait_operation(compute: Compute, call: Call) -> dict:
+    """Answer when the operation is done, or with what it is after two minutes."""
+    row = await get_operation(compute, call)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + WAIT
+    while row["status"] != "DONE" and loop.time() < deadline:
+        try:
+            await asyncio.wait_for(compute.changed.wait(), deadline - loop.time())
+        except asyncio.TimeoutError:
+            break
+    return row
+
+
+async def list_operations(compute: Compute, call: Call) -> dict:
+    scope = scope_of(call)
+    prefix = f"{LINK}projects/{call.params['project']}/{scope}/operations/"
+    rows = [row for row in compute.operations.values() if row["selfLink"].startswith(prefix)]
+    kept, token = page(sorted(rows, key=lambda row: row["name"]), call.params)
+    answer = {"kind": "compute#operationList", "id": scope, "selfLink": prefix.rstrip("/")}
+    return {**answer, **({"items": kept} if kept else {}), **({"nextPageToken": token} if token else {})}
+
+
+# --- projects
+
+
+async def get_project(compute: Compute, call: Call) -> dict:
+    project = call.params["project"]
+    number = compute.projects[project]["number"]
+    return {
+        "kind": "compute#project",
+        "id": number,
+        "name": project,
+        "creationTimestamp": "2026-01-05T01:02:03.000-08:00",
+        "commonInstanceMetadata": compute.common_metadata(project),
+        "quotas": quotas.resources(compute, project, None, catalog.PROJECT_QUOTAS),
+        "defaultServiceAccount": f"{number}-compute@developer.gserviceaccount.com",
+        "defaultNetworkTier": "PREMIUM",
+        "selfLink": f"{LINK}projects/{project}",
+        "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+    }
+
+
+async def set_common_metadata(compute: Compute, call: Call) -> dict:
+    project, body = call.params["project"], call.body or {}
+    row = compute.project_row(project)
+    checks.check_fingerprint(body.get("fingerprint"), row["commonInstanceMetadata"]["fingerprint"])
+    constraints.check_metadata(compute, project, body.get("items") or [])
+    row["commonInstanceMetadata"] = checks.check_metadata(body)
+    compute.save_project(project)
+    kind, path = "compute.projects.setCommonInstanceMetadata", f"projects/{project}"
+    return compute.finish(compute.operation(project, kind, path, "global", call.principal))

@@ -1,0 +1,48 @@
+"""What a project's organisation policies forbid of machines: external addresses, and doing without OS Login.
+
+Google's words for the first are known from reports; those for the second are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from localcloud.compute.state import Compute
+from localcloud.errors import ApiError
+
+EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
+
+
+def in_force(compute: Compute, project: str, constraint: str) -> dict:
+    return compute.projects[project].get("org_policies", {}).get(constraint, {})
+
+
+def check_instance(compute: Compute, project: str, zone: str, body: dict) -> None:
+    """Refuse a machine that the project may not have."""
+    path = f"projects/{project}/zones/{zone}/instances/{body['name']}"
+    number = compute.projects[project]["number"]
+    has_address = any(interface.get("accessConfigs") for interface in body.get("networkInterfaces") or [])
+    if has_address and not may_have_address(in_force(compute, project, EXTERNAL).get("listPolicy", {}), path):
+        message = f"Constraint {EXTERNAL} violated for project {number}. Add instance {path} to the constraint to use"
+        raise ApiError(412, "conditionNotMet", f"{message} external IP with it.")
+    check_metadata(compute, project, (body.get("metadata") or {}).get("items") or [])
+
+
+def may_have_address(policy: dict, path: str) -> bool:
+    if allowed := policy.get("allowedValues"):
+        return path in allowed
+    return policy.get("allValues") != "DENY" and path not in policy.get("deniedValues", [])
+
+
+def check_metadata(compute: Compute, project: str, items: Iterable[dict]) -> None:
+    """Refuse metadata of a machine or a project that turns OS Login off where it is required."""
+    if not in_force(compute, project, OS_LOGIN).get("booleanPolicy", {}).get("enforced"):
+        return
+    if any(item.get("key") == "enable-oslogin" and is_false(item.get("value", "")) for item in items):
+        number = compute.projects[project]["number"]
+        message = f"Constraint {OS_LOGIN} violated for project {number}. The metadata key enable-oslogin must not be"
+        raise ApiError(412, "conditionNotMet", f"{message} set to FALSE.")
+
+
+def is_false(value: str) -> bool:
+    return value.lower() in ("false", "n", "no", "0")

@@ -1,0 +1,254 @@
+"""The parts of an insert's body, each checked, and as Google writes it back: network interfaces, scheduling, accounts.
+
+A field that is not kept and shown again is refused with 501, not dropped. Wording of errors that Google does not
+document is as remembered from practice.
+
+Not covered: reservations (there are none), resource policies (likewise), IPv6, alias ranges, reserved addresses,
+networks other than `default`, host names of one's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Any
+
+from localcloud.compute import catalog
+from localcloud.compute.checks import LINK, NAME, fingerprint, invalid, last, missing, not_found
+from localcloud.compute.state import Compute
+from localcloud.errors import ApiError
+
+MIN_RUN, MAX_RUN = 30, 120 * 24 * 3600  # seconds, of maxRunDuration
+MAX_FLEX_RUN = 7 * 24 * 3600  # of machines with flex-start
+HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+")
+INSTANCE = (
+    *("name", "description", "kind", "machineType", "minCpuPlatform", "tags", "canIpForward", "networkInterfaces"),
+    *("disks", "metadata", "scheduling", "labels", "serviceAccounts", "guestAccelerators", "deletionProtection"),
+    *("hostname", "reservationAffinity", "resourcePolicies", "shieldedInstanceConfig"),
+)
+INTERFACE = ("kind", "name", "network", "subnetwork", "networkIP", "accessConfigs", "nicType", "stackType")
+ACCESS = ("kind", "type", "name", "natIP", "networkTier")
+SCHEDULING = (
+    *("automaticRestart", "onHostMaintenance", "preemptible", "provisioningModel", "instanceTerminationAction"),
+    *("maxRunDuration", "terminationTime", "preemptionNoticeDuration"),
+)
+
+
+def honoured(where: str, given: dict, names: tuple[str, ...]) -> None:
+    """Refuse what is asked for and not kept here."""
+    for key, value in given.items():
+        if key not in names and value not in (None, "", [], {}, False):
+            raise missing(f"{where}.{key}")
+
+
+def region_of_subnetwork(link: str) -> str:
+    found = re.search(r"regions/([^/]+)/subnetworks/", link)
+    return found[1] if found else ""
+
+
+# --- networks
+
+
+def network_interfaces(
+    compute: Compute, project: str, region: str, kind: catalog.MachineType, body: dict
+) -> list[dict]:
+    """One interface; its internal and external addresses are the machine's loopback address."""
+    given, field = body.get("networkInterfaces") or [], "resource.networkInterfaces"
+    if not given:
+        raise invalid(field, "", "At least one network interface is required.")
+    for index, each in enumerate(given):
+        check_network(f"{field}[{index}]", project, region, kind, each)
+    if len(given) > 1:  # there is no other network that the second could be on
+        link = f"{LINK}projects/{project}/global/networks/default"
+        raise invalid(f"{field}[1].network", link, "Networks must be distinct for NICs attached to a VM.")
+    address = check_address(compute, f"{field}[0].networkIP", given[0].get("networkIP"))
+    interface: dict[str, Any] = {
+        "kind": "compute#networkInterface",
+        "name": "nic0",
+        "network": f"{LINK}projects/{project}/global/networks/default",
+        "subnetwork": f"{LINK}projects/{project}/regions/{region}/subnetworks/default",
+        "networkIP": address,
+        "stackType": "IPV4_ONLY",
+        "fingerprint": fingerprint(address),
+    }
+    nic_type = given[0].get("nicType") or ("GVNIC" if kind.name.startswith(catalog.GVNIC_ONLY) else "")
+    if nic_type:
+        interface["nicType"] = nic_type
+    for access in given[0].get("accessConfigs") or []:
+        shown = {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": access.get("name", "external-nat")}
+        tier = access.get("networkTier", "PREMIUM")
+        interface["accessConfigs"] = [{**shown, "natIP": address, "networkTier": tier}]
+    return [interface]
+
+
+def check_network(field: str, project: str, region: str, kind: catalog.MachineType, given: dict) -> None:
+    honoured(field, given, INTERFACE)
+    for which, scope in (("network", "global"), ("subnetwork", f"regions/{region}")):
+        link = given.get(which) or ""
+        if link and "/" not in link:
+            raise invalid(f"{field}.{which}", link, "The URL is malformed.")
+        if which == "subnetwork" and region_of_subnetwork(link) not in ("", region):
+            why = f"The subnetwork must be in the region of the instance, {region}."
+            raise invalid(f"{field}.subnetwork", link, why)
+        if link and last(link) != "default":
+            full = f"{LINK}projects/{project}/{scope}/{which}s/{last(link)}"
+            raise invalid(f"{field}.{which}", full, "The referenced network resource cannot be found.")
+    if given.get("stackType") not in (None, "IPV4_ONLY"):
+        raise missing(f"{field}.stackType")
+    if given.get("nicType") == "VIRTIO_NET" and kind.name.startswith(catalog.GVNIC_ONLY):
+        raise invalid(f"{field}.nicType", "VIRTIO_NET", f"{kind.name} supports gVNIC only.")
+    configs = given.get("accessConfigs") or []
+    if len(configs) > 1:
+        raise invalid(f"{field}.accessConfigs", "", "At most one access config currently supported.")
+    for config in configs:
+        honoured(f"{field}.accessConfigs[0]", config, ACCESS)
+        if address := config.get("natIP"):
+            why = f"The specified external IP address '{address}' was not found in region '{region}'."
+            raise invalid(f"{field}.accessConfigs[0].natIP", address, why)
+
+
+def check_address(compute: Compute, field: str, wanted: str | None) -> str:
+    if not wanted:
+        return compute.new_address()
+    try:
+        inside = ipaddress.ip_address(wanted) in ipaddress.ip_network("127.64.0.0/10")
+    except ValueError:
+        raise invalid(field, wanted, "Must be a valid IPv4 address.") from None
+    if not inside:
+        raise invalid(field, wanted, "Requested IP address is out of range of the subnetwork.")
+    if user := compute.at_address(wanted):
+        message = f"IP '{wanted}' is already being used by another resource: {user.path}."
+        raise ApiError(400, "invalidResourceUsage", message)
+    return wanted
+
+
+# --- scheduling
+
+
+def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> dict:
+    """Return a Scheduling resource with Google's defaults filled in."""
+    given = dict(body.get("scheduling", {}))
+    honoured("resource.scheduling", given, SCHEDULING)
+    model = given.get("provisioningModel") or ("SPOT" if given.get("preemptible") else "STANDARD")
+    spot, run = model == "SPOT", given.get("maxRunDuration")
+    check_model(body, kind, model, given)
+    if spot:
+        if given.get("automaticRestart"):
+            message = "Scheduling must have preemptible be false when AutomaticRestart is true."
+            raise ApiError(400, "invalid", message)
+        if given.get("onHostMaintenance") == "MIGRATE":
+            message = "Scheduling must have preemptible be false when OnHostMaintenance is MIGRATE."
+            raise ApiError(400, "invalid", message)
+    maintenance = given.get("onHostMaintenance") or ("MIGRATE" if model == "STANDARD" else "TERMINATE")
+    if has_gpu and maintenance != "TERMINATE":
+        message = "Instances with guest accelerators do not support live migration."
+        raise ApiError(400, "invalid", message)
+    if run is not None:
+        check_run(given, run, model)
+    elif given.get("terminationTime"):
+        raise missing("resource.scheduling.terminationTime")
+    elif given.get("instanceTerminationAction") and not spot:
+        message = "An instance termination action needs a Spot instance, a max run duration or a termination time."
+        raise ApiError(400, "invalid", message)
+    scheduling = {
+        "automaticRestart": not spot and given.get("automaticRestart", True),
+        "onHostMaintenance": maintenance,
+        "preemptible": spot,
+        "provisioningModel": model,
+    }
+    if spot or given.get("instanceTerminationAction"):
+        scheduling["instanceTerminationAction"] = given.get("instanceTerminationAction", "STOP")
+    if run is not None:
+        scheduling["maxRunDuration"] = {"seconds": str(run.get("seconds", 0))}
+    if (notice := given.get("preemptionNoticeDuration")) is not None:
+        seconds = int(notice.get("seconds", 0))
+        if seconds not in (0, 120) or (seconds and not spot):
+            why = "Must be 0 or 120 seconds, and of a Spot instance."
+            raise invalid("resource.scheduling.preemptionNoticeDuration", seconds, why)
+        scheduling["preemptionNoticeDuration"] = {"seconds": str(seconds)}
+    return scheduling
+
+
+def check_run(given: dict, run: dict, model: str) -> None:
+    seconds = int(run.get("seconds", 0))
+    if given.get("terminationTime"):
+        message = "Only one of max run duration and termination time can be specified."
+        raise ApiError(400, "invalid", message)
+    if not MIN_RUN <= seconds <= (MAX_FLEX_RUN if model == "FLEX_START" else MAX_RUN):
+        most = "7" if model == "FLEX_START" else "120"
+        why = f"Max run duration must be between {MIN_RUN} seconds and {most} days."
+        raise invalid("resource.scheduling.maxRunDuration", seconds, why)
+    if not given.get("instanceTerminationAction"):
+        message = "You must specify an instance termination action when you set a max run duration."
+        raise ApiError(400, "invalid", message)
+
+
+def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) -> None:
+    """Whether a machine type can be had with a provisioning model, and what that needs."""
+    field = "resource.scheduling.provisioningModel"
+    affinity = body.get("reservationAffinity") or {}
+    if affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION":
+        values = affinity.get("values") or []
+        if affinity.get("key") != "compute.googleapis.com/reservation-name" or not values:
+            raise invalid("resource.reservationAffinity", "", "A specific reservation needs its key and its name.")
+        raise invalid("resource.reservationAffinity", "", f"Specified reservations [{', '.join(values)}] do not exist.")
+    if model == "RESERVATION_BOUND":
+        raise invalid(field, model, "A specific reservation must be given.")
+    models = catalog.of_family(catalog.MODELS, kind.name, ())
+    if models and model not in models:
+        raise invalid(field, model, f"Machine type {kind.name} supports: {', '.join(models)}.")
+    if model == "FLEX_START" and not given.get("maxRunDuration"):
+        raise invalid(field, model, "A max run duration must be specified.")
+    if model == "FLEX_START" and not (kind.accelerator or kind.is_tpu):
+        raise invalid(field, model, f"Machine type {kind.name} does not support it.")
+
+
+# --- the rest
+
+
+def check_policy(compute: Compute, project: str, region: str, name: str) -> None:
+    """Refuse a policy of an instance: those that there are, are for groups."""
+    if (project, region, name) not in compute.policies:
+        raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
+    message = "Resource policy must have one of [VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
+    raise ApiError(400, "invalid", message)
+
+
+def check_rest(compute: Compute, project: str, region: str, kind: catalog.MachineType, body: dict) -> None:
+    """What is kept as it is sent, and what cannot be had at all."""
+    honoured("resource", body, INSTANCE)
+    for policy in body.get("resourcePolicies") or []:
+        check_policy(compute, project, region, last(policy))
+    platform, platforms = body.get("minCpuPlatform"), catalog.MIN_CPU_PLATFORMS.get(kind.family, ())
+    if platform and platform not in platforms:
+        why = f"The CPU platform is not available for machine type {kind.name}."
+        raise invalid("resource.minCpuPlatform", platform, why)
+    if name := body.get("hostname"):
+        if not HOST.fullmatch(name) or len(name) > 253:
+            raise invalid("resource.hostname", name, "Must be a fully qualified domain name.")
+        raise missing("resource.hostname")
+    items = body.get("tags", {}).get("items") or []
+    if len(items) > 64:
+        raise invalid("resource.tags.items", "", "At most 64 tags are allowed.")
+    for index, tag in enumerate(items):
+        if not NAME.fullmatch(tag):
+            why = f"Must be a match of regex '(?:{NAME.pattern})'"
+            raise invalid(f"resource.tags.items[{index}]", tag, why)
+
+
+def check_service_accounts(compute: Compute, project: str, body: dict) -> list[dict]:
+    default = f"{compute.projects[project]['number']}-compute@developer.gserviceaccount.com"
+    given = body.get("serviceAccounts") or []
+    if len(given) > 1:
+        raise invalid("resource.serviceAccounts", "", "At most one service account is supported.")
+    result = []
+    for account in given:
+        email, scopes = account.get("email", "default"), account.get("scopes") or []
+        email = default if email == "default" else email
+        if not compute.account_exists(email):
+            raise ApiError(404, "notFound", f"The resource '{email}' of type 'serviceAccount' was not found.")
+        for index, scope in enumerate(scopes):
+            if not scope.startswith("https://"):
+                raise invalid(f"resource.serviceAccounts[0].scopes[{index}]", scope, "The scope is not a valid URL.")
+        result.append({"email": email, "scopes": scopes})
+    return result

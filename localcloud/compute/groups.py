@@ -1,0 +1,202 @@
+"""Managed instance groups: how each member is kept alive. Knows no HTTP.
+
+What Google says, in pages below https://cloud.google.com/compute/docs/instance-groups/:
+
+- A member that is preempted, crashes, is stopped or deleted by anyone but its group is recreated with a new boot disk
+  (about-repair), under its own name (configuring-stateful-migs) and in its own zone.
+- In another zone only with `onRepair.allowChangingZone`, when its own has no room; that needs `forceUpdateOnRepair`,
+  the shape ANY or BALANCED, and a group without stateful configuration (repair-vm-in-alternate-zone). Whether a name
+  alone is such a configuration no page says; here it is one.
+- A member whose maxRunDuration is over is deleted and not made anew, and the group has one less (release notes).
+- A creation that fails is tried again until it succeeds; `currentAction` and `lastAttempt` of the member show it
+  (reference of listManagedInstances).
+
+Zonal groups are slices of TPUs, see slices.py.
+
+Not covered: updates of a group or its template, health checks, stateful configuration, autoscaling,
+standby pools, instance flexibility, target pools, proactive redistribution, abandoned and recreated instances by
+request. Google waits longer and longer between attempts; here it is `refill` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from localcloud.compute import constraints, power, quotas, slices
+from localcloud.compute.checks import last
+from localcloud.compute.make import make_instance
+from localcloud.compute.state import Compute, Group, Instance
+from localcloud.errors import ApiError
+
+CODES = {
+    "notFound": "RESOURCE_NOT_FOUND",
+    "alreadyExists": "RESOURCE_ALREADY_EXISTS",
+    "conditionNotMet": "CONDITION_NOT_MET",
+}
+
+
+def resume(compute: Compute) -> None:
+    """Go on with every group, after a start of the server."""
+    for group in compute.groups.values():
+        for name in group.members:
+            compute.in_background(keep(compute, group, name))
+        if group.deletion:
+            compute.in_background(delete(compute, group))
+
+
+def add(compute: Compute, group: Group, names: Iterable[str]) -> None:
+    """Give a group members of these names."""
+    for name in names:
+        group.members[name] = {"zone": first_zone(group), "created": False, "action": "CREATING", "errors": []}
+        group.resource["targetSize"] += 1
+        compute.in_background(keep(compute, group, name))
+    compute.save_group(group)
+
+
+def remove(compute: Compute, group: Group, names: Iterable[str]) -> None:
+    """Let members go for good."""
+    for name in names:
+        compute.release(group, name)
+    compute.save_group(group)
+
+
+def wanted(group: Group) -> list[str]:
+    """The members that shall be there."""
+    return [name for name, member in group.members.items() if member["action"] != "DELETING"]
+
+
+async def delete(compute: Compute, group: Group) -> None:
+    """End a group whose members are all being deleted, when they are gone."""
+    while group.members:
+        await compute.changed.wait()
+        if compute.closing:
+            return
+    del compute.groups[group.key]
+    compute.drop("groups", group.resource["id"])
+    compute.finish(compute.operations[group.deletion])
+
+
+def found(compute: Compute, group: Group, name: str) -> Instance | None:
+    """The machine that a member has."""
+    rows = (compute.instances.get((group.project, zone, name)) for zone in group.zones)
+    return next((instance for instance in rows if instance and instance.group == group.path), None)
+
+
+async def keep(compute: Compute, group: Group, name: str) -> None:
+    """See to it that a member runs, until it is let go; then delete it."""
+    member, loop = group.members[name], asyncio.get_running_loop()
+    policy, next_attempt = group.resource["instanceLifecyclePolicy"], 0.0
+    while not compute.closing:
+        changed, wait = compute.changed, None
+        instance = found(compute, group, name)
+        status = instance.resource["status"] if instance else ""
+        repaired = not member["created"] or policy["defaultActionOnFailure"] == "REPAIR"
+        if member["action"] == "DELETING" and not instance:
+            del group.members[name]
+            compute.save_group(group)
+            return
+        if instance and (member["action"] == "DELETING" or (status == "TERMINATED" and repaired)):
+            if member["action"] != "DELETING":
+                note(compute, group, member, action="RECREATING")
+            await power.delete(compute, instance, compute.operation_on(instance, "delete"))
+            continue
+        if instance and status == "RUNNING":
+            note(compute, group, member, action="NONE", errors=[], zone=instance.zone, created=True)
+            if group.zone:
+                slices.note(compute, group)
+        elif not instance and repaired:
+            note(compute, group, member, action="RECREATING" if member["created"] else "CREATING")
+            wait = next_attempt - loop.time()
+            if wait <= 0:
+                wait = compute.settings.refill
+                next_attempt = loop.time() + wait
+                if not group.zone:
+                    create(compute, group, name)
+                elif name == min(group.members):  # it makes all of them
+                    slices.create(compute, group, {name: body_of(compute, group, name) for name in missing(group)})
+        try:
+            await asyncio.wait_for(changed.wait(), wait)
+        except asyncio.TimeoutError:
+            pass
+
+
+def missing(group: Group) -> list[str]:
+    """Members that never had a machine."""
+    return [name for name, member in group.members.items() if not member["created"]]
+
+
+def note(compute: Compute, group: Group, member: dict, **values: Any) -> None:
+    if any(member[key] != value for key, value in values.items()):
+        member.update(values)
+        compute.save_group(group)
+
+
+def create(compute: Compute, group: Group, name: str) -> None:
+    """Make a member's machine in the first zone that takes it; else note what stood in the way."""
+    member = group.members[name]
+    shortages, refusals = [], []
+    for zone in possible_zones(group, name):
+        try:
+            body = body_of(compute, group, name)
+            instance, disk = make_instance(compute, group.project, zone, body)
+            constraints.check_instance(compute, group.project, zone, body)
+        except ApiError as error:
+            code, words = CODES.get(error.reason, "INVALID_USAGE"), f"Instance '{name}' creation failed: "
+            message = f"{words if error.status == 412 else ''}{error.message}"
+            refusals.append({"code": code, "message": message})
+            continue
+        # Asked before there is an operation: hours without stock would leave thousands of them.
+        shortage = quotas.shortage(compute, instance)
+        if not shortage:
+            instance.group = group.path
+            kind = "compute.instances.repair.recreateInstance" if member["created"] else "insert"
+            operation = compute.operation_on(instance, kind)
+            power.insert(compute, instance, disk, operation)
+            if "error" not in operation:
+                return note(compute, group, member, zone=zone, created=True, errors=[])
+            shortage = operation["error"]["errors"][0]
+        shortages.append(shortage)
+    return note(compute, group, member, errors=(shortages or refusals)[-1:])
+
+
+def body_of(compute: Compute, group: Group, name: str) -> dict:
+    """What an insert of a member would say: its template, what the group sets for all, and where it comes from."""
+    template = last(group.resource["instanceTemplate"])
+    properties = compute.templates[group.project, template]["properties"]
+    patch = group.resource.get("allInstancesConfig", {}).get("properties", {})
+    owner = f"projects/{compute.projects[group.project]['number']}"
+    metadata = {
+        **{item["key"]: item.get("value", "") for item in properties.get("metadata", {}).get("items", [])},
+        **patch.get("metadata", {}),
+        "instance-template": f"{owner}/global/instanceTemplates/{template}",
+        "created-by": f"{owner}/{group.place}/instanceGroupManagers/{group.name}",
+    }
+    return {
+        **properties,
+        "name": name,
+        "labels": {**properties.get("labels", {}), **patch.get("labels", {})},
+        "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
+    }
+
+
+def first_zone(group: Group) -> str:
+    """The zone for a new member: with EVEN the one with the fewest; else its machine decides."""
+    if group.zone or group.resource["distributionPolicy"]["targetShape"] != "EVEN":
+        return group.zones[0]
+    return min(group.zones, key=[member["zone"] for member in group.members.values()].count)
+
+
+def possible_zones(group: Group, name: str) -> list[str]:
+    """Where a member may be made, best first."""
+    member, shape = group.members[name], group.resource["distributionPolicy"]["targetShape"]
+    taken = [other["zone"] for other in group.members.values() if other["created"] and other is not member]
+    zones = sorted(group.zones, key=taken.count) if shape == "BALANCED" else group.zones
+    if member["created"]:
+        repair = group.resource["instanceLifecyclePolicy"].get("onRepair", {})
+        others = zones if repair.get("allowChangingZone") == "YES" else []
+        return [member["zone"], *(zone for zone in others if zone != member["zone"])]
+    if shape == "EVEN":
+        return [member["zone"]]
+    return taken[:1] if shape == "ANY_SINGLE_ZONE" and taken else zones

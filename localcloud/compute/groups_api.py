@@ -1,0 +1,379 @@
+"""The methods of managed instance groups; compute_groups.py does what they say and lists what is not covered.
+
+A field of a group that is not honoured here is refused with 501, not ignored.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from localcloud import schema
+from localcloud.call import Call
+from localcloud.compute import catalog, checks, slices, templates
+from localcloud.compute import groups as compute_groups
+from localcloud.compute.checks import LINK
+from localcloud.compute.listing import listed, page
+from localcloud.compute.state import Compute, Group
+from localcloud.compute.templates import change
+from localcloud.errors import ApiError
+
+MOST = 2000  # members of a group
+HONOURED = {
+    *("name", "description", "baseInstanceName", "targetSize", "instanceTemplate", "versions", "distributionPolicy"),
+    *("updatePolicy", "allInstancesConfig", "instanceLifecyclePolicy", "listManagedInstancesResults", "fingerprint"),
+}
+
+
+# --- from the body of an insert to a group
+
+
+async def insert_group(compute: Compute, call: Call) -> dict:
+    project, zone = call.params["project"], call.params.get("zone", "")
+    region = call.params.get("region") or catalog.ZONES[zone]
+    body = checks.written({"$ref": "InstanceGroupManager"}, call.body)
+    for field in body:
+        if field not in (slices.HONOURED if zone else HONOURED) and body[field]:
+            raise missing(field)
+    template, version = template_of(compute, project, body)
+    group = Group(project, region, {"name": body["name"]}, {}, zone=zone)
+    if group.key in compute.groups:
+        raise checks.already_exists(group.path)
+    size = check_size("resource.targetSize", body["targetSize"])
+    if zone:
+        made_from = templates.find(compute, project, checks.last(template))
+        own: dict[str, Any] = {"zone": f"{LINK}projects/{project}/zones/{zone}"}
+        own |= slices.check(compute, project, region, body, made_from)
+    else:
+        own = {"region": f"{LINK}projects/{project}/regions/{region}"}
+        own["distributionPolicy"] = check_distribution(project, region, body)
+    group.resource = {
+        "kind": "compute#instanceGroupManager",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "name": group.name,
+        "description": body.get("description", ""),
+        **own,
+        "instanceTemplate": template,
+        "versions": [{**version, "instanceTemplate": template}],
+        "instanceGroup": f"{LINK}projects/{project}/{group.place}/instanceGroups/{group.name}",
+        "baseInstanceName": check_base_name(body.get("baseInstanceName", group.name[:58])),
+        "fingerprint": checks.fingerprint(body),
+        "targetSize": 0,
+        "selfLink": LINK + group.path,
+        "updatePolicy": update_policy(body),
+        "instanceLifecyclePolicy": check_lifecycle(body),
+        "listManagedInstancesResults": body.get("listManagedInstancesResults", "PAGELESS"),
+        **({"allInstancesConfig": check_all_instances(body)} if body.get("allInstancesConfig") else {}),
+    }
+
+    if zone:
+        slices.check_size(compute, group, size)
+
+    def begin() -> None:
+        compute.groups[group.key] = group
+        compute_groups.add(compute, group, new_names(group, size))
+
+    return change(compute, call, "insert", group.path, group.resource["id"], begin)
+
+
+def missing(field: str) -> ApiError:
+    return checks.missing(f"resource.{field}")
+
+
+def template_of(compute: Compute, project: str, body: dict) -> tuple[str, dict]:
+    """The link of the template that a group shall use, and the version that names it. Versions win."""
+    versions = body.get("versions") or [{"instanceTemplate": body.get("instanceTemplate", "")}]
+    if len(versions) > 1 or versions[0].get("targetSize"):
+        raise missing("versions[].targetSize")
+    link = versions[0].get("instanceTemplate", "")
+    match = re.fullmatch(r"(?:.*projects/([^/]+)/)?global/instanceTemplates/([^/]+)", link)
+    if not match:
+        raise checks.invalid("resource.instanceTemplate", link, "The URL is malformed.")
+    return templates.find(compute, match[1] or project, match[2])["selfLink"], versions[0]
+
+
+def check_size(field: str, size: int) -> int:
+    if not 0 <= size <= MOST:
+        raise checks.invalid(field, size, f"Must be between 0 and {MOST}.")
+    return size
+
+
+def check_base_name(name: str) -> str:
+    if "#" in name:
+        raise missing("baseInstanceName with numbers")
+    if not re.fullmatch("[a-z][-a-z0-9]{0,57}", name):
+        raise checks.invalid("resource.baseInstanceName", name, "Must be a match of regex '[a-z][-a-z0-9]{0,57}'")
+    return name
+
+
+def check_distribution(project: str, region: str, body: dict) -> dict:
+    """The distribution policy; without zones Google chooses three."""
+    given, field = body.get("distributionPolicy"), "resource.distributionPolicy"
+    if given == {}:
+        raise checks.invalid(field, "", "Distribution policy cannot be empty.")
+    given = given or {}
+    shape = given.get("targetShape", "EVEN")
+    all_zones = [zone for zone in catalog.ZONES if catalog.ZONES[zone] == region]
+    zones = [checks.last(row["zone"]) for row in given.get("zones", [])] or all_zones[:3]
+    for zone in zones:
+        if zone not in all_zones:
+            raise checks.invalid(f"{field}.zones", zone, f"Zone must be in region '{region}'.")
+    if shape != "EVEN" and update_policy(body)["instanceRedistributionType"] != "NONE":
+        why = "Must be EVEN unless updatePolicy.instanceRedistributionType is NONE."
+        raise checks.invalid(f"{field}.targetShape", shape, why)
+    links = [{"zone": f"{LINK}projects/{project}/zones/{zone}"} for zone in zones]
+    return {"zones": links, "targetShape": shape}
+
+
+def update_policy(body: dict) -> dict:
+    default = {"type": "OPPORTUNISTIC", "instanceRedistributionType": "PROACTIVE", "minimalAction": "REPLACE"}
+    return {**default, **body.get("updatePolicy", {})}
+
+
+def check_lifecycle(body: dict) -> dict:
+    policy = {
+        "defaultActionOnFailure": "REPAIR",
+        "forceUpdateOnRepair": "NO",
+        **body.get("instanceLifecyclePolicy", {}),
+    }
+    if policy.get("onRepair", {}).get("allowChangingZone") == "YES":
+        shape = body.get("distributionPolicy", {}).get("targetShape", "EVEN")
+        if policy["forceUpdateOnRepair"] != "YES" or shape not in ("ANY", "BALANCED"):
+            why = "Needs forceUpdateOnRepair YES, and a distributionPolicy.targetShape of ANY or BALANCED."
+            raise checks.invalid("resource.instanceLifecyclePolicy.onRepair.allowChangingZone", "YES", why)
+    return policy
+
+
+def check_all_instances(body: dict) -> dict:
+    properties = body["allInstancesConfig"].get("properties", {})
+    if properties.get("exposeHostTopology"):
+        raise missing("allInstancesConfig.properties.exposeHostTopology")
+    checks.check_labels(properties.get("labels", {}))
+    checks.check_metadata({"items": [{"key": k, "value": v} for k, v in properties.get("metadata", {}).items()]})
+    return body["allInstancesConfig"]
+
+
+def new_names(group: Group, count: int) -> list[str]:
+    """Names as Google makes them: the base name and four random characters."""
+    names: set[str] = set()
+    while len(names) < count:
+        end = "".join(random.choices(string.ascii_lowercase + string.digits, k=4))
+        names |= {f"{group.resource['baseInstanceName']}-{end}"} - group.members.keys()
+    return sorted(names)
+
+
+# --- groups that there are
+
+
+def group_of(compute: Compute, call: Call) -> Group:
+    project, name = call.params["project"], call.params["instanceGroupManager"]
+    kind = "zone" if "zone" in call.params else "region"
+    where = call.params[kind]
+    if (project, where, name) not in compute.groups:
+        raise checks.not_found(f"projects/{project}/{kind}s/{where}/instanceGroupManagers/{name}")
+    return compute.groups[project, where, name]
+
+
+def open_group(compute: Compute, call: Call) -> Group:
+    """A group that can still be changed."""
+    group = group_of(compute, call)
+    if group.deletion:
+        raise ApiError(400, "resourceNotReady", f"The resource '{group.path}' is not ready")
+    return group
+
+
+def shown(compute: Compute, group: Group) -> dict:
+    """A group with what its members do."""
+    actions = schema.load("compute").schemas["InstanceGroupManagerActionsSummary"]["properties"]
+    counts = Counter(camel(member["action"]) for member in group.members.values())
+    version, size = group.resource["versions"][0], group.resource["targetSize"]
+    return {
+        **group.resource,
+        "versions": [{**version, "targetSize": {"calculated": size}}],
+        "currentActions": {action: counts[action] for action in actions},
+        "status": {
+            "isStable": counts["none"] == len(group.members) and not group.deletion,
+            "versionTarget": {"isReached": True},
+            "stateful": {"hasStatefulConfig": False, "perInstanceConfigs": {"allEffective": True}},
+            **(slices.status(compute, group) if group.zone else {}),
+        },
+    }
+
+
+def camel(action: str) -> str:
+    first, *rest = action.lower().split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+async def get_group(compute: Compute, call: Call) -> dict:
+    return shown(compute, group_of(compute, call))
+
+
+async def list_groups(compute: Compute, call: Call) -> dict:
+    groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
+    return listed(call, "instanceGroupManager", *by_place(call, groups, lambda group: shown(compute, group)))
+
+
+def by_place(call: Call, groups: list[Group], show: Callable[[Group], dict]) -> tuple[str, list[tuple[str, dict]]]:
+    """Which places a list is about, and what there is in each."""
+    if call.method.endswith("aggregatedList"):
+        return "everywhere", [(group.place, show(group)) for group in groups]
+    kind = "zones" if "zone" in call.params else "regions"
+    here = [group for group in groups if bool(group.zone) == (kind == "zones")]
+    return kind, [(group.zone or group.region, show(group)) for group in here]
+
+
+def instance_group(compute: Compute, group: Group) -> dict:
+    """The InstanceGroup that stands beside a group: the machines that there are."""
+    where = "zone" if group.zone else "region"
+    kept = {key: group.resource[key] for key in ("name", "creationTimestamp", "description", where, "fingerprint")}
+    link = group.resource["instanceGroup"]
+    size = sum(instance.group == group.path for instance in compute.instances.values())
+    same = {"kind": "compute#instanceGroup", "id": checks.number_of(link), "selfLink": link}
+    return {**kept, **same, "size": size, "network": f"{LINK}projects/{group.project}/global/networks/default"}
+
+
+async def list_instance_groups(compute: Compute, call: Call) -> dict:
+    groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
+    return listed(call, "instanceGroup", *by_place(call, groups, lambda group: instance_group(compute, group)))
+
+
+async def no_autoscalers(compute: Compute, call: Call) -> dict:
+    """gcloud asks for them whenever it shows or deletes a group."""
+    return listed(call, "regionAutoscaler", "regions", [])
+
+
+async def delete_group(compute: Compute, call: Call) -> dict:
+    """The operation ends when all members are gone."""
+    group = open_group(compute, call)
+    ids = {"targetId": group.resource["id"], "clientOperationId": call.params.get("requestId")}
+    place = group.place
+    operation = compute.operation(group.project, "delete", group.path, place, call.principal, **ids)
+    error = compute.faults.take_operation_error(call.method)
+    if error:
+        return compute.finish(operation, error)
+    group.deletion = operation["name"]
+    compute_groups.remove(compute, group, compute_groups.wanted(group))
+    compute.in_background(compute_groups.delete(compute, group))
+    return operation
+
+
+# --- members
+
+
+def change_members(compute: Compute, call: Call, group: Group, more: list[str], fewer: list[str]) -> dict:
+    if group.zone:
+        slices.check_size(compute, group, group.resource["targetSize"] + len(more) - len(fewer))
+
+    def work() -> None:
+        compute_groups.add(compute, group, more)
+        compute_groups.remove(compute, group, fewer)
+
+    verb = call.method.rpartition(".")[2]
+    return change(compute, call, f"compute.instanceGroupManagers.{verb}", group.path, group.resource["id"], work)
+
+
+async def resize(compute: Compute, call: Call) -> dict:
+    group, size = open_group(compute, call), check_size("size", call.params["size"])
+    there = sorted(compute_groups.wanted(group), key=lambda name: group.members[name]["created"])
+    more = new_names(group, max(0, size - len(there)))
+    return change_members(compute, call, group, more, there[: max(0, len(there) - size)])
+
+
+async def create_instances(compute: Compute, call: Call) -> dict:
+    group, rows = open_group(compute, call), (call.body or {}).get("instances") or []
+    names = [row.get("name", "") for row in rows]
+    if group.resource["instanceLifecyclePolicy"].get("onRepair", {}).get("allowChangingZone") == "YES":
+        why = "Not supported with per-instance configurations while onRepair.allowChangingZone is YES."
+        raise checks.invalid("instances.name", names[0] if names else "", why)
+    if not names:
+        raise checks.invalid("instances", "", "At least one instance must be specified.")
+    for row, name in zip(rows, names, strict=True):
+        if any(row.get("preservedState", {}).values()):  # gcloud sends an empty one
+            raise missing("instances[].preservedState")
+        checks.check_name("instances.name", name)
+        if name in group.members or names.count(name) > 1:
+            raise checks.already_exists(f"{group.path}/{name}")
+    check_size("resource.targetSize", group.resource["targetSize"] + len(names))
+    return change_members(compute, call, group, names, [])
+
+
+async def delete_instances(compute: Compute, call: Call) -> dict:
+    group, body = open_group(compute, call), call.body or {}
+    there = {link_of(compute, group, name): name for name in compute_groups.wanted(group)}
+    names = []
+    for link in body.get("instances") or []:
+        match = re.fullmatch(r".*?(zones/[^/]+/instances/[^/]+)", link)
+        if not match:
+            raise checks.invalid("instances", link, "The URL is malformed.")
+        name = there.get(f"{LINK}projects/{group.project}/{match[1]}")
+        if name:
+            names.append(name)
+        elif not body.get("skipInstancesOnValidationError"):
+            why = f"The instance is not a member of '{group.path}', or it is already being deleted."
+            raise checks.invalid("instances", link, why)
+    return change_members(compute, call, group, [], sorted(set(names)))
+
+
+def link_of(compute: Compute, group: Group, name: str) -> str:
+    instance = compute_groups.found(compute, group, name)
+    zone = instance.zone if instance else group.members[name]["zone"]
+    return f"{LINK}projects/{group.project}/zones/{zone}/instances/{name}"
+
+
+async def list_managed_instances(compute: Compute, call: Call) -> dict:
+    group = group_of(compute, call)
+    paged = group.resource["listManagedInstancesResults"] == "PAGINATED"
+    params = {key: call.params[key] for key in ("filter", "maxResults", "pageToken") if key in call.params}
+    params = params if paged else {**params, "pageToken": None, "maxResults": MOST}
+    kept, token = page([managed(compute, group, name) for name in sorted(group.members)], params)
+    return {"managedInstances": kept, **({"nextPageToken": token} if token else {})}
+
+
+def managed(compute: Compute, group: Group, name: str) -> dict:
+    """A member as Google's ManagedInstance."""
+    member, instance = group.members[name], compute_groups.found(compute, group, name)
+    leaving = member["action"] == "DELETING"
+    row: dict[str, Any] = {
+        "name": name,
+        "instance": link_of(compute, group, name),
+        "currentAction": member["action"],
+        "targetStatus": "DELETED" if leaving else "RUNNING",
+        "lastAttempt": {"errors": {"errors": member["errors"]}} if member["errors"] else {},
+    }
+    if not leaving:
+        row["version"] = group.resource["versions"][0]
+    if instance:
+        row.update(id=instance.id, instanceStatus=instance.resource["status"])
+    return row
+
+
+MANAGER = {
+    "insert": insert_group,
+    "get": get_group,
+    "list": list_groups,
+    "delete": delete_group,
+    "resize": resize,
+    "createInstances": create_instances,
+    "deleteInstances": delete_instances,
+    "listManagedInstances": list_managed_instances,
+}
+HANDLERS = {
+    "instanceTemplates.insert": templates.insert_template,
+    "instanceTemplates.get": templates.get_template,
+    "instanceTemplates.list": templates.list_templates,
+    "instanceTemplates.aggregatedList": templates.list_templates,
+    "instanceTemplates.delete": templates.delete_template,
+    "instanceGroupManagers.aggregatedList": list_groups,
+    "instanceGroupManagerResizeRequests.insert": slices.refuse_resize_request,
+    **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
+    **{f"instanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
+    "instanceGroups.list": list_instance_groups,
+    "regionInstanceGroups.list": list_instance_groups,
+    "regionAutoscalers.list": no_autoscalers,
+}

@@ -1,0 +1,305 @@
+"""Images and disks: looked up, made, listed, deleted.
+
+Not covered: snapshots, licences, deprecation schedules, disks that are not made with their machine.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from localcloud.call import Call
+from localcloud.compute import catalog
+from localcloud.compute.checks import (
+    LINK,
+    already_exists,
+    check_labels,
+    check_name,
+    invalid,
+    last,
+    missing,
+    not_found,
+    number_of,
+)
+from localcloud.compute.fields import honoured
+from localcloud.compute.listing import listed
+from localcloud.compute.state import Compute
+from localcloud.errors import ApiError
+
+MOST_GB = 65536
+DISK = ("kind", "type", "mode", "source", "deviceName", "boot", "autoDelete", "initializeParams", "interface")
+NEW_DISK = ("sourceImage", "diskSizeGb", "diskType", "diskName", "labels", "description")
+IMAGE = ("name", "family", "description", "labels", "sourceImage", "sourceDisk", "diskSizeGb", "kind", "sourceType")
+
+
+def image_resource(project: str, image: catalog.Image) -> dict:
+    path = f"projects/{project}/global/images/{image.name}"
+    return {
+        "kind": "compute#image",
+        "id": number_of(path),
+        "name": image.name,
+        "family": image.family,
+        "description": image.description,
+        "creationTimestamp": image.created,
+        "status": "READY",
+        "diskSizeGb": str(image.disk_gb),
+        "archiveSizeBytes": str(image.disk_gb << 28),
+        "architecture": "X86_64",
+        "sourceType": "RAW",
+        "selfLink": LINK + path,
+        "labelFingerprint": "42WmSpB8rSM=",
+        "storageLocations": ["us"],
+    }
+
+
+def images_of(compute: Compute, project: str) -> list[dict]:
+    public = [image_resource(project, image) for image in catalog.IMAGES.get(project, [])]
+    return public + compute.own_images(project)
+
+
+def find(compute: Compute, project: str, name: str) -> dict:
+    for image in images_of(compute, project):
+        if image["name"] == name:
+            return image
+    raise not_found(f"projects/{project}/global/images/{name}")
+
+
+def newest(compute: Compute, project: str, family: str) -> dict:
+    found = [image for image in images_of(compute, project) if image.get("family") == family]
+    if not found:
+        raise not_found(f"projects/{project}/global/images/family/{family}")
+    return max(found, key=lambda image: image["creationTimestamp"])
+
+
+def resolve(compute: Compute, project: str, link: str, field: str) -> dict:
+    """Return the image that a source image link names, by name or by family."""
+    parts = (link.partition("compute/v1/")[2] or link).split("/")
+    owner = parts[parts.index("projects") + 1] if "projects" in parts else project
+    by_family = len(parts) >= 2 and parts[-2] in ("family", "imageFamilyViews")
+    try:
+        return (newest if by_family else find)(compute, owner, parts[-1])
+    except ApiError:
+        raise invalid(field, link, "The referenced image resource cannot be found.") from None
+
+
+def check_disks(kind: catalog.MachineType, body: dict) -> dict:
+    """The boot disk among the disks of an insert, which is the first and the only one that is no Local SSD."""
+    disks, field = body.get("disks") or [], "resource.disks"
+    if not disks:
+        raise invalid(field, "", "At least one disk is required.")
+    for index, disk in enumerate(disks):
+        honoured(f"{field}[{index}]", disk, DISK)
+        honoured(f"{field}[{index}].initializeParams", disk.get("initializeParams", {}), NEW_DISK)
+        if bool(disk.get("boot")) != (index == 0):
+            why = "Boot disk must be the first disk attached to the instance."
+            raise invalid(f"{field}[{index}].boot", str(bool(disk.get("boot"))).lower(), why)
+        if index and disk.get("type") != "SCRATCH":
+            raise missing(f"{field}[{index}], a second persistent disk,")
+    if disks[0].get("mode") == "READ_ONLY":
+        raise invalid(f"{field}[0].mode", "READ_ONLY", "A boot disk must be attached in READ_WRITE mode.")
+    if disks[0].get("type") == "SCRATCH":
+        raise invalid(f"{field}[0].type", "SCRATCH", "A boot disk must be a persistent disk.")
+    return disks[0]
+
+
+def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
+    """The Local SSDs of a machine, those that come with it included."""
+    wanted = [disk for disk in body["disks"] if disk.get("type") == "SCRATCH"]
+    included = catalog.of_family(catalog.LOCAL_SSDS_INCLUDED, kind.name, 0)
+    allowed = (0, included) if included else catalog.of_family(catalog.LOCAL_SSDS, kind.name, (0,))
+    if len(wanted) not in allowed:
+        offered = ", ".join(map(str, allowed))
+        message = f"Invalid number of local SSDs {len(wanted)} for machine type {kind.name}: it may have {offered}."
+        raise ApiError(400, "badRequest", message)
+    for index, disk in enumerate(body["disks"]):
+        if disk.get("type") == "SCRATCH":
+            disk_type, field = disk.get("initializeParams", {}).get("diskType", ""), f"resource.disks[{index}]"
+            if last(disk_type) != "local-ssd":
+                why = "A scratch disk must be of type local-ssd."
+                raise invalid(f"{field}.initializeParams.diskType", disk_type, why)
+            if not disk.get("autoDelete"):
+                raise invalid(f"{field}.autoDelete", "false", "A scratch disk must be deleted with its instance.")
+    return [
+        {
+            "kind": "compute#attachedDisk",
+            "type": "SCRATCH",
+            "mode": "READ_WRITE",
+            "deviceName": f"local-ssd-{number}",
+            "index": number + 1,
+            "boot": False,
+            "autoDelete": True,
+            "interface": wanted[0].get("interface", "SCSI") if wanted else "NVME",
+            "diskSizeGb": str(catalog.SSD_GB),
+        }
+        for number in range(included or len(wanted))
+    ]
+
+
+def boot_disk(
+    compute: Compute, project: str, zone: str, kind: catalog.MachineType, name: str, given: dict
+) -> tuple[dict | None, bool, str]:
+    """Return the new boot disk (None if an existing one is attached), whether its image is plain, its link."""
+    if given.get("source"):
+        if "zones/" in given["source"] and f"zones/{zone}/" not in given["source"]:
+            raise invalid("resource.disks[0].source", given["source"], f"Disk must be in zone '{zone}'.")
+        row = find_disk(compute, project, zone, last(given["source"]))
+        check_unused(row)
+        return None, "debian" in row.get("sourceImage", ""), row["selfLink"]
+    disk, image = new_disk(compute, project, zone, kind, name, given)
+    if (project, zone, disk["name"]) in compute.disks:
+        raise already_exists(f"projects/{project}/zones/{zone}/disks/{disk['name']}")
+    return disk, image.get("family", "").startswith(("debian-", "cos-")), disk["selfLink"]
+
+
+def new_disk(
+    compute: Compute, project: str, zone: str, kind: catalog.MachineType, name: str, given: dict
+) -> tuple[dict, dict]:
+    """Return the Disk resource for an instance's first disk and the image it is made from."""
+    field = "resource.disks[0].initializeParams"
+    params: dict[str, Any] = given.get("initializeParams", {})
+    if not params.get("sourceImage"):
+        raise invalid("resource.disks[0]", "", "Boot disk must have a source specified.")
+    image = resolve(compute, project, params["sourceImage"], f"{field}.sourceImage")
+    taken = catalog.of_family(catalog.BOOT_DISKS, kind.name, tuple(catalog.DISK_TYPES))
+    link = params.get("diskType") or taken[0]
+    disk_type = last(link)
+    if disk_type not in catalog.DISK_TYPES or ("zones/" in link and f"zones/{zone}/" not in link):
+        raise invalid(f"{field}.diskType", link, "The referenced diskType resource cannot be found.")
+    if disk_type not in taken:
+        message = f"{disk_type} disk type cannot be used by {kind.name} machine type."
+        raise ApiError(400, "badRequest", message)
+    size = int(params.get("diskSizeGb", image["diskSizeGb"]))
+    if size > MOST_GB:
+        raise invalid(f"{field}.diskSizeGb", size, f"Disk size must be at most {MOST_GB} GB.")
+    if size < int(image["diskSizeGb"]):
+        why = f"Requested disk size cannot be smaller than the image size ({image['diskSizeGb']} GB)"
+        raise invalid(f"{field}.diskSizeGb", size, why)
+    name = params.get("diskName") or name
+    check_name(f"{field}.diskName", name)
+    base = f"{LINK}projects/{project}/zones/{zone}"
+    disk = {
+        "kind": "compute#disk",
+        "id": number_of(f"{base}/disks/{name}"),
+        "name": name,
+        "status": "READY",
+        "sizeGb": str(size),
+        "type": f"{base}/diskTypes/{disk_type}",
+        "zone": base,
+        "selfLink": f"{base}/disks/{name}",
+        "sourceImage": image["selfLink"],
+        "sourceImageId": image["id"],
+        "physicalBlockSizeBytes": "4096",
+        "architecture": "X86_64",
+        "labelFingerprint": "42WmSpB8rSM=",
+    }
+    if params.get("labels"):
+        disk["labels"] = check_labels(params["labels"])
+    if params.get("description"):
+        disk["description"] = params["description"]
+    return disk, image
+
+
+def find_disk(compute: Compute, project: str, zone: str, name: str) -> dict:
+    if (project, zone, name) not in compute.disks:
+        raise not_found(f"projects/{project}/zones/{zone}/disks/{name}")
+    return compute.disks[project, zone, name]
+
+
+def check_unused(disk: dict) -> None:
+    if disk.get("users"):
+        path, user = disk["selfLink"].removeprefix(LINK), disk["users"][0].removeprefix(LINK)
+        message = f"The disk resource '{path}' is already being used by '{user}'"
+        raise ApiError(400, "resourceInUseByAnotherResource", message)
+
+
+# --- methods
+
+
+async def get_image(compute: Compute, call: Call) -> dict:
+    project = call.params["project"]
+    if "family" in call.params:
+        return newest(compute, project, call.params["family"])
+    return find(compute, project, call.params["image"])
+
+
+async def image_family_view(compute: Compute, call: Call) -> dict:
+    return {"image": await get_image(compute, call)}
+
+
+async def list_images(compute: Compute, call: Call) -> dict:
+    rows = images_of(compute, call.params["project"])
+    return listed(call, "image", "globals", [("global", row) for row in rows])
+
+
+async def insert_image(compute: Compute, call: Call) -> dict:
+    """Give the project an image of its own: the same machine under another name, from an image or a disk."""
+    project, body = call.params["project"], call.body or {}
+    name, row = body.get("name", ""), compute.project_row(project)
+    check_name("resource.name", name)
+    path = f"projects/{project}/global/images/{name}"
+    if any(image["name"] == name for image in row["images"]):
+        raise already_exists(path)
+    honoured("resource", body, IMAGE)
+    if bool(body.get("sourceImage")) == bool(body.get("sourceDisk")):
+        why = "Exactly one of the fields must be specified: sourceImage, sourceDisk."
+        raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
+    based_on = {}
+    if body.get("sourceImage"):
+        based_on = resolve(compute, project, body["sourceImage"], "resource.sourceImage")
+    else:
+        disk = source_disk(compute, project, body["sourceDisk"], bool(call.params.get("forceCreate")))
+        based_on = {"diskSizeGb": disk["sizeGb"]}
+    check_labels(body.get("labels") or {})
+    size = int(body.get("diskSizeGb", based_on["diskSizeGb"]))
+    image = image_resource(project, catalog.Image(name, "", "", size, compute.timestamp()))
+    kept = ("family", "description", "labels", "sourceImage", "sourceDisk")
+    image.update({key: body[key] for key in kept if body.get(key)})
+    row["images"].append({key: value for key, value in image.items() if value != ""})
+    compute.save_project(project)
+    return compute.finish(compute.operation(project, "insert", path, "global", call.principal))
+
+
+def source_disk(compute: Compute, project: str, link: str, force: bool) -> dict:
+    """The disk that an image is made of: one that no running machine writes to, unless that is asked for."""
+    found = re.search(r"zones/([^/]+)/disks/([^/]+)$", link)
+    if not found:
+        raise invalid("resource.sourceDisk", link, "The URL is malformed.")
+    disk = find_disk(compute, project, found[1], found[2])
+    for user in disk.get("users", []):
+        instance = compute.instances.get((project, found[1], last(user)))
+        if instance and instance.resource["status"] != "TERMINATED" and not force:
+            check_unused(disk)
+    return disk
+
+
+async def delete_image(compute: Compute, call: Call) -> dict:
+    project, name = call.params["project"], call.params["image"]
+    path = f"projects/{project}/global/images/{name}"
+    row = compute.project_row(project)
+    kept = [image for image in row["images"] if image["name"] != name]
+    if len(kept) == len(row["images"]):
+        raise not_found(path)
+    row["images"] = kept
+    compute.save_project(project)
+    return compute.finish(compute.operation(project, "delete", path, "global", call.principal))
+
+
+async def get_disk(compute: Compute, call: Call) -> dict:
+    return find_disk(compute, call.params["project"], call.params["zone"], call.params["disk"])
+
+
+async def list_disks(compute: Compute, call: Call) -> dict:
+    project = call.params["project"]
+    rows = [(key[1], row) for key, row in compute.disks.items() if key[0] == project]
+    return listed(call, "disk", "zones", rows)
+
+
+async def delete_disk(compute: Compute, call: Call) -> dict:
+    project, zone, name = (call.params[key] for key in ("project", "zone", "disk"))
+    disk = find_disk(compute, project, zone, name)
+    check_unused(disk)
+    del compute.disks[project, zone, name]
+    compute.drop("disks", disk["id"])
+    path = disk["selfLink"].removeprefix(LINK)
+    operation = compute.operation(project, "delete", path, f"zones/{zone}", call.principal, targetId=disk["id"])
+    return compute.finish(operation)

@@ -1,0 +1,187 @@
+"""From the body of an insert to an instance: everything checked, everything filled in that Google fills in.
+
+What is checked field by field stands in fields.py, disks in images.py.
+
+Not covered: sole tenancy, confidential machines, persistent disks other than the boot disk. Local SSDs stand in the
+resource alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localcloud.compute import catalog, quotas, tpus
+from localcloud.compute.checks import (
+    LINK,
+    already_exists,
+    check_labels,
+    check_metadata,
+    check_name,
+    fingerprint,
+    invalid,
+    last,
+    not_found,
+)
+from localcloud.compute.fields import check_rest, check_scheduling, check_service_accounts, network_interfaces
+from localcloud.compute.images import boot_disk, check_disks, find_disk, local_ssds
+from localcloud.compute.state import Compute, Instance
+from localcloud.errors import ApiError
+
+
+def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tuple[Instance, dict | None]:
+    """Return the instance that `body` describes and its new boot disk; raise Google's error if it may not be."""
+    region, name = catalog.ZONES[zone], body.get("name", "")
+    check_name("resource.name", name)
+    base = f"{LINK}projects/{project}/zones/{zone}"
+    kind = check_machine_type(zone, body.get("machineType", ""))
+    accelerators = check_accelerators(project, zone, kind, body)
+    check_rest(compute, project, region, kind, body)
+    scheduling = check_scheduling(body, kind, bool(accelerators) or kind.is_tpu)
+    labels = check_labels(body.get("labels", {}))
+    metadata = check_metadata(body.get("metadata", {}))
+    accounts = check_service_accounts(compute, project, body)
+    interfaces = network_interfaces(compute, project, region, kind, body)
+    if (project, zone, name) in compute.instances:
+        raise already_exists(f"projects/{project}/zones/{zone}/instances/{name}")
+    given = check_disks(kind, body)
+    scratch = local_ssds(kind, body)
+    disk, plain, source = boot_disk(compute, project, zone, kind, name, given)
+    size = int(disk["sizeGb"]) if disk else 10
+    resource: dict[str, Any] = {
+        "kind": "compute#instance",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "name": name,
+        "tags": {**body.get("tags", {}), "fingerprint": fingerprint(body.get("tags", {}).get("items", []))},
+        "machineType": f"{base}/machineTypes/{kind.name}",
+        "status": "PROVISIONING",
+        "zone": base,
+        "canIpForward": body.get("canIpForward", False),
+        "networkInterfaces": interfaces,
+        "disks": [
+            {
+                "kind": "compute#attachedDisk",
+                "type": "PERSISTENT",
+                "mode": "READ_WRITE",
+                "source": source,
+                "deviceName": given.get("deviceName", "persistent-disk-0"),
+                "index": 0,
+                "boot": True,
+                "autoDelete": given.get("autoDelete", False),
+                "interface": given.get("interface", "SCSI"),
+                "diskSizeGb": str(size),
+                "architecture": "X86_64",
+            },
+            *scratch,
+        ],
+        "metadata": metadata,
+        "selfLink": f"{base}/instances/{name}",
+        "scheduling": scheduling,
+        "cpuPlatform": catalog.CPU_PLATFORMS.get(kind.family, "Intel Haswell"),
+        "labelFingerprint": fingerprint(labels),
+        "startRestricted": False,
+        "deletionProtection": body.get("deletionProtection", False),
+        "fingerprint": fingerprint(name),
+        "shieldedInstanceConfig": {
+            "enableSecureBoot": False,
+            "enableVtpm": True,
+            "enableIntegrityMonitoring": True,
+            **body.get("shieldedInstanceConfig", {}),
+        },
+    }
+    for key in ("minCpuPlatform", "reservationAffinity", "description"):
+        if body.get(key):
+            resource[key] = body[key]
+    if labels:
+        resource["labels"] = labels
+    if accelerators:
+        resource["guestAccelerators"] = accelerators
+    if accounts:
+        resource["serviceAccounts"] = accounts
+    if disk:
+        disk.update(users=[resource["selfLink"]], creationTimestamp=compute.timestamp())
+    disk_type = last(disk["type"]) if disk else "pd-standard"
+    needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, size, disk_type), scheduling)
+    learns = f"/{catalog.DEEP_LEARNING}/" in (disk or find_disk(compute, project, zone, last(source)))["sourceImage"]
+    return Instance(project, zone, resource["id"], resource, needs, plain, learns=learns), disk
+
+
+def check_machine_type(zone: str, link: str) -> catalog.MachineType:
+    if not link:
+        raise invalid("resource.machineType", "", "Machine type must be specified.")
+    try:
+        found = catalog.machine_type(zone, last(link))
+    except ValueError as error:  # a custom one that cannot be
+        raise invalid("resource.machineType", link, str(error)) from None
+    if found is None:
+        why = f"Machine type with name '{last(link)}' does not exist in zone '{zone}'."
+        raise invalid("resource.machineType", link, why)
+    if "zones/" in link and f"zones/{zone}/" not in link:
+        raise invalid("resource.machineType", link, f"Machine type must be in zone '{zone}'.")
+    return found
+
+
+def check_accelerators(project: str, zone: str, kind: catalog.MachineType, body: dict) -> list[dict]:
+    """Return guestAccelerators as Google writes them back, those built into the machine type included."""
+    wanted = body.get("guestAccelerators", [])
+    path = f"projects/{project}/zones/{zone}/acceleratorTypes/"
+    if kind.accelerator:
+        for item in wanted:
+            if (last(item.get("acceleratorType", "")), item.get("acceleratorCount")) != (
+                kind.accelerator,
+                kind.accelerator_count,
+            ):
+                message = (
+                    f"{kind.name} comes with {kind.accelerator_count} {kind.accelerator}; other guest accelerators"
+                )
+                raise ApiError(400, "badRequest", f"{message} are not supported with this machine type.")
+        wanted = [{"acceleratorType": kind.accelerator, "acceleratorCount": kind.accelerator_count}]
+    result = []
+    for item in wanted:
+        link, count = item.get("acceleratorType", ""), item.get("acceleratorCount", 0)
+        name = last(link)
+        if "zones/" in link and f"zones/{zone}/" not in link:
+            raise invalid("resource.guestAccelerators[0].acceleratorType", link, f"Must be in zone '{zone}'.")
+        if name not in catalog.accelerators_in(zone):
+            raise not_found(path + name)
+        if not kind.accelerator:
+            limits = catalog.cpu_limits(zone, name)
+            if limits is None or kind.family != "n1" or kind.shared_core:
+                message = f"[{name}] features are not compatible for creating instance: machine type {kind.name}."
+                raise ApiError(400, "badRequest", message)
+            if count not in limits:
+                raise invalid(
+                    "resource.guestAccelerators[0].acceleratorCount",
+                    count,
+                    f"The number of {name} must be one of {', '.join(map(str, limits))}.",
+                )
+            if kind.cpus > limits[count]:
+                message = f"Number of vCPUs {kind.cpus} is too high for {count} accelerator(s) of type {name}: "
+                raise ApiError(400, "badRequest", f"{message}the maximum is {limits[count]}.")
+        result.append({"acceleratorType": f"{LINK}{path}{name}", "acceleratorCount": count})
+    return result
+
+
+def quota_needs(kind: catalog.MachineType, resource: dict, disk_gb: int, disk_type: str) -> dict[str, int]:
+    """What an instance counts against, metric -> amount."""
+    family = {"n2": "N2_CPUS", "c2": "C2_CPUS", "a2": "A2_CPUS"}.get(kind.family, "CPUS")
+    # Those need quota for their GPUs or TPUs alone.
+    families = [] if kind.is_tpu or kind.family.startswith(("a3", "a4", "g4")) else [family]
+    model = resource["scheduling"]["provisioningModel"]
+    spot = model == "SPOT"
+    disk_metric = {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}.get(disk_type, "SSD_TOTAL_GB")
+    needs = {
+        **{"PREEMPTIBLE_CPUS" if spot and each == "CPUS" else each: kind.cpus for each in families},
+        **(tpus.quota_needs(kind.name, model) if kind.is_tpu else {"CPUS_ALL_REGIONS": kind.cpus}),
+        "INSTANCES": 1,
+        disk_metric: disk_gb,
+    }
+    if local := catalog.SSD_GB * sum(disk["type"] == "SCRATCH" for disk in resource["disks"]):
+        needs["PREEMPTIBLE_LOCAL_SSD_GB" if spot else "LOCAL_SSD_TOTAL_GB"] = local
+    if resource["networkInterfaces"][0].get("accessConfigs"):
+        needs["IN_USE_ADDRESSES"] = 1
+    for item in resource.get("guestAccelerators", []):
+        metric = catalog.ACCELERATORS[last(item["acceleratorType"])][1]
+        needs[f"PREEMPTIBLE_{metric}" if spot else metric] = item["acceleratorCount"]
+        needs["GPUS_ALL_REGIONS"] = item["acceleratorCount"]
+    return needs

@@ -1,0 +1,89 @@
+"""Resource policies: those for workloads, which say what topology of TPUs the machines of a group form.
+
+Not covered: snapshot schedules, placement and maintenance policies, distances; all of them are refused with 501.
+"""
+
+from __future__ import annotations
+
+from localcloud.call import Call
+from localcloud.compute.checks import LINK, already_exists, check_name, invalid, missing, not_found, written
+from localcloud.compute.fields import honoured
+from localcloud.compute.listing import listed
+from localcloud.compute.state import Compute
+from localcloud.compute.templates import change
+from localcloud.errors import ApiError
+
+WORKLOAD = ("type", "acceleratorTopology", "acceleratorTopologyMode")
+
+
+async def insert_policy(compute: Compute, call: Call) -> dict:
+    project, region = call.params["project"], call.params["region"]
+    body = written({"$ref": "ResourcePolicy"}, call.body)
+    check_name("resource.name", body.get("name", ""))
+    honoured("resource", body, ("name", "description", "workloadPolicy"))
+    workload = body.get("workloadPolicy") or {}
+    honoured("resource.workloadPolicy", workload, WORKLOAD)
+    if workload.get("type") != "HIGH_THROUGHPUT" or not workload.get("acceleratorTopology"):
+        raise missing("resource.workloadPolicy without type HIGH_THROUGHPUT and acceleratorTopology")
+    if not all(side.isdigit() for side in workload["acceleratorTopology"].split("x")):
+        field = "resource.workloadPolicy.acceleratorTopology"
+        raise invalid(field, workload["acceleratorTopology"], "Must be sizes joined by x, such as 4x4.")
+    path = f"projects/{project}/regions/{region}/resourcePolicies/{body['name']}"
+    if (project, region, body["name"]) in compute.policies:
+        raise already_exists(path)
+    row = {
+        "kind": "compute#resourcePolicy",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "name": body["name"],
+        "description": body.get("description", ""),
+        "region": f"{LINK}projects/{project}/regions/{region}",
+        "status": "READY",
+        "workloadPolicy": {"acceleratorTopologyMode": "AUTO_CONNECT", **workload},
+        "selfLink": LINK + path,
+    }
+
+    def keep() -> None:
+        compute.policies[project, region, row["name"]] = row
+        compute.write("policies", row["id"], row)
+
+    return change(compute, call, "insert", path, row["id"], keep)
+
+
+def find(compute: Compute, project: str, region: str, name: str) -> dict:
+    if (project, region, name) not in compute.policies:
+        raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
+    return compute.policies[project, region, name]
+
+
+async def get_policy(compute: Compute, call: Call) -> dict:
+    return find(compute, call.params["project"], call.params["region"], call.params["resourcePolicy"])
+
+
+async def list_policies(compute: Compute, call: Call) -> dict:
+    rows = [(key[1], row) for key, row in compute.policies.items() if key[0] == call.params["project"]]
+    return listed(call, "resourcePolicy", "regions", rows, "resourcePolicies")
+
+
+async def delete_policy(compute: Compute, call: Call) -> dict:
+    row = await get_policy(compute, call)
+    path = row["selfLink"].removeprefix(LINK)
+    for group in compute.groups.values():
+        if group.policy == row["selfLink"]:
+            message = f"The resource_policy resource '{path}' is already being used by '{group.path}'"
+            raise ApiError(400, "resourceInUseByAnotherResource", message)
+
+    def forget() -> None:
+        del compute.policies[call.params["project"], call.params["region"], row["name"]]
+        compute.drop("policies", row["id"])
+
+    return change(compute, call, "delete", path, row["id"], forget)
+
+
+HANDLERS = {
+    "resourcePolicies.insert": insert_policy,
+    "resourcePolicies.get": get_policy,
+    "resourcePolicies.list": list_policies,
+    "resourcePolicies.aggregatedList": list_policies,
+    "resourcePolicies.delete": delete_policy,
+}

@@ -1,0 +1,301 @@
+"""A machine's life: what turns an instance on and off, and what happens to it by itself.
+
+Transitions hold the lock of their instance: a deletion waits for a boot that has begun. sandbox.py does the work
+on the host; the server that is killed leaves its machines running, and `adopt` takes them over or calls them off.
+
+A machine that is to go down hears it as on Google: the power button (ACPI), and 30 s (Spot) or 120 s later no power. In
+a preemption `preempted` turns TRUE first, as long before the power button as `preemptionNoticeDuration` says.
+
+Not covered: suspend and resume, live migration, automatic restart after a crash. Spot machines are preempted only on
+demand, and hosts maintained likewise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from datetime import datetime, timezone
+
+from localcloud.compute import quotas, tpus
+from localcloud.compute.checks import last
+from localcloud.compute.state import Compute, Instance
+from localcloud.machines import processes, sandbox
+
+log = logging.getLogger("localcloud")
+
+GRACE_SPOT, GRACE = 30.0, 120.0  # seconds between the power button and the end of power
+ENDS = ("delete", "stop", "compute.instances.preempted", "compute.instances.scheduledTermination")
+
+
+def insert(compute: Compute, instance: Instance, disk: dict | None, operation: dict) -> None:
+    """Make an instance; how it goes is the operation's to tell."""
+    error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
+    failed = error if error and not error.get("instance_lives") else None
+    failed = failed or quotas.shortage(compute, instance)
+    if failed:
+        compute.finish(operation, failed)
+        return
+    if instance.zone in compute.stockouts:
+        compute.stockouts[instance.zone] -= 1
+    compute.add(instance, disk)
+    compute.in_background(boot(compute, instance, operation, error))
+
+
+async def start(compute: Compute, instance: Instance, operation: dict) -> None:
+    """Turn a stopped instance on again."""
+    if instance.resource["status"] != "TERMINATED":
+        compute.finish(operation)
+    elif error := quotas.shortage(compute, instance):
+        compute.finish(operation, error)
+    else:
+        instance.preempted, instance.maintenance = False, "NONE"
+        compute.set_status(instance, "PROVISIONING")
+        await boot(compute, instance, operation)
+
+
+async def boot(compute: Compute, instance: Instance, operation: dict, error: dict | None = None) -> None:
+    async with compute.lock(instance):
+        if not await power_on(compute, instance):
+            await power_off(compute, instance, 0)
+            console = sandbox.console_tail(compute.machine_folder(instance))
+            error = {"code": "INTERNAL_ERROR", "message": f"Machine did not boot: {console}"}
+    compute.finish(operation, error)
+
+
+async def power_on(compute: Compute, instance: Instance) -> bool:
+    """Boot a machine; False if this host could not."""
+    if compute.settings.delay:
+        await asyncio.sleep(compute.settings.delay)
+    if not compute.settings.boot:
+        compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
+        return True
+    # Elsewhere there is no system's python to install packages into: the image's is a virtual environment.
+    learns = instance.learns and compute.sandbox.files == sandbox.OVERLAY
+    learns = learns and bool(await asyncio.to_thread(sandbox.system_python))
+    image = None
+    if not instance.plain_image and compute.image is not None:
+        image = await asyncio.shield(compute.image)
+        image = image.with_name("learning") if learns else image
+    instance.network_down = False
+    compute.set_status(instance, "STAGING")
+    await compute.open_address(instance.address)
+    folder = compute.machine_folder(instance)
+    script = instance.metadata(compute.common_metadata(instance.project)).get("startup-script")
+    agent = "old" if instance.plain_image else "new"
+    about = (instance.name, instance.address, compute.metadata_port, image, script, agent)
+    busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
+    chips = chips_on(instance, compute.sandbox)
+    machine = sandbox.Machine(folder, *about, *chips, instance.peers, learns, busy)
+    process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
+    compute.booted[instance.id] = process
+    while not processes.is_up(folder):
+        if process.poll() is not None and not processes.is_up(folder):
+            return False
+        await asyncio.sleep(0.003)
+    run = instance.resource["scheduling"].get("maxRunDuration")
+    instance.ends_at = compute.now() + int(run["seconds"]) if run else None
+    if instance.ends_at:
+        ends = datetime.fromtimestamp(instance.ends_at, timezone.utc).isoformat(timespec="milliseconds")
+        instance.resource["resourceStatus"] = {"scheduling": {"terminationTimestamp": ends}}
+    compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
+    watch(compute, instance)
+    return True
+
+
+def chips_on(instance: Instance, there: sandbox.Sandbox) -> tuple[dict[str, str], list[str]]:
+    """The variables and the PCI devices by which programs know a machine with TPUs; none for others."""
+    kind = last(instance.resource["machineType"])
+    generation = tpus.generation_of(kind)
+    if not generation:
+        return {}, []
+    variables = tpus.variables(kind, instance.group or instance.id)
+    if there.files == sandbox.PLAIN and instance.peers:
+        variables |= tpus.forced(instance.attributes["worker-id"], list(instance.peers.values()))
+    return variables, [generation.device] * tpus.chips_of(kind)
+
+
+def watch(compute: Compute, instance: Instance) -> None:
+    """See a machine that ends by itself, and end one whose time is over."""
+    tasks = [asyncio.ensure_future(see_end(compute, instance))]
+    if instance.ends_at is not None:
+        tasks.append(asyncio.ensure_future(end_in_time(compute, instance, instance.ends_at)))
+    compute.watches[instance.id] = tasks
+
+
+async def see_end(compute: Compute, instance: Instance) -> None:
+    await processes.ended(compute.machine_folder(instance), compute.sandbox)
+    # A host process that ended inside a transition is that transition's business.
+    if instance.resource["status"] == "RUNNING":
+        log.info("%s powered itself off", instance.name)
+        async with compute.lock(instance):
+            if instance.resource["status"] == "RUNNING":
+                await power_off(compute, instance, 0)
+
+
+async def end_in_time(compute: Compute, instance: Instance, ends_at: float) -> None:
+    await asyncio.sleep(max(0.0, ends_at - compute.now()))
+    if group := compute.group_of(instance):
+        compute.release(group, instance.name)
+        compute.save_group(group)
+    terminate(compute, instance, "compute.instances.scheduledTermination")
+
+
+async def take_down(compute: Compute, instance: Instance, grace: float | None) -> None:
+    """The power button, `grace` seconds, no power. Leaves the instance STOPPING: what it is next, the caller knows."""
+    current = asyncio.current_task()
+    for task in compute.watches.pop(instance.id, []):
+        if task is not current:
+            task.cancel()
+    compute.set_status(instance, "STOPPING")
+    spot = instance.resource["scheduling"]["provisioningModel"] == "SPOT"
+    usual = compute.settings.grace if compute.settings.grace is not None else GRACE_SPOT if spot else GRACE
+    grace = usual if grace is None else grace
+    await processes.shut_down(compute.machine_folder(instance), compute.sandbox, grace)
+    process = compute.booted.pop(instance.id, None)
+    if process is not None:
+        await asyncio.to_thread(process.wait)
+    await compute.close_address(instance.address)
+    instance.ends_at = None
+
+
+async def power_off(compute: Compute, instance: Instance, grace: float | None) -> None:
+    """Take a machine down, to TERMINATED. Its disk stays."""
+    await take_down(compute, instance, grace)
+    compute.set_status(instance, "TERMINATED", lastStopTimestamp=compute.timestamp())
+
+
+async def stop(compute: Compute, instance: Instance, operation: dict, grace: float | None = None) -> None:
+    async with compute.lock(instance):
+        if compute.is_there(instance) and instance.resource["status"] != "TERMINATED":
+            await power_off(compute, instance, grace)
+    compute.finish(operation)
+
+
+async def delete(compute: Compute, instance: Instance, operation: dict, grace: float | None = None) -> None:
+    async with compute.lock(instance):
+        if compute.is_there(instance):
+            await take_down(compute, instance, grace)
+            folder = compute.machine_folder(instance)
+            if folder.exists():
+                await asyncio.to_thread(sandbox.remove, folder)
+            compute.forget(instance)
+    compute.finish(operation)
+
+
+async def reset(compute: Compute, instance: Instance, operation: dict) -> None:
+    """Cut the power and put it back; the disk stays."""
+    async with compute.lock(instance):
+        if compute.is_there(instance):
+            await take_down(compute, instance, 0)
+            await power_on(compute, instance)
+    compute.finish(operation)
+
+
+def terminate(
+    compute: Compute, instance: Instance, kind: str, grace: float | None = None, notice: float = 0, end=None
+) -> dict:
+    """End an instance on Google's behalf in `notice` seconds: by `end`, or the way its termination action says."""
+    operation = compute.operation_on(instance, kind)
+    if end is None:
+        end = delete if deletes_itself(instance) else stop
+
+    async def in_time() -> None:
+        waited = 0.0
+        while waited < notice and compute.is_there(instance) and not compute.closing:
+            await asyncio.sleep(0.1)
+            waited += 0.1
+        await end(compute, instance, operation, grace)
+
+    compute.in_background(in_time())
+    return operation
+
+
+def deletes_itself(instance: Instance) -> bool:
+    return instance.resource["scheduling"].get("instanceTerminationAction") == "DELETE"
+
+
+def preempt(compute: Compute, instance: Instance, grace: float | None = None, notice: float | None = None) -> dict:
+    """What Google does to a Spot machine: the metadata flag, the notice it asked for, the power button, 30 s, off."""
+    instance.preempted = True
+    compute.save(instance)
+    asked = float(instance.resource["scheduling"].get("preemptionNoticeDuration", {}).get("seconds", 0))
+    notice = asked if notice is None else min(notice, asked)
+    return terminate(compute, instance, "compute.instances.preempted", grace, notice)
+
+
+def maintain(compute: Compute, instance: Instance, notice: float = 3600) -> dict:
+    """Maintain an instance's host: those that cannot move are told an hour before, stopped, and started elsewhere."""
+    if instance.resource["scheduling"]["onHostMaintenance"] == "MIGRATE":
+        return compute.finish(compute.operation_on(instance, "compute.instances.migrateOnHostMaintenance"))
+    instance.maintenance = "TERMINATE_ON_HOST_MAINTENANCE"
+    compute.save(instance)
+    return terminate(compute, instance, "compute.instances.terminateOnHostMaintenance", None, notice, move)
+
+
+async def move(compute: Compute, instance: Instance, operation: dict, grace: float | None) -> None:
+    async with compute.lock(instance):
+        if compute.is_there(instance) and instance.resource["status"] == "RUNNING":
+            await power_off(compute, instance, grace)
+            if instance.resource["scheduling"]["automaticRestart"]:
+                instance.maintenance = "NONE"
+                await power_on(compute, instance)
+    compute.finish(operation)
+
+
+def crash(compute: Compute, instance: Instance) -> None:
+    """Cut the power. `see_end` finds the machine off."""
+    processes.send(compute.machine_folder(instance), compute.sandbox, signal.SIGKILL)
+
+
+async def cut_off(compute: Compute, instance: Instance, cut: bool) -> None:
+    """Take a machine off the network, or put it back."""
+    instance.cut = cut
+    compute.save(instance)
+    await (compute.close_address if cut else compute.open_address)(instance.address)
+
+
+async def network_down(compute: Compute, instance: Instance) -> None:
+    """A machine that goes down has taken its network down: nothing of it comes or goes any more."""
+    instance.network_down = True
+    await compute.close_address(instance.address)
+    for transport in compute.connections.pop(instance.token, set()):
+        transport.abort()
+
+
+async def adopt(compute: Compute) -> None:
+    """After a start of the server: take over machines that run, go on with what was to end some, settle the others."""
+    going_on = {group.deletion for group in compute.groups.values()}
+    there, ends = {instance.id for instance in compute.instances.values()}, {}
+    for operation in compute.operations.values():
+        if operation["status"] != "DONE" and operation["name"] not in going_on:
+            if operation["operationType"] in ENDS and operation.get("targetId") in there:
+                ends[operation["targetId"]] = operation
+            else:
+                compute.finish(operation)
+    for instance in list(compute.instances.values()):
+        status, ending = instance.resource["status"], ends.get(instance.id)
+        alive = status in ("RUNNING", "STOPPING") and processes.alive(compute.machine_folder(instance), compute.sandbox)
+        if alive and not instance.cut and not instance.network_down:
+            await compute.open_address(instance.address)
+        if ending:
+            kind = ending["operationType"]
+            is_deletion = kind == "delete" or (kind != "stop" and deletes_itself(instance))
+            end = delete if is_deletion else stop
+            compute.in_background(end(compute, instance, ending, None if alive else 0))
+        elif alive and status == "RUNNING":
+            watch(compute, instance)
+        elif status != "TERMINATED":
+            await power_off(compute, instance, 0)
+    kept = {instance.id for instance in compute.instances.values()}
+    for folder in (compute.folder.parent / "machines").glob("*"):
+        if folder.name not in kept:
+            await asyncio.to_thread(sandbox.remove, folder)
+
+
+async def close(compute: Compute) -> None:
+    """End every machine, before the server ends, in half a minute at most."""
+    compute.closing = True
+    grace = min(GRACE_SPOT, GRACE if compute.settings.grace is None else compute.settings.grace)
+    running = [i for i in compute.instances.values() if i.resource["status"] != "TERMINATED"]
+    await asyncio.gather(*(stop(compute, i, compute.operation_on(i, "stop"), grace) for i in running))

@@ -1,0 +1,166 @@
+"""Read-only resources made from the catalog: zones, regions, machine and accelerator types, networks.
+
+Not covered: routes, networks other than `default`, disk types other than a handful.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from localcloud import schema
+from localcloud.call import Call
+from localcloud.compute import catalog, quotas, routers
+from localcloud.compute.checks import LINK, last, not_found, number_of
+from localcloud.compute.firewalls import firewalls
+from localcloud.compute.listing import listed
+from localcloud.compute.state import Compute
+
+Rows = list[tuple[str, dict]]  # (zone, region or "global", resource)
+SINCE = "1969-12-31T16:00:00.000-08:00"  # what Google writes for things that always were
+
+
+@dataclass(frozen=True)
+class Resource:
+    kind: str  # as in compute#zone
+    place: str  # zones, regions or globals
+    rows: Callable[[Compute, str], Rows]
+
+
+def resource(kind: str, path: str, **fields: Any) -> dict:
+    """A resource with what all have; its name is the end of its path."""
+    same = {"kind": f"compute#{kind}", "id": number_of(path), "name": last(path), "creationTimestamp": SINCE}
+    return {**same, "selfLink": LINK + path, **fields}
+
+
+def zones(compute: Compute, project: str) -> Rows:
+    base, platforms = f"projects/{project}", sorted(set(catalog.CPU_PLATFORMS.values()))
+    rows = []
+    for zone, region in catalog.ZONES.items():
+        fields = {"description": zone, "status": "UP", "region": f"{LINK}{base}/regions/{region}"}
+        rows.append((zone, resource("zone", f"{base}/zones/{zone}", availableCpuPlatforms=platforms, **fields)))
+    return rows
+
+
+def regions(compute: Compute, project: str) -> Rows:
+    # Newer accelerators have quotas that this resource cannot name.
+    known = schema.load("compute").schemas["Quota"]["properties"]["metric"]["enum"]
+    metrics = [metric for metric in catalog.REGION_QUOTAS if metric in known]
+    base = f"projects/{project}"
+    rows = []
+    for region in catalog.REGIONS:
+        zones = [f"{LINK}{base}/zones/{zone}" for zone in catalog.ZONES if catalog.ZONES[zone] == region]
+        fields = {"description": region, "status": "UP", "quotas": quotas.resources(compute, project, region, metrics)}
+        rows.append((region, resource("region", f"{base}/regions/{region}", zones=zones, **fields)))
+    return rows
+
+
+def machine_types(compute: Compute, project: str) -> Rows:
+    zones = catalog.ZONES
+    return [(zone, machine_type(project, zone, kind)) for zone in zones for kind in catalog.machine_types_in(zone)]
+
+
+def machine_type(project: str, zone: str, kind: catalog.MachineType) -> dict:
+    row = resource(
+        "machineType",
+        f"projects/{project}/zones/{zone}/machineTypes/{kind.name}",
+        description=f"{kind.cpus} vCPUs, {kind.memory_mb / 1024:g} GB RAM",
+        guestCpus=kind.cpus,
+        memoryMb=kind.memory_mb,
+        isSharedCpu=kind.shared_core,
+        maximumPersistentDisks=128,
+        maximumPersistentDisksSizeGb="263168",
+        architecture="ARM64" if kind.family == "a4x" else "X86_64",
+        zone=zone,
+    )
+    if kind.accelerator:
+        counts = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.accelerator_count}
+        row["accelerators"] = [counts]
+    return row
+
+
+def accelerator_types(compute: Compute, project: str) -> Rows:
+    rows = []
+    for zone in catalog.ZONES:
+        base = f"projects/{project}/zones/{zone}"
+        for name in catalog.accelerators_in(zone):
+            title, _, most, _ = catalog.ACCELERATORS[name]
+            fields = {"description": title, "maximumCardsPerInstance": most, "zone": LINK + base}
+            rows.append((zone, resource("acceleratorType", f"{base}/acceleratorTypes/{name}", **fields)))
+    return rows
+
+
+def disk_types(compute: Compute, project: str) -> Rows:
+    rows = []
+    for zone in catalog.ZONES:
+        base = f"projects/{project}/zones/{zone}"
+        for name, size in catalog.DISK_TYPES.items():
+            fields = {"defaultDiskSizeGb": str(size), "validDiskSize": "10GB-65536GB", "zone": LINK + base}
+            rows.append((zone, resource("diskType", f"{base}/diskTypes/{name}", **fields)))
+    return rows
+
+
+def networks(compute: Compute, project: str) -> Rows:
+    row = resource(
+        "network",
+        f"projects/{project}/global/networks/default",
+        description="Default network for the project",
+        autoCreateSubnetworks=True,
+        subnetworks=[row["selfLink"] for _, row in subnetworks(compute, project)],
+        routingConfig={"routingMode": "REGIONAL"},
+    )
+    return [("global", row)]
+
+
+def subnetworks(compute: Compute, project: str) -> Rows:
+    base = f"projects/{project}"
+    rows = []
+    for region in catalog.REGIONS:
+        row = resource(
+            "subnetwork",
+            f"{base}/regions/{region}/subnetworks/default",
+            network=f"{LINK}{base}/global/networks/default",
+            # Machines have loopback addresses: this is the range they are drawn from.
+            ipCidrRange="127.64.0.0/10",
+            gatewayAddress="127.64.0.1",
+            region=f"{LINK}{base}/regions/{region}",
+            stackType="IPV4_ONLY",
+            purpose="PRIVATE",
+            privateIpGoogleAccess=region in routers.private_access(compute, project),
+        )
+        rows.append((region, row))
+    return rows
+
+
+RESOURCES = {
+    "zones": Resource("zone", "zones", zones),
+    "regions": Resource("region", "regions", regions),
+    "machineTypes": Resource("machineType", "zones", machine_types),
+    "acceleratorTypes": Resource("acceleratorType", "zones", accelerator_types),
+    "diskTypes": Resource("diskType", "zones", disk_types),
+    "networks": Resource("network", "globals", networks),
+    "firewalls": Resource("firewall", "globals", firewalls),
+    "subnetworks": Resource("subnetwork", "regions", subnetworks),
+    "routers": Resource("router", "regions", routers.rows),
+}
+
+
+async def read_resource(compute: Compute, call: Call) -> dict:
+    collection, verb = call.method.split(".")[1:]
+    resource = RESOURCES[collection]
+    rows = resource.rows(compute, call.params["project"])
+    if verb == "get":
+        name, place = last(call.params[resource.kind]), resource.place[:-1]
+        scope = call.params.get(place)
+        for at, row in rows:
+            if row["name"] == name and scope in (None, at, name):
+                return row
+        if collection == "machineTypes" and "custom-" in name:  # in no list, but there
+            with contextlib.suppress(ValueError):
+                if custom := catalog.machine_type(call.params[place], name):
+                    return machine_type(call.params["project"], call.params[place], custom)
+        path = "" if resource.kind == place else f"{place}s/{scope}/" if scope else "global/"
+        raise not_found(f"projects/{call.params['project']}/{path}{collection}/{name}")
+    return listed(call, resource.kind, resource.place, rows)

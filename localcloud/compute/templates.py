@@ -1,0 +1,98 @@
+"""Instance templates: the properties of machines under a name.
+
+They are checked as an insert of an instance would be, and refused if no zone would take them.
+
+Not covered: regional templates, templates made from an instance.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from localcloud.call import Call
+from localcloud.compute import catalog
+from localcloud.compute.bulk import samples_by_zone
+from localcloud.compute.checks import LINK, already_exists, invalid, missing, not_found, written
+from localcloud.compute.listing import listed
+from localcloud.compute.state import Compute
+from localcloud.errors import ApiError
+
+
+def change(compute: Compute, call: Call, kind: str, path: str, number: str, work: Callable[[], None]) -> dict:
+    """Do what takes no time; a fault lets the operation fail without it."""
+    scope = next((f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params), "global")
+    ids = {"targetId": number, "clientOperationId": call.params.get("requestId")}
+    operation = compute.operation(call.params["project"], kind, path, scope, call.principal, **ids)
+    error = compute.faults.take_operation_error(call.method)
+    if not error:
+        work()
+    return compute.finish(operation, error)
+
+
+def find(compute: Compute, project: str, name: str) -> dict:
+    if (project, name) not in compute.templates:
+        raise not_found(f"projects/{project}/global/instanceTemplates/{name}")
+    return compute.templates[project, name]
+
+
+async def insert_template(compute: Compute, call: Call) -> dict:
+    project, body = call.params["project"], written({"$ref": "InstanceTemplate"}, call.body)
+    path = f"projects/{project}/global/instanceTemplates/{body['name']}"
+    if (project, body["name"]) in compute.templates:
+        raise already_exists(path)
+    for field in ("sourceInstance", "sourceInstanceParams"):
+        if field in body:
+            raise missing(f"resource.{field}")
+    check_properties(compute, project, body.get("properties", {}))
+    row = {
+        "kind": "compute#instanceTemplate",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "name": body["name"],
+        "description": body.get("description", ""),
+        "properties": body["properties"],
+        "selfLink": LINK + path,
+    }
+
+    def keep() -> None:
+        compute.templates[project, row["name"]] = row
+        compute.write("templates", row["id"], row)
+
+    return change(compute, call, "insert", path, row["id"], keep)
+
+
+def check_properties(compute: Compute, project: str, properties: dict) -> None:
+    kind = properties.get("machineType", "")
+    if not kind or "/" in kind:
+        raise invalid("resource.properties.machineType", kind, "Must be the name of a machine type, not its URL.")
+    try:
+        # Under a name that no machine has.
+        samples_by_zone(compute, project, list(catalog.ZONES), {**properties, "name": f"template-{uuid.uuid4().hex}"})
+    except ApiError as error:
+        error.message = error.message.replace("field 'resource.", "field 'resource.properties.")
+        raise
+
+
+async def get_template(compute: Compute, call: Call) -> dict:
+    return find(compute, call.params["project"], call.params["instanceTemplate"])
+
+
+async def list_templates(compute: Compute, call: Call) -> dict:
+    rows = [("global", row) for key, row in compute.templates.items() if key[0] == call.params["project"]]
+    return listed(call, "instanceTemplate", "globals", rows)
+
+
+async def delete_template(compute: Compute, call: Call) -> dict:
+    row = await get_template(compute, call)
+    path = row["selfLink"].removeprefix(LINK)
+    for group in compute.groups.values():
+        if group.resource["instanceTemplate"] == row["selfLink"]:
+            message = f"The instance_template resource '{path}' is already being used by '{group.path}'"
+            raise ApiError(400, "resourceInUseByAnotherResource", message)
+
+    def forget() -> None:
+        del compute.templates[call.params["project"], row["name"]]
+        compute.drop("templates", row["id"])
+
+    return change(compute, call, "delete", path, row["id"], forget)

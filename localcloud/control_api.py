@@ -1,0 +1,192 @@
+"""The `/_berg/` routes of tests and demonstrations: faults, the request log, projects, tokens, trouble for machines.
+
+Bodies and answers are JSON objects; the server adds the token check.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from localcloud.call import Cloud, parse_json
+from localcloud.compute import catalog, power
+from localcloud.compute.checks import check_place
+from localcloud.errors import ApiError
+from localcloud.kubernetes import streams, trouble
+from localcloud.kubernetes.plane import Plane
+
+# Of what holds more than settings.
+SETTINGS = {"Storage": ["latency", "write_interval"], "Iam": ["grant_delay", "account_delay"]}
+
+
+def routes(cloud: Cloud) -> list[web.RouteDef]:
+    table: list[tuple[str, str, Callable[[Cloud, str, dict], Awaitable[dict]]]] = [
+        ("POST", "/_berg/faults", add_fault),
+        ("GET", "/_berg/faults", list_faults),
+        ("DELETE", "/_berg/faults", clear_faults),
+        ("GET", "/_berg/requests", list_requests),
+        ("DELETE", "/_berg/requests", clear_requests),
+        ("POST", "/_berg/projects", add_project),
+        ("POST", "/_berg/tokens/expire", expire_tokens),
+        ("POST", "/_berg/quotas", set_quota),
+        ("POST", "/_berg/stockout", set_stockout),
+        ("POST", "/_berg/settings", change_settings),
+        ("GET", "/_berg/instances", list_instances),
+        ("POST", "/_berg/instances/{name}/preempt", preempt),
+        ("POST", "/_berg/instances/{name}/maintain", maintain),
+        ("POST", "/_berg/instances/{name}/crash", crash),
+        ("POST", "/_berg/instances/{name}/cut", cut),
+        ("POST", "/_berg/clusters/{name}/images", set_image),
+        ("POST", "/_berg/clusters/{name}/cut", cut_streams),
+        ("POST", "/_berg/pods/{name}/evict", evict),
+        ("POST", "/_berg/pods/{name}/oom", run_out_of_memory),
+    ]
+    return [web.route(verb, path, functools.partial(answer, cloud, handler)) for verb, path, handler in table]
+
+
+async def answer(cloud: Cloud, handler: Callable, request: web.Request) -> web.Response:
+    name = request.match_info.get("name", "")
+    return web.json_response(await handler(cloud, name, parse(await request.read())))
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The JSON object that a control request carries; none is an empty one."""
+    body = parse_json(data)
+    if not isinstance(body, dict):
+        raise ApiError(400, "parseError", "Expected a JSON object")
+    return body
+
+
+async def add_fault(cloud: Cloud, name: str, body: dict) -> dict:
+    cloud.faults.add(body)
+    return {"faults": cloud.faults.describe()}
+
+
+async def list_faults(cloud: Cloud, name: str, body: dict) -> dict:
+    return {"faults": cloud.faults.describe()}
+
+
+async def clear_faults(cloud: Cloud, name: str, body: dict) -> dict:
+    cloud.faults.clear()
+    return {"faults": []}
+
+
+async def list_requests(cloud: Cloud, name: str, body: dict) -> dict:
+    return cloud.requests.describe()
+
+
+async def clear_requests(cloud: Cloud, name: str, body: dict) -> dict:
+    cloud.requests.clear()
+    return cloud.requests.describe()
+
+
+async def add_project(cloud: Cloud, name: str, body: dict) -> dict:
+    if not isinstance(body.get("project"), str):
+        raise ApiError(400, "invalid", 'Needs {"project": id, "access": true|false}')
+    cloud.add_project(body["project"], bool(body.get("access", True)))
+    return {"projects": cloud.projects}
+
+
+async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:
+    cloud.tokens.expire_all(revoke=bool(body.get("revoke")))
+    return {}
+
+
+async def set_quota(cloud: Cloud, name: str, body: dict) -> dict:
+    if not {"metric", "limit"} <= set(body):
+        raise ApiError(400, "invalid", 'Needs {"metric": name, "limit": number}, and may have region and project')
+    project = body.get("project", "berg-local")
+    quotas = cloud.compute.project_row(project)["quotas"]
+    quotas.setdefault(body.get("region") or "global", {})[body["metric"]] = body["limit"]
+    cloud.compute.save_project(project)
+    return quotas
+
+
+async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
+    stockouts = cloud.compute.stockouts
+    for zone in [body["zone"]] if body.get("zone") else catalog.ZONES:
+        check_place("zone", zone)
+        stockouts.pop(zone, None)
+        if body.get("on", True):
+            stockouts[zone] = body.get("left", 0)
+    return stockouts
+
+
+async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
+    settings = cloud.compute.settings if cloud.compute else None
+    holders = [cloud.storage, cloud.iam, *([settings, cloud.container.settings] if settings else [])]
+    for key, value in body.items():
+        holder = next((each for each in holders if key in SETTINGS.get(type(each).__name__, vars(each))), None)
+        if holder is None:
+            raise ApiError(400, "invalid", f"Unknown setting: {key}")
+        setattr(holder, key, value if value is None else float(value))
+    return {
+        **({**vars(settings), **vars(cloud.container.settings)} if settings else {}),
+        "latency": cloud.storage.latency,
+        "write_interval": cloud.storage.write_interval,
+        "grant_delay": cloud.iam.grant_delay,
+        "account_delay": cloud.iam.account_delay,
+    }
+
+
+async def list_instances(cloud: Cloud, name: str, body: dict) -> dict:
+    return {"instances": [each.resource for each in cloud.compute.instances.values()]}
+
+
+async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
+    return power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"), body.get("notice"))
+
+
+async def maintain(cloud: Cloud, name: str, body: dict) -> dict:
+    return power.maintain(cloud.compute, cloud.compute.find(name), body.get("notice", 3600))
+
+
+async def crash(cloud: Cloud, name: str, body: dict) -> dict:
+    power.crash(cloud.compute, cloud.compute.find(name))
+    return {}
+
+
+async def cut(cloud: Cloud, name: str, body: dict) -> dict:
+    await power.cut_off(cloud.compute, cloud.compute.find(name), body.get("cut", True))
+    return {}
+
+
+def plane_named(cloud: Cloud, name: str) -> Plane:
+    for (_, _, known), plane in cloud.container.planes.items():
+        if known == name:
+            return plane
+    raise ApiError(404, "notFound", f"clusters/{name}")
+
+
+def pod_named(cloud: Cloud, name: str) -> tuple[Plane, dict]:
+    for plane in cloud.container.planes.values():
+        for pod in plane.store.all("pods"):
+            if pod["metadata"]["name"] == name:
+                return plane, pod
+    raise ApiError(404, "notFound", f"pods/{name}")
+
+
+async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
+    images = plane_named(cloud, name).images
+    if not isinstance(body.get("image"), str):
+        raise ApiError(400, "invalid", 'Needs {"image": a part of its name}, and may have error and on')
+    images.pop(body["image"], None)
+    if body.get("on", True):
+        images[body["image"]] = body.get("error") or "failed to resolve reference: not found"
+    return images
+
+
+async def cut_streams(cloud: Cloud, name: str, body: dict) -> dict:
+    return {"cut": streams.cut_all(plane_named(cloud, name), body.get("what", "watch"))}
+
+
+async def evict(cloud: Cloud, name: str, body: dict) -> dict:
+    trouble.evict(*pod_named(cloud, name), float(body.get("grace", 0)))
+    return {}
+
+
+async def run_out_of_memory(cloud: Cloud, name: str, body: dict) -> dict:
+    return {"killed": trouble.run_out_of_memory(*pod_named(cloud, name))}

@@ -1,0 +1,235 @@
+"""One request to an API of the embedded cloud: which method it means, who asks, what goes wrong.
+
+A request passes, in this order: route, bearer token, faults, parameters, body, whether its API is on and its
+caller may, handler, and a check of our own answer.
+"""
+
+import asyncio
+import errno
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from aiohttp import web
+
+from localcloud import schema
+from localcloud.call import CLOUD, Call, Cloud, parse_json, suffer
+from localcloud.errors import ApiError
+from localcloud.identity import permissions, services
+from localcloud.identity.tokens import Owner
+from localcloud.storage import xml
+
+log = logging.getLogger("localcloud")
+
+MAX_JSON_BODY = 64 << 20
+SERVICES = (
+    "compute",
+    "storage",
+    "secretmanager",
+    "iam",
+    "cloudresourcemanager",
+    "serviceusage",
+    "cloudbilling",
+    "container",
+    "monitoring",
+    "artifactregistry",
+    "cloudbuild",
+)  # each below /<service>/v1/
+VERSIONS = {"monitoring": ("v1", "v3")}  # of those that have others: dashboards are v1, time series v3
+WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
+# Beside their base paths, uploads and downloads of objects have prefixes of their own.
+STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
+UNKNOWN = "unknown"  # method id in the log and for faults, of requests that match nothing
+HANDLERS: web.AppKey[dict] = web.AppKey("handlers")
+
+
+async def api(request: web.Request) -> web.StreamResponse:
+    """Answer one request to one of the APIs, and log it."""
+    cloud = request.app[CLOUD]
+    path, _, query = request.raw_path.partition("?")
+    found = find_method(request.method, path, query)
+    method_id = found[0].id if found else UNKNOWN
+    if not found and (values := xml.named(request.method, path, SERVICES)):
+        method_id = "storage.objects.get"
+        response = await read_by_name(request, values, path, query)
+    else:
+        response = await respond(request, found, path, query, request.headers, request.read)
+    received = request.content.total_bytes
+    cloud.requests.add(method_id, request.method, request.raw_path, response.status, received)
+    return response
+
+
+async def read_by_name(request: web.Request, values: dict[str, str], path: str, query: str) -> web.StreamResponse:
+    """Answer a read of the XML API: by the method of the JSON API that does the same, with errors of its own."""
+    method = schema.load("storage").methods["storage.objects.get"]
+    try:
+        found = await call_method(request, (method, values), path, xml.query_of(query), request.headers, request.read)
+        return found if found.status < 400 else xml.out_of_range(found)
+    except ApiError as error:
+        return xml.refusal(error)
+    except ConnectionError:
+        return web.Response(status=499)  # the client has gone: this is for the log only
+
+
+def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[str, str]] | None:
+    """Return the method and path parameters of a raw path under any prefix; None if there is none."""
+    for prefix in STORAGE_PREFIXES:
+        if path.startswith(prefix):
+            if "upload_id=" in query and verb in ("PUT", "DELETE"):
+                verb = "POST"  # the session of an upload belongs to the insert that began it
+            found = schema.match(schema.load("storage"), verb, path[len(prefix) :])
+            # Only media travels under these prefixes.
+            media = "storage.objects.get" if prefix.startswith("/download") else "storage.objects.insert"
+            return found if found and found[0].id == media else None
+    for service in SERVICES:
+        for version in VERSIONS.get(service, ("v1",)):
+            base = f"/{service}/{version}/"
+            if path.startswith(base):
+                return schema.match(schema.load(service, version), verb, path[len(base) :])
+    return None
+
+
+async def respond(
+    request: web.Request,
+    found: tuple[schema.Method, dict[str, str]] | None,
+    path: str,
+    query: str,
+    headers: Any,
+    read: Callable[[], Awaitable[bytes]],
+) -> web.StreamResponse:
+    """Take one request, alone or part of a batch, through all checks and its handler."""
+    try:
+        if found is None:
+            authenticate(request.app[CLOUD], headers)
+            raise ApiError(404, "notFound", f"Not Found: {request.method} {path} is no method of these APIs")
+        return await call_method(request, found, path, query, headers, read)
+    except ApiError as error:
+        return error_response(error, path.startswith(WITH_REASONS))
+    except web.HTTPRequestEntityTooLarge:
+        return error_response(too_large(), path.startswith(WITH_REASONS))
+    except ConnectionError:
+        return web.Response(status=499)  # the client has gone: this is for the log only
+    except Exception as error:
+        log.exception("%s %s failed inside the embedded cloud", request.method, path)
+        if is_full(error):  # no client tries this again
+            text = f"the embedded cloud's disk is full ({request.app[CLOUD].folder}). Make room there, and try again"
+            return error_response(ApiError(507, "diskFull", text), path.startswith(WITH_REASONS))
+        return error_response(ApiError(500, "backendError", f"Internal error of the embedded cloud: {path}"))
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error comes from a disk without room."""
+    while error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+async def call_method(
+    request: web.Request,
+    found: tuple[schema.Method, dict[str, str]],
+    path: str,
+    query: str,
+    headers: Any,
+    read: Callable[[], Awaitable[bytes]],
+) -> web.StreamResponse:
+    cloud, handlers = request.app[CLOUD], request.app[HANDLERS]
+    method, path_values = found
+    service = schema.load(method.id.partition(".")[0], method.version)
+    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
+    upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
+    upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
+    # The URI of an upload session is a credential itself, as documented.
+    owner = authenticate(cloud, headers) if "Authorization" in headers or not upload_id else Owner("")
+    fault = cloud.faults.take(method.id, unquote(f"{path}?{query}"), path_values.get("zone"))
+    if fault and not fault.after_handler:
+        await suffer(fault, request)
+    if method.id not in handlers:
+        raise ApiError(501, "notImplemented", f"{method.id} is not part of the embedded cloud")
+    params = schema.check_params(
+        service, method, path_values, [pair for pair in pairs if not (upload and pair[0] == "upload_id")]
+    )
+    if upload_id is not None:
+        params["upload_id"] = upload_id
+    mask = schema.parse_fields(params["fields"]) if "fields" in params else {}
+    body = None
+    if not upload and method.verb not in ("GET", "DELETE"):
+        body = parse_json(await read())
+        schema.check_body(service, method, body)
+    if cloud.storage.latency and method.id.startswith("storage."):
+        await asyncio.sleep(cloud.storage.latency)
+    call = Call(method.id, params, body, request, owner.email, headers)
+    check_scopes(method, owner)
+    services.check(cloud, call)
+    permissions.check(cloud, call)
+    answer = await handlers[method.id](call)
+    fault = fault or call.late_fault
+    if fault and fault.after_handler:
+        await suffer(fault, request)
+    return finish(service, method, params, answer, mask)
+
+
+def finish(
+    service: schema.Api, method: schema.Method, params: dict, answer: dict | web.StreamResponse | None, mask: dict
+) -> web.StreamResponse:
+    """Turn a handler's answer into a response, after checking it as strictly as requests are."""
+    if answer is None:
+        return web.Response(status=204)
+    if isinstance(answer, web.StreamResponse):
+        return answer
+    try:
+        schema.check_answer(service, method, answer)
+    except ApiError as error:
+        raise RuntimeError(f"answer of {method.id} does not fit Google's schema: {error.message}") from error
+    return json_response(schema.select(answer, mask), indent=1 if params.get("prettyPrint") == "true" else None)
+
+
+def authenticate(cloud: Cloud, headers: Any) -> Owner:
+    """Return whose the bearer token is, or raise Google's 401."""
+    kind, _, token = headers.get("Authorization", "").partition(" ")
+    owner = cloud.tokens.owner(token.strip()) if kind.lower() == "bearer" else None
+    if owner is None:
+        raise ApiError(
+            401,
+            "authError" if token else "required",
+            "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or "
+            "other valid authentication credential.",
+        )
+    return owner
+
+
+def check_scopes(method: schema.Method, owner: Owner) -> None:
+    """Raise Google's 403 unless the token has one of the scopes that the discovery document names."""
+    if owner.scopes is None or set(owner.scopes) & set(method.scopes) or not method.scopes:
+        return
+    service = f"{method.id.partition('.')[0]}.googleapis.com"
+    metadata = {"service": service, "method": method.id}
+    kind = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "googleapis.com"}
+    details = [{**kind, "reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT", "metadata": metadata}]
+    message = "Request had insufficient authentication scopes."
+    raise ApiError(403, "insufficientPermissions", message, details=details)
+
+
+def too_large() -> ApiError:
+    return ApiError(413, "requestTooLarge", f"Request payload size exceeds the limit: {MAX_JSON_BODY} bytes.")
+
+
+def json_response(body: dict, status: int = 200, indent: int | None = None) -> web.Response:
+    # ASCII: metadata may hold lone surrogates, which JSON can write and UTF-8 cannot.
+    data = json.dumps(body, indent=indent).encode()
+    return web.Response(body=data, status=status, content_type="application/json", charset="utf-8")
+
+
+def error_response(error: ApiError, reasons: bool = True) -> web.Response:
+    """The response for an ApiError; 304 has no body."""
+    if error.status < 400:
+        return web.Response(status=error.status)
+    response = json_response(error.body(reasons), error.status)
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="https://accounts.google.com/"'
+    if error.status == 429:
+        response.headers["Retry-After"] = "1"
+    return response

@@ -1,0 +1,136 @@
+"""Faults on demand and a log of requests: what a test needs to make trouble and to count calls.
+
+Not covered: faults below HTTP other than a cut connection (packet loss, corrupt bytes, slow links).
+"""
+
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from localcloud.errors import ApiError
+
+LOG_LENGTH = 5000
+EFFECTS = ("status", "delay", "reset", "operation_error")
+# What Google writes beside the statuses that tests ask for most.
+REASONS = {
+    401: "authError",
+    403: "forbidden",
+    404: "notFound",
+    408: "requestTimeout",
+    409: "conflict",
+    412: "conditionNotMet",
+    429: "rateLimitExceeded",
+    503: "backendError",
+}
+
+
+@dataclass
+class Fault:
+    """One instruction: which requests it is for, and what happens to them."""
+
+    method: str  # fnmatch pattern of method ids
+    times: int | None = 1  # None: until cleared
+    skip: int = 0  # let this many matching requests pass first
+    probability: float = 1.0
+    seed: int | None = None
+    zone: str | None = None
+    match: str | None = None  # substring of the decoded path and query, or of an uploaded object's name
+    status: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    delay: float = 0
+    reset: bool = False
+    after_handler: bool = False  # do the work, then lose the answer
+    operation_error: dict | None = None
+    seen: int = 0
+    hits: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    def applies(self, method: str, path: str, zone: str | None) -> bool:
+        """Whether this request is one of those meant; counts it."""
+        if not fnmatchcase(method, self.method) or (self.times is not None and self.hits >= self.times):
+            return False
+        if (self.zone and self.zone != zone) or (self.match and self.match not in path):
+            return False
+        self.seen += 1
+        if self.seen <= self.skip or self.random.random() >= self.probability:
+            return False
+        self.hits += 1
+        return True
+
+    def error(self) -> ApiError:
+        """The error that a fault with a status stands for."""
+        status = self.status or 500
+        reason = self.reason or REASONS.get(status, "backendError")
+        return ApiError(status, reason, self.message or f"Injected fault: {reason}")
+
+
+class Faults:
+    """The faults waiting to happen, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.queue: list[Fault] = []
+
+    def add(self, spec: Any) -> Fault:
+        """Add a fault from its JSON form; raise 400 for one that could never do anything."""
+        if not isinstance(spec, dict) or not any(spec.get(effect) for effect in EFFECTS):
+            raise ApiError(400, "invalid", f"A fault needs one of: {', '.join(EFFECTS)}")
+        known = set(Fault.__dataclass_fields__) - {"seen", "hits"}
+        unknown = sorted(set(spec) - known)
+        if unknown or "method" not in spec:
+            wrong = f"Unknown field of a fault: {unknown[0]}" if unknown else "A fault needs a method"
+            raise ApiError(400, "invalid", f"{wrong}. Known: {', '.join(sorted(known))}")
+        fault = Fault(**spec)
+        self.queue.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        self.queue.clear()
+
+    def take(self, method: str, path: str, zone: str | None = None, named: bool = False) -> Fault | None:
+        """Return the fault that this request must suffer, None for almost all; `named`: only one with a `match`."""
+        return self._first(method, path, zone, of_operation=False, named=named)
+
+    def take_operation_error(self, method: str, zone: str | None = None) -> dict | None:
+        """Return the error with which an operation of this method must end, or None."""
+        fault = self._first(method, "", zone, of_operation=True)
+        return fault.operation_error if fault else None
+
+    def _first(self, method: str, path: str, zone: str | None, of_operation: bool, named: bool = False) -> Fault | None:
+        for fault in self.queue:
+            if named and not fault.match:
+                continue
+            if (fault.operation_error is not None) == of_operation and fault.applies(method, path, zone):
+                return fault
+        return None
+
+    def describe(self) -> list[dict]:
+        """The faults with their counts, as JSON."""
+        return [{name: getattr(fault, name) for name in Fault.__dataclass_fields__} for fault in self.queue]
+
+
+@dataclass
+class RequestLog:
+    """The last requests, and how many of each method there were since the last reset."""
+
+    last: deque = field(default_factory=lambda: deque(maxlen=LOG_LENGTH))
+    counts: Counter = field(default_factory=Counter)
+    received: Counter = field(default_factory=Counter)  # bytes of request bodies per method
+
+    def add(self, method: str, verb: str, path: str, status: int, bytes_received: int) -> None:
+        entry = {"method": method, "verb": verb, "path": path, "status": status, "bytes": bytes_received}
+        self.last.append(entry)
+        self.counts[method] += 1
+        self.received[method] += bytes_received
+
+    def clear(self) -> None:
+        self.last.clear()
+        self.counts.clear()
+        self.received.clear()
+
+    def describe(self) -> dict:
+        return {"requests": list(self.last), "counts": dict(self.counts), "bytes": dict(self.received)}

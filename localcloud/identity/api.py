@@ -1,0 +1,234 @@
+"""Handlers of IAM, of policies in Resource Manager and of secrets' policies.
+
+Not covered: predefined roles' definitions (roles.get, roles.list), keys, tokens and signatures of accounts,
+disabling and undeleting them, undeleting roles, creating and deleting projects, and what iam.py leaves out.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+from localcloud.artifacts import api as artifacts_api
+from localcloud.call import Call, Cloud, Handler
+from localcloud.compute.listing import resources
+from localcloud.errors import ApiError
+from localcloud.identity.iam import aborted, is_stale, refused, tag, without
+from localcloud.identity.permissions import allowed
+from localcloud.identity.roles import exists, names
+from localcloud.secrets import api as secrets_api
+
+ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Return the handler of every method that is served, by method id."""
+    accounts, roles = "iam.projects.serviceAccounts.", "iam.projects.roles."
+    projects, secrets = "cloudresourcemanager.projects.", "secretmanager.projects.secrets."
+    table: dict[str, Callable] = {
+        f"{accounts}create": create_account,
+        f"{accounts}get": get_account,
+        f"{accounts}list": list_accounts,
+        f"{accounts}delete": delete_account,
+        f"{roles}create": create_role,
+        f"{roles}get": get_role,
+        f"{roles}list": list_roles,
+        f"{roles}patch": patch_role,
+        f"{roles}delete": delete_role,
+        f"{projects}get": get_project,
+        "iam.permissions.queryTestablePermissions": testable_permissions,
+    }
+    repositories = "artifactregistry.projects.locations.repositories."
+    resource_of = {accounts: account_name, projects: project_name, secrets: secret_name, repositories: repository_name}
+    for prefix, find in resource_of.items():
+        table[f"{prefix}getIamPolicy"] = functools.partial(get_policy, find=find)
+        table[f"{prefix}setIamPolicy"] = functools.partial(set_policy, find=find)
+        table[f"{prefix}testIamPermissions"] = functools.partial(test_permissions, find=find)
+    return {method: functools.partial(handler, cloud) for method, handler in table.items()}
+
+
+def project_of(cloud: Cloud, call: Call, name: str) -> str:
+    """The id of the project in a name; without access to it, Google says no more than this."""
+    project = cloud.project_named(name.split("/")[1])
+    if project is None:
+        raise ApiError(403, "forbidden", "The caller does not have permission")
+    return project
+
+
+# --- policies
+
+
+def account_name(cloud: Cloud, call: Call) -> str:
+    return find_account(cloud, call, call.params["resource"])["name"]
+
+
+def project_name(cloud: Cloud, call: Call) -> str:
+    return "projects/" + project_of(cloud, call, f"projects/{call.params['resource'].removeprefix('projects/')}")
+
+
+def secret_name(cloud: Cloud, call: Call) -> str:
+    return secrets_api.find(cloud, cloud.by_id(call.params["resource"])).name
+
+
+def repository_name(cloud: Cloud, call: Call) -> str:
+    return artifacts_api.find(cloud, cloud.by_id(call.params["resource"]))["name"]
+
+
+async def get_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
+    return cloud.iam.policy(find(cloud, call))
+
+
+async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
+    body = call.body or {}
+    if not isinstance(body.get("policy"), dict):
+        raise refused("Missing policy in the request.")
+    return cloud.iam.set_policy(find(cloud, call), body["policy"])
+
+
+async def test_permissions(cloud: Cloud, call: Call, find: Callable) -> dict:
+    resource = find(cloud, call)
+    asked = (call.body or {}).get("permissions") or []
+    held = [permission for permission in asked if allowed(cloud, call.principal, permission, resource)]
+    return {"permissions": held} if held else {}
+
+
+async def get_project(cloud: Cloud, call: Call) -> dict:
+    project = project_of(cloud, call, f"projects/{call.params['projectId']}")
+    number = {"projectNumber": cloud.projects[project]["number"], "lifecycleState": "ACTIVE"}
+    return {"projectId": project, "name": project, "createTime": "2026-01-05T09:02:03.000Z", **number}
+
+
+# --- service accounts
+
+
+def find_account(cloud: Cloud, call: Call, name: str) -> dict:
+    """The account of `projects/{project or -}/serviceAccounts/{email or unique id}`."""
+    _, project, _, id = name.split("/")
+    found = cloud.iam.account(id)
+    project = found["projectId"] if found and project == "-" else project_of(cloud, call, name)
+    if found is None or found["projectId"] != project:
+        raise ApiError(404, "notFound", "Unknown service account")
+    return found
+
+
+async def create_account(cloud: Cloud, call: Call) -> dict:
+    project, body = project_of(cloud, call, call.params["name"]), call.body or {}
+    id, fields = body.get("accountId") or "", body.get("serviceAccount") or {}
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])", id):
+        raise refused(f"Service account ID '{id}' must be 6 to 30 characters of [a-z]([-a-z0-9]*[a-z0-9]).")
+    for field, most in (("displayName", 100), ("description", 256)):
+        if len((fields.get(field) or "").encode()) > most:
+            raise refused(f"The {field} of a service account must be at most {most} bytes long.")
+    if cloud.iam.account(f"{id}@{project}.iam.gserviceaccount.com"):
+        message = f"Service account {id} already exists within project projects/{project}."
+        raise ApiError(409, "alreadyExists", message)
+    kept = {key: fields[key] for key in ("displayName", "description") if fields.get(key)}
+    return cloud.iam.add_account(project, id, kept)
+
+
+async def get_account(cloud: Cloud, call: Call) -> dict:
+    return find_account(cloud, call, call.params["name"])
+
+
+async def list_accounts(cloud: Cloud, call: Call) -> dict:
+    project = project_of(cloud, call, call.params["name"])
+    own = [account for account in cloud.iam.accounts.values() if account["projectId"] == project]
+    return resources(call.params, "accounts", [cloud.iam.default_account(project), *own], 20)
+
+
+async def delete_account(cloud: Cloud, call: Call) -> dict:
+    account = find_account(cloud, call, call.params["name"])
+    if account["email"] not in cloud.iam.accounts:
+        raise ApiError(501, "notImplemented", "The embedded cloud keeps a project's default service account")
+    cloud.iam.delete_account(account)
+    for bucket, policy in cloud.storage.policies().items():
+        cloud.storage.set_policy(bucket, {**policy, "bindings": without(policy["bindings"], account)})
+    return {}
+
+
+# --- roles
+
+
+async def testable_permissions(cloud: Cloud, call: Call) -> dict:
+    """What custom roles may hold of the served APIs; gcloud asks before it makes a role."""
+    body = call.body or {}
+    project_of(cloud, call, "projects/" + (body.get("fullResourceName") or "").rpartition("/projects/")[2])
+    rows = [{"name": name, "stage": "GA"} for name in names()]
+    asked = {key: str(body[key]) for key in ("pageSize", "pageToken") if body.get(key)}
+    return resources(asked, "permissions", rows, 100)
+
+
+def find_role(cloud: Cloud, call: Call) -> dict:
+    name = call.params["name"]
+    name = f"projects/{project_of(cloud, call, name)}/roles/{name.split('/')[3]}"
+    if name not in cloud.iam.roles:
+        raise ApiError(404, "notFound", f"The role named {name} was not found.")
+    return cloud.iam.roles[name]
+
+
+def check_permissions(role: dict) -> None:
+    for permission in role.get("includedPermissions") or []:
+        if not exists(permission):
+            raise refused(f"Permission {permission} is not valid.")
+
+
+def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
+    check_permissions(role)
+    kept = {"name": name, **{key: role[key] for key in ROLE_FIELDS if role.get(key)}}
+    if "includedPermissions" in kept:
+        kept["includedPermissions"] = sorted(set(kept["includedPermissions"]))
+    kept["etag"] = tag(kept)
+    cloud.iam.roles[name] = kept
+    cloud.iam.save()
+    return kept
+
+
+async def create_role(cloud: Cloud, call: Call) -> dict:
+    project, body = project_of(cloud, call, call.params["parent"]), call.body or {}
+    id = body.get("roleId") or ""
+    if not re.fullmatch(r"[a-zA-Z0-9_.]{3,64}", id):
+        raise refused(
+            f'The role_id "{id}" is invalid. It doesn\'t match pattern "[a-zA-Z0-9_\\.]{{3,64}}". The role_id must be '
+            "3 to 64 characters long and can be a mix of uppercase and lowercase English letters, digits, underscores "
+            "and periods."
+        )
+    name = f"projects/{project}/roles/{id}"
+    if name in cloud.iam.roles:
+        raise ApiError(409, "alreadyExists", f"A role named {id} in projects/{project} already exists.")
+    return keep_role(cloud, name, body.get("role") or {})
+
+
+async def get_role(cloud: Cloud, call: Call) -> dict:
+    return find_role(cloud, call)
+
+
+async def list_roles(cloud: Cloud, call: Call) -> dict:
+    project = project_of(cloud, call, call.params["parent"])
+    rows = [role for name, role in cloud.iam.roles.items() if name.startswith(f"projects/{project}/")]
+    if call.params.get("view") != "FULL":
+        rows = [{key: role[key] for key in role if key != "includedPermissions"} for role in rows]
+    return resources(call.params, "roles", rows, 300)
+
+
+async def patch_role(cloud: Cloud, call: Call) -> dict:
+    role, body = find_role(cloud, call), call.body or {}
+    if is_stale(body.get("etag"), role["etag"]):
+        raise aborted("There were concurrent changes to the role.")
+    asked = call.params.get("updateMask", "")
+    mask = [re.sub(r"_(.)", lambda found: found[1].upper(), field) for field in asked.split(",") if field]
+    unknown = sorted(set(mask) - {*ROLE_FIELDS, "etag"})
+    if unknown:
+        raise refused(f"Invalid update mask: {unknown[0]}")
+    changed = {key: body.get(key) for key in mask or body if key in ROLE_FIELDS}
+    return keep_role(cloud, role["name"], {**role, **changed})
+
+
+async def delete_role(cloud: Cloud, call: Call) -> dict[str, Any]:
+    role = find_role(cloud, call)
+    if is_stale(call.params.get("etag"), role["etag"]):
+        raise aborted("There were concurrent changes to the role.")
+    del cloud.iam.roles[role["name"]]
+    cloud.iam.save()
+    return {**role, "deleted": True}

@@ -1,0 +1,198 @@
+"""Who may do what: service accounts, custom roles and policies, in one file written in one step. Knows no HTTP.
+
+    <folder>/iam.json     accounts by email, roles by name, policies by the name of what they are on
+
+Policies of buckets lie with the buckets (storage.py). A policy names its members by email; deleting an account
+rewrites them, as on Google, to `deleted:serviceAccount:...?uid=...`, so that a new account of the same name
+inherits nothing.
+
+Not covered: conditions (refused), groups, domains, deny policies, organizations and folders, keys, audit
+configurations, limits of size, disabled and undeleted accounts, undeleted roles (a deleted role is gone at once).
+"""
+
+import base64
+import hashlib
+import json
+import math
+import random
+import time
+import zlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from localcloud.errors import ApiError
+from localcloud.identity.roles import trouble
+from localcloud.identity.tokens import LAPTOP, write_private
+
+CONVENIENCE = ("projectOwner:", "projectEditor:", "projectViewer:")  # members of buckets' policies only
+
+
+def refused(message: str) -> ApiError:
+    return ApiError(400, "invalid", message)
+
+
+def aborted(what: str = "There were concurrent policy changes.") -> ApiError:
+    message = f"{what} Please retry the whole read-modify-write with exponential backoff."
+    return ApiError(409, "aborted", message, code="ABORTED")
+
+
+def tag(value: Any) -> str:
+    """An etag as these APIs write them: base64 of eight bytes."""
+    return base64.b64encode(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
+
+
+def is_stale(sent: str | None, current: str) -> bool:
+    """Whether an etag was sent that is another. Etags are bytes: gcloud returns them in base64's other alphabet."""
+    return bool(sent) and str(sent).replace("-", "+").replace("_", "/") != current
+
+
+class Iam:
+    def __init__(self, folder: Path, projects: dict[str, dict], users: Callable[[], Collection[str]]):
+        self.path, self.projects, self.users = folder / "iam.json", projects, users
+        self.grant_delay = 0.0  # seconds before a grant counts; what counts is not kept over a restart
+        self.account_delay = 0.0  # seconds before other services hear of a new account
+        self.granted: dict[tuple[str, str, str], float] = {}  # resource, role, member -> time.monotonic()
+        self.made: dict[str, float] = {}  # account -> time.monotonic()
+        empty: dict[str, dict[str, dict]] = {"accounts": {}, "roles": {}, "policies": {}}
+        state = json.loads(self.path.read_text()) if self.path.exists() else empty
+        self.accounts, self.roles, self.policies = state["accounts"], state["roles"], state["policies"]
+
+    def save(self) -> None:
+        write_private(self.path, {"accounts": self.accounts, "roles": self.roles, "policies": self.policies})
+
+    # --- service accounts
+
+    def default_account(self, project: str) -> dict:
+        email = f"{self.projects[project]['number']}-compute@developer.gserviceaccount.com"
+        shown = {"displayName": "Compute Engine default service account"}
+        return self._account(project, email, str(10**20 + zlib.crc32(email.encode())), shown)
+
+    def account(self, name: str) -> dict | None:
+        """The account with this email or unique id."""
+        defaults = [self.default_account(project) for project in self.projects]
+        found = (row for row in [*self.accounts.values(), *defaults] if name in (row["email"], row["uniqueId"]))
+        return next(found, None)
+
+    def add_account(self, project: str, id: str, fields: dict) -> dict:
+        email = f"{id}@{project}.iam.gserviceaccount.com"
+        account = self._account(project, email, str(random.randrange(10**20, 12 * 10**19)), fields)
+        self.accounts[email] = account
+        self.made[email] = time.monotonic()
+        self.save()
+        return account
+
+    def is_known(self, email: str) -> bool:
+        """Whether other services have heard of an account: of a new one IAM knows first."""
+        return self.made.get(email, -math.inf) <= time.monotonic() - self.account_delay
+
+    def _account(self, project: str, email: str, number: str, fields: dict) -> dict:
+        name = f"projects/{project}/serviceAccounts/{email}"
+        ids = {"uniqueId": number, "oauth2ClientId": number, "email": email}
+        return {"name": name, "projectId": project, **ids, "etag": "MDEwMjE5MjA=", **fields}
+
+    def delete_account(self, account: dict) -> None:
+        del self.accounts[account["email"]]
+        self.policies.pop(account["name"], None)
+        for policy in self.policies.values():
+            policy["bindings"] = without(policy["bindings"], account)
+        self.save()
+
+    # --- policies
+
+    def bindings(self, resource: str) -> list[dict]:
+        """What was set on `projects/p` or on something in it, or what is there from the start."""
+        if resource in self.policies:
+            return self.policies[resource]["bindings"]
+        if resource.count("/") > 1:
+            return []
+        default = self.default_account(resource.removeprefix("projects/"))["email"]
+        owners = {"role": "roles/owner", "members": [f"user:{LAPTOP}"]}
+        return [{"role": "roles/editor", "members": [f"serviceAccount:{default}"]}, owners]
+
+    def policy(self, resource: str) -> dict:
+        """Google's Policy."""
+        bindings = self.bindings(resource)
+        return {"version": 1, "etag": tag([resource, bindings]), **({"bindings": bindings} if bindings else {})}
+
+    def set_policy(self, resource: str, policy: dict) -> dict:
+        if is_stale(policy.get("etag"), self.policy(resource)["etag"]):
+            raise aborted()
+        bindings = self.checked(resource, policy)
+        self.note(resource, self.bindings(resource), bindings)
+        self.policies[resource] = {"bindings": bindings}
+        self.save()
+        return self.policy(resource)
+
+    def note(self, resource: str, old: list[dict], new: list[dict]) -> None:
+        """Remember when a policy gave what it did not give before."""
+        had = {(each["role"], member) for each in old for member in each["members"]}
+        for each in new:
+            for member in each["members"]:
+                if (each["role"], member) not in had:
+                    self.granted[resource, each["role"], member] = time.monotonic()
+
+    def effective(self, resource: str, bindings: list[dict]) -> list[dict]:
+        """What counts of a policy by now: grants take minutes on Google, here `grant_delay` seconds."""
+        since = time.monotonic() - self.grant_delay
+
+        def counts(role: str, member: str) -> bool:
+            return self.granted.get((resource, role, member), since) <= since
+
+        return [{**each, "members": [m for m in each["members"] if counts(each["role"], m)]} for each in bindings]
+
+    def forget(self, resource: str) -> None:
+        """Drop the policy of something that is gone."""
+        if self.policies.pop(resource, None):
+            self.save()
+
+    def checked(self, resource: str, policy: dict) -> list[dict]:
+        """The bindings of a policy that a client sends, one for each role; raise Google's error for a wrong one."""
+        if policy.get("version") not in (None, 0, 1, 3):
+            raise refused(f"Invalid policy version: {policy['version']}")
+        if policy.get("auditConfigs"):
+            raise ApiError(501, "notImplemented", "The embedded cloud has no auditConfigs")
+        members: dict[str, list[str]] = {}
+        for binding in policy.get("bindings") or []:
+            if binding.get("condition"):
+                raise ApiError(501, "notImplemented", "The embedded cloud evaluates no IAM conditions")
+            role = binding.get("role") or ""
+            self._check_role(resource, role)
+            for member in binding.get("members") or []:
+                self._check_member(resource, member)
+                if member not in members.setdefault(role, []):
+                    members[role].append(member)
+        return [{"role": role, "members": members[role]} for role in sorted(members)]
+
+    def _check_role(self, resource: str, role: str) -> None:
+        if role.startswith("projects/"):
+            if role not in self.roles or role.split("/")[1] != resource.split("/")[1]:
+                raise refused(f"Role ({role}) does not exist in the resource's hierarchy.")
+            return
+        if found := trouble(role, resource):
+            status, message = found
+            raise refused(message) if status == 400 else ApiError(status, "notImplemented", message)
+
+    def _check_member(self, resource: str, member: str) -> None:
+        kind, _, name = member.partition(":")
+        if kind in ("allUsers", "allAuthenticatedUsers") and not name:
+            if resource.count("/") == 1:
+                raise refused(f"Members of type {kind} cannot be in policies of projects.")
+        elif kind == "serviceAccount":
+            if not self.account(name):
+                raise refused(f"Service account {name} does not exist.")
+        elif kind == "user":
+            if name not in self.users():
+                raise refused(f"User {name} does not exist.")
+        elif kind in ("group", "domain"):
+            raise refused(f"{kind.title()} {name} does not exist.")
+        elif not (kind == "deleted" or (member.startswith(CONVENIENCE) and "/buckets/" in resource)):
+            message = f"The member {member} is of an unknown type. Please set a valid type prefix for the member."
+            raise refused(message)
+
+
+def without(bindings: list[dict], account: dict) -> list[dict]:
+    """The same bindings, with an account that is no more written as Google does."""
+    old, new = f"serviceAccount:{account['email']}", f"deleted:serviceAccount:{account['email']}?uid="
+    gone = new + account["uniqueId"]
+    return [{**each, "members": [gone if member == old else member for member in each["members"]]} for each in bindings]

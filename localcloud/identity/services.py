@@ -1,0 +1,221 @@
+"""Service Usage: which APIs a project has turned on; what calls to the others are answered.
+
+A project starts with every API on that the embedded cloud serves. What changes stands in projects.json.
+
+Not covered: what services need of each other, quotas, services of folders and organizations, and all but a name and
+a title of the services' configurations. An operation is done at the first look at it.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from pathlib import Path
+from typing import Any
+
+from localcloud.call import Call, Cloud, Handler
+from localcloud.compute.listing import resources
+from localcloud.errors import ApiError
+
+TITLES = {
+    "artifactregistry": "Artifact Registry API",
+    "cloudbilling": "Cloud Billing API",
+    "cloudbuild": "Cloud Build API",
+    "cloudresourcemanager": "Cloud Resource Manager API",
+    "compute": "Compute Engine API",
+    "container": "Kubernetes Engine API",
+    "iam": "Identity and Access Management (IAM) API",
+    "iap": "Cloud Identity-Aware Proxy API",
+    "logging": "Cloud Logging API",
+    "monitoring": "Cloud Monitoring API",
+    "oslogin": "Cloud OS Login API",
+    "secretmanager": "Secret Manager API",
+    "serviceusage": "Service Usage API",
+    "storage": "Cloud Storage API",
+    "storage-component": "Cloud Storage",
+    "tpu": "Cloud TPU API",
+}
+ENABLED = (
+    *("cloudbilling", "cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager"),
+    *("serviceusage", "storage"),
+    *("artifactregistry", "cloudbuild", "monitoring", "storage-component"),
+)
+KEPT_OPERATIONS = 50
+KIND = "type.googleapis.com/google.api.serviceusage.v1."
+
+
+@functools.cache
+def titles() -> dict[str, str]:
+    """Every API that a project can turn on: those above, and the others whose documents are here, by their names."""
+    import googleapiclient
+
+    folder = Path(googleapiclient.__file__).parent / "discovery_cache/documents"
+    others = {path.name.partition(".")[0] for path in folder.glob("*.json")} - TITLES.keys()
+    return TITLES | {name: f"{name.capitalize()} API" for name in sorted(others)}
+
+
+def handlers(cloud: Cloud) -> dict[str, Handler]:
+    """Return the handler of every method that is served, by method id."""
+    table = {
+        "services.get": get,
+        "services.list": list_services,
+        "services.batchGet": batch_get,
+        "services.enable": change,
+        "services.disable": change,
+        "services.batchEnable": batch_enable,
+        "operations.get": get_operation,
+    }
+    return {f"serviceusage.{method}": functools.partial(handler, cloud) for method, handler in table.items()}
+
+
+def enabled(cloud: Cloud, project: str) -> list[str]:
+    """The services that a project has turned on, without `.googleapis.com`."""
+    return cloud.projects[project].get("services", list(ENABLED))
+
+
+def turn(cloud: Cloud, project: str, service: str, on: bool) -> None:
+    others = [name for name in enabled(cloud, project) if name != service]
+    cloud.projects[project]["services"] = sorted([*others, service] if on else others)
+    cloud.save_projects()
+
+
+def check(cloud: Cloud, call: Call) -> None:
+    """Raise Google's 403 for a call to an API that its project has turned off."""
+    service, project = call.method.partition(".")[0], project_of(cloud, call)
+    if project is None or service in enabled(cloud, project):
+        return
+    number, title = cloud.projects[project]["number"], TITLES[service]
+    host = f"{service}.googleapis.com"
+    url = f"https://console.developers.google.com/apis/api/{host}/overview?project={number}"
+    message = (
+        f"{title} has not been used in project {number} before or it is disabled. Enable it by visiting {url} then "
+        "retry. If you enabled this API recently, wait a few minutes for the action to propagate to our systems and "
+        "retry."
+    )
+    links = [{"description": "Google developers console API activation", "url": url}]
+    metadata = {
+        "service": host,
+        "serviceTitle": title,
+        "consumer": f"projects/{number}",
+        "containerInfo": number,
+        "activationUrl": url,
+    }
+    reason = {"reason": "SERVICE_DISABLED", "domain": "googleapis.com", "metadata": metadata}
+    details = [
+        {"@type": "type.googleapis.com/google.rpc.ErrorInfo", **reason},
+        {"@type": "type.googleapis.com/google.rpc.Help", "links": links},
+    ]
+    raise ApiError(403, "accessNotConfigured", message, domain="usageLimits", details=details)
+
+
+def project_in(call: Call) -> str:
+    """The project that a request to Resource Manager names."""
+    return (call.params.get("projectId") or call.params.get("resource", "")).removeprefix("projects/")
+
+
+def project_of(cloud: Cloud, call: Call) -> str | None:
+    """The id of the project that a request is about; None if it names none that is there."""
+    params = call.params
+    if call.method.startswith("cloudbilling."):  # it names none: the caller's own counts
+        return cloud.project_named(call.headers.get("X-Goog-User-Project") or next(iter(cloud.projects)))
+    if call.method.startswith("storage.") and "project" not in params:
+        name = params.get("bucket") or params.get("destinationBucket", "")
+        return (cloud.storage.bucket(name) or {}).get("project")
+    if call.method.startswith("cloudresourcemanager."):
+        name = project_in(call)
+    else:
+        path = next((params[key] for key in ("name", "parent", "resource") if "/" in str(params.get(key))), "")
+        name = params.get("project") or path.split("/")[path.startswith("projects/")]
+    return cloud.project_named(name)
+
+
+# --- handlers
+
+
+def named(cloud: Cloud, call: Call, parent: str) -> str:
+    kind, project = parent.split("/")[:2]
+    found = cloud.project_named(project) if kind == "projects" else None
+    if found is None:
+        raise ApiError(403, "forbidden", f"Project '{project}' not found or permission denied.")
+    return found
+
+
+def check_known(service: str) -> str:
+    short = service.removesuffix(".googleapis.com")
+    if short not in titles() or short == service:
+        message = f"Not found or permission denied for service(s): {service}."
+        raise ApiError(403, "forbidden", message)
+    return short
+
+
+def present(cloud: Cloud, project: str, service: str) -> dict:
+    parent, host = f"projects/{cloud.projects[project]['number']}", f"{service}.googleapis.com"
+    state = "ENABLED" if service in enabled(cloud, project) else "DISABLED"
+    shown = {"name": f"{parent}/services/{host}", "parent": parent, "state": state}
+    return {**shown, "config": {"name": host, "title": titles()[service]}}
+
+
+async def get(cloud: Cloud, call: Call) -> dict:
+    name = call.params["name"]
+    return present(cloud, named(cloud, call, name), check_known(name.split("/")[3]))
+
+
+async def list_services(cloud: Cloud, call: Call) -> dict:
+    project, asked = named(cloud, call, call.params["parent"]), call.params.get("filter", "")
+    if asked not in ("", "state:ENABLED", "state:DISABLED"):
+        raise ApiError(400, "invalid", f"Invalid filter: {asked}")
+    return resources(call.params, "services", [present(cloud, project, service) for service in titles()], 50)
+
+
+async def batch_get(cloud: Cloud, call: Call) -> dict:
+    project, names = named(cloud, call, call.params["parent"]), call.params.get("names") or []
+    if not 1 <= len(names) <= 30:
+        raise ApiError(400, "invalid", "A batch names 1 to 30 services.")
+    for name in names:
+        if named(cloud, call, name) != project:
+            raise ApiError(400, "invalid", f"{name} is not in {call.params['parent']}.")
+    return {"services": [present(cloud, project, check_known(name.split("/")[3])) for name in names]}
+
+
+async def change(cloud: Cloud, call: Call) -> dict:
+    """Enable or disable one service."""
+    name, on = call.params["name"], call.method.endswith("enable")
+    project, service = named(cloud, call, name), check_known(name.split("/")[3])
+    if not on and service not in enabled(cloud, project):
+        message = f"The service {service}.googleapis.com is not enabled for {call.params['name']}."
+        raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
+    same = on == (service in enabled(cloud, project))
+    turn(cloud, project, service, on)
+    kind = "EnableServiceResponse" if on else "DisableServiceResponse"
+    return operation(cloud, project, {"@type": KIND + kind, "service": present(cloud, project, service)}, same)
+
+
+async def batch_enable(cloud: Cloud, call: Call) -> dict:
+    project, ids = named(cloud, call, call.params["parent"]), (call.body or {}).get("serviceIds") or []
+    if not 1 <= len(ids) <= 20:
+        raise ApiError(400, "invalid", "A batch enables 1 to 20 services.")
+    services = [check_known(id) for id in ids]
+    same = set(services) <= set(enabled(cloud, project))
+    for service in services:
+        turn(cloud, project, service, True)
+    shown = [present(cloud, project, service) for service in services]
+    return operation(cloud, project, {"@type": f"{KIND}BatchEnableServicesResponse", "services": shown}, same)
+
+
+def operation(cloud: Cloud, project: str, response: dict[str, Any], same: bool) -> dict:
+    """An operation that has begun, or one that had nothing to do."""
+    if same:
+        return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
+    row = cloud.projects[project]
+    name = f"operations/acat.p2-{row['number']}-{uuid.uuid4()}"
+    row["operations"] = dict([*row.get("operations", {}).items(), (name, response)][-KEPT_OPERATIONS:])
+    cloud.save_projects()
+    return {"name": name}
+
+
+async def get_operation(cloud: Cloud, call: Call) -> dict:
+    name = call.params["name"]
+    for row in cloud.projects.values():
+        if name in row.get("operations", {}):
+            return {"name": name, "done": True, "response": row["operations"][name]}
+    raise ApiError(404, "notFound", f"Operation {name} not found.")

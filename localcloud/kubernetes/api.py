@@ -1,0 +1,353 @@
+"""The API server of a cluster: HTTP on loopback, with TLS of the cluster's own authority.
+
+A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for. What goes through
+streams stands in streams.py, how objects change in changes.py.
+
+Not covered: answers in protobuf, impersonation, who manages which field.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import json
+import logging
+import ssl
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from localcloud.call import Cloud, suffer
+from localcloud.faults import Fault
+from localcloud.identity.tokens import Owner
+from localcloud.kubernetes import (
+    certificates,
+    discovery,
+    forward,
+    patches,
+    protobuf,
+    queries,
+    rbac,
+    streams,
+)
+from localcloud.kubernetes.changes import delete, replace
+from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, not_found, set_condition, stamp
+from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.store import Selector
+from localcloud.kubernetes.tables import table
+
+log = logging.getLogger("localcloud")
+
+MAX_BODY = 3 << 20  # as of etcd behind a real one
+BOOKMARK = 10.0  # seconds between two bookmarks of a quiet watch
+BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.]+/v1}")
+REASONS = {429: "TooManyRequests", 409: "Conflict", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
+STREAMS: dict[str, Any] = {"log": streams.logs, "exec": streams.execute, "attach": streams.attach_to}
+STREAMS["portforward"] = forward.forward
+REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
+
+
+async def listen(cloud: Cloud, plane: Plane) -> web.AppRunner:
+    """Serve a cluster's API, on the port that it had before."""
+    certificates.make(plane.folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(plane.folder / "cert.pem", plane.folder / "key.pem")
+    runner = web.AppRunner(make_app(cloud, plane), access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", plane.port, ssl_context=context).start()
+    plane.port = runner.addresses[0][1]
+    return runner
+
+
+def make_app(cloud: Cloud, plane: Plane) -> web.Application:
+    app = web.Application(client_max_size=MAX_BODY)
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    table_of_routes: list[tuple[str, str, Any]] = [("POST", reviews, review)]
+    for base in BASES:
+        # A namespace itself is an object, too: /namespaces/x is `single` of the second kind.
+        for middle in ("/namespaces/{namespace}", ""):
+            table_of_routes += [
+                ("*", f"{base}{middle}/{{plural}}", collection),
+                ("*", f"{base}{middle}/{{plural}}/{{name}}", single),
+                ("*", f"{base}{middle}/{{plural}}/{{name}}/{{sub}}", single),
+            ]
+    table_of_routes.append(("*", "/{path:.*}", about))
+    for verb, path, handler in table_of_routes:
+        app.router.add_route(verb, path, functools.partial(guarded, cloud, plane, handler))
+    return app
+
+
+async def guarded(cloud: Cloud, plane: Plane, handler: Any, request: web.Request) -> web.StreamResponse:
+    """Answer a request and log it, whatever happens."""
+    match = request.match_info
+    if match.get("plural") == "namespaces" and "name" not in match and "namespace" in match:
+        match["name"] = match["namespace"]
+    method = f"kubernetes.{match.get('plural', 'about')}.{verb_of(request)}"
+    try:
+        owner = None
+        if request.path.strip("/") not in ("version", "healthz", "livez", "readyz"):
+            owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
+        fault = cloud.faults.take(method, request.path_qs)
+        if fault and not fault.after_handler:
+            await suffer(fault, request, injected)
+        response = await handler(cloud, plane, request, owner)
+        if fault and fault.after_handler:
+            await suffer(fault, request, injected)
+    except Refusal as refusal:
+        response = refused(refusal)
+    except ConnectionError:
+        response = web.Response(status=499)
+    except web.HTTPRequestEntityTooLarge:
+        response = refused(Refusal(413, "RequestEntityTooLarge", f"limit is {MAX_BODY}"))
+    except Exception:
+        log.exception("cluster %s: %s %s failed inside", plane.name, request.method, request.path)
+        response = refused(Refusal(500, "InternalError", "Internal error of the embedded cloud"))
+    cloud.requests.add(method, request.method, request.raw_path, response.status, request.content.total_bytes)
+    return response
+
+
+def as_json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """An answer of the type that a real server names: some clients take one with a character set for another."""
+    data = json.dumps(body).encode()
+    return web.Response(body=data, status=status, headers=headers, content_type="application/json")
+
+
+def refused(refusal: Refusal) -> web.Response:
+    headers = {"Retry-After": "1"} if refusal.code == 429 else {}
+    return as_json(refusal.body, status=refusal.code, headers=headers)
+
+
+def injected(fault: Fault) -> Refusal:
+    """A fault as Kubernetes would write it."""
+    status = fault.status or 500
+    reason = fault.reason or REASONS.get(status, "InternalError")
+    return Refusal(status, reason, fault.message or f"Injected fault: {reason}")
+
+
+def verb_of(request: web.Request) -> str:
+    """The verb by which rights and faults know a request: list, watch, create, …, or a subresource."""
+    if "sub" in request.match_info:
+        return (
+            request.match_info["sub"] if request.match_info["sub"] != "status" else f"status.{request.method.lower()}"
+        )
+    return verb_of_resource(request)
+
+
+def verb_of_resource(request: web.Request) -> str:
+    whole = "name" not in request.match_info
+    if request.method == "GET":
+        watched = request.query.get("watch") in ("true", "1")
+        return "watch" if watched and whole else "list" if whole else "get"
+    if request.method == "DELETE":
+        return "deletecollection" if whole else "delete"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(request.method, request.method.lower())
+
+
+async def about(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+    path = request.path.strip("/")
+    if path in ("healthz", "livez", "readyz"):
+        return web.Response(text="ok")
+    found = discovery.document(path)
+    if found is None:
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+    return as_json(found)
+
+
+async def review(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+    return as_json(rbac.review(cloud, plane, owner, await body_of(request)), status=201)
+
+
+def kind_of(request: web.Request) -> Kind:
+    kind = KINDS.get(request.match_info["plural"])
+    sub = request.match_info.get("sub")
+    if kind is None or kind.api != request.match_info["group"] or (sub and sub not in kind.subresources):
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+    return kind
+
+
+async def body_of(request: web.Request) -> Any:
+    if request.content_type == protobuf.TYPE:
+        return protobuf.read(await request.read())
+    text = await request.text()
+    return patches.parse(text) if text else {}
+
+
+def wants_table(request: web.Request) -> bool:
+    return "as=Table" in request.headers.get("Accept", "")
+
+
+def shown(
+    request: web.Request, plane: Plane, kind: Kind, thing: dict, status: int = 200, warned: Iterable[str] = ()
+) -> web.Response:
+    meta = {"resourceVersion": str(plane.store.version)}
+    response = as_json(table(kind.plural, [thing], meta) if wants_table(request) else thing, status=status)
+    for each in warned:
+        response.headers.add("Warning", f"299 - {json.dumps(each)}")
+    return response
+
+
+async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
+    body, flags = await body_of(request), queries.flags(request)
+    warned = queries.warnings(request, kind, body)
+    return shown(request, plane, kind, plane.create(kind.plural, namespace, body, *flags), 201, warned)
+
+
+# --- collections
+
+
+async def collection(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+    if "name" in request.match_info:
+        return await single(cloud, plane, request, owner)
+    kind = kind_of(request)
+    namespace, verb = request.match_info.get("namespace", ""), verb_of(request)
+    rbac.require(cloud, plane, owner, verb, kind, namespace, "", "")
+    if verb == "create":
+        if kind.namespaced and not namespace:
+            raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        return await create(plane, request, kind, namespace)
+    chosen = queries.selector(request, kind)
+    if verb == "watch":
+        return await watch(plane, request, kind, chosen)
+    if verb not in ("list", "deletecollection"):
+        raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    queries.version(request, plane.store)
+    found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
+    if verb == "deletecollection":
+        options = await body_of(request)
+        for thing in found:
+            live = plane.store.get(kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
+            if live is not None:
+                delete(plane, kind, live, request, options)
+    found, meta = queries.page(request, found, plane.store)
+    if wants_table(request):
+        return as_json(table(kind.plural, found, meta))
+    return as_json({"kind": f"{kind.name}List", "apiVersion": kind.api, "metadata": meta, "items": found})
+
+
+async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector) -> web.StreamResponse:
+    query, store = request.query, plane.store
+    version, initial = queries.version(request, store), query.get("sendInitialEvents") == "true"
+    if initial and query.get("resourceVersionMatch") != "NotOlderThan":
+        told = "sendInitialEvents is forbidden for watch unless resourceVersionMatch is set to NotOlderThan"
+        raise Refusal(422, "Invalid", f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: {told}')
+    seconds = queries.number(request, "timeoutSeconds") or 1800
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+
+    async def send(event: str, thing: dict) -> None:
+        as_table = wants_table(request) and event not in ("BOOKMARK", "ERROR")
+        meta = {"resourceVersion": thing["metadata"].get("resourceVersion", "")}
+        told = table(kind.plural, [thing], meta) if as_table else thing
+        await response.write(json.dumps({"type": event, "object": told}).encode() + b"\n")
+
+    def bookmark(version: int, **meta: Any) -> dict:
+        return {"kind": kind.name, "apiVersion": kind.api, "metadata": {"resourceVersion": str(version), **meta}}
+
+    with streams.connection(plane, "watch", request):
+        if not version or initial:
+            version = store.version
+            for thing in list(store.shown[kind.plural].values()):
+                if chosen.fits(thing):
+                    await send("ADDED", thing)
+            if initial:
+                await send("BOOKMARK", bookmark(version, annotations={"k8s.io/initial-events-end": "true"}))
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not plane.closing:
+            changed = store.changed
+            try:
+                news = list(store.since(version))
+            except Refusal as refusal:
+                await send("ERROR", refusal.body)
+                break
+            for at, plural, event, thing, old in news:
+                version = at
+                # What no longer fits is DELETED for this watcher, what begins to fit is ADDED.
+                if plural == kind.plural and (chosen.fits(thing) or chosen.fits(old)):
+                    leaves, comes = not chosen.fits(thing), not chosen.fits(old)
+                    await send("DELETED" if leaves else "ADDED" if comes and event == "MODIFIED" else event, thing)
+            try:
+                await asyncio.wait_for(changed.wait(), min(BOOKMARK, max(0.01, end - time.monotonic())))
+            except asyncio.TimeoutError:
+                if query.get("allowWatchBookmarks") in ("true", "1"):
+                    await send("BOOKMARK", bookmark(version))
+    return response
+
+
+# --- single objects
+
+
+async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+    kind, match = kind_of(request), request.match_info
+    name, sub = match["name"], match.get("sub", "")
+    namespace = match.get("namespace", "") if kind.namespaced else ""
+    rbac.require(cloud, plane, owner, verb_of_resource(request), kind, namespace, name, sub)
+    thing = plane.store.get(kind.plural, namespace, name)
+    if thing is None:
+        if request.method == "PATCH" and "apply-patch" in request.headers.get("Content-Type", ""):
+            return await create(plane, request, kind, namespace)
+        raise not_found(kind, name)
+    if sub in ("log", "exec", "attach", "portforward"):
+        return await STREAMS[sub](plane, request, thing)
+    if sub in ("eviction", "token"):
+        return await special(plane, request, thing, sub)
+    if sub == "scale":
+        return await scale(plane, request, thing)
+    if request.method == "GET":
+        return shown(request, plane, kind, plane.store.shown[kind.plural][namespace, name])
+    if request.method == "DELETE":
+        options = await body_of(request)
+        delete(plane, kind, thing, request, options)
+        if is_leaving(thing):
+            return shown(request, plane, kind, thing)
+        details = {"name": name, "kind": kind.plural, "group": kind.group, "uid": thing["metadata"]["uid"]}
+        return as_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+    new = copy.deepcopy(thing)
+    if request.method == "PUT":
+        new = await body_of(request)
+    elif request.method == "PATCH":
+        new = patches.patched(thing, request.content_type, await request.text())
+    else:
+        raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    flags, warned = queries.flags(request), queries.warnings(request, kind, new)
+    return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags), warned=warned)
+
+
+async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> web.Response:
+    """Evict a pod as `kubectl drain` does; a token for a service account."""
+    meta = thing["metadata"]
+    if sub == "token":
+        body = await body_of(request)
+        seconds = (body.get("spec") or {}).get("expirationSeconds") or 3600
+        token = plane.mint(meta["namespace"], meta["name"], seconds)
+        status = {"token": token, "expirationTimestamp": stamp(time.time() + seconds)}
+        made = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **body, "status": status}
+        return as_json(made, status=201)
+    options = (await body_of(request)).get("deleteOptions") or {}
+    done = as_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
+    if options.get("dryRun") or request.query.get("dryRun"):
+        return done
+    told = "Eviction API: evicting"
+    set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", told)
+    plane.store.put("pods", thing)
+    plane.delete("pods", thing, grace=options.get("gracePeriodSeconds"))
+    return done
+
+
+async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response:
+    """How many replicas a deployment has, and shall have."""
+    if request.method != "GET":
+        body = await body_of(request) if request.method == "PUT" else patches.parse(await request.text())
+        wanted = (body.get("spec") or {}).get("replicas")
+        if not isinstance(wanted, int) or wanted < 0:
+            raise Refusal(422, "Invalid", "spec.replicas: Invalid value: must be greater than or equal to 0")
+        thing["spec"]["replicas"] = wanted
+        thing["metadata"]["generation"] += 1
+        plane.store.put("deployments", thing)
+    meta = {key: thing["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")}
+    status = {"replicas": thing["status"].get("replicas", 0)}
+    shown_scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta, "status": status}
+    return as_json({**shown_scale, "spec": {"replicas": thing["spec"]["replicas"]}})

@@ -1,0 +1,116 @@
+"""Changing and deleting objects of a cluster: what a client asks for as a condition, and what may not change."""
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from localcloud.kubernetes import checks, defaults
+from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
+from localcloud.kubernetes.plane import Plane
+
+
+def replace(plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: bool, dry: bool) -> dict:
+    """Put a changed object in the place of an old one, if that may be."""
+    checks.check_form(kind, new, strict)
+    old, meta = thing["metadata"], new.setdefault("metadata", {})
+    name = old["name"]
+    for key in ("name", "namespace"):
+        if meta.get(key, old.get(key)) != old.get(key):
+            told = f"the {key} of the object ({meta[key]}) does not match the {key} on the URL ({old[key]})"
+            raise Refusal(400, "BadRequest", told)
+    check_uid(kind, thing, meta.get("uid"))
+    asked = meta.get("resourceVersion") or old["resourceVersion"]
+    if not asked.isdecimal():
+        why = f'strconv.ParseUint: parsing "{asked}": invalid syntax'
+        checks.refuse(kind, name, [f'metadata.resourceVersion: Invalid value: "{asked}": {why}'])
+    if asked != old["resourceVersion"]:
+        told = "the object has been modified; please apply your changes to the latest version and try again"
+        raise conflict(kind, thing, told)
+    kept = (
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "generation",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    )
+    meta.update({key: old[key] for key in kept if key in old}, resourceVersion=old["resourceVersion"])
+    if sub == "status":
+        new = {**thing, "status": new.get("status", {})}
+        meta = new["metadata"]
+    elif "status" in thing:
+        new["status"] = thing["status"]
+    new.update(kind=kind.name, apiVersion=kind.api)
+    checks.check_meaning(kind.plural, new)
+    defaults.complete(kind.plural, new)
+    check_unchanged(kind, thing, new)
+    if new.get("spec") != thing.get("spec"):
+        meta["generation"] = old.get("generation", 1) + 1
+    if dry:
+        return new
+    thing.clear()  # in place: its controllers hold it
+    thing.update(new)
+    plane.store.put(kind.plural, thing)
+    if is_leaving(thing) and not meta.get("finalizers") and kind.plural != "pods":
+        plane.store.put(kind.plural, thing, "DELETED")
+    elif kind.plural == "pods":
+        plane.finish_pod(thing)
+    return thing
+
+
+def conflict(kind: Kind, thing: dict, told: str) -> Refusal:
+    name = thing["metadata"]["name"]
+    message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}'
+    return Refusal(409, "Conflict", message, name=name, group=kind.group, kind=kind.plural)
+
+
+def check_uid(kind: Kind, thing: dict, wanted: str | None) -> None:
+    uid = thing["metadata"]["uid"]
+    if wanted and wanted != uid:
+        told = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
+        raise conflict(kind, thing, told)
+
+
+def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
+    """What of an object may not change."""
+    name, before, after = old["metadata"]["name"], old.get("spec") or {}, new.get("spec") or {}
+    if kind.plural == "jobs":
+        for key in ("template", "completions", "selector", "podFailurePolicy", "successPolicy", "completionMode"):
+            elastic = key == "completions" and after.get(key) == after.get("parallelism")
+            scheduled = key == "template" and before.get("suspend") and not old["status"].get("startTime")
+            if before.get(key) != after.get(key) and not elastic and not scheduled:
+                value = "null" if key not in after else json.dumps(after[key], separators=(",", ":"))[:200]
+                checks.refuse(kind, name, [f"spec.{key}: Invalid value: {value}: field is immutable"])
+    if kind.plural == "pods":
+        changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        if changed - {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"}:
+            told = "pod updates may not change fields other than `spec.containers[*].image`,"
+            told += "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+            told += "`spec.tolerations` (only additions to existing tolerations),"
+            told += "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+            checks.refuse(kind, name, [f"spec: Forbidden: {told}"])
+    changed_data = old.get("data") != new.get("data") or not new.get("immutable")
+    if kind.plural in ("configmaps", "secrets") and old.get("immutable") and changed_data:
+        checks.refuse(kind, name, ["data: Forbidden: field is immutable when `immutable` is set"])
+
+
+def delete(plane: Plane, kind: Kind, thing: dict, request: web.Request, options: dict) -> None:
+    policy = options.get("propagationPolicy") or request.query.get("propagationPolicy") or ""
+    if not policy and options.get("orphanDependents") is not None:
+        policy = "Orphan" if options["orphanDependents"] else "Background"
+    if policy not in ("", "Orphan", "Background", "Foreground"):
+        supported = '"Background", "Foreground", "Orphan", "nil"'
+        told = f'propagationPolicy: Unsupported value: "{policy}": supported values: {supported}'
+        raise Refusal(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {told}')
+    wanted = options.get("preconditions") or {}
+    check_uid(kind, thing, wanted.get("uid"))
+    asked, there = wanted.get("resourceVersion"), thing["metadata"]["resourceVersion"]
+    if asked and asked != there:
+        told = "Precondition failed: ResourceVersion in precondition: "
+        raise conflict(kind, thing, f"{told}{asked}, ResourceVersion in object meta: {there}")
+    grace = options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
+    if options.get("dryRun") or request.query.get("dryRun"):
+        return
+    plane.delete(kind.plural, thing, policy, None if grace is None else int(grace))

@@ -1,0 +1,100 @@
+"""Whether an object may be: its form, and what no schema says. The texts are those of a real Kubernetes 1.36.
+
+Not covered: most of what Kubernetes checks of objects that are none of jobs, pods or what they mount.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from localcloud.kubernetes import job_checks, pod_checks, schema, workload_checks
+from localcloud.kubernetes.kinds import KINDS, Kind, Refusal
+from localcloud.kubernetes.words import check_key, check_label_name, check_labels, check_subdomain, required
+
+REASONS = {
+    "Required value": "FieldValueRequired",
+    "Unsupported value": "FieldValueNotSupported",
+    "Forbidden": "FieldValueForbidden",
+    "Duplicate value": "FieldValueDuplicate",
+    "Not found": "FieldValueNotFound",
+    "Too long": "FieldValueTooLong",
+    "Too many": "FieldValueTooMany",
+}
+TEMPLATES = ("jobs", "deployments", "replicasets")
+
+
+def check_form(kind: Kind, body: Any, strict: bool) -> None:
+    """Raise the decoder's 400 for a body of another kind, with wrong types or, if `strict`, with unknown fields."""
+    version = kind.api.rpartition("/")[2]
+    prefix = f'{kind.name} in version "{version}" cannot be handled as a {kind.name}: '
+    if not isinstance(body, dict):
+        raise Refusal(400, "BadRequest", "couldn't get version/kind; json parse error: not an object")
+    if body.get("kind", kind.name) != kind.name or body.get("apiVersion", kind.api) != kind.api:
+        told = f'no kind "{body.get("kind")}" is registered for version "{body.get("apiVersion")}" in scheme '
+        told += '"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30"'
+        raise Refusal(
+            400, "BadRequest", f'{body.get("kind")} in version "{version}" cannot be handled as a {kind.name}: {told}'
+        )
+    found = schema.errors(kind.api, kind.name, body)
+    types = [each for each in found if not each.startswith("unknown field")]
+    if types:  # Go's decoder stops at the first wrong type
+        raise Refusal(400, "BadRequest", prefix + types[0])
+    if found and strict:
+        raise Refusal(400, "BadRequest", f"{prefix}strict decoding error: {', '.join(found)}")
+
+
+def refuse(kind: Kind, name: str, causes: list[str]) -> NoReturn:
+    shown = f"{kind.name}.{kind.group}".rstrip(".")
+    text = causes[0] if len(causes) == 1 else f"[{', '.join(causes)}]"
+    message = f'{shown} "{name}" is invalid: {text}'
+    told = [cause(each) for each in causes]
+    raise Refusal(422, "Invalid", message, name=name, group=kind.group, kind=kind.name, causes=told)
+
+
+def cause(text: str) -> dict[str, str]:
+    """One of the causes of a refusal as clients get it: `spec.a: Invalid value: 1: too small`."""
+    field, _, message = text.partition(": ")
+    reason = next((reason for start, reason in REASONS.items() if message.startswith(start)), "FieldValueInvalid")
+    return {"reason": reason, "message": message, "field": field}
+
+
+def check_meaning(plural: str, body: dict) -> None:
+    """Raise the 422 for a body that fits its schema and still may not be."""
+    meta, spec = body["metadata"], body.get("spec") or {}
+    bad: list[str] = []
+    check_metadata(plural, meta, bad)
+    if plural == "pods":
+        bad += pod_checks.pod_errors(spec, "spec")
+    elif plural == "services":
+        bad += workload_checks.service_errors(spec)
+    elif plural in TEMPLATES:
+        template = spec.get("template") or {}
+        if plural == "jobs":
+            if spec.get("selector") and not spec.get("manualSelector"):
+                bad += job_checks.selector_errors(meta["name"], meta["uid"], spec)
+            bad += job_checks.job_errors(spec)
+        else:
+            bad += workload_checks.replica_errors(plural, spec)
+        bad += pod_checks.template_errors(template, "spec.template")
+        if plural == "jobs":
+            bad += job_checks.restart_errors(spec, template.get("spec") or {})
+            bad += job_checks.name_errors(spec, meta.get("name", ""))
+    if bad:
+        refuse(KINDS[plural], meta.get("name", ""), bad)
+
+
+def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
+    name = meta.get("name", "")
+    free = plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")  # names such as system:node
+    if not name:
+        bad.append(required("metadata.name", "name or generateName is required"))
+    elif plural in ("services", "namespaces"):
+        check_label_name(name, "metadata.name", bad)
+    elif not free:
+        check_subdomain(name, "metadata.name", bad)
+    check_labels(meta.get("labels"), "metadata.labels", bad)
+    for key in meta.get("annotations") or {}:
+        check_key(key.lower(), "metadata.annotations", bad)
+    for owner in meta.get("ownerReferences") or []:
+        if not owner.get("uid"):
+            bad.append('metadata.ownerReferences.uid: Invalid value: "": must not be empty')

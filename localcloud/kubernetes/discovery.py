@@ -1,0 +1,74 @@
+"""What the API server says of itself: versions, groups, kinds.
+
+Not covered: aggregated discovery, of which clients do without.
+"""
+
+from __future__ import annotations
+
+from localcloud.kubernetes import openapi
+from localcloud.kubernetes.kinds import ALL, GROUPS, Kind
+from localcloud.kubernetes.plane import VERSION
+
+VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+ABOUT = {"gitCommit": "", "gitTreeState": "clean", "buildDate": "2026-01-01T00:00:00Z", "goVersion": "go1.24"}
+ABOUT |= {"compiler": "gc", "platform": "linux/amd64"}
+REVIEW = {"name": "selfsubjectaccessreviews", "singularName": "selfsubjectaccessreview", "namespaced": False}
+REVIEW |= {"kind": "SelfSubjectAccessReview", "verbs": ["create"]}
+
+
+def document(path: str) -> dict | None:
+    """The document at a path; None if there is none."""
+    if path == "version":
+        return {"major": "1", "minor": "34", "gitVersion": VERSION, **ABOUT}
+    if path == "api":
+        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+    if path == "apis":
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group(name) for name in GROUPS]}
+    if path == "openapi/v3":
+        paths = ["api/v1", *(f"apis/{name}/v1" for name in GROUPS)]
+        return {"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in paths}}
+    if path.startswith("apis/") and path.count("/") == 1 and path[5:] in GROUPS:
+        return {"kind": "APIGroup", "apiVersion": "v1", **group(path[5:])}
+    short = path.removeprefix("openapi/v3/")
+    if short != "api/v1" and short not in [f"apis/{name}/v1" for name in GROUPS]:
+        return None
+    version = short.partition("/")[2]
+    kinds = [kind for kind in ALL if kind.api == version]
+    return openapi.document(short, VERSION) if path.startswith("openapi") else resources(version, kinds)
+
+
+def group(name: str) -> dict:
+    version = {"groupVersion": f"{name}/v1", "version": "v1"}
+    return {"name": name, "versions": [version], "preferredVersion": version}
+
+
+def resources(version: str, kinds: list[Kind]) -> dict:
+    rows: list[dict] = []
+    for kind in kinds:
+        about = {"namespaced": kind.namespaced, "kind": kind.name}
+        categories = {"categories": ["all"]} if kind.in_all else {}
+        row = {"name": kind.plural, "singularName": kind.name.lower(), **about, "verbs": VERBS}
+        rows.append({**row, "shortNames": list(kind.short), **categories})
+        for sub in kind.subresources:
+            verbs = (
+                ["get", "patch", "update"]
+                if sub in ("status", "scale")
+                else ["get"]
+                if sub == "log"
+                else ["create", "get"]
+            )
+            about_sub = (
+                {"group": "autoscaling", "version": "v1", "kind": "Scale"} if sub == "scale" else {"kind": kind.name}
+            )
+            rows.append(
+                {
+                    "name": f"{kind.plural}/{sub}",
+                    "singularName": "",
+                    "namespaced": kind.namespaced,
+                    "verbs": verbs,
+                    **about_sub,
+                }
+            )
+    if version.startswith("authorization"):
+        rows.append(REVIEW)
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": rows}

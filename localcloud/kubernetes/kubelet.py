@@ -1,0 +1,333 @@
+"""The kubelet of every node: how pods begin, restart and end. What a container is here stands in containers.py.
+
+    pods/<uid>/volumes/       the pod's volumes
+    pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
+
+Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and processors,
+ephemeral and sidecar containers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from localcloud.artifacts.store import NotPulled
+from localcloud.kubernetes import containers, probes, volumes
+from localcloud.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
+from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.running import Running, close, note
+from localcloud.machines import processes, sandbox
+
+IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
+KILLED = 137
+LONGEST = 300.0  # seconds between two restarts or pulls
+NOTED = 5.0  # seconds for the end of a container that outlived its server to be written down
+
+
+def folder_of(plane: Plane, pod: dict) -> Path:
+    return plane.folder / "pods" / pod["metadata"]["uid"]
+
+
+def take_up(plane: Plane) -> None:
+    """Run every pod that was given a node and has not begun; remove folders of pods that are gone."""
+    for pod in plane.store.all("pods"):
+        uid = pod["metadata"]["uid"]
+        if pod["spec"].get("nodeName") and uid not in plane.kept and not is_over(pod) and not plane.closing:
+            plane.kept[uid] = plane.in_background(keep(plane, pod))
+
+
+async def keep(plane: Plane, pod: dict) -> None:
+    """Run a pod to its end."""
+    uid = pod["metadata"]["uid"]
+    try:
+        await live(plane, pod)
+    finally:
+        plane.kept.pop(uid, None)
+    plane.finish_pod(pod)
+    if plane.store.get("pods", pod["metadata"]["namespace"], pod["metadata"]["name"]) is not pod:
+        await asyncio.to_thread(sandbox.remove, folder_of(plane, pod))
+    plane.store.notify()
+
+
+async def live(plane: Plane, pod: dict) -> None:
+    spec, status = pod["spec"], pod["status"]
+    if "podIP" not in status:
+        address = plane.compute.new_address()
+        node = containers.node_instance(plane, pod)
+        host = node.address if node else ""
+        status.update(podIP=address, podIPs=[{"ip": address}], hostIP=host, hostIPs=[{"ip": host}], startTime=stamp())
+    for kind, rows in (
+        ("initContainerStatuses", spec.get("initContainers")),
+        ("containerStatuses", spec["containers"]),
+    ):
+        if rows and kind not in status:
+            reason = (
+                "PodInitializing" if spec.get("initContainers") and kind == "containerStatuses" else "ContainerCreating"
+            )
+            status[kind] = [waiting(row, reason) for row in rows]
+    set_condition(status, "PodReadyToStartContainers", "True")
+    set_ready(status)
+    plane.store.put("pods", pod)
+    limit = plane.in_background(end_in_time(plane, pod))
+    try:
+        for number, container in enumerate(spec.get("initContainers") or []):
+            code = await run(plane, pod, container, "initContainerStatuses", number)
+            if code or is_ending(pod):
+                break
+        else:
+            set_condition(status, "Initialized", "True")
+            await asyncio.gather(
+                *(run(plane, pod, row, "containerStatuses", number) for number, row in enumerate(spec["containers"]))
+            )
+    finally:
+        limit.cancel()
+    if not plane.closing:
+        close_status(pod)
+        plane.store.put("pods", pod)
+
+
+def waiting(container: dict, reason: str, message: str = "") -> dict:
+    state = {"reason": reason, **({"message": message} if message else {})}
+    return {
+        **{"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0},
+        **{"ready": False, "started": False, "lastState": {}, "state": {"waiting": state}},
+    }
+
+
+def is_ending(pod: dict) -> bool:
+    """Whether a pod's containers are not to begin again."""
+    return is_leaving(pod) or bool(pod["status"].get("reason"))
+
+
+def set_ready(status: dict) -> None:
+    rows = status.get("containerStatuses") or []
+    ready = "True" if rows and all(row["ready"] for row in rows) else "False"
+    for kind in ("ContainersReady", "Ready"):
+        set_condition(status, kind, ready, *(() if ready == "True" else ("ContainersNotReady",)))
+
+
+def close_status(pod: dict) -> None:
+    """The last words of a pod whose containers have all ended."""
+    status = pod["status"]
+    codes = []
+    for row in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        if "terminated" not in row["state"]:  # it never began
+            row["state"] = {"terminated": {"exitCode": KILLED, "reason": "ContainerStatusUnknown"}}
+        codes.append(row["state"]["terminated"]["exitCode"])
+        row.update(ready=False, started=False)
+    failed = any(codes) or bool(status.get("reason"))
+    status["phase"] = "Failed" if failed else "Succeeded"
+    for kind in ("ContainersReady", "Ready"):
+        set_condition(status, kind, "False", "PodFailed" if failed else "PodCompleted")
+
+
+# --- containers
+
+
+async def run(plane: Plane, pod: dict, container: dict, kind: str, number: int) -> int:
+    """Run a container, again and again if its pod wants that; its last exit code."""
+    policy, row = pod["spec"]["restartPolicy"], pod["status"][kind][number]
+    delay, code = plane.settings.restart, 0
+    while True:
+        if "terminated" in row["state"] and not row["restartCount"] and policy == "Never":
+            return row["state"]["terminated"]["exitCode"]  # ended before this server began
+        started = await begin(plane, pod, container, row)
+        if started is None:
+            return KILLED
+        began = time.monotonic()
+        code = await ended(plane, pod, container, row, started)
+        restart = (policy == "Always" and kind == "containerStatuses") or (policy != "Never" and code)
+        if not restart or is_ending(pod) or plane.closing:
+            return code
+        row["lastState"] = row["state"]
+        delay = plane.settings.restart if time.monotonic() - began > 600 else delay
+        if row["restartCount"]:
+            told = f"back-off {delay:g}s restarting failed container={container['name']} pod={pod['metadata']['name']}"
+            row["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": told}}
+            plane.store.put("pods", pod)
+            plane.event(
+                pod, "BackOff", f"Back-off restarting failed container {container['name']}", "Warning", "kubelet"
+            )
+            if not await pause(plane, pod, delay):
+                row["state"] = row["lastState"]
+                return code
+            delay = min(2 * delay, LONGEST)
+        row["restartCount"] += 1
+
+
+async def pause(plane: Plane, pod: dict, seconds: float) -> bool:
+    """Wait; False if the pod is to end meanwhile."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not is_ending(pod) and not plane.closing:
+        await asyncio.sleep(min(0.1, max(0.0, end - time.monotonic())))
+    return not is_ending(pod) and not plane.closing
+
+
+async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running | None:
+    """Start a container, as soon as it has all that it needs; None if its pod is to end before."""
+    key = (pod["metadata"]["uid"], container["name"])
+    folder = folder_of(plane, pod) / container["name"]
+    delay = 1.0
+    while not is_ending(pod) and not plane.closing:
+        try:
+            if plane.compute.sandbox.files == sandbox.PLAIN:
+                raise volumes.Missing("pods of the embedded cloud take namespaces, which this host does not allow")
+            env = await pulled(plane, pod, container, row) and volumes.environment(plane, pod, container)
+            if env is None or env is False:
+                return None
+            mounts = volumes.mounts(plane, pod, container, folder_of(plane, pod))
+        except volumes.Missing as missing:
+            reason = "CreateContainerConfigError"
+            row["state"] = {"waiting": {"reason": reason, "message": str(missing)}}
+            plane.store.put("pods", pod)
+            plane.event(pod, "Failed", f"Error: {missing}", "Warning", "kubelet")
+            await pause(plane, pod, min(delay, 10.0))
+            delay *= 2
+            continue
+        left = containers.adopted(pod, container, row, folder, env)
+        found = left or await containers.start(plane, pod, container, folder, env, mounts)
+        plane.running[key] = found
+        probe = container.get("readinessProbe")
+        row.update(ready=not probe, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
+        row["state"] = {"running": {"startedAt": found.started}}
+        pod["status"]["phase"] = "Running" if container in pod["spec"]["containers"] else pod["status"]["phase"]
+        set_ready(pod["status"])
+        if not left:
+            plane.event(pod, "Created", f"Created container: {container['name']}", by="kubelet")
+            plane.event(pod, "Started", f"Started container {container['name']}", by="kubelet")
+        plane.store.put("pods", pod)
+        if probe:
+            plane.in_background(probes.watch(plane, pod, row, probe, set_ready))
+        return found
+    return None
+
+
+async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
+    """Pull a container's image, as long as it takes; False if the pod is to end before."""
+    image, delay = container["image"], 1.0
+    if not IMAGE_NAME.fullmatch(image):
+        told = f'couldn\'t parse image name "{image}": invalid reference format'
+        message = f'Failed to apply default image tag "{image}": {told}'
+        row["state"] = {"waiting": {"reason": "InvalidImageName", "message": message}}
+        plane.store.put("pods", pod)
+        plane.event(pod, "InspectFailed", message, "Warning", "kubelet")
+        while await pause(plane, pod, 60):
+            pass
+        return False
+    if row["restartCount"] == 0 and "running" not in row["state"]:
+        plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
+        await pause(plane, pod, plane.settings.pull_delay)
+    while why := await obstacle(plane, pod, image):
+        message = f'failed to pull and unpack image "{image}": {why}'
+        row["state"] = {"waiting": {"reason": "ErrImagePull", "message": message}}
+        plane.store.put("pods", pod)
+        plane.event(pod, "Failed", f'Failed to pull image "{image}": {message}', "Warning", "kubelet")
+        await pause(plane, pod, min(delay, 2.0))
+        row["state"] = {
+            "waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}": {message}'}
+        }
+        plane.store.put("pods", pod)
+        plane.event(pod, "BackOff", f'Back-off pulling image "{image}"', by="kubelet")
+        if not await pause(plane, pod, delay):
+            return False
+        delay = min(2 * delay, LONGEST)
+    if is_ending(pod) or plane.closing:
+        return False
+    if row["restartCount"] == 0 and "running" not in row["state"]:
+        plane.event(pod, "Pulled", f'Successfully pulled image "{image}"', by="kubelet")
+    return True
+
+
+async def obstacle(plane: Plane, pod: dict, image: str) -> str:
+    """Why an image cannot be pulled; "" once it is there."""
+    if told := next((why for part, why in plane.images.items() if part in image), ""):
+        return told
+    node = containers.node_instance(plane, pod)
+    accounts = node.resource.get("serviceAccounts", []) if node else []
+    try:
+        plane.unpacked[image] = (
+            await plane.pull(image, accounts[0]["email"] if accounts else "") if plane.pull else None
+        )
+    except NotPulled as error:
+        return str(error)
+    if plane.unpacked[image] and plane.compute.sandbox.files != sandbox.OVERLAY:
+        return "pods of the embedded cloud run the files of images over overlay mounts, which this host does not allow"
+    return ""
+
+
+async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:
+    """Wait until a container has ended, and note how."""
+    exit_file = running.folder / "exit"
+    if running.process is not None:
+        while running.process.poll() is None:  # no thread waits: there are few, and many pods
+            note(running)
+            if plane.closing:
+                containers.stop_container(running, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+    else:
+        while processes.first_process(running.folder) is not None:
+            note(running)
+            await asyncio.sleep(0.05)
+        until = time.monotonic() + NOTED  # its parent writes down how it ended
+        while not exit_file.exists() and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+    close(running)
+    note(running)
+    code = int(exit_file.read_text()) if exit_file.exists() else KILLED
+    plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
+    state: dict[str, Any] = {"exitCode": code, "reason": running.reason or ("Error" if code else "Completed")}
+    message = running.folder / "rootfs/dev/termination-log"
+    if message.exists() and message.stat().st_size:
+        state["message"] = message.read_text(errors="replace")[-4096:]
+    state.update(startedAt=running.started, finishedAt=stamp(), containerID=row.get("containerID", ""))
+    row.update(ready=False, started=False, state={"terminated": state})
+    set_ready(pod["status"])
+    plane.store.put("pods", pod)
+    return code
+
+
+# --- ending
+
+
+async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
+    """SIGTERM to what a pod runs, SIGKILL after the grace; returns when all has ended."""
+    uid = pod["metadata"]["uid"]
+    until = time.monotonic() + grace
+    told: set[int] = set()
+    while uid in plane.kept:
+        for key, running in list(plane.running.items()):
+            if key[0] != uid:
+                continue
+            late = time.monotonic() >= until or (is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"])
+            if id(running) not in told and not late:
+                told.add(id(running))
+                containers.stop_container(running, signal.SIGTERM)
+                plane.event(pod, "Killing", f"Stopping container {key[1]}", by="kubelet")
+            elif late:
+                containers.stop_container(running, signal.SIGKILL)
+        await asyncio.sleep(0.02)
+
+
+async def end_in_time(plane: Plane, pod: dict) -> None:
+    """End a pod whose activeDeadlineSeconds are over; they count from when the node took it."""
+    seconds = pod["spec"].get("activeDeadlineSeconds")
+    if seconds is None:
+        return
+    await asyncio.sleep(seconds)
+    message = "Pod was active on the node longer than the specified deadline"
+    fail(plane, pod, "DeadlineExceeded", message)
+    plane.event(pod, "DeadlineExceeded", message, by="kubelet")
+    plane.in_background(end_pod(plane, pod, pod["spec"]["terminationGracePeriodSeconds"]))
+
+
+def fail(plane: Plane, pod: dict, reason: str, message: str, disruption: str = "", told: str = "") -> None:
+    """Say why a pod is going to fail; `disruption` is the reason of its condition DisruptionTarget."""
+    pod["status"].update(reason=reason, message=message)
+    if disruption and not condition(pod, "DisruptionTarget"):
+        set_condition(pod["status"], "DisruptionTarget", "True", disruption, told or message)
+    plane.store.put("pods", pod)

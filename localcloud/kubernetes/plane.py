@@ -1,0 +1,272 @@
+"""A cluster's control plane: its objects, and how they are created, deleted and spoken of. Knows no HTTP.
+
+Deleting follows Kubernetes: an object with finalizers only begins to go; what an object owns goes with it, unless it is
+orphaned; a pod goes when its kubelet has ended it.
+
+Not covered: finalizers of users' own are kept, and nobody removes them but they.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localcloud.artifacts.store import Unpacked
+from localcloud.compute.state import Compute
+from localcloud.identity.tokens import Tokens
+from localcloud.kubernetes import checks
+from localcloud.kubernetes.defaults import fill
+from localcloud.kubernetes.kinds import KINDS, Refusal, is_leaving, is_over, key_of, owned_by, stamp
+from localcloud.kubernetes.store import Store
+
+log = logging.getLogger("localcloud")
+
+NAMESPACES = ("default", "kube-system", "kube-public")
+VERSION = "v1.34.1-gke.1829001"
+LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
+
+
+@dataclass
+class Settings:
+    """How fast things go; on Google each takes longer."""
+
+    operation: float = 1.0  # seconds that an operation on a cluster or pool takes
+    driver_delay: float = 0.0  # seconds until the drivers of a node's GPUs are there
+    backoff: float = 10.0  # seconds before the first pod after a failed one, doubled with each
+    restart: float = 10.0  # seconds before the second restart of a container, doubled with each
+    pull_delay: float = 0.0  # seconds that an image takes to come
+    scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
+    scale_down: float = 600.0  # seconds that a node may be idle
+    give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come
+
+
+def without_nulls(value: Any) -> Any:
+    """A copy without what is null, which means "not set"."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+@dataclass
+class Plane:
+    """One cluster's control plane."""
+
+    project: str
+    location: str
+    name: str
+    folder: Path
+    compute: Compute
+    tokens: Tokens
+    settings: Settings
+    pools: list[dict]  # Google's NodePool resources, shared with the cluster's
+    port: int = 0
+    tasks: set[asyncio.Task] = field(default_factory=set)
+    connections: set[Any] = field(default_factory=set)  # (kind, transport) of watches, logs and execs under way
+    images: dict[str, str] = field(default_factory=dict)  # image, or a part of its name -> why it cannot be pulled
+    save_pools: Callable[[], None] = lambda: None  # their sizes, which the autoscaler changes
+    pull: Callable[[str, str], Awaitable[Unpacked | None]] | None = None  # image, account of the node
+    unpacked: dict[str, Unpacked | None] = field(default_factory=dict)  # what was pulled last by a name; None: a name
+    end_pod: Callable[..., Awaitable[None]] = None  # type: ignore[assignment]  # the kubelet's, see kubelet.py
+    memory: dict[str, dict] = field(default_factory=dict)  # what controllers remember of jobs, pools and nodes
+    closing: bool = False
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.store = Store(self.folder / "objects")
+        self.running: dict[tuple[str, str], Any] = {}  # (pod's uid, container) -> what kubelet.py runs
+        self.kept: dict[str, asyncio.Task] = {}  # a pod's uid -> the task that runs it
+        for name in NAMESPACES:
+            if not self.store.get("namespaces", "", name):
+                self.create("namespaces", "", {"metadata": {"name": name}})
+
+    def in_background(self, work: Any) -> asyncio.Task:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and task.exception():
+            log.error("cluster %s: a task failed inside", self.name, exc_info=task.exception())
+
+    # --- making
+
+    def create(self, plural: str, namespace: str, body: dict, strict: bool = False, dry: bool = False) -> dict:
+        """Make an object of a body; raise Kubernetes' refusal if it may not be."""
+        kind = KINDS[plural]
+        checks.check_form(kind, body, strict)
+        body = without_nulls(body)
+        meta = body.setdefault("metadata", {})
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = meta["generateName"] + "".join(secrets.choice(LETTERS) for _ in range(5))
+        if kind.namespaced:
+            self.check_namespace(meta, namespace)
+        key = (meta.get("namespace", ""), meta.get("name", ""))
+        if key in self.store.rows[plural]:
+            message = f'{kind.resource} "{meta["name"]}" already exists'
+            raise Refusal(409, "AlreadyExists", message, name=meta["name"], group=kind.group, kind=plural)
+        if meta.get("resourceVersion") and not dry:
+            raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
+        meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
+        checks.check_meaning(plural, body)
+        body = {"kind": kind.name, "apiVersion": kind.api, **body}
+        fill(plural, body)
+        if plural == "services":
+            self.give_address(body)
+        if not dry:
+            self.store.put(plural, body, "ADDED")
+            if plural == "namespaces":
+                account = {"metadata": {"name": "default"}}
+                self.create("serviceaccounts", meta["name"], account)
+        return body
+
+    def check_namespace(self, meta: dict, namespace: str) -> None:
+        if meta.setdefault("namespace", namespace) != namespace:
+            message = "the namespace of the provided object does not match the namespace sent on the request"
+            raise Refusal(400, "BadRequest", message)
+        found = self.store.get("namespaces", "", namespace)
+        if not found:
+            message = f'namespaces "{namespace}" not found'
+            raise Refusal(404, "NotFound", message, name=namespace, kind="namespaces")
+        if is_leaving(found):
+            message = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise Refusal(403, "Forbidden", message, name=meta.get("name"))
+
+    def give_address(self, service: dict) -> None:
+        """A service's own address: one of loopback, as pods have."""
+        spec = service["spec"]
+        if spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
+            spec["clusterIP"] = spec.get("clusterIP") or self.compute.new_address()
+            spec["clusterIPs"] = [spec["clusterIP"]]
+
+    # --- deleting
+
+    def delete(self, plural: str, thing: dict, policy: str = "", grace: int | None = None) -> None:
+        """Begin to delete an object, by one of Kubernetes' propagation policies."""
+        policy = policy or ("Orphan" if plural == "jobs" else "Background")
+        meta = thing["metadata"]
+        if plural == "pods":
+            self.delete_pod(thing, grace)
+            return
+        finalizers = [each for each in meta.get("finalizers") or [] if each not in ("foregroundDeletion", "orphan")]
+        owned = [(kind, each) for kind in KINDS for each in self.store.all(kind) if owned_by(each, thing)]
+        if plural == "namespaces":
+            name = meta["name"]
+            owned = [(kind, each) for kind in KINDS for each in self.store.all(kind) if key_of(each)[0] == name]
+        waits = policy == "Foreground" and any(
+            row.get("blockOwnerDeletion") for _, each in owned for row in each["metadata"].get("ownerReferences") or []
+        )
+        if policy == "Orphan":
+            for kind, each in owned:
+                self.orphan(kind, each, meta["uid"])
+            owned = []
+        waits = waits or (plural == "namespaces" and bool(owned))
+        finalizers += ["foregroundDeletion"] if waits else []
+        if finalizers:
+            meta.setdefault("deletionTimestamp", stamp())
+            meta.setdefault("deletionGracePeriodSeconds", 0)
+            meta["finalizers"] = finalizers
+            self.store.put(plural, thing)
+        else:
+            self.store.put(plural, thing, "DELETED")
+        for kind, each in owned:
+            if not is_leaving(each):
+                self.delete(kind, each, "Foreground" if policy == "Foreground" else "Background")
+
+    def orphan(self, plural: str, thing: dict, uid: str) -> None:
+        meta = thing["metadata"]
+        meta["ownerReferences"] = [row for row in meta["ownerReferences"] if row["uid"] != uid]
+        self.store.put(plural, thing)
+
+    def delete_pod(self, pod: dict, grace: int | None) -> None:
+        """Tell a pod to end; one that nobody runs is gone at once. A second delete can only shorten the grace."""
+        meta = pod["metadata"]
+        seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
+        if not pod["spec"].get("nodeName") or is_over(pod):
+            seconds = 0
+        if not pod["spec"].get("nodeName"):  # as the garbage collector of pods that were never scheduled
+            pod["status"]["phase"] = "Failed"
+        if is_leaving(pod) and seconds >= meta["deletionGracePeriodSeconds"] and seconds:
+            return
+        meta["deletionTimestamp"] = stamp(time.time() + seconds)
+        meta["deletionGracePeriodSeconds"] = seconds
+        self.store.put("pods", pod)
+        if meta["uid"] in self.kept:
+            self.in_background(self.end_pod(self, pod, seconds))
+        else:
+            self.finish_pod(pod)
+
+    def finish_pod(self, pod: dict) -> None:
+        """Forget a pod that has ended and is to go, once no finalizer holds it."""
+        if is_leaving(pod) and pod["metadata"]["uid"] not in self.kept and not pod["metadata"].get("finalizers"):
+            self.store.put("pods", pod, "DELETED")
+
+    def collect(self) -> None:
+        """Garbage: what lost its owners, and owners that waited for what they own."""
+        living = {each["metadata"]["uid"] for kind in KINDS for each in self.store.all(kind)}
+        for kind in KINDS:
+            for each in self.store.all(kind):
+                meta = each["metadata"]
+                owners = meta.get("ownerReferences") or []
+                if owners and not is_leaving(each) and not any(row["uid"] in living for row in owners):
+                    self.delete(kind, each, "Background")
+                if "foregroundDeletion" in (meta.get("finalizers") or []):
+                    mine = [o for k in KINDS for o in self.store.all(k) if self.belongs(o, each, kind)]
+                    if not mine:
+                        meta["finalizers"].remove("foregroundDeletion")
+                        if not meta["finalizers"]:
+                            self.store.put(kind, each, "DELETED")
+
+    @staticmethod
+    def belongs(thing: dict, owner: dict, plural: str) -> bool:
+        if plural == "namespaces":
+            return thing["metadata"].get("namespace") == owner["metadata"]["name"]
+        return owned_by(thing, owner)
+
+    # --- events
+
+    def event(self, thing: dict, reason: str, message: str, kind: str = "Normal", by: str = "") -> None:
+        """Say what happened to a thing; the same again is counted."""
+        meta, now = thing["metadata"], stamp()
+        about = {"kind": thing["kind"], "name": meta["name"], "uid": meta["uid"], "apiVersion": thing["apiVersion"]}
+        namespace = meta.get("namespace", "default")
+        about |= {"namespace": meta["namespace"]} if "namespace" in meta else {}
+        for old in self.store.all("events"):
+            if (old["involvedObject"], old["reason"], old["message"]) == (about, reason, message):
+                old.update(count=old["count"] + 1, lastTimestamp=now)
+                self.store.put("events", old)
+                return
+        name = f"{meta['name']}.{time.time_ns():x}"  # as client-go names them: lists are in the order of time
+        body = {
+            **{"apiVersion": "v1", "kind": "Event", "involvedObject": about, "reason": reason, "message": message},
+            **{"type": kind, "count": 1, "firstTimestamp": now, "lastTimestamp": now, "eventTime": None},
+            **{"source": {"component": by}, "reportingComponent": by, "reportingInstance": ""},
+            "metadata": {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "creationTimestamp": now},
+        }
+        self.store.put("events", body, "ADDED")
+
+    # --- whose a token is
+
+    def mint(self, namespace: str, account: str, seconds: float = 3600 * 24 * 365) -> str:
+        """A token of a service account of this cluster's."""
+        return self.tokens.mint(
+            f"system:serviceaccount:{namespace}:{account}", seconds, [f"kubernetes:{self.identity}"]
+        )
+
+    @property
+    def identity(self) -> str:
+        return f"{self.project}/{self.location}/{self.name}"
+
+    def account_of(self, email: str) -> tuple[str, str] | None:
+        """Namespace and name of the service account that a token's owner is."""
+        found = re.fullmatch(r"system:serviceaccount:([^:]+):([^:]+)", email)
+        return (found[1], found[2]) if found else None

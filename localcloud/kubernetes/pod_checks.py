@@ -1,0 +1,257 @@
+"""What Kubernetes checks of a pod, alone or in a template, beside its schema, in its words and order.
+
+Not covered: most of security contexts, affinity, volumes that the embedded cloud cannot mount.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from localcloud.kubernetes.quantity import amount, canonical
+from localcloud.kubernetes.words import (
+    check_key,
+    check_label_name,
+    check_labels,
+    check_subdomain,
+    invalid,
+    not_negative,
+    one_of,
+    required,
+    supported,
+)
+
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+NATIVE = ("cpu", "memory", "ephemeral-storage")  # resources of a container that are called by no domain
+ENV_RULE = "a valid environment variable name must consist only of printable ASCII characters other than '='"
+FIELDS = {
+    *("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"),
+    *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
+}
+SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
+MOST_INT = 2**31 - 1
+
+
+def template_errors(template: dict, path: str) -> list[str]:
+    """Of a pod's template: `path` is that of the template."""
+    bad: list[str] = []
+    meta = template.get("metadata") or {}
+    check_labels(meta.get("labels"), f"{path}.labels", bad)
+    for key in meta.get("annotations") or {}:
+        check_key(key.lower(), f"{path}.annotations", bad)
+    return bad + pod_errors(template.get("spec") or {}, f"{path}.spec")
+
+
+def pod_errors(pod: dict, at: str) -> list[str]:
+    bad: list[str] = []
+    volumes = volume_names(pod.get("volumes") or [], f"{at}.volumes", bad)
+    if not pod.get("containers"):
+        bad.append(required(f"{at}.containers"))
+    names: set[str] = set()
+    for kind in ("containers", "initContainers"):
+        for number, container in enumerate(pod.get(kind) or []):
+            path = f"{at}.{kind}[{number}]"
+            container_errors(container, path, volumes, bad)
+            if container.get("name") in names:
+                bad.append(f'{path}.name: Duplicate value: "{container["name"]}"')
+            names.add(container.get("name", ""))
+    one_of(pod.get("restartPolicy"), ("Always", "OnFailure", "Never"), f"{at}.restartPolicy", bad)
+    user_errors(pod.get("securityContext") or {}, f"{at}.securityContext", bad)
+    policies = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+    one_of(pod.get("dnsPolicy"), policies, f"{at}.dnsPolicy", bad)
+    check_labels(pod.get("nodeSelector"), f"{at}.nodeSelector", bad)
+    if pod.get("serviceAccountName"):
+        check_subdomain(pod["serviceAccountName"], f"{at}.serviceAccountName", bad)
+    seconds = pod.get("activeDeadlineSeconds")
+    if seconds is not None and not 1 <= seconds <= MOST_INT:
+        bad.append(invalid(f"{at}.activeDeadlineSeconds", seconds, f"must be between 1 and {MOST_INT}, inclusive"))
+    for key in ("hostname", "subdomain"):
+        if pod.get(key):
+            check_label_name(pod[key], f"{at}.{key}", bad)
+    for number, toleration in enumerate(pod.get("tolerations") or []):
+        toleration_errors(toleration, f"{at}.tolerations[{number}]", bad)
+    return bad
+
+
+def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
+    names: set[str] = set()
+    for number, volume in enumerate(volumes):
+        path, name = f"{at}[{number}]", volume.get("name", "")
+        sources = [key for key in volume if key != "name"]
+        bad += [f"{path}.{each}: Forbidden: may not specify more than 1 volume type" for each in sources[1:]]
+        if "secret" in volume and not volume["secret"].get("secretName"):
+            bad.append(required(f"{path}.secret.secretName"))
+        if "configMap" in volume and not volume["configMap"].get("name"):
+            bad.append(required(f"{path}.configMap.name"))
+        if "hostPath" in volume and not volume["hostPath"].get("path"):
+            bad.append(required(f"{path}.hostPath.path"))
+        for kind in ("secret", "configMap", "downwardAPI"):
+            mode = (volume.get(kind) or {}).get("defaultMode")
+            if mode is not None and not 0 <= mode <= 0o777:
+                told = "must be a number between 0 and 0777 (octal), both inclusive"
+                bad.append(invalid(f"{path}.{kind}.defaultMode", mode, told))
+        if not name:
+            bad.append(required(f"{path}.name"))
+        else:
+            check_label_name(name, f"{path}.name", bad)
+        if name in names:
+            bad.append(f'{path}.name: Duplicate value: "{name}"')
+        names.add(name)
+    return names
+
+
+def container_errors(container: dict, path: str, volumes: set[str], bad: list[str]) -> None:
+    name, image = container.get("name"), container.get("image", "")
+    if not name:
+        bad.append(required(f"{path}.name"))
+    else:
+        check_label_name(name, f"{path}.name", bad)
+    if not image:
+        bad.append(required(f"{path}.image"))
+    elif image.strip() != image:
+        bad.append(invalid(f"{path}.image", image, "must not have leading or trailing whitespace"))
+    port_errors(container.get("ports") or [], f"{path}.ports", bad)
+    for number, item in enumerate(container.get("env") or []):
+        env_errors(item, f"{path}.env[{number}]", bad)
+    seen: set[str] = set()
+    for number, mount in enumerate(container.get("volumeMounts") or []):
+        at, target = f"{path}.volumeMounts[{number}]", mount.get("mountPath", "")
+        if not mount.get("name"):
+            bad.append(required(f"{at}.name"))
+        if mount.get("name", "") not in volumes:
+            bad.append(f'{at}.name: Not found: "{mount.get("name", "")}"')
+        if not target:
+            bad.append(required(f"{at}.mountPath"))
+        if target in seen:
+            bad.append(invalid(f"{at}.mountPath", target, "must be unique"))
+        seen.add(target)
+        sub = mount.get("subPath", "")
+        if sub.startswith("/"):
+            bad.append(invalid(f"{at}.subPath", sub, "must be a relative path"))
+        if ".." in sub.split("/"):
+            bad.append(invalid(f"{at}.subPath", sub, "must not contain '..'"))
+    one_of(container.get("imagePullPolicy"), ("Always", "IfNotPresent", "Never"), f"{path}.imagePullPolicy", bad)
+    resource_errors(container.get("resources") or {}, f"{path}.resources", bad)
+    context = container.get("securityContext") or {}
+    user_errors(context, f"{path}.securityContext", bad)
+    if context.get("privileged") and context.get("allowPrivilegeEscalation") is False:
+        told = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
+        bad.append(invalid(f"{path}.securityContext", context, told))
+    for kind in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if container.get(kind) is not None:
+            probe_errors(container[kind], f"{path}.{kind}", bad)
+
+
+def user_errors(context: dict, path: str, bad: list[str]) -> None:
+    for key in ("runAsUser", "runAsGroup", "fsGroup"):
+        if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
+            bad.append(invalid(f"{path}.{key}", context[key], f"must be between 0 and {MOST_INT}, inclusive"))
+
+
+def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
+    kinds = [key for key in ("exec", "httpGet", "tcpSocket", "grpc") if key in probe]
+    bad += [f"{path}.{each}: Forbidden: may not specify more than 1 handler type" for each in kinds[1:]]
+    if not kinds:
+        bad.append(required(path, "must specify a handler type"))
+    for kind in kinds:
+        port = probe[kind].get("port") if kind in ("httpGet", "tcpSocket") else 1
+        if isinstance(port, int) and not 1 <= port <= 65535:
+            bad.append(invalid(f"{path}.{kind}.port", port, "must be between 1 and 65535, inclusive"))
+    for key in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
+        not_negative(probe.get(key), f"{path}.{key}", bad)
+    if not path.endswith("readinessProbe") and probe.get("successThreshold") not in (None, 1):
+        bad.append(invalid(f"{path}.successThreshold", probe["successThreshold"], "must be 1"))
+
+
+def port_errors(ports: list[dict], at: str, bad: list[str]) -> None:
+    for number, port in enumerate(ports):
+        value = port.get("containerPort")
+        if not value:
+            bad.append(required(f"{at}[{number}].containerPort"))
+        elif not 1 <= value <= 65535:
+            bad.append(invalid(f"{at}[{number}].containerPort", value, "must be between 1 and 65535, inclusive"))
+        one_of(port.get("protocol"), ("SCTP", "TCP", "UDP"), f"{at}[{number}].protocol", bad)
+
+
+def env_errors(item: dict, path: str, bad: list[str]) -> None:
+    name, source = item.get("name", ""), item.get("valueFrom")
+    if not name:
+        bad.append(required(f"{path}.name"))
+    elif not re.fullmatch(r"[ -<>-~]+", name):
+        bad.append(invalid(f"{path}.name", name, ENV_RULE))
+    if source is None:
+        return
+    kinds = [key for key in SOURCES if source.get(key) is not None]
+    for kind in kinds:
+        source_errors(kind, source[kind], f"{path}.valueFrom", bad)
+    if not kinds:
+        told = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+        bad.append(invalid(f"{path}.valueFrom", "", told))
+    elif item.get("value"):
+        bad.append(invalid(f"{path}.valueFrom", "", "may not be specified when `value` is not empty"))
+    elif len(kinds) > 1:
+        bad.append(invalid(f"{path}.valueFrom", "", "may not have more than one field specified at a time"))
+
+
+def source_errors(kind: str, source: dict, path: str, bad: list[str]) -> None:
+    if kind == "fieldRef":
+        field = source.get("fieldPath", "")
+        if not field:
+            bad.append(required(f"{path}.fieldRef.fieldPath"))
+        elif not re.fullmatch(r"metadata\.(annotations|labels)\['.+'\]", field) and field not in FIELDS:
+            told = f"error converting fieldPath: field label not supported: {field}"
+            bad.append(invalid(f"{path}.fieldRef.fieldPath", field, told))
+    elif kind in ("configMapKeyRef", "secretKeyRef"):
+        for key in ("name", "key"):
+            if not source.get(key):
+                bad.append(required(f"{path}.{kind}.{key}"))
+
+
+def resource_errors(resources: dict, path: str, bad: list[str]) -> None:
+    limits, wanted = resources.get("limits") or {}, resources.get("requests") or {}
+    for kind, rows in (("limits", limits), ("requests", wanted)):
+        for name, quantity in rows.items():
+            quantity_errors(name, quantity, f"{path}.{kind}[{name}]", bad)
+            if kind == "limits":
+                continue
+            fixed, limit = "/" in name or name.startswith("hugepages-"), limits.get(name)
+            if limit is None and fixed:
+                bad.append(required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
+            elif limit is not None and fixed and amount(quantity) != amount(limit):
+                told = f"must be equal to {name} limit of {canonical(limit)}"
+                bad.append(invalid(f"{path}.requests", canonical(quantity), told))
+            elif limit is not None and amount(quantity) > amount(limit):
+                told = f"must be less than or equal to {name} limit of {canonical(limit)}"
+                bad.append(invalid(f"{path}.requests", canonical(quantity), told))
+
+
+def quantity_errors(name: str, quantity: Any, path: str, bad: list[str]) -> None:
+    if "/" in name:
+        check_key(name, path, bad)
+    elif name not in NATIVE and not name.startswith("hugepages-"):
+        bad.append(invalid(path, name, "must be a standard resource type or fully qualified"))
+        bad.append(invalid(path, name, "must be a standard resource for containers"))
+    if amount(quantity) < 0:
+        bad.append(invalid(path, canonical(quantity), "must be greater than or equal to 0"))
+    if "/" in name and amount(quantity) != int(amount(quantity)):
+        bad.append(invalid(path, canonical(quantity), "must be an integer"))
+
+
+def toleration_errors(row: dict, path: str, bad: list[str]) -> None:
+    key, operator, value, effect = (row.get(name) for name in ("key", "operator", "value", "effect"))
+    if key:
+        check_key(key, f"{path}.key", bad)
+    if not key and operator != "Exists":
+        told = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+        bad.append(invalid(f"{path}.operator", operator or "", told))
+    if row.get("tolerationSeconds") is not None and effect != "NoExecute":
+        told = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        bad.append(invalid(f"{path}.effect", effect or "", told))
+    if operator == "Exists" and value:
+        bad.append(invalid(f"{path}.operator", value, "value must be empty when `operator` is 'Exists'"))
+    elif operator not in (None, "", "Equal", "Exists"):
+        bad.append(
+            f'{path}.operator: Unsupported value: "{operator}": supported values: {supported(("Equal", "Exists"))}'
+        )
+    if effect:
+        one_of(effect, EFFECTS, f"{path}.effect", bad)

@@ -1,0 +1,139 @@
+"""Who may do what in a cluster: Google's permissions for people and Google's accounts, roles for all.
+
+Whoever may do everything in the project may do everything in its clusters. A service account of a cluster's may do what
+role bindings give it, and nothing else.
+
+Not covered: aggregated cluster roles, groups other than those of service accounts, impersonation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from localcloud.call import Cloud
+from localcloud.errors import ApiError
+from localcloud.identity import permissions
+from localcloud.identity.tokens import Owner
+from localcloud.kubernetes.kinds import KINDS, Kind, Refusal
+from localcloud.kubernetes.plane import Plane
+
+READ, WRITE = ["get", "list", "watch"], ["create", "delete", "deletecollection", "patch", "update"]
+USUAL = [
+    f"{kind.plural}{sub}"
+    for kind in KINDS.values()
+    if kind.group != "rbac.authorization.k8s.io"
+    for sub in ("", "/log")
+]
+# The cluster roles that every cluster has.
+ROLES: dict[str, list[dict]] = {
+    "cluster-admin": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
+    "admin": [{"apiGroups": ["*"], "resources": ["*"], "verbs": [*READ, *WRITE]}],
+    "edit": [{"apiGroups": ["*"], "resources": [*USUAL, "pods/exec", "pods/portforward"], "verbs": [*READ, *WRITE]}],
+    "view": [{"apiGroups": ["*"], "resources": [each for each in USUAL if each != "secrets"], "verbs": READ}],
+}
+# Google's names of permissions for what is not called as in Kubernetes.
+GOOGLE = {"log": "getLogs", "exec": "exec", "attach": "attach", "portforward": "portForward", "eviction": "evict"}
+VERBS = {"watch": "list", "patch": "update", "deletecollection": "delete"}
+
+
+def authenticate(cloud: Cloud, plane: Plane, header: str) -> Owner:
+    """Whose a token is; a service account's is good in its own cluster alone."""
+    kind, _, token = header.partition(" ")
+    owner = cloud.tokens.owner(token.strip()) if kind.lower() == "bearer" else None
+    account = plane.account_of(owner.email) if owner else None
+    if owner is None or (account and owner.scopes != (f"kubernetes:{plane.identity}",)):
+        raise Refusal(401, "Unauthorized", "Unauthorized")
+    if account and plane.store.get("serviceaccounts", *account) is None:
+        raise Refusal(401, "Unauthorized", "Unauthorized")
+    return owner
+
+
+def require(
+    cloud: Cloud, plane: Plane, owner: Owner, verb: str, kind: Kind, namespace: str, name: str, sub: str
+) -> None:
+    """Raise the 403 unless a caller may do that."""
+    if may(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name, sub):
+        return
+    resource = f"{kind.plural}/{sub}" if sub else kind.plural
+    where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+    shown = f'{kind.resource} "{name}"' if name else kind.resource
+    told = f'User "{owner.email}" cannot {verb} resource "{resource}" in API group "{kind.group}" {where}'
+    if not plane.account_of(owner.email):
+        told += f': requires one of ["{google_permission(verb, kind.plural, sub)}"] permission(s).'
+    raise Refusal(403, "Forbidden", f"{shown} is forbidden: {told}", name=name, group=kind.group, kind=kind.plural)
+
+
+def may(
+    cloud: Cloud,
+    plane: Plane,
+    owner: Owner,
+    verb: str,
+    group: str,
+    plural: str,
+    namespace: str,
+    name: str = "",
+    sub: str = "",
+) -> bool:
+    if not plane.account_of(owner.email):
+        permission = google_permission(verb, plural, sub)
+        try:
+            if permissions.allowed(cloud, owner.email, permission, f"projects/{plane.project}"):
+                return True
+        except ApiError:
+            pass
+    resource = f"{plural}/{sub}" if sub else plural
+    return any(allows(rule, verb, group, resource, name) for rule in rules_of(plane, owner, namespace))
+
+
+def google_permission(verb: str, plural: str, sub: str) -> str:
+    name = KINDS[plural].name if plural in KINDS else plural
+    name = f"{name[0].lower()}{name[1:]}{'' if name.endswith('s') else 's'}" if name else plural
+    if sub in GOOGLE:
+        return f"container.{name}.{GOOGLE[sub]}"
+    if sub == "status":
+        return f"container.{name}.{'getStatus' if verb == 'get' else 'updateStatus'}"
+    return f"container.{name}.{VERBS.get(verb, verb)}"
+
+
+def rules_of(plane: Plane, owner: Owner, namespace: str) -> Iterator[dict]:
+    """The rules that bindings give somebody, in a namespace and everywhere."""
+    for kind, where in (("clusterrolebindings", ""), ("rolebindings", namespace)):
+        for (there, _), binding in list(plane.store.rows[kind].items()):
+            if there == where and any(is_subject(plane, owner, row) for row in binding.get("subjects") or []):
+                ref = binding["roleRef"]
+                plural, place = ("clusterroles", "") if ref["kind"] == "ClusterRole" else ("roles", where)
+                role = plane.store.get(plural, place, ref["name"])
+                yield from (role or {}).get("rules") or (ROLES.get(ref["name"], []) if plural == "clusterroles" else [])
+
+
+def is_subject(plane: Plane, owner: Owner, row: dict) -> bool:
+    account = plane.account_of(owner.email)
+    if row["kind"] == "ServiceAccount":
+        return account == (row.get("namespace", ""), row["name"])
+    if row["kind"] == "Group":
+        groups = {"system:authenticated"}
+        if account:
+            groups |= {"system:serviceaccounts", f"system:serviceaccounts:{account[0]}"}
+        return row["name"] in groups
+    return row["name"] == owner.email
+
+
+def allows(rule: dict, verb: str, group: str, resource: str, name: str) -> bool:
+    resources, plural = rule.get("resources") or [], resource.partition("/")[0]
+    return (
+        bool({verb, "*"} & set(rule.get("verbs") or []))
+        and bool({group, "*"} & set(rule.get("apiGroups") or []))
+        and (
+            bool({resource, "*"} & set(resources))
+            or (f"*/{resource.partition('/')[2]}" in resources and plural != resource)
+        )
+        and (not rule.get("resourceNames") or name in rule["resourceNames"])
+    )
+
+
+def review(cloud: Cloud, plane: Plane, owner: Owner, body: dict) -> dict:
+    """Answer a SelfSubjectAccessReview."""
+    asked = (body.get("spec") or {}).get("resourceAttributes") or {}
+    about = [asked.get(key, "") for key in ("verb", "group", "resource", "namespace", "name", "subresource")]
+    allowed = may(cloud, plane, owner, *about)
+    return {**body, "status": {"allowed": allowed, **({} if allowed else {"reason": "no role gives that"})}}

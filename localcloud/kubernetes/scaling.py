@@ -1,0 +1,132 @@
+"""The cluster autoscaler: pools from 0 nodes for pods that have none, and back when nodes are idle.
+
+Its events on pods are how a user hears of a shortage: TriggeredScaleUp, NotTriggerScaleUp, FailedScaleUp.
+
+Not covered: node auto-provisioning, several nodes for one look, moving pods together to free a node.
+"""
+
+from __future__ import annotations
+
+import time
+
+from localcloud.kubernetes import nodes
+from localcloud.kubernetes.kinds import condition, is_leaving, is_over
+from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.scheduler import misfit, shortage
+
+BY = "cluster-autoscaler"
+LINK = "https://www.googleapis.com/compute/v1/projects"
+WORDS = {"GCE_STOCKOUT": "GCE out of resources", "GCE_QUOTA_EXCEEDED": "GCE quota exceeded"}
+
+
+def limits(pool: dict) -> tuple[int, int] | None:
+    """The fewest and the most nodes of a pool; None without autoscaling."""
+    scaling = pool.get("autoscaling") or {}
+    if not scaling.get("enabled"):
+        return None
+    if scaling.get("totalMaxNodeCount"):
+        return scaling.get("totalMinNodeCount", 0), scaling["totalMaxNodeCount"]
+    return scaling.get("minNodeCount", 0) * nodes.spread(pool), scaling.get("maxNodeCount", 0) * nodes.spread(pool)
+
+
+def look(plane: Plane) -> None:
+    if any(limits(pool) for pool in plane.pools):
+        scale_up(plane)
+        scale_down(plane)
+
+
+def scale_up(plane: Plane) -> None:
+    """A node for each pod that fits no node, of those that are there or on their way."""
+    coming: list[tuple[dict, list[dict]]] = []  # a node to come, and the pods that are to go there
+    for pool in plane.pools:
+        if pool["status"] in ("STOPPING", "PROVISIONING"):
+            continue
+        mine = nodes.instances_of(plane, pool)
+        new = [
+            each
+            for each in mine
+            if not is_complete(plane, pool, each.name)
+            and each.resource["status"] in ("PROVISIONING", "STAGING", "RUNNING")
+        ]
+        coming += [(nodes.template(pool, each.zone), []) for each in new if not each.preempted]
+    for pod in plane.store.all("pods"):
+        waiting = not pod["spec"].get("nodeName") and not is_over(pod) and not is_leaving(pod)
+        why: dict = next((row for row in pod["status"].get("conditions", []) if row["type"] == "PodScheduled"), {})
+        if not waiting or why.get("status") != "False":
+            continue
+        room = next((pods for node, pods in coming if not misfit(pod, node) and not shortage(pod, node, pods)), None)
+        if room is not None:
+            room.append(pod)
+        elif made := for_pod(plane, pod):
+            coming.append((made, [pod]))
+
+
+def is_complete(plane: Plane, pool: dict, name: str) -> bool:
+    """Whether an instance is a node by now, with all of its GPUs."""
+    node = plane.store.get("nodes", "", name)
+    wanted = nodes.gpus_of(pool) if nodes.has_drivers(pool) else 0
+    return node is not None and int(node["status"]["allocatable"].get(nodes.GPU, 0)) >= wanted
+
+
+def for_pod(plane: Plane, pod: dict) -> dict | None:
+    """Begin one node for a pod, in the first pool that fits; say on the pod what came of it."""
+    reasons: dict[str, int] = {}
+    failed = ""
+    for pool in plane.pools:
+        bounds = limits(pool)
+        if bounds is None or pool["status"] in ("STOPPING", "PROVISIONING"):
+            continue
+        node = nodes.template(pool, pool["locations"][0])
+        why = misfit(pod, node) or shortage(pod, node, [])
+        memory = plane.memory.setdefault(f"pool {pool['name']}", {"until": 0.0})
+        if not why and pool["_size"] >= bounds[1]:
+            why = "max node group size reached"
+        if not why and time.monotonic() < memory["until"]:
+            why = "in backoff after failed scale-up"
+        if why:
+            reasons[why] = reasons.get(why, 0) + 1
+            continue
+        trouble = nodes.add(plane, pool)
+        group = (
+            f"{LINK}/{plane.project}/zones/{pool['locations'][0]}/instanceGroups/{nodes.group_name(plane, pool)}-grp"
+        )
+        told = f"pod triggered scale-up: [{{{group} {pool['_size']}->{pool['_size'] + 1} (max: {bounds[1]})}}]"
+        plane.event(pod, "TriggeredScaleUp", told, by=BY)
+        if trouble is None:
+            pool["_size"] += 1
+            plane.save_pools()
+            return node
+        memory["until"] = time.monotonic() + plane.settings.scale_retry
+        words = WORDS.get(trouble["code"], f"GCE error: {trouble['message']}")
+        failed = f"Node scale up in zones {trouble['zone']} associated with this pod failed: {words}."
+        failed += " Pod is at risk of not being scheduled."
+        plane.event(pod, "FailedScaleUp", failed, "Warning", BY)
+    if not failed:
+        told = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+        memory = plane.memory.setdefault(f"pod {pod['metadata']['uid']}", {"told": ""})
+        if memory["told"] != told:
+            memory["told"] = told
+            plane.event(pod, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {told}", by=BY)
+    return None
+
+
+def scale_down(plane: Plane) -> None:
+    """Remove nodes that have had no pods for a while."""
+    busy = {pod["spec"].get("nodeName") for pod in plane.store.all("pods") if not is_over(pod)}
+    for pool in plane.pools:
+        bounds = limits(pool)
+        if bounds is None:
+            continue
+        for instance in nodes.instances_of(plane, pool):
+            memory = plane.memory.get(f"node {instance.name}")
+            if memory is None or pool["status"] == "STOPPING":
+                continue
+            if instance.name in busy:
+                memory["idle"] = time.monotonic()
+            idle = time.monotonic() - memory.get("idle", memory["since"])
+            node = plane.store.get("nodes", "", instance.name)
+            if node and condition(node, "Ready") and idle >= plane.settings.scale_down and pool["_size"] > bounds[0]:
+                pool["_size"] -= 1
+                plane.save_pools()
+                plane.event(node, "ScaleDown", "node removed by cluster autoscaler", by=BY)
+                nodes.remove(plane, pool, instance)

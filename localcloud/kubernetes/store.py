@@ -1,0 +1,134 @@
+"""What a cluster knows: its objects, and what happened to them. On disk one file an object, but for events.
+
+An object in `rows` belongs to the controllers, which change it and `put` it; readers get what was last put.
+
+Not covered: versions of a list in the past (`resourceVersionMatch=Exact`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import re
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from localcloud.kubernetes.kinds import KINDS, Refusal, key_of
+
+REMEMBERED = 5000  # changes that a watch may still ask for
+PATHS = {"source": "source.component", "status.successful": "status.succeeded"}  # fields under other names
+GAP = 1000  # between the versions before and after a start of the server
+
+
+class Store:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.rows: dict[str, dict[tuple[str, str], dict]] = {plural: {} for plural in KINDS}
+        self.shown: dict[str, dict[tuple[str, str], dict]] = {plural: {} for plural in KINDS}
+        self.happened: deque[tuple[int, str, str, dict, dict | None]] = deque(maxlen=REMEMBERED)
+        self.changed = asyncio.Event()  # replaced whenever anything changes
+        self.version = 100
+        self.load()
+        self.oldest = self.version
+
+    def load(self) -> None:
+        for plural in KINDS:
+            for path in (self.folder / plural).glob("*.json"):
+                thing = json.loads(path.read_text())
+                self.rows[plural][key_of(thing)] = thing
+                self.shown[plural][key_of(thing)] = copy.deepcopy(thing)
+                self.version = max(self.version, int(thing["metadata"]["resourceVersion"]) + GAP)
+
+    def put(self, plural: str, thing: dict, event: str = "MODIFIED") -> None:
+        """Make a change known. One to an object that is gone meanwhile, or that changes nothing, is none."""
+        meta, key = thing["metadata"], key_of(thing)
+        old = self.shown[plural].get(key)
+        if event != "ADDED" and (
+            old is None or old["metadata"]["uid"] != meta["uid"] or (event, old) == ("MODIFIED", thing)
+        ):
+            return
+        self.version += 1
+        meta["resourceVersion"] = str(self.version)
+        new = copy.deepcopy(thing)
+        path = self.folder / plural / f"{'_'.join(key)}.json"
+        if event == "DELETED":
+            del self.rows[plural][key], self.shown[plural][key]
+            path.unlink(missing_ok=True)
+        else:
+            self.rows[plural][key], self.shown[plural][key] = thing, new
+            if plural != "events":
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = path.with_suffix(".new")
+                temporary.write_text(json.dumps(new))
+                temporary.replace(path)
+        self.happened.append((self.version, plural, event, new, old))
+        self.notify()
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def get(self, plural: str, namespace: str, name: str) -> dict | None:
+        return self.rows[plural].get((namespace, name))
+
+    def all(self, plural: str) -> list[dict]:
+        """Every object of a kind, for controllers: a list, because they change the table while they look."""
+        return list(self.rows[plural].values())
+
+    def forget(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def since(self, version: int) -> Iterator[tuple[int, str, str, dict, dict | None]]:
+        if version < self.oldest or (len(self.happened) == REMEMBERED and version < self.happened[0][0] - 1):
+            raise Refusal(410, "Expired", f"too old resource version: {version} ({self.version})")
+        return iter([row for row in self.happened if row[0] > version])
+
+
+class Selector:
+    """Whether objects fit a namespace, a label selector and a field selector."""
+
+    def __init__(self, namespace: str = "", labels: str = "", fields: str = ""):
+        self.namespace = namespace
+        self.labels = [label_term(term) for term in filter(None, re.split(r",(?![^(]*\))", labels))]
+        self.fields = [field_term(term) for term in filter(None, fields.split(","))]
+
+    def fits(self, thing: dict | None) -> bool:
+        if thing is None or (self.namespace and thing["metadata"].get("namespace") != self.namespace):
+            return False
+        mine = thing["metadata"].get("labels") or {}
+        for key, operator, values in self.labels:
+            has, value = key in mine, mine.get(key)
+            if not {"in": value in values, "notin": value not in values, "exists": has, "missing": not has}[operator]:
+                return False
+        return all((field_of(thing, path) == value) == wanted for path, value, wanted in self.fields)
+
+
+def label_term(term: str) -> tuple[str, str, list[str]]:
+    """Key, operator (in, notin, exists, missing), values."""
+    name = r"[A-Za-z0-9][-A-Za-z0-9_./]*"
+    if found := re.fullmatch(rf"\s*({name})\s+(in|notin)\s*\((.*)\)\s*", term):
+        return found[1], found[2], [value.strip() for value in found[3].split(",")]
+    if found := re.fullmatch(rf"\s*({name})\s*(!=|==|=)\s*([-A-Za-z0-9_.]*)\s*", term):
+        return found[1], "notin" if found[2] == "!=" else "in", [found[3]]
+    if found := re.fullmatch(rf"\s*(!?)\s*({name})\s*", term):
+        return found[2], "missing" if found[1] else "exists", []
+    raise Refusal(400, "BadRequest", f'unable to parse requirement: found "{term.strip()}"')
+
+
+def field_term(term: str) -> tuple[str, str, bool]:
+    found = re.fullmatch(r"([^=!]+)(!=|==|=)(.*)", term)
+    if not found:
+        raise Refusal(400, "BadRequest", f"invalid field selector: {term}: can't understand '{term}'")
+    return found[1], found[3], found[2] != "!="
+
+
+def field_of(thing: dict, path: str) -> str:
+    value: object = thing
+    for part in PATHS.get(path, path).split("."):
+        value = (value.get(part) if isinstance(value, dict) else None) or ""
+    if path in ("spec.unschedulable", "spec.hostNetwork"):
+        return "true" if value else "false"
+    return str(value)

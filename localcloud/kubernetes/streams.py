@@ -1,0 +1,376 @@
+"""What goes on for a while: logs that are followed, commands in containers (exec), containers themselves (attach).
+
+Not covered: SPDY without a WebSocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import termios
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+from localcloud.kubernetes import kubelet, queries
+from localcloud.kubernetes.kinds import Refusal
+from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.running import Running
+from localcloud.machines import processes
+
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+CHUNK = 32 << 10
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+TRUE = ("true", "1")
+
+
+@contextlib.contextmanager
+def connection(plane: Plane, kind: str, request: web.Request) -> Iterator[None]:
+    """Note a connection that stays, so that it can be cut."""
+    row = (kind, request.transport)
+    plane.connections.add(row)
+    try:
+        yield
+    finally:
+        plane.connections.discard(row)
+
+
+def container_of(pod: dict, request: web.Request) -> dict:
+    """The container that a request means: the first, unless it names one."""
+    meta, spec = pod["metadata"], pod["spec"]
+    rows = [*spec["containers"], *(spec.get("initContainers") or [])]
+    name = request.query.get("container") or rows[0]["name"]
+    if not request.query.get("container") and len(spec["containers"]) > 1:
+        names = " ".join(row["name"] for row in spec["containers"])
+        told = f"a container name must be specified for pod {meta['name']}, choose one of: [{names}]"
+        raise Refusal(400, "BadRequest", told)
+    found = next((row for row in rows if row["name"] == name), None)
+    if found is None:
+        raise Refusal(400, "BadRequest", f"container {name} is not valid for pod {meta['name']}")
+    return found
+
+
+# --- logs
+
+
+async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    query, container = request.query, container_of(pod, request)
+    key = (pod["metadata"]["uid"], container["name"])
+    previous = query.get("previous") in TRUE
+    path = kubelet.folder_of(plane, pod) / container["name"] / ("log.previous" if previous else "log")
+    state = state_of(pod, container["name"])
+    starts = "waiting" in state and not path.with_name("exit").exists()  # its log is there before it is
+    if not path.exists() or (starts and not previous):
+        raise no_log(pod, container["name"], previous)
+    left, last = queries.number(request, "limitBytes"), queries.number(request, "tailLines")
+    since = queries.number(request, "sinceSeconds")
+    running = plane.running.get(key)
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    times = Times(running, query.get("timestamps") in TRUE)
+    with path.open("rb") as file, connection(plane, "log", request):
+        file.seek(times.start(since, query.get("sinceTime", ""), path))
+        data = file.read()
+        if last is not None:
+            data = b"".join(data.splitlines(keepends=True)[-last:] if last else [])
+        at = file.tell() - len(data)
+        data = times.marked(data, at)
+        await response.write(data if left is None else data[:left])
+        while query.get("follow") in TRUE and left is None:
+            over = key not in plane.running
+            at = file.tell()
+            if data := file.read(1 << 16):
+                await response.write(times.marked(data, at))
+            elif over or plane.closing:
+                break
+            else:
+                await asyncio.sleep(0.05)
+    return response
+
+
+def state_of(pod: dict, container: str) -> dict:
+    rows = [*(pod["status"].get("containerStatuses") or []), *(pod["status"].get("initContainerStatuses") or [])]
+    return next((row["state"] for row in rows if row["name"] == container), {})
+
+
+def no_log(pod: dict, container: str, previous: bool) -> Refusal:
+    name = pod["metadata"]["name"]
+    if previous:
+        return Refusal(400, "BadRequest", f'previous terminated container "{container}" in pod "{name}" not found')
+    if not pod["spec"].get("nodeName"):
+        return Refusal(400, "BadRequest", f"pod {name} does not have a host assigned")
+    reason = state_of(pod, container).get("waiting", {}).get("reason", "ContainerCreating")
+    why = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image"}
+    told = f'container "{container}" in pod "{name}" is waiting to start: {why.get(reason, reason)}'
+    return Refusal(400, "BadRequest", told)
+
+
+class Times:
+    """When parts of a log were written, to a tenth of a second; of containers that ended earlier: unknown."""
+
+    def __init__(self, running: Running | None, wanted: bool):
+        self.lines = running.lines if running else []
+        self.wanted = wanted
+
+    def start(self, seconds: int | None, moment: str, path: Path) -> int:
+        """Where the part begins that is asked for: of the last seconds, or since a moment."""
+        since = None if seconds is None else time.time() - seconds
+        if moment:
+            try:
+                since = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
+            except ValueError:
+                raise Refusal(400, "BadRequest", f'parsing time "{moment}" as RFC 3339 failed') from None
+        if since is None:
+            return 0
+        if not self.lines:
+            return 0 if path.stat().st_mtime >= since else path.stat().st_size
+        return max((size for size, when in self.lines if when < since), default=0)
+
+    def marked(self, data: bytes, at: int) -> bytes:
+        """Data with the time at the head of each line, if that is wanted."""
+        if not self.wanted:
+            return data
+        marked = []
+        for line in data.splitlines(keepends=True):
+            at += len(line)
+            index = bisect_right(self.lines, (at - 1, float("inf")))
+            when = self.lines[index][1] if index < len(self.lines) else time.time()
+            stamp = datetime.fromtimestamp(when, timezone.utc).isoformat().replace("+00:00", "000Z")
+            marked.append(f"{stamp} ".encode() + line)
+        return b"".join(marked)
+
+
+# --- exec
+
+
+async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    query, container = request.query, container_of(pod, request)
+    running = plane.running.get((pod["metadata"]["uid"], container["name"]))
+    first = processes.first_process(running.folder) if running else None
+    if running is None or not first:
+        phase = pod["status"]["phase"]
+        if phase in ("Succeeded", "Failed"):
+            told = f"cannot exec into a container in a completed pod; current phase is {phase}"
+            raise Refusal(400, "BadRequest", told)
+        if not pod["spec"].get("nodeName"):
+            raise Refusal(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
+        raise Refusal(
+            500, "InternalError", f'unable to upgrade connection: container not found ("{container["name"]}")'
+        )
+    words = query.getall("command", [])
+    if not words:
+        raise Refusal(400, "BadRequest", "you must specify at least one command for the container")
+    if not any(query.get(name) in TRUE for name in ("stdin", "stdout", "stderr")):
+        raise Refusal(400, "BadRequest", "you must specify at least 1 of stdin, stdout, stderr")
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        raise Refusal(400, "BadRequest", "Upgrade request required")
+    socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
+    await socket.prepare(request)
+    with connection(plane, "exec", request):
+        await attach(socket, command_in(plane, running, first, words, query.get("tty") in TRUE), query)
+    return socket
+
+
+def command_in(plane: Plane, running: Running, first: int, words: list[str], tty: bool) -> list[str]:
+    """How this host runs a command in a container."""
+    env = {**running.env, **({"TERM": "xterm"} if tty else {})}
+    user = ["-U", "--preserve-credentials"] if plane.compute.sandbox.user else []
+    # Not -r: the root is the one that this mount namespace was pivoted to.
+    enter = ["nsenter", "-t", str(first), *user, "-m", "-u", "-i", "-p", "--"]
+    # The session begins inside: a shell must know the group that has the terminal.
+    enter += ["setsid", "--ctty"] if tty else []
+    if not (running.folder / "image").exists():  # the image's own files may have no setpriv
+        enter += ["setpriv", "--bounding-set", running.capabilities, "--inh-caps", "-all"]
+    return [*enter, "env", "-i", "-C", running.workdir, *(f"{key}={value}" for key, value in env.items()), *words]
+
+
+async def attach(socket: web.WebSocketResponse, command: list[str], query: Any) -> None:
+    """Run a command with a WebSocket as its input and output; its exit code goes through the status channel."""
+    tty, wants_input = query.get("tty") in TRUE, query.get("stdin") in TRUE
+    ours = theirs = None
+    pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    if tty:
+        ours, theirs = pty.openpty()
+        os.set_blocking(ours, False)
+        options: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    else:
+        options = {"stdin": pipe if wants_input else none, "stdout": pipe, "stderr": pipe}
+    process = await asyncio.create_subprocess_exec(
+        *command, start_new_session=True, umask=0o022, limit=1 << 20, **options
+    )
+    if theirs is not None:
+        os.close(theirs)
+    feeding = asyncio.ensure_future(feed(socket, process, ours))
+    try:
+        if ours is not None:
+            await pump_terminal(socket, ours)
+        else:
+            assert process.stdout and process.stderr
+            await asyncio.gather(pump(socket, process.stdout, STDOUT), pump(socket, process.stderr, STDERR))
+        code = await process.wait()
+        if not socket.closed:
+            await socket.send_bytes(bytes([STATUS]) + json.dumps(status_of(code if code >= 0 else 128 - code)).encode())
+            await socket.close()
+    except ConnectionError:
+        pass
+    finally:
+        feeding.cancel()
+        if process.returncode is None:
+            process.send_signal(signal.SIGHUP if tty else signal.SIGTERM)
+        if ours is not None:
+            os.close(ours)
+
+
+def status_of(code: int) -> dict:
+    if not code:
+        return {"metadata": {}, "status": "Success"}
+    causes = [{"reason": "ExitCode", "message": str(code)}]
+    message = f"command terminated with non-zero exit code: exit status {code}"
+    return {
+        **{"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode", "message": message},
+        "details": {"causes": causes},
+    }
+
+
+async def received(socket: web.WebSocketResponse) -> AsyncIterator[tuple[int, bytes]]:
+    """Each channel that something comes on, and what."""
+    async for message in socket:
+        if message.type == WSMsgType.BINARY and message.data:
+            yield message.data[0], message.data[1:]
+
+
+async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: int | None) -> None:
+    """What comes through the WebSocket, to the command."""
+    closed = False
+    async for channel, data in received(socket):
+        if channel == RESIZE and terminal is not None:
+            resize(terminal, data)
+        elif channel == STDIN and terminal is not None:
+            await write_all(terminal, data)
+        elif channel == STDIN and process.stdin and not closed:
+            try:
+                process.stdin.write(data)
+                await process.stdin.drain()
+            except ConnectionError:
+                closed = True  # it reads no more; what it prints still counts
+        elif channel == CLOSE and data[:1] == bytes([STDIN]) and process.stdin:
+            process.stdin.close()
+            closed = True
+    if process.stdin and not closed:
+        process.stdin.close()
+    if process.returncode is None and terminal is not None:
+        os.killpg(process.pid, signal.SIGHUP)
+
+
+async def write_all(terminal: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(terminal, data) :]
+        except BlockingIOError:
+            await asyncio.sleep(0.01)
+        except OSError:
+            return
+
+
+async def pump(socket: web.WebSocketResponse, stream: asyncio.StreamReader, channel: int) -> None:
+    while data := await stream.read(CHUNK):
+        await socket.send_bytes(bytes([channel]) + data)
+
+
+async def pump_terminal(socket: web.WebSocketResponse, terminal: int) -> None:
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(terminal, readable.set)
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            try:
+                data = os.read(terminal, CHUNK)
+            except BlockingIOError:
+                continue
+            except OSError:  # the last of those who had it open has gone
+                return
+            if not data:
+                return
+            await socket.send_bytes(bytes([STDOUT]) + data)
+    finally:
+        loop.remove_reader(terminal)
+
+
+# --- attach
+
+
+async def attach_to(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    """What a container prints from now on, and what it reads, if it was made to read."""
+    container, phase = container_of(pod, request), pod["status"]["phase"]
+    key = (pod["metadata"]["uid"], container["name"])
+    running = plane.running.get(key)
+    if phase in ("Succeeded", "Failed"):
+        told = f"cannot attach a container in a completed pod; current phase is {phase}"
+        raise Refusal(400, "BadRequest", told)
+    if running is None:
+        told = f"unable to upgrade connection: container {container['name']} not found in pod {pod['metadata']['name']}"
+        raise Refusal(404, "NotFound", told)
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        raise Refusal(400, "BadRequest", "Upgrade request required")
+    socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
+    with (running.folder / "log").open("rb") as file, connection(plane, "attach", request):
+        file.seek(0, os.SEEK_END)
+        await socket.prepare(request)
+        feeding = asyncio.ensure_future(pass_on(socket, running, bool(container.get("stdinOnce"))))
+        try:
+            while not socket.closed:
+                over = key not in plane.running
+                if data := file.read(CHUNK):
+                    await socket.send_bytes(bytes([STDOUT]) + data)
+                elif over or plane.closing:
+                    await socket.send_bytes(bytes([STATUS]) + json.dumps(status_of(0)).encode())
+                    await socket.close()
+                else:
+                    await asyncio.sleep(0.02)
+        except ConnectionError:
+            pass
+        finally:
+            feeding.cancel()
+    return socket
+
+
+async def pass_on(socket: web.WebSocketResponse, running: Running, once: bool) -> None:
+    """What comes through the WebSocket, to a container that reads."""
+    pipe, terminal = running.process.stdin if running.process else None, running.terminal
+    async for channel, data in received(socket):
+        if channel == RESIZE and terminal is not None:
+            resize(terminal, data)
+        elif channel == STDIN and terminal is not None:
+            await write_all(terminal, data)
+        elif channel == STDIN and pipe and not pipe.closed:
+            await write_all(pipe.fileno(), data)
+        elif channel == CLOSE and pipe and once:
+            pipe.close()
+    if pipe and once:
+        pipe.close()
+
+
+def resize(terminal: int, data: bytes) -> None:
+    size = json.loads(data)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
+
+
+def cut_all(plane: Plane, kind: str) -> int:
+    """Cut connections of a kind (watch, log, exec, portforward); how many."""
+    found = [row for row in plane.connections if row[0] == kind and row[1] is not None]
+    for _, transport in found:
+        transport.abort()
+    return len(found)

@@ -1,0 +1,57 @@
+"""What this host lets us build machines of: tried once, and said in sentences."""
+
+import os
+import shutil
+from pathlib import Path
+
+from localcloud.machines.processes import wait_for_boot
+from localcloud.machines.sandbox import BIND, LOCALHOST, OVERLAY, PLAIN, Machine, Sandbox, boot, remove, ssh_obstacle
+
+
+def abilities(folder: Path) -> dict:
+    """Try what this host allows, in a scratch folder; say in sentences what machines will lack."""
+    if not shutil.which("unshare"):
+        return describe(Sandbox(PLAIN), "the program `unshare` (package util-linux) is missing")
+    reason = ""
+    users = [False, True] if os.geteuid() == 0 else [True]
+    for sandbox in [Sandbox(files, user) for files in (OVERLAY, BIND) for user in users]:
+        probe = Machine(folder / "probe", "probe", LOCALHOST, 0, None, "#!/bin/sh\nexec kill -TERM 1\n")
+        process = boot(probe, sandbox)
+        works = wait_for_boot(probe.folder, process)
+        if not works:
+            process.kill()
+        process.wait()
+        if not works:
+            reason = (probe.folder / "serial.log").read_text().strip().rpartition("\n")[2]
+        remove(probe.folder)
+        if works:
+            return describe(sandbox, reason)
+    return describe(Sandbox(PLAIN), reason)
+
+
+def describe(sandbox: Sandbox, reason: str) -> dict:
+    limits = []
+    if sandbox.files == BIND:
+        limits.append(f"Overlay mounts do not work here ({reason}): machines see /usr, /etc, /var read-only.")
+    if sandbox.files == PLAIN:
+        limits.append(
+            f"Namespaces do not work here ({reason}): machines are plain process trees that share the host's "
+            "name, files and /tmp. The folder that BERG_ROOT names stands for their /root."
+        )
+    if sandbox.user:
+        limits.append(
+            "Without root, apt-get does not work in machines (the system's files belong to nobody there), and "
+            "metadata servers do not answer on port 80 (GCE_METADATA_HOST tells the port that does). Who logs in by "
+            "ssh, on port 2222, has the number 1000 instead of 0."
+        )
+    if obstacle := ssh_obstacle(sandbox):
+        limits.append(f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work.")
+    limits.append("Machines share the host's network ports; each has a loopback address of its own.")
+    return {
+        "namespaces": sandbox.files != PLAIN,
+        "overlay": sandbox.files == OVERLAY,
+        "own_root": sandbox.files != PLAIN,
+        "user_namespace": sandbox.user,
+        "files": sandbox.files,
+        "limits": limits,
+    }

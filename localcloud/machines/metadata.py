@@ -1,0 +1,274 @@
+"""The metadata server of each instance, on the instance's own loopback address.
+
+It serves Google's `computeMetadata/v1` tree: values, directories, `recursive`, `alt`, ETags, `wait_for_change`,
+tokens of the instance's service account. All instances share one port that the server chooses
+and keeps; where the server may (root), port 80 answers too, so `http://metadata.google.internal` works inside.
+
+Not covered: guest attributes, identity tokens (501), mTLS, oslogin, disk encryption keys, rate limits, tokens
+of fewer scopes than the machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import socket
+from typing import Any
+
+from aiohttp import web
+
+from localcloud.compute import power
+from localcloud.compute.checks import LINK
+from localcloud.compute.state import Compute, Instance
+from localcloud.identity.tokens import Tokens
+from localcloud.machines import agent
+
+HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-Frame-Options": "SAMEORIGIN"}
+BASE = "/computeMetadata/v1/"
+TOKEN_SECONDS = 3600
+VERBATIM = ("attributes", "service-accounts")  # whose keys are not spelled our way
+
+
+class MetadataServer:
+    """Listens on the address of every machine that is up."""
+
+    def __init__(self, compute: Compute, tokens: Tokens, port: int):
+        self.compute, self.tokens, self.port = compute, tokens, port
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.answer)
+        self.runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        self.sites: dict[str, list[web.TCPSite]] = {}
+
+    async def start(self) -> None:
+        await self.runner.setup()
+        if not self.port:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+        self.compute.metadata_port = self.port
+        self.compute.open_address, self.compute.close_address = self.open, self.close
+
+    async def open(self, address: str) -> None:
+        if address in self.sites:
+            return
+        site = web.TCPSite(self.runner, address, self.port)
+        await site.start()
+        self.sites[address] = [site]
+        site = web.TCPSite(self.runner, address, 80)
+        try:
+            await site.start()
+            self.sites[address].append(site)
+        except OSError:
+            await site.stop()  # an ordinary user may not, or something has port 80 on all addresses
+
+    async def close(self, address: str) -> None:
+        for site in self.sites.pop(address, []):
+            await site.stop()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        address = request.transport.get_extra_info("sockname")[0]
+        instance = self.compute.at_address(address)
+        if instance is None or instance.cut or instance.network_down:
+            request.transport.abort()
+            raise ConnectionResetError("this machine is off the network")
+        if (request.method, request.path) == ("POST", "/_berg/network-down"):  # said by boot.sh
+            await power.network_down(self.compute, instance)
+            return text("")
+        if (request.method, request.path) == ("GET", "/_berg/authorized-keys"):  # likewise
+            return text(await agent.answer(self.compute, instance, request.query.get("known", "")))
+        if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
+            return page(403, "Missing required header: Metadata-Flavor: Google")
+        if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
+            return text("computeMetadata/\n" if request.path == "/" else "v1/\n")
+        if not f"{request.path}/".startswith(BASE):
+            return page(404, "Not Found")
+        if self.compute.settings.metadata_delay:
+            await asyncio.sleep(self.compute.settings.metadata_delay)
+        path = request.path[len(BASE) :]
+        if request.method != "GET":
+            return page(405, "Method Not Allowed")
+        return await self.value(request, instance, path)
+
+    async def value(self, request: web.Request, instance: Instance, path: str) -> web.StreamResponse:
+        account = re.fullmatch(r"instance/service-accounts/([^/]+)/(token|identity)", path)
+        if account:
+            return self.credentials(instance, *account.groups())
+        query = request.query
+        found = look_up(self.tree(instance), path)
+        if query.get("wait_for_change", "").lower() == "true":
+            found = await self.changed(instance, path, query)
+        if found is None:
+            return page(404, "Not Found")
+        recursive = query.get("recursive", "").lower() == "true"
+        if isinstance(found, (dict, list)) and not request.path.endswith("/") and not recursive:
+            asked = f"?{request.query_string}" if request.query_string else ""
+            location = f"http://{request.host}{request.path}/{asked}"
+            return web.Response(status=301, headers={**HEADERS, "Location": location})
+        return render(found, recursive, query.get("alt"), path)
+
+    async def changed(self, instance: Instance, path: str, query: Any) -> Any:
+        """Wait until the value differs from `last_etag` (default: from now) or `timeout_sec` is over."""
+        found = look_up(self.tree(instance), path)
+        known = query.get("last_etag") or etag(found)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + float(query.get("timeout_sec") or 1e9)
+        while etag(found) == known and loop.time() < deadline:
+            change = self.compute.changed
+            try:
+                await asyncio.wait_for(change.wait(), min(deadline - loop.time(), 3600))
+            except asyncio.TimeoutError:
+                continue
+            found = look_up(self.tree(instance), path)
+        return found
+
+    def credentials(self, instance: Instance, account: str, what: str) -> web.StreamResponse:
+        rows = {row["email"]: row for row in instance.resource.get("serviceAccounts", [])}
+        emails = list(rows)
+        email = emails[0] if account == "default" and emails else account
+        if email not in emails:
+            return page(404, "Not Found")
+        if what == "identity":
+            return page(501, "Identity tokens are not part of the embedded cloud")
+        now = self.compute.now()
+        # The same token until shortly before its end, as on Google, unless all were made to expire.
+        if instance.token_expires - now < 300 or not self.tokens.owner(instance.token):
+            instance.token = self.tokens.mint(email, TOKEN_SECONDS, rows[email]["scopes"])
+            instance.token_expires = now + TOKEN_SECONDS
+            self.compute.save(instance)
+        seconds = int(instance.token_expires - now)
+        return as_json({"access_token": instance.token, "expires_in": seconds, "token_type": "Bearer"})
+
+    def tree(self, instance: Instance) -> dict:
+        """The whole tree of one instance, keys as in paths."""
+        resource, compute = instance.resource, self.compute
+        number = compute.projects[instance.project]["number"]
+        common = compute.common_metadata(instance.project)
+        accounts = {}
+        for row in resource.get("serviceAccounts", []):
+            entry = {"aliases": ["default"], "email": row["email"], "scopes": row["scopes"]}
+            accounts[row["email"]] = entry
+            accounts.setdefault("default", entry)
+        scheduling = resource["scheduling"]
+        network = resource["networkInterfaces"][0]
+        interface = {
+            "access-configs": [
+                {"external-ip": config["natIP"], "type": config["type"]} for config in network.get("accessConfigs", [])
+            ],
+            "dns-servers": ["169.254.169.254"],
+            "gateway": "127.64.0.1",
+            "ip": network["networkIP"],
+            "network": f"projects/{number}/networks/default",
+        }
+        kind = resource["machineType"].rpartition("/")[2]
+        disk = compute.disks.get((instance.project, instance.zone, resource["disks"][0]["source"].rpartition("/")[2]))
+        return {
+            "instance": {
+                "attributes": instance.metadata(),
+                "cpu-platform": resource["cpuPlatform"],
+                "description": resource.get("description", ""),
+                "disks": [{"device-name": d["deviceName"], "index": d["index"]} for d in resource["disks"]],
+                "hostname": f"{instance.name}.{instance.zone}.c.{instance.project}.internal",
+                "id": int(instance.id),
+                "image": (disk or {}).get("sourceImage", "").removeprefix(LINK),
+                "machine-type": f"projects/{number}/machineTypes/{kind}",
+                "maintenance-event": instance.maintenance,
+                "name": instance.name,
+                "network-interfaces": [interface],
+                "preempted": "TRUE" if instance.preempted else "FALSE",
+                "scheduling": {
+                    "automatic-restart": str(scheduling["automaticRestart"]).upper(),
+                    "on-host-maintenance": scheduling["onHostMaintenance"],
+                    "preemptible": str(scheduling["preemptible"]).upper(),
+                },
+                "service-accounts": accounts,
+                "tags": resource["tags"].get("items", []),
+                "zone": f"projects/{number}/zones/{instance.zone}",
+            },
+            "project": {
+                "attributes": {item["key"]: item["value"] for item in common.get("items", [])},
+                "numeric-project-id": int(number),
+                "project-id": instance.project,
+            },
+            "universe": {"universe-domain": "googleapis.com"},
+        }
+
+
+def look_up(tree: Any, path: str) -> Any:
+    """The value at a path, None if there is none. Lists of things with parts are directories `0/`, `1/`…"""
+    for name in path.strip("/").split("/") if path.strip("/") else []:
+        if isinstance(tree, list) and name.isdigit() and int(name) < len(tree) and isinstance(tree[int(name)], dict):
+            tree = tree[int(name)]
+        elif isinstance(tree, dict) and name in tree:
+            tree = tree[name]
+        else:
+            return None
+        if tree is None:
+            return None
+    return tree
+
+
+def render(value: Any, recursive: bool, alt: str | None, path: str) -> web.StreamResponse:
+    """One value or directory in the form asked for: text for values and listings, JSON for `recursive`."""
+    parts = isinstance(value, dict) or (isinstance(value, list) and all(isinstance(v, dict) for v in value) and value)
+    if path.strip("/") in ("instance/tags",) or alt == "json" or (recursive and alt != "text"):
+        return as_json(camel(value), etag(value))
+    if recursive:
+        return text("".join(f"{name} {leaf}\n" for name, leaf in leaves(value)), etag(value))
+    if not parts:
+        lines = "".join(f"{item}\n" for item in value) if isinstance(value, list) else str(value)
+        return text(lines, etag(value))
+    if isinstance(value, list):
+        return text("".join(f"{index}/\n" for index in range(len(value))), etag(value))
+    verbatim = path.strip("/").rpartition("/")[2] == "attributes"
+    if "email" in value and "scopes" in value:
+        names = [*value, "identity", "token"]
+    else:
+        names = sorted(value)
+    folders = {name for name in value if not verbatim and is_folder(name, value[name])}
+    return text("".join(f"{name}{'/' if name in folders else ''}\n" for name in names), etag(value))
+
+
+def is_folder(name: str, value: Any) -> bool:
+    return isinstance(value, dict) or (
+        isinstance(value, list) and name in ("network-interfaces", "disks", "access-configs")
+    )
+
+
+def leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [leaf for name, item in value.items() for leaf in leaves(item, f"{prefix}/{name}".lstrip("/"))]
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [leaf for index, item in enumerate(value) for leaf in leaves(item, f"{prefix}/{index}".lstrip("/"))]
+    return [(prefix, " ".join(map(str, value)) if isinstance(value, list) else value)]
+
+
+def camel(value: Any, verbatim: bool = False) -> Any:
+    """Keys as JSON answers spell them: machineType for machine-type; the user's own keys stay."""
+    if isinstance(value, list):
+        return [camel(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    spell = (lambda name: name) if verbatim else (lambda name: re.sub(r"-(\w)", lambda m: m[1].upper(), name))
+    return {spell(name): camel(item, name in VERBATIM) for name, item in value.items()}
+
+
+def etag(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def text(content: str, tag: str = "") -> web.Response:
+    headers = {**HEADERS, **({"ETag": tag} if tag else {})}
+    return web.Response(text=content, headers=headers, content_type="application/text")
+
+
+def as_json(value: Any, tag: str = "") -> web.Response:
+    headers = {**HEADERS, **({"ETag": tag} if tag else {})}
+    return web.Response(text=json.dumps(value), headers=headers, content_type="application/json")
+
+
+def page(status: int, message: str) -> web.Response:
+    content = f"<!DOCTYPE html><html><title>Error {status}</title><p><b>{status}.</b> {message}</html>\n"
+    return web.Response(status=status, text=content, headers=HEADERS, content_type="text/html")

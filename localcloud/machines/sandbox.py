@@ -1,0 +1,304 @@
+"""An instance as a Linux sandbox: its file system, its environment, its console; and how it starts.
+
+A machine is a process tree in mount, uts, ipc and pid namespaces (and a user namespace where the server is not
+root). Its folder in the state folder holds everything it owns:
+
+    machines/<id>/rootfs/       the skeleton of its root: /tmp, /run, /home, /mnt, mount points
+    machines/<id>/upper/ work/  overlays: what it changed in /usr /etc /var /opt /srv and /root
+    machines/<id>/root/         its /root where overlays do not work
+    machines/<id>/ssh/          its /etc/ssh, see sshd.py
+    machines/<id>/serial.log    what it wrote to the serial console
+    machines/<id>/init.pid      process id and start time of its first process
+
+It sees the host's programs and configuration, never the host's home folders; what it writes is its own and
+vanishes with it. Its environment is clean but for the address of its metadata server and the host's network
+settings: *_proxy, PIP_*, SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE.
+
+Its image is the host plus a prepared /root, see image.py; how it is found again and ended, see processes.py.
+
+Not covered: a network namespace of its own (machines share the host's ports, each has a loopback address), memory
+and cpu limits, devices, folders mounted separately below /usr /etc /var /opt /srv. It is no security boundary:
+where the server is root, so is the machine. As an ordinary user the host's system files belong to nobody inside,
+so a package manager cannot replace them. shutdown-script and startup-script-url are not run.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localcloud.machines import sshd
+
+BOOT = Path(__file__).with_name("boot.sh")
+SYSTEMCTL = BOOT.with_name("systemctl.sh")
+OVERLAID = ("usr", "etc", "var", "opt", "srv")
+SKELETON = (
+    *OVERLAID,
+    "root",
+    "home",
+    "run",
+    "mnt",
+    "media",
+    "boot",
+    "workspace",
+    "proc",
+    "sys",
+    "dev",
+    "old",
+)
+PASSED_ON = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+SCRIPT = "tmp/metadata-scripts/startup-script"
+POWER_OFF = "#!/bin/sh\n# The first process of this machine takes SIGTERM as its power button.\nexec kill -TERM 1\n"
+
+GOOGLE, PROCESSOR = "0x1ae0", "0x088000"  # vendor and class of a PCI device that is a TPU
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What apt-daily does at the first boot, as others see it: it holds the locks of apt and dpkg.
+APT_DAILY = """\
+#!/usr/bin/env -S python3 -I -S
+import contextlib, fcntl, time
+held = []
+for name in ("lib/apt/lists/lock", "lib/dpkg/lock-frontend", "lib/dpkg/lock", "cache/apt/archives/lock"):
+    with contextlib.suppress(OSError):  # without root, or on a host without apt
+        held.append(open("/var/" + name, "w"))
+        fcntl.lockf(held[-1], fcntl.LOCK_EX)
+time.sleep({seconds})
+"""
+# What is a machine's own in /usr/local, or its root could install nothing there where that is not the host's root.
+LOCAL = ("", "sbin", "bin", "etc", "include", "lib", "share", "share/man", "share/man/man1")
+LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
+
+PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """What this host lets us build: `files` is overlay, bind or plain; `user` whether it takes a user namespace."""
+
+    files: str
+    user: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    folder: Path
+    name: str
+    address: str  # its own address in 127.0.0.0/8
+    metadata_port: int
+    image: Path | None  # the image's /root; None for an empty one
+    startup_script: str | None
+    agent: str = "new"  # or "old": Google's guest agent, whose lines the console shows
+    variables: dict[str, str] = field(default_factory=dict)  # more of its environment
+    devices: list[str] = field(default_factory=list)  # PCI devices of Google's, which take the place of the host's
+    peers: dict[str, str] = field(default_factory=dict)  # name -> address of others that it knows, as by Google's DNS
+    learns: bool = False  # whether it is of a deep-learning image: with torch, without python3-venv
+    busy: float = 0  # seconds for which its first boot installs packages
+    metadata_address: str = ""  # where its metadata server is, if not at its own address: a pod's is its node's
+
+    @property
+    def metadata_host(self) -> str:
+        return self.metadata_address or self.address
+
+
+def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
+    """Start a machine; it is up once `processes.first_process` knows it. The caller reaps the returned process."""
+    prepare_folder(machine, sandbox)
+    folder = str(machine.folder)
+    command = [str(BOOT), sandbox.files, folder, str(machine.image or machine.folder / "empty"), machine.name]
+    command.append(machine.agent)
+    if sandbox.files != PLAIN:
+        user = ["--user", "--map-root-user"] if sandbox.user else []
+        flags = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
+        command = ["unshare", *user, *flags, "bash", *command, *map(str, python_folders())]
+    else:
+        command = ["bash", *command]
+    with (machine.folder / "serial.log").open("ab") as console:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            env=environment(machine),
+            cwd="/",
+            umask=0o022,  # the server's own is for private files
+            start_new_session=True,
+        )
+
+
+def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
+    """Lay out a machine's folder; at a later boot keep its disk, but empty /tmp and /run."""
+    folder, root = machine.folder, machine.folder / "rootfs"
+    first = not root.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "init.pid").unlink(missing_ok=True)
+    for name in ("tmp", "run", "old"):
+        if (root / name).exists():
+            remove(root / name)
+    for path in (root, *(root / name for name in SKELETON), *(folder / "upper" / name for name in OVERLAID)):
+        make_public(path)
+    (root / "tmp").mkdir(mode=0o1777)
+    (root / "tmp").chmod(0o1777)
+    if first and machine.busy and sandbox.files == OVERLAY:
+        (root / "run/apt-daily").write_text(APT_DAILY.format(seconds=machine.busy))
+        (root / "run/apt-daily").chmod(0o755)
+    (folder / "empty").mkdir(exist_ok=True)
+    (folder / "upper/root").mkdir(exist_ok=True)
+    for name in (*OVERLAID, "root"):
+        (folder / "work" / name).mkdir(parents=True, exist_ok=True)
+    write_system_files(machine)
+    for number, device in enumerate(machine.devices):
+        shown = folder / f"pci/0000:00:{number + 4:02x}.0"
+        shown.mkdir(parents=True, exist_ok=True)
+        for name, value in (("vendor", GOOGLE), ("device", device), ("class", PROCESSOR)):
+            (shown / name).write_text(f"{value}\n")
+    if sandbox.files != PLAIN:
+        runs_sshd = not ssh_obstacle(sandbox) and machine.address != LOCALHOST
+        variables = {name: value for name, value in environment(machine).items() if name != "TERM"}
+        sshd.prepare(folder, machine.address, variables, runs_sshd, sandbox.user)
+    if sandbox.files == BIND:
+        own_root(machine, root / "root")
+    elif sandbox.files == PLAIN:
+        own_root(machine, folder / "root")
+    if machine.startup_script is not None:
+        script = root / SCRIPT
+        script.parent.mkdir(mode=0o700)
+        script.touch(mode=0o700)
+        script.write_text(machine.startup_script)
+
+
+def make_public(folder: Path) -> None:
+    """Make a folder that users of the machine other than root may enter, whatever the server's umask."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+
+
+def write_system_files(machine: Machine) -> None:
+    etc = machine.folder / "upper/etc"
+    (etc / "hostname").write_text(machine.name + "\n")
+    # Written on its own: container runtimes mount the host's file, and a mount does not show through an overlay.
+    resolver = Path("/etc/resolv.conf")
+    (etc / "resolv.conf").write_text(resolver.read_text() if resolver.exists() else "")
+    (etc / "hosts").write_text(
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+        f"{machine.address} {machine.name}\n{machine.metadata_host} metadata.google.internal metadata\n"
+        # google-auth asks this host about every service account it meets, in the background, with its token.
+        # A token of the embedded cloud is none of Google's business: nothing answers at this address.
+        f"{machine.address} iamcredentials.googleapis.com\n"
+        + "".join(f"{address} {name}\n" for name, address in machine.peers.items() if name != machine.name)
+    )
+    for name in ("hostname", "resolv.conf", "hosts"):
+        (etc / name).chmod(0o644)
+    programs = dict.fromkeys(("poweroff", "halt", "shutdown"), POWER_OFF)
+    programs["systemctl"] = SYSTEMCTL.read_text()
+    folder = machine.folder / "upper/usr/local/sbin"  # first in PATH, and empty on most hosts
+    for name in LOCAL:
+        if not Path("/usr/local", name).is_symlink():
+            make_public(folder.parent / name)
+    if machine.learns:
+        write_python(machine.folder / "upper")
+    for name, text in programs.items():
+        program = folder / name
+        program.write_text(text)
+        program.chmod(0o755)
+
+
+def write_python(upper: Path) -> None:
+    """Let the system's python be that of Google's deep-learning images: it has torch, and Debian's has no ensurepip."""
+    for folder in map(Path, system_python()):
+        packages = upper / folder.relative_to("/")
+        for path in [*reversed(packages.parents), packages, packages / "torch"]:
+            if path.is_relative_to(upper / "usr/local"):
+                make_public(path)
+        (packages / "torch/__init__.py").write_text('"""Stands for PyTorch."""\n\n__version__ = "2.9.1+cu129"\n')
+        missing = "import sys; sys.modules.update(venv=None, ensurepip=None)\n"
+        (packages / "no-python3-venv.pth").write_text(missing)
+
+
+@functools.cache
+def system_python() -> list[str]:
+    """The folder below /usr/local where a machine's own python3 finds packages; none without such a python and pip."""
+    code = "import pip, site; print(*[path for path in site.getsitepackages() if path.startswith('/usr/local/')][:1])"
+    if not shutil.which("python3", path=PATH):
+        return []
+    ran = subprocess.run(["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH})
+    return ran.stdout.split()
+
+
+def ssh_obstacle(sandbox: Sandbox) -> str:
+    """Why machines run no ssh server here; "" if they do."""
+    return "that takes namespaces" if sandbox.files == PLAIN else sshd.obstacle(sandbox.user)
+
+
+def own_root(machine: Machine, root: Path) -> None:
+    """Copy the image's /root, once: without overlays every machine needs its own."""
+    if root.exists() and any(root.iterdir()):
+        return
+    if machine.image is None:
+        root.mkdir(exist_ok=True)
+        return
+    subprocess.run(["cp", "-a", "--reflink=auto", "-T", machine.image, root], check=True)
+
+
+def environment(machine: Machine) -> dict[str, str]:
+    """Everything a machine's processes inherit from outside; see the module's docstring."""
+    metadata_server = f"{machine.metadata_host}:{machine.metadata_port}"
+    passed_on = {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower().endswith("_proxy") or name.startswith("PIP_") or name in PASSED_ON
+    }
+    no_proxy = next((passed_on[name] for name in ("no_proxy", "NO_PROXY") if passed_on.get(name)), "")
+    # What /etc/hosts keeps from Google (see write_system_files) no proxy must bring there.
+    if no_proxy != "*" and any(name.lower().endswith("_proxy") for name in passed_on):
+        no_proxy = f"{no_proxy},iamcredentials.googleapis.com".lstrip(",")
+        passed_on |= {"no_proxy": no_proxy, "NO_PROXY": no_proxy}
+    return {
+        "PATH": PATH,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "GCE_METADATA_HOST": metadata_server,
+        "GCE_METADATA_IP": metadata_server,
+        **machine.variables,
+        **passed_on,
+    }
+
+
+def python_folders() -> list[Path]:
+    """Folders of this process's python that a machine would not see otherwise, outermost first."""
+    executable = Path(sys.executable)
+    installation = executable.resolve().parent.parent
+    prefixes = {Path(sys.prefix), Path(sys.base_prefix), installation}
+    prefixes |= {prefix.resolve() for prefix in prefixes}
+    if executable.is_symlink():
+        prefixes.add(executable.parent.joinpath(executable.readlink()).parent.parent)
+    visible = [Path("/") / name for name in OVERLAID]
+    kept: list[Path] = []
+    for prefix in sorted(prefixes):
+        if not any(prefix.is_relative_to(folder) for folder in visible + kept):
+            kept.append(prefix)
+    return kept
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder with everything in it, the closed working folders of overlays included."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        subprocess.run(["chmod", "-R", "u+rwx", folder], check=False, capture_output=True)
+        shutil.rmtree(folder)
+
+
+def own_root_of(folder: Path, sandbox: Sandbox) -> Path:
+    """Where the host finds a machine's /root; with overlays, the part of it that differs from the image."""
+    return folder / {OVERLAY: "upper/root", BIND: "rootfs/root", PLAIN: "root"}[sandbox.files]
+
+
+def console_tail(folder: Path) -> str:
+    """The last line on a machine's console: why it did not boot."""
+    try:
+        return (folder / "serial.log").read_text(errors="replace").strip().rpartition("\n")[2]
+    except OSError:
+        return "its console is empty"

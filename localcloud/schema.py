@@ -1,0 +1,388 @@
+"""Google's discovery documents: which method a request means, and whether request and answer fit it.
+
+The documents ship with google-api-python-client, so nothing here was typed in by hand: routes,
+parameters, enums, patterns and field types are Google's own.
+
+Not covered: `readOnly` fields in a request (Google ignores them, so do we), rules that stand only in
+descriptions (the handlers know those), `fields` masks that name a field which no schema has, and
+Compute Engine's few paths with a multi-segment `{+parameter}` among others.
+"""
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from localcloud.errors import ApiError
+
+INT_RANGES = {
+    "int32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint64": (0, 2**64 - 1),
+}
+# Accepted with every method beside those of the document ("parameters" at its top).
+EXTRA_GLOBALS = {"$.xgafv", "upload_protocol", "access_token", "callback", "$alt", "$prettyPrint", "$fields"}
+TRUE, FALSE = {"true", "1", "t", "y", "yes"}, {"false", "0", "f", "n", "no"}
+
+
+@dataclass(frozen=True)
+class Method:
+    id: str  # "compute.instances.insert"
+    verb: str
+    segments: tuple[str, ...]  # of the path below the service's base; "{name}" or "{name}:verb" for a parameter
+    whole: tuple[str, str, str] | None  # of a path with `{+name}`: what stands before it, "name", what follows
+    params: dict[str, dict]
+    request: dict | None  # schema of the body
+    response: dict | None  # schema of the answer
+    scopes: tuple[str, ...]  # of which a token needs one
+    version: str = "v1"
+
+
+@dataclass
+class Api:
+    """One discovery document. `routes` groups methods by verb and number of path segments."""
+
+    name: str
+    base: str  # "/compute/v1/"
+    schemas: dict[str, dict]
+    global_params: dict[str, dict]
+    methods: dict[str, Method] = field(default_factory=dict)
+    routes: dict[tuple[str, int], list[Method]] = field(default_factory=dict)
+
+
+def load(name: str, version: str = "v1") -> Api:
+    """The API of that name; the same one each time."""
+    return _load(name, version)
+
+
+@lru_cache
+def _load(name: str, version: str) -> Api:
+    """Load the discovery document `<name>.<version>.json`, without its descriptions (two thirds of it)."""
+    import googleapiclient
+
+    path = Path(googleapiclient.__file__).parent / "discovery_cache/documents" / f"{name}.{version}.json"
+    document = json.loads(path.read_text(), object_hook=_without_prose)
+    api = Api(name, f"/{name}/{version}/", document["schemas"], document["parameters"])
+    _add_methods(api, document, version)
+    for methods in api.routes.values():
+        # A literal segment wins over a parameter: `o/bulkRestore` is not the object "bulkRestore".
+        # So does a custom verb: `secrets/a:getIamPolicy` is not the secret "a:getIamPolicy".
+        methods.sort(key=lambda m: [(s.startswith("{"), s.endswith("}")) for s in m.segments])
+    return api
+
+
+def _without_prose(value: dict) -> dict:
+    for key in ("description", "enumDescriptions"):
+        if isinstance(value.get(key), (str, list)):
+            del value[key]
+    return value
+
+
+def _add_methods(api: Api, resource: dict, version: str) -> None:
+    for spec in resource.get("methods", {}).values():
+        path, whole = spec["path"].removeprefix(f"{version}/"), None
+        if "{+" in path:
+            before, _, rest = path.partition("{+")
+            name, _, after = rest.partition("}")
+            if "{" in before + after:
+                continue
+            whole, path = (before, name, after), spec["flatPath"].removeprefix(f"{version}/")
+        segments = tuple(path.split("/"))
+        method = Method(
+            spec["id"],
+            spec["httpMethod"],
+            segments,
+            whole,
+            spec.get("parameters", {}),
+            spec.get("request"),
+            spec.get("response"),
+            tuple(spec.get("scopes", ())),
+            version,
+        )
+        api.methods[method.id] = method
+        api.routes.setdefault((method.verb, len(segments)), []).append(method)
+    for child in resource.get("resources", {}).values():
+        _add_methods(api, child, version)
+
+
+def match(api: Api, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
+    """Find the method of a still percent-encoded path below `api.base`; return it with its decoded
+    path parameters. Matching comes before decoding: an object name may hold `%2F`."""
+    parts = path.split("/")
+    for method in api.routes.get((verb, len(parts)), []):
+        values = {}
+        for segment, part in zip(method.segments, parts, strict=True):
+            name, _, verb_suffix = segment[1:].partition("}")
+            if segment[0] == "{" and part.endswith(verb_suffix):
+                values[name] = part.removesuffix(verb_suffix)
+            elif segment != part:
+                break
+        else:
+            if "" in values.values():
+                continue
+            if method.whole:
+                before, name, after = method.whole
+                values = {name: path[len(before) : len(path) - len(after)]}
+            # Bytes that are no UTF-8 pass as surrogates; `check_params` refuses them.
+            return method, {name: unquote(value, errors="surrogateescape") for name, value in values.items()}
+    return None
+
+
+def invalid(message: str, reason: str = "invalid", where: str = "") -> ApiError:
+    """A 400 in the words of Google's JSON parser, with the offending field in `details`."""
+    violation: dict[str, Any] = {"description": message}
+    if where:
+        violation["field"] = where
+    details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}]
+    return ApiError(400, reason, message, details=details)
+
+
+# --- parameters
+
+
+def check_params(api: Api, method: Method, path_values: dict[str, str], query: list[tuple[str, str]]) -> dict[str, Any]:
+    """Check and convert path and query parameters; raise Google's 400 for a wrong one.
+
+    Integers (int64 too) become int, booleans bool, repeated parameters lists. The parameters that every
+    method takes (`fields`, `alt`, `key`, ...) come back as well, as strings.
+    """
+    result: dict[str, Any] = {}
+    for name, text in [*path_values.items(), *query]:
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise invalid(f"Parameter '{name}' is not valid UTF-8", "invalidParameter")
+    for name, text in path_values.items():
+        spec = method.params.get(name, {})
+        # "-" stands for "any zone" in the wildcard lookups that gcloud makes.
+        if text != "-" and "pattern" in spec and not re.fullmatch(spec["pattern"], text):
+            raise _no_match(name, text, spec["pattern"])
+        result[name] = _convert(name, spec, text)
+    for name, text in query:
+        query_spec = method.params.get(name)
+        if query_spec is None or query_spec["location"] != "query":
+            if name in api.global_params or name in EXTRA_GLOBALS:
+                result[name] = text
+                continue
+            if api.name == "storage":
+                continue  # Cloud Storage passes over what it does not know, as its clients count on
+            raise invalid(
+                f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter. '
+                f"Field '{name}' could not be found in request message.",
+                "badRequest",
+            )
+        value = _convert(name, query_spec, text)
+        if query_spec.get("repeated"):
+            result.setdefault(name, []).append(value)
+        elif name in result:
+            raise invalid(f"Parameter '{name}' was given more than once.", "invalidParameter", name)
+        else:
+            result[name] = value
+    for name, spec in method.params.items():
+        if spec.get("required") and name not in result:
+            raise invalid(f"Required parameter: {name}", "required", name)
+    return result
+
+
+def _convert(name: str, spec: dict, text: str) -> Any:
+    """One parameter's text as the type that the document gives it."""
+    kind, form = spec.get("type"), spec.get("format", "")
+    if kind == "boolean":
+        if text.lower() in TRUE | FALSE:
+            return text.lower() in TRUE
+        raise invalid(f"Invalid value at '{name}' (TYPE_BOOL), \"{text}\"", "invalidParameter", name)
+    if kind == "integer" or form in INT_RANGES:
+        low, high = INT_RANGES[form or "int64"]
+        low, high = max(low, int(spec.get("minimum", low))), min(high, int(spec.get("maximum", high)))
+        if not re.fullmatch(r"-?[0-9]{1,20}", text) or not low <= int(text) <= high:
+            message = f"Invalid value at '{name}' (TYPE_{(form or 'int64').upper()}), \"{text}\""
+            raise invalid(message, "invalidParameter", name)
+        return int(text)
+    if "enum" in spec and text not in spec["enum"]:
+        allowed = ", ".join(spec["enum"])
+        raise invalid(
+            f"Invalid value for parameter '{name}': \"{text}\". Allowed values: [{allowed}]",
+            "invalidParameter",
+            name,
+        )
+    return text
+
+
+def _no_match(where: str, text: str, pattern: str) -> ApiError:
+    return invalid(
+        f"Invalid value for field '{where}': '{text}'. Must be a match of regex '{pattern}'", "invalid", where
+    )
+
+
+# --- bodies
+
+
+def check_body(api: Api, method: Method, body: Any) -> None:
+    """Check a request body; raise Google's 400 for the first thing that is wrong with it."""
+    if method.request is not None:
+        if not isinstance(body, dict):
+            raise invalid("Invalid JSON payload received. Expected an object.", "parseError")
+        _check(api, method.request, body, "resource", method.id, answer=False)
+
+
+def check_answer(api: Api, method: Method, body: Any) -> None:
+    """Check an answer of ours: like a request, but 64-bit integers must be strings and nothing null."""
+    if method.response is not None:
+        _check(api, method.response, body, "response", method.id, answer=True)
+
+
+def _check(api: Api, schema: dict, value: Any, where: str, method_id: str, answer: bool) -> None:
+    if "$ref" in schema:
+        schema = api.schemas[schema["$ref"]]
+    kind = schema.get("type")
+    if kind == "any" or (value is None and not answer):
+        return  # null in a request means "not set" (and in a patch, "remove")
+    if kind == "object":
+        _check_object(api, schema, value, where, method_id, answer)
+    elif kind == "array":
+        if not isinstance(value, list):
+            raise _wrong_type(where, "a list", value)
+        for index, item in enumerate(value):
+            _check(api, schema["items"], item, f"{where}[{index}]", method_id, answer)
+    else:
+        _check_scalar(schema, value, where, answer)
+
+
+def _check_object(api: Api, schema: dict, value: Any, where: str, method_id: str, answer: bool) -> None:
+    if not isinstance(value, dict):
+        raise _wrong_type(where, "an object", value)
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+    for key, item in value.items():
+        inner = properties.get(key, others)
+        if inner is None:
+            raise invalid(
+                f"Invalid JSON payload received. Unknown name \"{key}\" at '{where}': Cannot find field.",
+                "badRequest",
+                where,
+            )
+        # Google takes these and ignores them. Who sends one means something by it that would be lost; `kind` means
+        # nothing, and clients copy it from what they read; all of that, where they change what is there.
+        unread = answer or key == "kind" or method_id.endswith((".patch", ".update"))
+        if inner.get("readOnly") and not unread and item not in (None, "", [], {}):
+            message = f"Invalid value for field '{where}.{key}': {json.dumps(item)[:80]}. The field is output only."
+            raise invalid(message, "invalid", f"{where}.{key}")
+        _check(api, inner, item, f"{where}.{key}", method_id, answer)
+    if answer:
+        return
+    for key, inner in properties.items():
+        required = method_id in inner.get("annotations", {}).get("required", ())
+        # Google does not insist on "acl": with uniform access to a bucket there is none to send.
+        if required and key != "acl" and value.get(key) is None:
+            raise invalid(f"Required field '{where}.{key}' not specified", "required", f"{where}.{key}")
+
+
+def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
+    kind, form = schema.get("type"), schema.get("format", "")
+    if form in INT_RANGES or kind == "integer":
+        _check_integer(schema, value, where, answer)
+    elif kind == "boolean":
+        if not isinstance(value, bool):
+            raise _wrong_type(where, "true or false", value)
+    elif kind == "number":
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise _wrong_type(where, "a number", value)
+    elif not isinstance(value, str):
+        raise _wrong_type(where, "a string", value)
+    elif "enum" in schema and value not in schema["enum"]:
+        allowed = ", ".join(schema["enum"])
+        raise invalid(f"Invalid value for field '{where}': '{value}'. Must be one of [{allowed}]", "invalid", where)
+    elif "pattern" in schema and not re.fullmatch(schema["pattern"], value):
+        raise _no_match(where, value, schema["pattern"])
+    elif form in ("date", "date-time") and not answer and not is_time(value, form):
+        raise invalid(f"Invalid value at '{where}' (TYPE_STRING), \"{value}\" is no RFC 3339 {form}", "invalid", where)
+    elif form == "byte" and not _is_base64(value):
+        raise invalid(f"Invalid value at '{where}' (TYPE_BYTES), Base64 decoding failed for \"{value}\"")
+
+
+def _check_integer(schema: dict, value: Any, where: str, answer: bool) -> None:
+    """Proto JSON reads numbers and decimal strings alike, and writes 64-bit integers as strings."""
+    form = schema.get("format", "int64")
+    as_string = schema.get("type") == "string"
+    fits = isinstance(value, str) == as_string if answer else isinstance(value, (int, str))
+    text = str(value)
+    low, high = INT_RANGES[form]
+    whole = re.fullmatch(r"-?[0-9]{1,20}", text) is not None and not isinstance(value, bool)
+    if not (fits and whole and low <= int(text) <= high):
+        raise invalid(f"Invalid value at '{where}' (TYPE_{form.upper()}), {json.dumps(value)}", "invalid", where)
+
+
+def is_time(text: str, form: str) -> bool:
+    """Whether a text is an RFC 3339 date, or date and time."""
+    clock = r"[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)" if form == "date-time" else ""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d" + clock, text):
+        return False
+    try:
+        datetime.fromisoformat(re.sub(r"\.\d+", "", text.upper()).replace("Z", "+00:00"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text.translate({45: 43, 95: 47}) + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _wrong_type(where: str, wanted: str, value: Any) -> ApiError:
+    return invalid(f"Invalid value at '{where}': expected {wanted}, got {json.dumps(value)[:80]}", "invalid", where)
+
+
+# --- partial answers
+
+
+def parse_fields(text: str) -> dict:
+    """Parse a mask such as `items(name,size),nextPageToken` into nested dicts; {} selects all below."""
+    tree, rest = _parse_group(text, 0)
+    if rest != len(text):
+        raise invalid(f"Invalid field selection {text}", "invalidParameter", "fields")
+    return tree
+
+
+def _parse_group(text: str, at: int) -> tuple[dict, int]:
+    tree: dict = {}
+    while True:
+        node = tree
+        while True:  # one path: a/b/c or a.b.c
+            name = re.compile(r"\s*([\w*$-]+)\s*").match(text, at)
+            if not name:
+                raise invalid(f"Invalid field selection {text}", "invalidParameter", "fields")
+            node, at = node.setdefault(name[1], {}), name.end()
+            if text[at : at + 1] not in ("/", "."):
+                break
+            at += 1
+        if text[at : at + 1] == "(":
+            inner, at = _parse_group(text, at + 1)
+            if text[at : at + 1] != ")":
+                raise invalid(f"Invalid field selection {text}", "invalidParameter", "fields")
+            node.update(inner)
+            at += 1
+        if text[at : at + 1] != ",":
+            return tree, at
+        at += 1
+
+
+def select(value: Any, tree: dict) -> Any:
+    """Keep only the fields of `value` that a parsed mask names; lists are selected item by item."""
+    if not tree or not isinstance(value, (dict, list)):
+        return value
+    if isinstance(value, list):
+        return [select(item, tree) for item in value]
+    kept = {}
+    for key, item in value.items():
+        inner = tree.get(key, tree.get("*"))
+        if inner is not None and (not inner or isinstance(item, (dict, list))):
+            kept[key] = select(item, inner)
+    return kept

@@ -1,0 +1,134 @@
+"""The embedded cloud's one HTTP application: its services, its routes, and the network of its machines.
+
+Handlers are plain async functions in tables keyed by Google's method ids. How a request comes to its handler stands
+in dispatch.py.
+
+Not covered: HTTP/2, TLS, gRPC, API keys.
+"""
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from localcloud import control_api
+from localcloud.artifacts import api as artifacts_api
+from localcloud.artifacts import registry
+from localcloud.artifacts.store import Artifacts
+from localcloud.batch import batch
+from localcloud.billing import api as billing_api
+from localcloud.builds import api as builds_api
+from localcloud.builds.store import Builds
+from localcloud.call import CLOUD, Cloud, cut
+from localcloud.compute import api as compute_api
+from localcloud.compute.routers import reaches_google
+from localcloud.container import api as container_api
+from localcloud.dispatch import HANDLERS, MAX_JSON_BODY, api, authenticate, error_response, too_large
+from localcloud.errors import ApiError
+from localcloud.faults import Faults
+from localcloud.identity import api as iam_api
+from localcloud.identity import oauth, orgpolicies, services
+from localcloud.identity.iam import Iam
+from localcloud.identity.tokens import LAPTOP, Tokens
+from localcloud.machines import tunnel
+from localcloud.monitoring import api as monitoring_api
+from localcloud.monitoring.store import Monitoring
+from localcloud.secrets import api as secrets_api
+from localcloud.secrets.store import Secrets
+from localcloud.storage import api as storage_api
+from localcloud.storage.state import Storage
+
+
+def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Cloud:
+    """Open the cloud whose state is in `folder`, or make a new one with one project."""
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = folder / "projects.json"
+    projects = json.loads(saved.read_text()) if saved.exists() else {}
+    storage, secrets, tokens = Storage(folder / "storage"), Secrets(folder / "secrets"), Tokens(folder)
+    iam = Iam(folder, projects, lambda: {LAPTOP, *tokens.state["refresh_tokens"]})
+    cloud = Cloud(folder, port, projects, tokens, storage, secrets, iam, Faults())
+    cloud.monitoring, cloud.artifacts = Monitoring(folder / "monitoring"), Artifacts(folder / "artifacts")
+    cloud.builds = Builds(folder / "builds")
+    if project not in projects:
+        cloud.add_project(project)
+    return cloud
+
+
+def make_app(cloud: Cloud) -> web.Application:
+    """Return the application that serves `cloud`."""
+    app = web.Application(client_max_size=MAX_JSON_BODY)
+    app[CLOUD] = cloud
+    app[HANDLERS] = {}
+    modules = (storage_api, secrets_api, iam_api, orgpolicies, services, billing_api, monitoring_api)
+    for module in (*modules, artifacts_api, builds_api):
+        app[HANDLERS].update(module.handlers(cloud))
+    if cloud.compute is not None:
+        app[HANDLERS].update(compute_api.handlers(cloud))
+        app[HANDLERS].update(container_api.handlers(cloud))
+        cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
+        cloud.compute.account_is_known = cloud.iam.is_known
+        app.middlewares.append(network)
+    app.on_shutdown.append(cancel_builds)
+    app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens))
+    if cloud.compute is not None:
+        app.router.add_get("/v4/connect", connect_tunnel)
+    app.router.add_post("/batch/{service}/v1", batch)
+    app.router.add_post("/batch", batch)
+    app.add_routes([_guarded(cloud, route) for route in control_api.routes(cloud)])
+    app.router.add_route("*", "/v2/{path:.*}", registry.serve)
+    app.router.add_route("*", "/{path:.*}", api)
+    return app
+
+
+async def cancel_builds(app: web.Application) -> None:
+    """End the builds that run, with their processes."""
+    tasks = list(app[CLOUD].builds.tasks.values())
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def _guarded(cloud: Cloud, route: web.RouteDef) -> web.RouteDef:
+    """Give a control route what API methods have anyway: the token check, and errors as JSON."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        try:
+            authenticate(cloud, request.headers)
+            return await route.handler(request)
+        except ApiError as error:
+            return error_response(error)
+        except web.HTTPRequestEntityTooLarge:
+            return error_response(too_large())
+
+    return web.RouteDef(route.method, route.path, handler, route.kwargs)
+
+
+@web.middleware
+async def network(request: web.Request, handler: Callable) -> web.StreamResponse:
+    """Reset the connection of a machine that is off the network; its token tells which it is."""
+    token = request.headers.get("Authorization", "").rpartition(" ")[2]
+    compute = request.app[CLOUD].compute
+    if not token or not (mine := [each for each in compute.instances.values() if each.token == token]):
+        return await handler(request)
+    if mine[0].cut or mine[0].network_down or not reaches_google(compute, mine[0]):
+        cut(request)
+        raise ConnectionResetError("this machine is off the network, or has no way to Google")
+    under_way = compute.connections.setdefault(token, set())
+    under_way.add(request.transport)
+    try:
+        return await handler(request)
+    finally:
+        under_way.discard(request.transport)
+
+
+async def connect_tunnel(request: web.Request) -> web.StreamResponse:
+    """A tunnel of Identity-Aware Proxy's; the path is that of its relay."""
+    try:
+        owner = authenticate(request.app[CLOUD], request.headers)
+    except ApiError as error:
+        return error_response(error)
+    return await tunnel.connect(request, owner.email)

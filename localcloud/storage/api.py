@@ -1,0 +1,321 @@
+"""Handlers of the Cloud Storage methods on buckets and on objects' metadata. Content is in uploads.py and downloads.py.
+
+Refused: ACLs, object versions, holds, retention, encryption keys. Not covered: soft delete, lifecycle and CORS rules
+(kept, never applied), folders and managed folders, notifications, HMAC keys.
+"""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from localcloud.call import Call, Cloud, Handler
+from localcloud.errors import ApiError
+from localcloud.storage import buckets, downloads, policies, uploads
+from localcloud.storage.checks import (
+    WRITABLE,
+    check_change,
+    check_conditions,
+    check_keys,
+    check_metadata,
+    check_name,
+    check_rate,
+    check_request,
+    check_supported,
+    find_bucket,
+    find_object,
+    origin,
+    present,
+    written,
+)
+from localcloud.storage.content import concatenate
+
+MAX_PAGE = 1000
+MAX_SOURCES = 32  # of one compose
+REWRITE_PART = 256 << 20  # bytes that one call copies from one location or storage class to another
+
+
+def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
+    """Return the handler of every method that is served, by method id."""
+    table = {
+        **buckets.TABLE,
+        **policies.TABLE,
+        "storage.objects.insert": uploads.insert,
+        "storage.objects.get": get,
+        "storage.objects.list": list_objects,
+        "storage.objects.patch": patch,
+        "storage.objects.update": update,
+        "storage.objects.delete": delete,
+        "storage.objects.compose": compose,
+        "storage.objects.copy": copy,
+        "storage.objects.rewrite": rewrite,
+        "storage.objects.move": move,
+    }
+    return {method: functools.partial(_checked, cloud, handler) for method, handler in table.items()}
+
+
+async def _checked(cloud: "Cloud", handler: Callable, call: "Call") -> Any:
+    check_keys(call)
+    return await handler(cloud, call)
+
+
+async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
+    resource = find_object(cloud, call)
+    check_request(call, resource, reading=True)
+    if call.params.get("alt") == "media":
+        return await downloads.download(cloud, call, resource)
+    return present(resource, origin(call))
+
+
+async def list_objects(cloud: "Cloud", call: "Call") -> dict:
+    params = call.params
+    find_bucket(cloud, call)
+    limit = min(params.get("maxResults") or MAX_PAGE, MAX_PAGE)
+    glob, prefix = None, params.get("prefix", "")
+    if "matchGlob" in params:
+        glob, literal = translate_glob(params["matchGlob"])
+        prefix = prefix or literal
+    start = params.get("startOffset", "").encode()
+    if params.get("pageToken"):
+        start = read_page_token(params["pageToken"])
+    if params.get("softDeleted"):
+        return {"kind": "storage#objects"}  # nothing is ever kept after its deletion
+    items, prefixes, following = cloud.storage.list_objects(
+        params["bucket"],
+        prefix,
+        params.get("delimiter", ""),
+        start,
+        params.get("endOffset", "").encode(),
+        limit,
+        params.get("includeTrailingDelimiter", False),
+        glob,
+    )
+    answer: dict[str, Any] = {"kind": "storage#objects"}
+    if items:
+        base = origin(call)
+        answer["items"] = [present(item, base) for item in items]
+    if prefixes:
+        answer["prefixes"] = prefixes
+    if following is not None:
+        answer["nextPageToken"] = page_token(following)
+    return answer
+
+
+def page_token(following: bytes) -> str:
+    return base64.urlsafe_b64encode(following).decode()
+
+
+def read_page_token(token: str) -> bytes:
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True)
+    except ValueError:
+        raise ApiError(400, "invalid", f"Invalid page token: {token}") from None
+
+
+def translate_glob(glob: str) -> tuple[re.Pattern[str], str]:
+    """Return a matchGlob pattern as a regular expression, and the literal text that it begins with.
+
+    `**` crosses slashes, `*` and `?` do not; `**/` at the beginning may stand for no folder at all; `[a-z]`, `[!a-z]`
+    and `{one,two}` as documented.
+    """
+    out, at, depth = "", 0, 0
+    while at < len(glob):
+        char = glob[at]
+        charset = re.compile(r"\[(!?)([^\[\]]+)\]").match(glob, at)
+        if glob.startswith("**/", at) and at == 0:
+            out, at = out + "(?:.*/)?", at + 2
+        elif glob.startswith("**", at):
+            out, at = out + ".*", at + 1
+        elif char == "*":
+            out += "[^/]*"
+        elif char == "?":
+            out += "[^/]"
+        elif charset:
+            inside = charset[2].replace("\\", "\\\\").replace("^", "\\^")
+            out, at = out + f"[{'^' if charset[1] else ''}{inside}]", charset.end() - 1
+        elif char == "{":
+            out, depth = out + "(?:", depth + 1
+        elif char == "}" and depth:
+            out, depth = out + ")", depth - 1
+        elif char == "," and depth:
+            out += "|"
+        else:
+            out += re.escape(char)
+        at += 1
+    literal = re.match(r"[^*?\[{]*", glob)
+    try:
+        return re.compile(out, re.DOTALL), literal[0] if literal else ""
+    except re.error:
+        raise ApiError(400, "invalid", f"Invalid matchGlob: {glob}") from None
+
+
+async def patch(cloud: "Cloud", call: "Call") -> dict:
+    """Change the fields that the body names; null removes one. `metadata` is merged key by key."""
+    resource, body = find_object(cloud, call), call.body or {}
+    check_request(call, resource)
+    check_supported(cloud, call, body)
+    old = dict(resource)
+    for key in WRITABLE & set(body):
+        if body[key] is None:
+            resource.pop(key, None)
+        elif key == "metadata":
+            merged = {**resource.get("metadata", {}), **body["metadata"]}
+            resource["metadata"] = {name: value for name, value in merged.items() if value is not None}
+        else:
+            resource[key] = body[key]
+    resource.setdefault("storageClass", old["storageClass"])
+    return change(cloud, call, old, resource)
+
+
+def change(cloud: "Cloud", call: "Call", old: dict, new: dict) -> dict:
+    check_metadata(new)
+    check_change(old, new)
+    check_rate(cloud, old["bucket"], old["name"])
+    return present(cloud.storage.change(new), origin(call))
+
+
+async def update(cloud: "Cloud", call: "Call") -> dict:
+    """Replace all writable fields by those of the body."""
+    resource, body = find_object(cloud, call), call.body or {}
+    check_request(call, resource)
+    check_supported(cloud, call, body)
+    fixed = {key: value for key, value in resource.items() if key not in WRITABLE}
+    fixed["storageClass"] = resource["storageClass"]
+    return change(cloud, call, resource, {**fixed, **written(body)})
+
+
+async def delete(cloud: "Cloud", call: "Call") -> None:
+    resource = find_object(cloud, call)
+    check_request(call, resource)
+    cloud.storage.delete(resource)
+
+
+async def compose(cloud: "Cloud", call: "Call") -> dict:
+    """Concatenate 1 to 32 objects of one bucket into one; it has a crc32c but no md5."""
+    body, bucket, name = call.body or {}, call.params["destinationBucket"], call.params["destinationObject"]
+    find_bucket(cloud, call, bucket)
+    check_name(name)
+    check_supported(cloud, call, body.get("destination") or {})
+    wanted = body["sourceObjects"]
+    if not 1 <= len(wanted) <= MAX_SOURCES:
+        count = len(wanted)
+        raise ApiError(
+            400, "invalid", f"The number of source components provided ({count}) is not in [1, {MAX_SOURCES}]"
+        )
+    storage = cloud.storage
+    check_request(call, storage.find(bucket, name))
+    check_rate(cloud, bucket, name)
+    sources = []
+    for item in wanted:
+        source = find_object(cloud, call, bucket, item["name"], item.get("generation"))
+        expected = (item.get("objectPreconditions") or {}).get("ifGenerationMatch")
+        if expected is not None:
+            check_conditions({"ifGenerationMatch": int(expected)}, source)
+        sources.append(source)
+    longer = storage.continued(sources[0]) if wanted[0]["name"] == name else None
+    content = longer or storage.new_content()
+    content.md5 = None  # composed objects have none
+    try:
+        with contextlib.ExitStack() as opened:
+            rest = sources[1:] if longer else sources
+            files = [(opened.enter_context(storage.open_content(each)), int(each["size"])) for each in rest]
+            await asyncio.to_thread(concatenate, files, content)
+        check_request(call, storage.find(bucket, name))  # again: copying took its time
+        check_rate(cloud, bucket, name)
+        # Its hashes say nothing: gcloud sends those of the first source in it.
+        resource = written_fields(body.get("destination") or {}, sources[0])
+    except BaseException:
+        content.discard()
+        raise
+    resource["name"] = name
+    resource.update(content.hashes())
+    resource["componentCount"] = sum(source.get("componentCount", 1) for source in sources)
+    composed = storage.commit(bucket, resource, content)
+    if body.get("deleteSourceObjects"):
+        for source in sources:
+            if storage.find(bucket, source["name"]) == source:
+                storage.delete(source)
+    return present(composed, origin(call))
+
+
+def written_fields(body: dict, source: dict) -> dict:
+    """Metadata of a new object made from others: as the body says, or as the source's if it says nothing."""
+    fields = body if WRITABLE & set(body) else source
+    return {"storageClass": source["storageClass"], **written(fields)}
+
+
+def copy_object(cloud: "Cloud", call: "Call", is_done: Callable[[dict, dict], bool] = lambda old, new: True) -> dict:
+    """What copy, rewrite and move share; returns the new object's resource. Takes no time: see `copy`.
+
+    Nothing is made unless `is_done` says, of the source and what is to become of it, that all is copied.
+    """
+    params, body = call.params, call.body or {}
+    source_bucket = params.get("sourceBucket") or params["bucket"]
+    bucket, name = params.get("destinationBucket") or params["bucket"], params["destinationObject"]
+    find_bucket(cloud, call, bucket)
+    check_name(name)
+    check_supported(cloud, call, body, bucket)
+    source = find_object(cloud, call, source_bucket, params["sourceObject"], params.get("sourceGeneration"))
+    check_conditions(params, source, prefix="ifSource")
+    check_request(call, cloud.storage.find(bucket, name))
+    new = {**written_fields(body, source), "bucket": bucket, "name": name}
+    if not is_done(source, new):
+        return source
+    check_rate(cloud, bucket, name)
+    return cloud.storage.copy(source, bucket, new)
+
+
+async def copy(cloud: "Cloud", call: "Call") -> dict:
+    return present(copy_object(cloud, call), origin(call))
+
+
+async def rewrite(cloud: "Cloud", call: "Call") -> dict:
+    """Copy in one go, but from one location or storage class to another a part at a time, by `rewriteToken`."""
+    params, sent = call.params, call.params.get("rewriteToken")
+    part = params.get("maxBytesRewrittenPerCall", REWRITE_PART)
+    if part < 1 << 20 or part % (1 << 20):
+        raise ApiError(400, "invalid", "maxBytesRewrittenPerCall must be a positive multiple of 1048576.")
+    rewritten, token = 0, ""
+
+    def is_done(old: dict, new: dict) -> bool:
+        nonlocal rewritten, token
+        places = {(cloud.storage.bucket(each["bucket"]) or {}).get("location") for each in (old, new)}
+        whole = len(places) == 1 and old["storageClass"] == new["storageClass"]
+        what = [old["bucket"], old["name"], old["generation"], new["bucket"], new["name"], part]
+        earlier = read_rewrite_token(sent, what) if sent else 0
+        rewritten = int(old["size"]) if whole else min(earlier + part, int(old["size"]))
+        token = base64.urlsafe_b64encode(json.dumps([*what, rewritten]).encode()).decode()
+        return rewritten == int(old["size"])
+
+    resource = copy_object(cloud, call, is_done)
+    size = resource["size"]
+    answer = {"kind": "storage#rewriteResponse", "totalBytesRewritten": str(rewritten), "objectSize": size}
+    if rewritten < int(size):
+        return {**answer, "done": False, "rewriteToken": token}
+    return {**answer, "done": True, "resource": present(resource, origin(call))}
+
+
+def read_rewrite_token(token: str, what: list) -> int:
+    """How many bytes earlier calls copied; 400 for a token that is of another rewrite, or of none."""
+    try:
+        *meant, rewritten = json.loads(base64.urlsafe_b64decode(token))
+    except ValueError:
+        meant, rewritten = [], 0
+    if meant != what:
+        raise ApiError(400, "invalid", "The rewriteToken does not match the request.")
+    return rewritten
+
+
+async def move(cloud: "Cloud", call: "Call") -> dict:
+    """Rename an object within its bucket."""
+    if call.params["sourceObject"] == call.params["destinationObject"]:
+        raise ApiError(400, "invalid", "The source and the destination of a move must differ")
+    resource = copy_object(cloud, call)
+    cloud.storage.delete(find_object(cloud, call, call.params["bucket"], call.params["sourceObject"]))
+    return present(resource, origin(call))

@@ -1,0 +1,289 @@
+"""Handlers of the Cloud Storage methods on buckets. What they do not cover stands in api.py."""
+
+import re
+from typing import Any
+
+from localcloud.call import Call, Cloud
+from localcloud.compute.checks import check_labels
+from localcloud.errors import ApiError
+from localcloud.locations import DUAL_REGIONS, MULTI_REGIONS, REGIONS
+from localcloud.storage.checks import check_acl, check_request, check_storage_class, etag, find_bucket, origin
+from localcloud.storage.state import timestamp
+
+SOFT_DELETE_SECONDS = "604800"  # Google's default, a week
+# Set by the server, or fixed when a bucket is made.
+FIXED = {
+    *("name", "projectNumber", "generation", "metageneration", "location", "locationType", "timeCreated", "updated"),
+    "project",
+}
+KEPT = ("labels", "lifecycle", "cors", "website", "storageClass", "iamConfiguration", "softDeletePolicy", "rpo")
+# Settings that can only be off here, with the field that turns them on; "": any value does.
+OFF = {
+    **{"versioning": "enabled", "billing": "requesterPays", "autoclass": "enabled", "hierarchicalNamespace": "enabled"},
+    **dict.fromkeys(("retentionPolicy", "objectRetention", "defaultEventBasedHold", "encryption", "logging"), ""),
+    **dict.fromkeys(("ipFilter", "customPlacementConfig", "acl", "defaultObjectAcl"), ""),
+}
+# Actions of lifecycle rules, and the conditions that only one of them may have.
+ACTIONS = ("Delete", "SetStorageClass", "AbortIncompleteMultipartUpload")
+ABORT_CONDITIONS = {"age", "matchesPrefix", "matchesSuffix"}
+
+
+async def list_buckets(cloud: "Cloud", call: "Call") -> dict:
+    params = call.params
+    project = check_project(cloud, call)
+    limit = min(params.get("maxResults") or 1000, 1000)
+    prefix = params.get("prefix", "")
+    answer: dict[str, Any] = {"kind": "storage#buckets"}
+    if params.get("softDeleted"):
+        return answer
+    start = params.get("pageToken", "") or prefix
+    found, following = cloud.storage.buckets(project, prefix, start, limit)
+    if found:
+        answer["items"] = [present_bucket(bucket, origin(call)) for bucket in found]
+    if following:
+        answer["nextPageToken"] = following
+    return answer
+
+
+async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
+    body, project = call.body or {}, check_project(cloud, call)
+    name = body["name"]
+    check_bucket_name(name)
+    check_acl(call.params.get("predefinedAcl"), body.get("iamConfiguration") or {})
+    check_acl(call.params.get("predefinedDefaultObjectAcl"), body.get("iamConfiguration") or {})
+    if call.params.get("enableObjectRetention"):
+        raise ApiError(501, "notImplemented", "The embedded cloud's buckets have no objectRetention")
+    owner = cloud.storage.bucket(name)
+    if owner and owner["project"] == project:
+        raise ApiError(
+            409, "conflict", "Your previous request to create the named bucket succeeded and you already own it."
+        )
+    if owner:
+        raise ApiError(
+            409,
+            "conflict",
+            "The requested bucket name is not available. The bucket namespace is shared by all users of the "
+            "system. Please select a different name and try again.",
+        )
+    location = (body.get("location") or "US").upper()
+    generation = cloud.storage.next_generation()
+    bucket = {
+        "name": name,
+        "project": project,
+        "projectNumber": cloud.projects[project]["number"],
+        "location": location,
+        "locationType": location_type(location),
+        "storageClass": "STANDARD",
+        "generation": str(generation),
+        "metageneration": "1",
+        "timeCreated": timestamp(generation),
+        "updated": timestamp(generation),
+        "iamConfiguration": {},
+        "softDeletePolicy": {"retentionDurationSeconds": SOFT_DELETE_SECONDS},
+    }
+    if location in MULTI_REGIONS | DUAL_REGIONS:
+        bucket["rpo"] = "DEFAULT"
+    merge_bucket(bucket, body)
+    cloud.storage.put_bucket(bucket)
+    return present_bucket(bucket, origin(call))
+
+
+async def get_bucket(cloud: "Cloud", call: "Call") -> dict:
+    bucket = find_bucket(cloud, call)
+    check_request(call, bucket, reading=True)
+    return present_bucket(bucket, origin(call))
+
+
+async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
+    bucket = find_bucket(cloud, call)
+    check_request(call, bucket)
+    return change_bucket(cloud, call, bucket)
+
+
+async def update_bucket(cloud: "Cloud", call: "Call") -> dict:
+    bucket = find_bucket(cloud, call)
+    check_request(call, bucket)
+    fixed = {key: value for key, value in bucket.items() if key in FIXED}
+    fixed["iamConfiguration"] = {}
+    fixed["storageClass"] = bucket["storageClass"]
+    fixed["softDeletePolicy"] = bucket["softDeletePolicy"]
+    return change_bucket(cloud, call, fixed)
+
+
+def change_bucket(cloud: "Cloud", call: "Call", bucket: dict) -> dict:
+    merge_bucket(bucket, call.body or {})
+    bucket["metageneration"] = str(int(bucket["metageneration"]) + 1)
+    bucket["updated"] = timestamp(cloud.storage.next_generation())
+    cloud.storage.put_bucket(bucket)
+    return present_bucket(bucket, origin(call))
+
+
+async def delete_bucket(cloud: "Cloud", call: "Call") -> None:
+    bucket = find_bucket(cloud, call)
+    check_request(call, bucket)
+    if not cloud.storage.is_empty(bucket["name"]):
+        raise ApiError(409, "conflict", "The bucket you tried to delete is not empty.")
+    cloud.storage.delete_bucket(bucket["name"])
+
+
+async def get_storage_layout(cloud: "Cloud", call: "Call") -> dict:
+    bucket = find_bucket(cloud, call)
+    return {
+        "kind": "storage#storageLayout",
+        "bucket": bucket["name"],
+        "location": bucket["location"],
+        "locationType": bucket["locationType"],
+        "hierarchicalNamespace": {"enabled": False},
+    }
+
+
+async def list_managed_folders(cloud: "Cloud", call: "Call") -> dict:
+    """None: nothing can make one. `gcloud storage rm -r` asks."""
+    find_bucket(cloud, call)
+    return {"kind": "storage#managedFolders"}
+
+
+def check_project(cloud: "Cloud", call: "Call") -> str:
+    """Return the id of the project that a request names by id or number; 400 or 403 if it cannot be used."""
+    name = call.params["project"]
+    for project, entry in cloud.projects.items():
+        if name in (project, entry["number"]):
+            if entry["access"]:
+                return project
+            permission = "list" if call.method.endswith("list") else "create"
+            raise ApiError(
+                403,
+                "forbidden",
+                f"{call.principal} does not have storage.buckets.{permission} access to the Google Cloud "
+                f"project. Permission 'storage.buckets.{permission}' denied on resource (or it may not exist).",
+            )
+    raise ApiError(400, "invalid", f"Unknown project id: {name}")
+
+
+def check_bucket_name(name: str) -> None:
+    """Raise 400 for a name that breaks https://cloud.google.com/storage/docs/buckets#naming."""
+    fits = re.fullmatch(r"[a-z0-9][a-z0-9._-]*[a-z0-9]", name) and 3 <= len(name) <= 222
+    parts = name.split(".")
+    fits = fits and all(1 <= len(part) <= 63 for part in parts)
+    address = re.fullmatch(r"[0-9]+(\.[0-9]+){3}", name)
+    if not fits or address or name.startswith("goog") or "google" in name or "g00gle" in name:
+        raise ApiError(400, "invalid", f"Invalid bucket name: '{name}'")
+    if len(parts) > 1:
+        message = "The bucket you tried to create requires domain ownership verification."
+        raise ApiError(403, "forbidden", f"{message} See https://cloud.google.com/storage/docs/naming-buckets")
+
+
+def location_type(location: str) -> str:
+    if location in MULTI_REGIONS:
+        return "multi-region"
+    if location in DUAL_REGIONS:
+        return "dual-region"
+    if location.lower() in REGIONS:
+        return "region"
+    raise ApiError(400, "invalid", "The specified location constraint is not valid.")
+
+
+def merge_bucket(bucket: dict, body: dict) -> None:
+    """Apply a patch to a bucket and fill in what follows from it; what is not kept is refused or the server's own."""
+    for key, switch in OFF.items():
+        if is_on(body.get(key), switch):
+            raise ApiError(501, "notImplemented", f"The embedded cloud's buckets have no {key}")
+    check_storage_class(body)
+    merge(bucket, {key: value for key, value in body.items() if key in KEPT or OFF.get(key)})
+    check_labels(bucket.get("labels", {}))
+    check_rules((body.get("lifecycle") or {}).get("rule") or [])
+    check_cors(body.get("cors") or [])
+    if bucket.get("rpo") == "ASYNC_TURBO" and bucket["locationType"] != "dual-region":
+        raise ApiError(400, "invalid", "Turbo replication is only supported for dual-region buckets.")
+    access = bucket.setdefault("iamConfiguration", {})
+    # Two names for one setting; the newer one wins, unless the request speaks only of the older one.
+    asked = body.get("iamConfiguration") or {}
+    older = asked.get("bucketPolicyOnly") if "uniformBucketLevelAccess" not in asked else None
+    uniform = older or access.get("uniformBucketLevelAccess") or {"enabled": False}
+    access["uniformBucketLevelAccess"] = access["bucketPolicyOnly"] = uniform
+    if access.setdefault("publicAccessPrevention", "inherited") not in ("inherited", "enforced", "unspecified"):
+        raise ApiError(400, "invalid", f"Invalid publicAccessPrevention: {access['publicAccessPrevention']}")
+    soft = bucket.setdefault("softDeletePolicy", {"retentionDurationSeconds": SOFT_DELETE_SECONDS})
+    soft.setdefault("effectiveTime", bucket["timeCreated"])
+    if "retentionDurationSeconds" in soft:  # clients may send an int64 as a number; answers hold text
+        soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
+
+
+def is_on(value: Any, switch: str) -> bool:
+    if isinstance(value, dict):
+        return bool(value.get(switch) if switch else any(value.values()))
+    return bool(value)
+
+
+def check_rules(rules: list[dict]) -> None:
+    """Raise 400 for rules that break https://cloud.google.com/storage/docs/lifecycle."""
+    if len(rules) > 100:
+        raise ApiError(400, "invalid", "A lifecycle configuration can have at most 100 rules.")
+    for rule in rules:
+        action, condition = rule.get("action") or {}, rule.get("condition") or {}
+        kind, goal = action.get("type"), action.get("storageClass")
+        classes = [goal] if kind == "SetStorageClass" else []
+        names = [name for key in ("matchesPrefix", "matchesSuffix") for name in condition.get(key) or []]
+        wrong = (
+            (kind not in ACTIONS and f"Invalid action type: {kind}")
+            or (
+                bool(goal) != bool(classes) and "A storage class belongs to the action SetStorageClass, and only there."
+            )
+            or (not condition and "A lifecycle rule needs at least one condition.")
+            or (any(str(value).startswith("-") for value in condition.values()) and "A condition cannot be negative.")
+            or (len(names) > 50 and "A rule can have at most 50 prefixes and suffixes.")
+            or (
+                kind == ACTIONS[2]
+                and set(condition) - ABORT_CONDITIONS
+                and f"{kind} allows {sorted(ABORT_CONDITIONS)}."
+            )
+        )
+        if wrong:
+            raise ApiError(400, "invalid", wrong)
+        for name in [*classes, *(condition.get("matchesStorageClass") or [])]:
+            check_storage_class({"storageClass": name})
+
+
+def check_cors(rules: list[dict]) -> None:
+    for rule in rules:
+        for method in rule.get("method") or []:
+            if method not in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "*"):
+                raise ApiError(400, "invalid", f"Invalid CORS method: {method}")
+        if not rule.get("origin") or int(rule.get("maxAgeSeconds") or 0) < 0:
+            raise ApiError(400, "invalid", "A CORS rule needs origins, and a maxAgeSeconds that is not negative.")
+
+
+def merge(target: dict, patch: dict) -> None:
+    """JSON merge patch (RFC 7396), in place."""
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, dict):
+            target[key] = dict(target[key]) if isinstance(target.get(key), dict) else {}
+            merge(target[key], value)
+        else:
+            target[key] = value
+
+
+def present_bucket(bucket: dict, base: str) -> dict:
+    """A bucket as the API shows it."""
+    shown = {key: value for key, value in bucket.items() if key != "project"}
+    return {
+        "kind": "storage#bucket",
+        "id": bucket["name"],
+        "selfLink": f"{base}/storage/v1/b/{bucket['name']}",
+        "etag": etag(bucket),
+        **shown,
+    }
+
+
+TABLE = {
+    "storage.managedFolders.list": list_managed_folders,
+    "storage.buckets.list": list_buckets,
+    "storage.buckets.insert": insert_bucket,
+    "storage.buckets.get": get_bucket,
+    "storage.buckets.patch": patch_bucket,
+    "storage.buckets.update": update_bucket,
+    "storage.buckets.delete": delete_bucket,
+    "storage.buckets.getStorageLayout": get_storage_layout,
+}

@@ -1,0 +1,257 @@
+"""What the handlers of Cloud Storage share: finding things, preconditions, names, what is refused, how it is shown."""
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from localcloud.call import Call, Cloud
+from localcloud.errors import ApiError
+from localcloud.storage.content import Content
+
+CONDITIONS = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
+# Fields of an object that clients set; all others are the server's.
+WRITABLE = {
+    *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType"),
+    *("customTime", "metadata", "storageClass", "contexts"),
+}
+STORAGE_CLASSES = {
+    *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
+    *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),  # of old buckets
+}
+REFUSED = {"kmsKeyName", "customerEncryption", "temporaryHold", "eventBasedHold", "retention", "acl"}
+KEYS = ("kmsKeyName", "destinationKmsKeyName", "X-Goog-Encryption-", "X-Goog-Copy-Source-Encryption-")
+PRIVATE_ACLS = ("private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead")
+MAX_CUSTOM = 8 << 10  # bytes of all keys and values of an object's custom metadata
+NOT_PUBLIC = "allUsers and allAuthenticatedUsers are not allowed since public access prevention is enforced."
+
+
+def origin(call: "Call") -> str:
+    """The scheme and host by which the client knows this server; links in answers begin with it."""
+    return f"{call.request.scheme}://{call.request.host}"
+
+
+def etag(resource: dict) -> str:
+    """Changes with each generation and metageneration."""
+    return b64encode(f"{resource['generation']}/{resource['metageneration']}".encode()).decode()
+
+
+def present(resource: dict, base: str) -> dict:
+    """An object as the API shows it: with kind, id, links and etag."""
+    bucket, name, generation = resource["bucket"], resource["name"], resource["generation"]
+    path = f"storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+    return {
+        "kind": "storage#object",
+        "id": f"{bucket}/{name}/{generation}",
+        "selfLink": f"{base}/{path}",
+        "mediaLink": f"{base}/download/{path}?generation={generation}&alt=media",
+        "etag": etag(resource),
+        **resource,
+    }
+
+
+def find_bucket(cloud: "Cloud", call: "Call", name: str | None = None) -> dict:
+    """Return a bucket (by default the request's); 404 if there is none, 403 without access to its project."""
+    name = name or call.params["bucket"]
+    bucket = cloud.storage.bucket(name)
+    if bucket is None:
+        raise ApiError(404, "notFound", "The specified bucket does not exist.")
+    if not cloud.projects.get(bucket["project"], {}).get("access"):
+        action = {"insert": "create", "patch": "update", "compose": "create"}
+        _, kind, method = call.method.split(".")
+        permission = f"storage.{kind}.{action.get(method, method)}"
+        raise ApiError(
+            403,
+            "forbidden",
+            f"{call.principal} does not have {permission} access to the Google Cloud Storage bucket. "
+            f"Permission '{permission}' denied on resource (or it may not exist).",
+        )
+    return bucket
+
+
+def policy_of(cloud: "Cloud", bucket: dict) -> dict:
+    """The policy that was set on a bucket, or the one that Google gives to a new bucket."""
+    project = bucket["project"]
+    owners, viewers = [f"projectEditor:{project}", f"projectOwner:{project}"], [f"projectViewer:{project}"]
+    given = {"legacyBucketOwner": owners, "legacyBucketReader": viewers}
+    if bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
+        given.update(legacyObjectOwner=owners, legacyObjectReader=viewers)
+    bindings = [{"role": f"roles/storage.{role}", "members": members} for role, members in given.items()]
+    policy = cloud.storage.policy(bucket["name"]) or {"version": 1, "bindings": bindings}
+    digest = hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).digest()
+    name = f"projects/_/buckets/{bucket['name']}"
+    tag = b64encode(digest[:6]).decode()
+    return {"kind": "storage#policy", "resourceId": name, "etag": tag, **policy}
+
+
+def find_object(
+    cloud: "Cloud",
+    call: "Call",
+    bucket: str | None = None,
+    name: str | None = None,
+    generation: int | str | None = None,
+) -> dict:
+    """Return a live object (by default the request's), or raise 404."""
+    bucket = bucket or call.params["bucket"]
+    if name is None:
+        name, generation = call.params["object"], call.params.get("generation")
+    find_bucket(cloud, call, bucket)
+    check_name(name)
+    resource = cloud.storage.find(bucket, name)
+    if resource is None or (generation and str(generation) != resource["generation"]):
+        suffix = f"#{generation}" if generation else ""
+        raise ApiError(404, "notFound", f"No such object: {bucket}/{name}{suffix}")
+    return resource
+
+
+def check_conditions(params: dict[str, Any], current: dict | None, prefix: str = "if", reading: bool = False) -> None:
+    """Raise 412 (304 for a read whose NotMatch fails) unless all preconditions among `params` hold.
+
+    `current` is the live object or bucket, None if there is none: its generation counts as 0.
+    """
+    for condition in CONDITIONS:
+        wanted = params.get(prefix + condition)
+        if wanted is None:
+            continue
+        field = "generation" if condition.startswith("Generation") else "metageneration"
+        value = int(current[field]) if current else 0
+        if condition.endswith("NotMatch"):
+            # Without a live object a NotMatch fails too, as documented.
+            holds = current is not None and value != wanted
+        else:
+            holds = value == wanted
+        if not holds:
+            if reading and condition.endswith("NotMatch"):
+                raise ApiError(304, "notModified", "Not Modified")
+            raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+
+
+def check_request(call: "Call", current: dict | None, reading: bool = False) -> None:
+    """The same for all that a request says: its parameters, and the headers If-Match and If-None-Match."""
+    check_conditions(call.params, current, reading=reading)
+    for header in ("If-Match", "If-None-Match"):
+        if header not in call.headers:
+            continue
+        tags = [tag.strip().removeprefix("W/").strip('"') for tag in call.headers[header].split(",")]
+        matches = current is not None and ("*" in tags or etag(current) in tags)
+        if matches != (header == "If-Match"):
+            if reading and matches:
+                raise ApiError(304, "notModified", "Not Modified")
+            raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+
+
+def check_keys(call: "Call") -> None:
+    """Refuse keys of the client's own: content that can be read without them would be no secret."""
+    names = [name for name in (*call.params, *call.headers) if name.lower().startswith(tuple(map(str.lower, KEYS)))]
+    if names:
+        raise ApiError(501, "notImplemented", f"The embedded cloud keeps no encryption keys ({names[0]})")
+
+
+def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
+    """Raise 429 for a second write of one name within a second. Deleting is free here."""
+    if cloud.storage.is_too_soon(bucket, name):
+        raise ApiError(
+            429,
+            "rateLimitExceeded",
+            f"The object {bucket}/{name} exceeded the rate limit for object mutation operations (create, update, and "
+            "delete). Please reduce your request rate. See https://cloud.google.com/storage/docs/gcs429.",
+            domain="usageLimits",
+        )
+
+
+def check_acl(acl: str | None, access: dict) -> None:
+    """Refuse an access list that would open something, `access` being the bucket's iamConfiguration."""
+    if acl and acl not in PRIVATE_ACLS:
+        if access.get("publicAccessPrevention") == "enforced" and acl.startswith(("public", "authenticated")):
+            raise ApiError(412, "conditionNotMet", f"The access controls for {NOT_PUBLIC}")
+        raise ApiError(501, "notImplemented", f"The embedded cloud keeps no access lists ({acl})")
+
+
+def check_name(name: str) -> None:
+    """Raise 400 for a name that https://cloud.google.com/storage/docs/objects#naming forbids."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ApiError(400, "invalid", "Object names must be valid Unicode") from None
+    if not 1 <= size <= 1024 or "\r" in name or "\n" in name or name in (".", ".."):
+        raise ApiError(400, "invalid", f"Invalid object name: {name[:80]!r}")
+    if name.startswith(".well-known/acme-challenge/"):
+        raise ApiError(400, "invalid", f"Invalid object name: {name[:80]!r}")
+
+
+def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None = None) -> None:
+    """Refuse what would otherwise be dropped in silence."""
+    check_storage_class(body)
+    params = call.params
+    bucket = bucket or params.get("bucket") or params.get("destinationBucket", "")
+    access = (cloud.storage.bucket(bucket) or {}).get("iamConfiguration", {})
+    legacy = body.get("acl") or params.get("predefinedAcl") or params.get("destinationPredefinedAcl")
+    if legacy and access.get("uniformBucketLevelAccess", {}).get("enabled"):
+        raise ApiError(
+            400,
+            "invalid",
+            "Cannot insert legacy ACL for an object when uniform bucket-level access is enabled. Read more "
+            "at https://cloud.google.com/storage/docs/uniform-bucket-level-access",
+        )
+    for key in REFUSED:
+        if body.get(key):
+            raise ApiError(501, "notImplemented", f"The embedded cloud has no {key}")
+    check_acl(params.get("predefinedAcl") or params.get("destinationPredefinedAcl"), access)
+    user_project = params.get("userProject")
+    if user_project and not cloud.project_named(user_project):
+        raise ApiError(400, "invalid", "User project specified in the request is invalid.")
+
+
+def check_storage_class(body: dict) -> None:
+    wanted = body.get("storageClass")
+    if wanted and wanted not in STORAGE_CLASSES:
+        raise ApiError(400, "invalid", f"Invalid storage class: {wanted}")
+
+
+def written(body: dict) -> dict:
+    """The fields of `body` that clients may set, without what is null."""
+    fields = {key: body[key] for key in WRITABLE if body.get(key) is not None}
+    if "metadata" in fields:
+        fields["metadata"] = {key: value for key, value in fields["metadata"].items() if value is not None}
+    check_metadata(fields)
+    return fields
+
+
+def check_metadata(fields: dict) -> None:
+    """Raise 400 for more custom metadata than an object may have."""
+    pairs = fields.get("metadata", {}).items()
+    if sum(len(text.encode(errors="surrogatepass")) for pair in pairs for text in pair) > MAX_CUSTOM:
+        raise ApiError(400, "invalid", "Your metadata headers exceed the maximum allowed metadata size.")
+
+
+def check_change(old: dict, new: dict) -> None:
+    """Raise 400 for what a change of metadata cannot do: its own class of storage, or an earlier customTime."""
+    if new.get("storageClass", old["storageClass"]) != old["storageClass"]:
+        message = "The storage class of an object can only be changed by rewriting the object."
+        raise ApiError(400, "invalid", message)
+    if "customTime" in old and ("customTime" not in new or moment(new["customTime"]) < moment(old["customTime"])):
+        raise ApiError(400, "invalid", "The customTime of an object cannot be removed or set to an earlier time.")
+
+
+def moment(text: str) -> datetime:
+    """The time of an RFC 3339 text, to the microsecond."""
+    text = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", text.upper())
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def expected_hashes(header: str) -> dict[str, str]:
+    """Parse `X-Goog-Hash: crc32c=...,md5=...`."""
+    pairs = (part.strip().partition("=") for part in header.split(",") if "=" in part)
+    return {{"crc32c": "crc32c", "md5": "md5Hash"}.get(name, name): value for name, _, value in pairs}
+
+
+def check_expected_hashes(expected: dict, content: Content) -> None:
+    """Raise 400 if a hash that the client sent is not that of the content."""
+    for field, actual in content.hashes().items():
+        wanted = expected.get(field)
+        if wanted and wanted != actual:
+            label = {"crc32c": "CRC32C", "md5Hash": "MD5 hash"}[field]
+            raise ApiError(400, "invalid", f'Provided {label} "{wanted}" doesn\'t match calculated {label} "{actual}".')

@@ -1,0 +1,44 @@
+"""Handlers of the IAM policies of buckets. What policies may hold stands in iam.py, what they do in permissions.py.
+
+Not covered: policies of single objects and of managed folders.
+"""
+
+from localcloud.call import Call, Cloud
+from localcloud.errors import ApiError
+from localcloud.identity.iam import is_stale
+from localcloud.identity.permissions import PUBLIC, allowed, is_private
+from localcloud.storage.checks import NOT_PUBLIC, find_bucket, policy_of
+
+
+async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
+    return policy_of(cloud, find_bucket(cloud, call))
+
+
+async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
+    """Keep a policy; `etag` must be that of the policy it replaces."""
+    bucket, body = find_bucket(cloud, call), call.body or {}
+    if is_stale(body.get("etag"), policy_of(cloud, bucket)["etag"]):
+        raise ApiError(412, "conditionNotMet", "The policy has changed since it was read: wrong etag")
+    members = {member for binding in body.get("bindings") or [] for member in binding.get("members") or []}
+    if is_private(bucket) and members & PUBLIC:
+        raise ApiError(412, "conditionNotMet", f"The member bindings {NOT_PUBLIC}")
+    resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
+    bindings = cloud.iam.checked(resource, body)
+    cloud.iam.note(resource, policy_of(cloud, bucket)["bindings"], bindings)
+    cloud.storage.set_policy(bucket["name"], {"bindings": bindings, "version": 1})
+    return policy_of(cloud, bucket)
+
+
+async def test_iam_permissions(cloud: "Cloud", call: "Call") -> dict:
+    bucket = find_bucket(cloud, call)
+    resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
+    asked = call.params["permissions"]
+    held = [permission for permission in asked if allowed(cloud, call.principal, permission, resource)]
+    return {"kind": "storage#testIamPermissionsResponse", **({"permissions": held} if held else {})}
+
+
+TABLE = {
+    "storage.buckets.getIamPolicy": get_iam_policy,
+    "storage.buckets.setIamPolicy": set_iam_policy,
+    "storage.buckets.testIamPermissions": test_iam_permissions,
+}

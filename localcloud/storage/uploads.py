@@ -1,0 +1,323 @@
+"""Uploads of objects' content: simple, multipart and resumable.
+
+Content streams from socket to disk a block at a time, whatever its size. Disk work on more than one
+block runs in threads, so that other requests are answered meanwhile.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+
+import aiohttp
+from aiohttp import web
+
+from localcloud import schema
+from localcloud.call import Call, Cloud
+from localcloud.errors import ApiError
+from localcloud.identity.permissions import require
+from localcloud.storage.checks import (
+    CONDITIONS,
+    check_conditions,
+    check_expected_hashes,
+    check_name,
+    check_rate,
+    check_request,
+    check_supported,
+    expected_hashes,
+    find_bucket,
+    origin,
+    present,
+    written,
+)
+from localcloud.storage.content import BLOCK, Content, reread
+
+QUANTUM = 256 << 10  # resumable uploads keep whole multiples of this
+MAX_METADATA = 64 << 10  # JSON before the content of a multipart upload
+
+
+# --- uploads
+
+
+async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
+    """Store an object from one request, or begin or continue a resumable upload."""
+    if "upload_id" in call.params:
+        return await continue_upload(cloud, call)
+    if call.body is not None:
+        raise ApiError(400, "required", "Upload requests go to /upload/storage/v1/...")
+    find_bucket(cloud, call)
+    headers, kind = call.request.headers, call.params.get("uploadType", "media")
+    if kind == "resumable":
+        metadata = parse_metadata(await call.request.read(), call)
+        await call.named(metadata.get("name", ""))
+        metadata.setdefault("contentType", headers.get("X-Upload-Content-Type"))
+        return start_upload(cloud, call, metadata)
+    if kind == "multipart":
+        metadata, stream = await read_multipart(call)
+        await call.named(metadata.get("name", ""))
+    elif kind == "media":
+        metadata, stream = {"contentType": headers.get("Content-Type")}, call.request.content.iter_any()
+    else:
+        raise ApiError(400, "invalid", f"Invalid uploadType: {kind}")
+    resource = new_resource(cloud, call, metadata)
+    expected = {**expected_hashes(headers.get("X-Goog-Hash", "")), **metadata}
+    content = cloud.storage.new_content()
+    try:
+        await receive(stream, content)
+        check_expected_hashes(expected, content)
+        # Again, and now for good: another request may have come between.
+        find_bucket(cloud, call)
+        check_request(call, cloud.storage.find(call.params["bucket"], resource["name"]))
+        check_rate(cloud, call.params["bucket"], resource["name"])
+    except BaseException:
+        content.discard()
+        raise
+    resource.update(content.hashes())
+    return present(cloud.storage.commit(call.params["bucket"], resource, content), origin(call))
+
+
+def parse_metadata(data: bytes, call: "Call") -> dict:
+    """Parse and check the JSON that describes an object to be uploaded."""
+    from localcloud.call import parse_json
+
+    body = parse_json(data)
+    api = schema.load("storage")
+    schema.check_body(api, api.methods[call.method], body)
+    return body
+
+
+def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
+    """The stored fields of an object about to be uploaded, after everything known so far is checked."""
+    name = call.params.get("name") or metadata.get("name")
+    if not name:
+        raise ApiError(400, "required", "Required parameter: name")
+    check_name(name)
+    check_supported(cloud, call, metadata)
+    bucket, current = cloud.storage.bucket(call.params["bucket"]) or {}, cloud.storage.find(call.params["bucket"], name)
+    if bucket and current:
+        require(cloud, call, "storage.objects.delete", f"projects/{bucket['project']}/buckets/{bucket['name']}")
+    check_request(call, current)
+    if call.params.get("uploadType") != "resumable":  # which writes at its end
+        check_rate(cloud, call.params["bucket"], name)
+    fields = written(metadata)
+    if "contentEncoding" in call.params:
+        fields["contentEncoding"] = call.params["contentEncoding"]
+    return {"storageClass": bucket.get("storageClass", "STANDARD"), **fields, "name": name}
+
+
+async def read_multipart(call: "Call") -> tuple[dict, AsyncIterator[bytes]]:
+    """Split a multipart/related upload into its JSON and a stream of its content.
+
+    A parser of our own, because gcloud writes the boundary in single quotes and ends lines with a bare
+    newline; Google takes both, parsers that follow RFC 2046 do not.
+    """
+    content_type, body = call.request.headers.get("Content-Type", ""), call.request.content
+    boundary = re.search(r"""boundary=(["']?)([^"';]+)\1""", content_type)
+    if not boundary:
+        raise ApiError(400, "badContent", "Malformed multipart body: no boundary in the Content-Type")
+    line = b"--" + boundary[2].encode()
+    headers = rb"((?:[^\r\n]+\r?\n)*)\r?\n"
+    parts = re.compile(
+        re.escape(line) + rb" *(\r?\n)" + headers + rb"(.*?)\r?\n" + re.escape(line) + rb" *\r?\n" + headers,
+        re.DOTALL,
+    )
+    buffer = b""
+    while not (found := parts.search(buffer)):
+        chunk = await body.readany()
+        if not chunk or len(buffer) > MAX_METADATA:
+            raise ApiError(400, "badContent", "Malformed multipart body: expected JSON, then content")
+        buffer += chunk
+    newline, _, text, media_headers = found.groups()
+    metadata = parse_metadata(text, call)
+    media_type = re.search(rb"(?im)^content-type:[ \t]*([^\r\n]+)", media_headers)
+    if metadata.get("contentType") is None and media_type:
+        metadata["contentType"] = media_type[1].decode("latin-1").strip()
+    return metadata, until(newline + line + b"--", buffer[found.end() :], body)
+
+
+async def until(end: bytes, buffer: bytes, body: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield what comes before `end` in `buffer` and then `body`; 400 if `end` never comes."""
+    while (at := buffer.find(end)) < 0:
+        # The end may be split over two chunks: keep enough of this one to see it.
+        keep = max(0, len(buffer) - len(end))
+        yield buffer[:keep]
+        chunk = await body.readany()
+        if not chunk:
+            raise ApiError(400, "badContent", "Malformed multipart body: the closing boundary is missing")
+        buffer = buffer[keep:] + chunk
+    yield buffer[:at]
+
+
+async def receive(stream: AsyncIterator[bytes], content: Content, skip: int = 0) -> None:
+    """Write a stream to disk without its first `skip` bytes; while one block is written the next arrives."""
+    blocks: list[bytes] = []
+    size = 0
+    writing: asyncio.Task | None = None
+    try:
+        async for chunk in stream:
+            if skip:
+                chunk, skip = chunk[skip:], max(0, skip - len(chunk))
+            blocks.append(chunk)
+            size += len(chunk)
+            if size >= BLOCK:
+                if writing:
+                    await writing
+                writing = asyncio.create_task(asyncio.to_thread(content.write, b"".join(blocks)))
+                blocks, size = [], 0
+    finally:
+        if writing:
+            await writing
+    content.write(b"".join(blocks))  # less than a block: not worth a thread
+
+
+# --- resumable uploads
+
+
+def start_upload(cloud: "Cloud", call: "Call", metadata: dict) -> web.Response:
+    """Open a session; its URI is the answer's Location."""
+    resource = new_resource(cloud, call, metadata)
+    for key in ("crc32c", "md5Hash"):
+        if metadata.get(key):
+            resource[key] = metadata[key]  # what the content must hash to
+    conditions = {f"if{name}": call.params.get(f"if{name}") for name in CONDITIONS}
+    length = call.request.headers.get("X-Upload-Content-Length", "")
+    total = int(length) if length.isdigit() else None
+    bucket = call.params["bucket"]
+    id = cloud.storage.start_upload(bucket, resource, conditions, total)
+    location = f"{origin(call)}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={id}"
+    return web.Response(status=200, headers={"Location": location, "X-GUploader-UploadID": id})
+
+
+async def continue_upload(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
+    """Take a chunk of a session, tell how far it is, or cancel it."""
+    id, storage = call.params["upload_id"], cloud.storage
+    async with only_request_of(id, call.request):
+        session = storage.upload(id)
+        if session is None or session["bucket"] != call.params["bucket"]:
+            raise ApiError(404, "notFound", f"No such upload session: {id}")
+        if session["done"]:
+            return present(session["done"], origin(call))
+        if call.request.method == "DELETE":
+            storage.drop_upload(id)
+            return web.Response(status=499, reason="Client Closed Request")
+        if id not in storage.arriving:
+            storage.arriving[id] = await asyncio.to_thread(lambda: recover(reread(storage.upload_path(id))))
+        return await take_chunk(cloud, call, id, session, storage.arriving[id])
+
+
+# Requests that work on an upload session now or wait for their turn.
+TURNS: dict[str, tuple[asyncio.Lock, list[web.Request]]] = {}
+
+
+@contextlib.asynccontextmanager
+async def only_request_of(id: str, request: web.Request) -> AsyncIterator[None]:
+    """Let one request at a time work on a session. A newer one ends an older one: its client has given
+    that connection up, though a broken network may not have told us."""
+    from localcloud.call import cut
+
+    lock, requests = TURNS.setdefault(id, (asyncio.Lock(), []))
+    for older in requests:
+        cut(older)
+    requests.append(request)
+    try:
+        async with lock:
+            yield
+    finally:
+        requests.remove(request)
+        if not requests:
+            del TURNS[id]
+
+
+def recover(content: Content) -> Content:
+    """After an interruption, keep whole multiples of 256 KiB, as Google does."""
+    return content.truncate(content.size - content.size % QUANTUM) if content.size % QUANTUM else content
+
+
+def parse_content_range(header: str | None) -> tuple[int | None, int | None, int | None]:
+    """Return first byte, last byte and total of a Content-Range; None where it has `*` or is missing."""
+    if header is None:
+        return 0, None, None
+    found = re.fullmatch(r"bytes (?:(\d+)-(\d+|\*)|\*)/(\d+|\*)", header.strip())
+    if not found or (found[1] and found[2] != "*" and int(found[2]) < int(found[1])):
+        raise ApiError(400, "badRequest", "Failed to parse Content-Range header.")
+    first = int(found[1]) if found[1] else None
+    last = int(found[2]) if found[1] and found[2] != "*" else None
+    total = None if found[3] == "*" else int(found[3])
+    if last is not None and total is not None and last >= total:
+        raise ApiError(400, "badRequest", "Failed to parse Content-Range header.")
+    return first, last, total
+
+
+async def take_chunk(
+    cloud: "Cloud", call: "Call", id: str, session: dict, content: Content
+) -> dict | web.StreamResponse:
+    """Append one request's bytes to a session and answer 308, or finish it."""
+    header = call.request.headers.get("Content-Range")
+    first, last, total = parse_content_range(header)
+    announced = session["total"]
+    if announced is not None and total is not None and total != announced:
+        raise ApiError(400, "badRequest", f"Total size {total} differs from the announced {announced}.")
+    if first is None:  # a question, or the end of an upload of unknown length
+        if total is None or total != content.size:
+            return progress(call, content)
+        return finish_upload(cloud, call, id, session, content)
+    if first > content.size:
+        raise ApiError(
+            400,
+            "badRequest",
+            f"Invalid request. According to the Content-Range header, the upload offset is {first} byte(s), "
+            f"which exceeds already uploaded size of {content.size} byte(s).",
+        )
+    length = last - first + 1 if last is not None else None
+    is_last = last is None or last + 1 == total  # `bytes 5-*/9` brings all of the rest, as Google's Node client does
+    body_length = call.request.content_length
+    if length is not None and body_length is not None and body_length != length:
+        raise ApiError(400, "badRequest", f"Content-Range speaks of {length} bytes, the body has {body_length}")
+    if length is not None and not is_last and length < QUANTUM:
+        raise ApiError(
+            400,
+            "badRequest",
+            "Invalid request. The number of bytes uploaded is required to be equal or greater than "
+            f"{QUANTUM}, except for the final request (it's recommended to be the exact multiple of "
+            f"{QUANTUM}). The received request contained {length} bytes, which does not meet this "
+            "requirement.",
+        )
+    end = first + length if length is not None else total if total is not None else announced
+    try:
+        # Bytes that are here already are ignored, as documented.
+        await receive(call.request.content.iter_any(), content, skip=content.size - first)
+        if end is not None and content.size != end:
+            raise ApiError(400, "badRequest", f"Expected {end} bytes, have {content.size}.")
+    except BaseException:
+        cloud.storage.arriving.pop(id, None)
+        cloud.storage.arriving[id] = await asyncio.to_thread(recover, content)
+        raise
+    if is_last:
+        return finish_upload(cloud, call, id, session, content)
+    if content.size % QUANTUM:
+        cloud.storage.arriving[id] = content = await asyncio.to_thread(recover, content)
+    return progress(call, content)
+
+
+def progress(call: "Call", content: Content) -> web.Response:
+    """308 Resume Incomplete; without Range while nothing has been kept."""
+    headers = {"Range": f"bytes=0-{content.size - 1}"} if content.size else {}
+    if call.request.headers.get("X-GUploader-No-308") == "yes":  # Google's clients in Go, such as rclone
+        return web.Response(status=200, headers={**headers, "X-Http-Status-Code-Override": "308"})
+    return web.Response(status=308, reason="Resume Incomplete", headers=headers)
+
+
+def finish_upload(cloud: "Cloud", call: "Call", id: str, session: dict, content: Content) -> dict:
+    """Make the object of a session whose last byte has come."""
+    resource, bucket, storage = session["resource"], session["bucket"], cloud.storage
+    check_rate(cloud, bucket, resource["name"])  # the session stays: the client asks again
+    expected = {**expected_hashes(call.request.headers.get("X-Goog-Hash", "")), **resource}
+    try:
+        find_bucket(cloud, call)
+        check_expected_hashes(expected, content)
+        check_conditions(session["conditions"], storage.find(bucket, resource["name"]))
+    except ApiError:
+        storage.drop_upload(id)
+        raise
+    resource.update(content.hashes())
+    return present(storage.commit(bucket, resource, content, upload=id), origin(call))

@@ -1,0 +1,414 @@
+# ruff: noqa: F811 (a fixture is imported, and arguments have its name)
+"""Managed instance groups of the embedded cloud, asked by plain HTTP and by gcloud."""
+
+import json
+import os
+import signal
+import time
+import uuid
+
+import pytest
+from local_machines import IMAGE, LEARNING, client, start, until  # noqa: F401 (a fixture)
+from test_local_compute import error, gcloud  # noqa: F401, the fixture
+
+from localcloud import control
+
+A, C, F = (f"us-central1-{letter}" for letter in "acf")
+GROUPS = "/regions/us-central1/instanceGroupManagers"
+TEMPLATES = "/global/instanceTemplates"
+SPOT = {"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
+ANY_ZONE = {"forceUpdateOnRepair": "YES", "onRepair": {"allowChangingZone": "YES"}}
+FOREVER = "#!/bin/bash\ntrap 'echo last words; exit' TERM\necho up\nsleep 1000 & wait\n"
+
+
+@pytest.fixture(autouse=True)
+def clean(client):
+    """Attempts soon after each other; no test leaves a group or a shortage to the next."""
+    client.control("settings", {"refill": 0.2, "grace": 3})
+    yield
+    client.session.delete(f"{client.url}/_berg/faults")
+    for row in client.call("GET", GROUPS).json().get("items", []):
+        client.call("DELETE", f"{GROUPS}/{row['name']}")
+    until(lambda: "items" not in client.call("GET", GROUPS).json(), "the end of all groups")
+    client.control("stockout", {"on": False})
+    for row in client.call("GET", TEMPLATES).json().get("items", []):
+        client.wait(client.call("DELETE", f"{TEMPLATES}/{row['name']}"))
+
+
+def template(client, name: str = "plain", script: str = "", image: str = IMAGE, **fields) -> dict:
+    disk = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image, "diskSizeGb": 200}}
+    items = [{"key": "startup-script", "value": script}, {"key": "who", "value": "template"}]
+    properties = {"machineType": "n1-standard-1", "disks": [disk], "networkInterfaces": [{}], "scheduling": SPOT}
+    body = {"name": name, "properties": {**properties, "metadata": {"items": items}, **fields}}
+    return client.wait(client.call("POST", TEMPLATES, body))
+
+
+def group_body(
+    name: str, size: int = 0, zones=(A, C, F), shape: str = "ANY", template: str = "plain", **fields
+) -> dict:
+    return {
+        "name": name,
+        "baseInstanceName": name,
+        "targetSize": size,
+        "instanceTemplate": f"global/instanceTemplates/{template}",
+        "distributionPolicy": {"zones": [{"zone": f"zones/{zone}"} for zone in zones], "targetShape": shape},
+        "updatePolicy": {"instanceRedistributionType": "NONE"},
+        **fields,
+    }
+
+
+def insert(client, name: str, size: int = 0, **fields) -> dict:
+    done = client.wait(client.call("POST", GROUPS, group_body(name, size, **fields)))
+    assert "error" not in done, done
+    return client.call("GET", f"{GROUPS}/{name}").json()
+
+
+def act(client, group: str, verb: str, body=None, **params) -> dict:
+    return client.wait(client.call("POST", f"{GROUPS}/{group}/{verb}", body, **params))
+
+
+def members(client, group: str) -> dict[str, dict]:
+    answer = client.call("POST", f"{GROUPS}/{group}/listManagedInstances").json()
+    return {row["name"]: row for row in answer["managedInstances"]}
+
+
+def zone_of(row: dict) -> str:
+    return row["instance"].split("/")[-3]
+
+
+def running(client, group: str, count: int = 1) -> dict[str, dict]:
+    """The members, once all of them run."""
+
+    def there():
+        rows = members(client, group)
+        up = [row for row in rows.values() if (row["currentAction"], row.get("instanceStatus")) == ("NONE", "RUNNING")]
+        return rows if len(up) == len(rows) == count else None
+
+    return until(there, f"{count} members of {group}")
+
+
+def failed(client, group: str, name: str, code: str) -> dict:
+    """A member, once its last attempt failed with this code."""
+
+    def seen():
+        row = members(client, group)[name]
+        errors = row["lastAttempt"].get("errors", {}).get("errors", [])
+        return row if [each["code"] for each in errors] == [code] else None
+
+    return until(seen, f"{code} of {name}")
+
+
+def named(client, group: str, *names: str) -> dict[str, dict]:
+    """Create members of these names and wait for all."""
+    act(client, group, "createInstances", {"instances": [{"name": name} for name in names]})
+    return running(client, group, len(names))
+
+
+# --- templates
+
+
+def test_a_template_is_kept_as_it_was_checked(client):
+    request_id = str(uuid.uuid4())
+    body = {
+        "name": "gpu",
+        "properties": {"machineType": "n1-standard-8", "scheduling": SPOT, "networkInterfaces": [{}]},
+    }
+    body["properties"]["disks"] = [{"initializeParams": {"sourceImage": IMAGE, "diskSizeGb": 200}, "boot": True}]
+    body["properties"]["guestAccelerators"] = [{"acceleratorType": "nvidia-tesla-p100", "acceleratorCount": 1}]
+    first = client.wait(client.call("POST", TEMPLATES, body, requestId=request_id))
+    again = client.call("POST", TEMPLATES, body, requestId=request_id).json()
+    assert again["name"] == first["name"] and "/global/operations/" in first["selfLink"]
+    row = client.call("GET", f"{TEMPLATES}/gpu").json()
+    assert row["properties"]["disks"][0]["initializeParams"]["diskSizeGb"] == "200"
+    assert [each["name"] for each in client.call("GET", TEMPLATES).json()["items"]] == ["gpu"]
+    assert error(client.call("POST", TEMPLATES, body))[:2] == (409, "alreadyExists")
+    client.wait(client.call("DELETE", f"{TEMPLATES}/gpu"))
+    assert error(client.call("GET", f"{TEMPLATES}/gpu"))[:2] == (404, "notFound")
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"machineType": "n1-huge"}, "'resource.properties.machineType'"),
+        ({"machineType": "zones/us-central1-a/machineTypes/n1-standard-1"}, "not its URL"),
+        ({"labels": {"No": "1"}}, "Label key violates"),
+        ({"scheduling": {"maxRunDuration": {"seconds": 60}}}, "termination action"),
+        ({"disks": []}, "At least one disk"),
+        ({"metadata": {"item": []}}, 'Unknown name "item"'),
+    ],
+)
+def test_a_template_that_no_zone_takes_is_refused(client, properties, message):
+    disks = [{"boot": True, "initializeParams": {"sourceImage": IMAGE}}]
+    usual = {"machineType": "n1-standard-1", "disks": disks, "networkInterfaces": [{}]}
+    body = {"name": "bad", "properties": {**usual, **properties}}
+    status, _, text = error(client.call("POST", TEMPLATES, body))
+    assert status == 400 and message in text
+
+
+# --- what groups are refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "message"),
+    [
+        ({"template": "none"}, 404, "global/instanceTemplates/none' was not found"),
+        ({"zones": ("us-west1-b",)}, 400, "Zone must be in region 'us-central1'"),
+        ({"updatePolicy": {}}, 400, "instanceRedistributionType is NONE"),
+        ({"distributionPolicy": {}}, 400, "cannot be empty"),
+        ({"instanceLifecyclePolicy": {"onRepair": {"allowChangingZone": "YES"}}}, 400, "forceUpdateOnRepair"),
+        ({"shape": "EVEN", "instanceLifecyclePolicy": ANY_ZONE}, 400, "ANY or BALANCED"),
+        ({"autoHealingPolicies": [{"initialDelaySec": 10}]}, 501, "resource.autoHealingPolicies"),
+        ({"allInstancesConfig": {"properties": {"labels": {"No": ""}}}}, 400, "Label key violates"),
+        ({"targetsize": 1}, 400, 'Unknown name "targetsize"'),
+    ],
+)
+def test_what_a_group_may_not_be(client, fields, status, message):
+    template(client)
+    found, _, text = error(client.call("POST", GROUPS, group_body("bad", **fields)))
+    assert found == status and message in text
+
+
+# --- the life of a group
+
+
+def test_a_group_holds_its_size(client):
+    template(client)
+    insert(client, "sized", 2, description="two of them")
+    first = running(client, "sized", 2)
+    assert all(name.startswith("sized-") and zone_of(row) == A for name, row in first.items())
+    group = client.call("GET", f"{GROUPS}/sized").json()
+    assert group["currentActions"]["none"] == group["targetSize"] == 2 and group["status"]["isStable"]
+    assert group["versions"][0]["instanceTemplate"].endswith(f"/berg-local{TEMPLATES}/plain")
+    scopes = client.call("GET", "/aggregated/instanceGroupManagers").json()["items"]
+    assert [row["name"] for row in scopes["regions/us-central1"]["instanceGroupManagers"]] == ["sized"]
+    assert "warning" in scopes["regions/us-west1"]
+    used = error(client.call("DELETE", f"{TEMPLATES}/plain"))
+    assert used[1] == "resourceInUseByAnotherResource" and used[2].endswith(f"'projects/berg-local{GROUPS}/sized'")
+    act(client, "sized", "resize", size=3)
+    assert first.keys() < running(client, "sized", 3).keys()
+    act(client, "sized", "resize", size=0)
+    until(lambda: not members(client, "sized"), "no member")
+    client.wait(client.call("DELETE", f"{GROUPS}/sized"))
+    assert error(client.call("GET", f"{GROUPS}/sized"))[:2] == (404, "notFound")
+
+
+def test_members_know_their_group_and_carry_what_it_sets(client):
+    script = (
+        "#!/bin/bash\nfor key in created-by instance-template who; do\n"
+        'curl -s -H "Metadata-Flavor: Google" http://$GCE_METADATA_HOST/computeMetadata/v1/instance/attributes/$key\n'
+        "echo; done\n"
+    )
+    template(client, script=script, labels={"berg": "1", "kind": "no"})
+    patch = {"labels": {"kind": "job"}, "metadata": {"who": "group"}}
+    insert(client, "told", zones=(C,), allInstancesConfig={"properties": patch})
+    named(client, "told", "worker")
+    number = client.call("GET", "").json()["id"]
+    shown = client.console_with("worker", "Finished running")
+    assert f"startup-script: projects/{number}{GROUPS}/told\n" in shown
+    assert f"startup-script: projects/{number}{TEMPLATES}/plain\n" in shown and "startup-script: group\n" in shown
+    assert client.get("worker")["labels"] == {"berg": "1", "kind": "job"}
+
+
+def test_named_members_come_and_go_by_request(client):
+    template(client)
+    insert(client, "names")
+    path, body = f"{GROUPS}/names/createInstances", {"instances": [{"name": "one"}, {"name": "two"}]}
+    request_id = str(uuid.uuid4())
+    first = client.wait(client.call("POST", path, body, requestId=request_id))
+    assert client.call("POST", path, body, requestId=request_id).json()["name"] == first["name"]
+    rows = running(client, "names", 2)
+    assert rows.keys() == {"one", "two"} and client.call("GET", f"{GROUPS}/names").json()["targetSize"] == 2
+    assert error(client.call("POST", path, body))[:2] == (409, "alreadyExists")
+    stranger = [f"zones/{A}/instances/three"]
+    refused = client.call("POST", f"{GROUPS}/names/deleteInstances", {"instances": stranger})
+    assert error(refused)[:2] == (400, "invalid")
+    some = {"instances": [*stranger, rows["one"]["instance"]], "skipInstancesOnValidationError": True}
+    act(client, "names", "deleteInstances", some)
+    assert client.call("GET", f"{GROUPS}/names").json()["targetSize"] == 1
+    until(lambda: members(client, "names").keys() == {"two"}, "the end of one")
+    assert client.get("one", A) is None
+
+
+def test_a_group_is_deleted_after_its_members_had_their_grace(client):
+    template(client, script="#!/bin/bash\ntrap 'sleep 99' TERM\necho up\nsleep 99 & wait\n")
+    insert(client, "leaving", zones=(C,))
+    named(client, "leaving", "leaver")
+    client.console_with("leaver", "startup-script: up")
+    client.control("settings", {"grace": 1.5})
+    operation = client.call("DELETE", f"{GROUPS}/leaving")
+    assert operation.json()["status"] == "RUNNING"
+    assert members(client, "leaving")["leaver"]["currentAction"] == "DELETING"
+    assert error(client.call("POST", f"{GROUPS}/leaving/resize?size=1"))[1] == "resourceNotReady"
+    client.wait(operation)
+    assert client.get("leaver") is None and client.call("GET", f"{GROUPS}/leaving").status_code == 404
+
+
+# --- refilling
+
+
+@pytest.mark.parametrize("end", ["preempt", "preempt and stop", "crash", "delete", "stop", "power off"])
+def test_a_member_that_ends_is_made_anew(client, end):
+    action = "STOP" if end == "preempt and stop" else "DELETE"
+    script = "#!/bin/bash\necho up; sleep 0.5; kill 1\n" if end == "power off" else FOREVER
+    template(client, script=script, scheduling={**SPOT, "instanceTerminationAction": action})
+    insert(client, "lasting", zones=(C,))
+    before = named(client, "lasting", "phoenix")["phoenix"]["id"]
+    if end != "power off":
+        client.console_with("phoenix", "startup-script: up")
+    if end.startswith("preempt"):
+        client.control("instances/phoenix/preempt", {"grace": 1})
+    elif end == "crash":
+        client.control("instances/phoenix/crash")
+    elif end == "delete":
+        client.delete("phoenix")
+    elif end == "stop":
+        client.wait(client.call("POST", f"/zones/{C}/instances/phoenix/stop"))
+
+    def after():
+        row = members(client, "lasting")["phoenix"]
+        return row.get("id", before) != before and row.get("instanceStatus") == "RUNNING" and row
+
+    assert zone_of(until(after, "another phoenix")) == C
+    assert client.call("GET", f"{GROUPS}/lasting").json()["targetSize"] == 1
+
+
+def test_without_repair_a_member_stays_away(client):
+    template(client)
+    insert(client, "fatal", zones=(C,), instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"})
+    named(client, "fatal", "once")
+    client.delete("once")
+    act(client, "fatal", "createInstances", {"instances": [{"name": "later"}]})
+    until(lambda: members(client, "fatal")["later"]["currentAction"] == "NONE", "the other member")
+    assert "id" not in members(client, "fatal")["once"]
+
+
+def test_a_member_waits_in_its_zone_until_there_is_room(client):
+    template(client)
+    insert(client, "waiting")
+    named(client, "waiting", "patient")
+    client.control("stockout", {"zone": A})
+    client.control("instances/patient/preempt", {"grace": 0})
+    row = failed(client, "waiting", "patient", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS")
+    assert row["currentAction"] == "RECREATING" and zone_of(row) == A and "id" not in row
+    group = client.call("GET", f"{GROUPS}/waiting").json()
+    assert group["currentActions"]["recreating"] == 1 and not group["status"]["isStable"]
+    client.control("stockout", {"zone": A, "on": False})
+    row = running(client, "waiting")["patient"]
+    assert zone_of(row) == A and row["lastAttempt"] == {}
+
+
+def test_a_member_that_may_change_its_zone_does(client):
+    template(client)
+    insert(client, "moving", 1, instanceLifecyclePolicy=ANY_ZONE)
+    (name,) = running(client, "moving")
+    client.control("stockout", {"zone": A})
+    client.control("instances/moving/preempt", {"grace": 0})
+    until(lambda: zone_of(running(client, "moving")[name]) == C, "the next zone")
+    assert client.get(name, A) is None
+    wish = {"instances": [{"name": "nomad"}]}
+    assert error(client.call("POST", f"{GROUPS}/moving/createInstances", wish))[0] == 400
+
+
+def test_a_member_whose_time_is_over_is_not_made_anew(client):
+    template(client, scheduling={"maxRunDuration": {"seconds": 30}, "instanceTerminationAction": "DELETE"})
+    insert(client, "limited", 1, zones=(C,))
+    ((name, row),) = running(client, "limited").items()
+    os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
+    until(lambda: not control.is_running(client.folder), "the end of the server")
+    path = client.folder / f"compute/instances/{row['id']}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "ends_at": time.time() + 0.5}))
+    control.start(client.folder, options=("--grace", "3"))
+    until(lambda: client.get(name, C) is None, "the end of its time")
+    until(lambda: not members(client, "limited"), "the end of the member")
+    time.sleep(1)  # several times `refill`
+    assert client.call("GET", f"{GROUPS}/limited").json()["targetSize"] == 0 and not members(client, "limited")
+
+
+def test_new_members_take_the_first_zone_with_room(client):
+    template(client)
+    client.control("stockout", {"zone": A})
+    client.control("stockout", {"zone": C, "left": 1})
+    insert(client, "filling", 2)
+    assert sorted(zone_of(row) for row in running(client, "filling", 2).values()) == [C, F]
+
+
+def test_even_groups_spread_and_wait(client):
+    template(client)
+    client.control("stockout", {"zone": C})
+    insert(client, "even", 3, shape="EVEN")
+    short = until(lambda: [n for n, row in members(client, "even").items() if row["lastAttempt"]], "a shortage")
+    assert zone_of(members(client, "even")[short[0]]) == C
+    client.control("stockout", {"on": False})
+    assert sorted(zone_of(row) for row in running(client, "even", 3).values()) == [A, C, F]
+
+
+def test_quotas_and_faults_hold_members_back(client):
+    template(client, machineType="n2-standard-2")
+    client.control("quotas", {"region": "us-central1", "metric": "N2_CPUS", "limit": 1})
+    insert(client, "poor", zones=(C,))
+    act(client, "poor", "createInstances", {"instances": [{"name": "beggar"}]})
+    row = failed(client, "poor", "beggar", "QUOTA_EXCEEDED")
+    assert row["currentAction"] == "CREATING"
+    assert "Quota 'N2_CPUS' exceeded" in row["lastAttempt"]["errors"]["errors"][0]["message"]
+    bad_day = {"code": "INTERNAL_ERROR", "message": "a bad day"}
+    client.control("faults", {"method": "compute.instances.insert", "times": None, "operation_error": bad_day})
+    client.control("quotas", {"region": "us-central1", "metric": "N2_CPUS", "limit": 100})
+    failed(client, "poor", "beggar", "INTERNAL_ERROR")
+    client.session.delete(f"{client.url}/_berg/faults")
+    running(client, "poor")
+
+
+def test_a_group_whose_creation_fails_is_not_there(client):
+    template(client)
+    bad_day = {"code": "INTERNAL_ERROR", "message": "a bad day"}
+    client.control("faults", {"method": "compute.regionInstanceGroupManagers.*", "operation_error": bad_day})
+    done = client.wait(client.call("POST", GROUPS, group_body("unborn", 1)))
+    assert done["error"]["errors"][0]["code"] == "INTERNAL_ERROR"
+    assert client.call("GET", f"{GROUPS}/unborn").status_code == 404
+
+
+def test_refilling_goes_on_after_a_killed_server(client, cloud):
+    template(client, scheduling={**SPOT, "maxRunDuration": {"seconds": 3600}})
+    insert(client, "tough", zones=(A, C))
+    before = named(client, "tough", "kept", "lost", "old")
+    insert(client, "dying", zones=(F,))
+    act(client, "dying", "createInstances", {"instances": [{"name": "straggler"}]})
+    running(client, "dying")
+    client.control("stockout", {"zone": A})
+    client.delete("lost", A)
+    failed(client, "tough", "lost", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS")
+    operation = client.call("DELETE", f"{GROUPS}/dying")
+    os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
+    until(lambda: not control.is_running(client.folder), "the end of the server")
+    path = client.folder / f"compute/instances/{before['old']['id']}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "ends_at": time.time()}))  # its hour is over
+    start(client.folder, cloud)  # stockouts end with the server
+    until(lambda: "old" not in members(client, "tough"), "the end of its hour, and of the member")
+    rows = running(client, "tough", 2)
+    assert rows["kept"]["id"] == before["kept"]["id"] and zone_of(rows["lost"]) == A
+    client.wait(operation)
+    assert client.call("GET", f"{GROUPS}/dying").status_code == 404 and client.get("straggler", F) is None
+
+
+# --- a client that no one here wrote
+
+
+def test_gcloud_and_groups(client, gcloud):
+    template(client, image=LEARNING)
+    insert(client, "drawer", zones=(C, F))
+    groups, region = ("instance-groups", "managed"), ("--region", "us-central1")
+    assert gcloud("instance-templates", "list", "--format", "value(name)").split() == ["plain"]
+    kind = gcloud("instance-templates", "describe", "plain", "--format", "value(properties.machineType)")
+    assert kind.strip() == "n1-standard-1"
+    gcloud(*groups, "create-instance", "drawer", "--instance", "spoon", *region)
+    running(client, "drawer")
+    shown = gcloud(*groups, "list", "--format", "value(name,LOCATION,targetSize,size)")
+    assert shown.split() == ["drawer", "us-central1", "1", "1"]
+    described = gcloud(*groups, "describe", "drawer", *region, "--format", "value(distributionPolicy.targetShape)")
+    assert described.strip() == "ANY"
+    listed = gcloud(*groups, "list-instances", "drawer", *region, "--format", "value(NAME,ZONE,STATUS,ACTION)")
+    assert listed.split() == ["spoon", C, "RUNNING", "NONE"]
+    gcloud(*groups, "delete", "drawer", *region)
+    gcloud("instance-templates", "delete", "plain")
+    assert "items" not in client.call("GET", GROUPS).json()
+    assert "items" not in client.call("GET", TEMPLATES).json()

@@ -1,0 +1,275 @@
+# ruff: noqa: F811 (a fixture is imported, and arguments have its name)
+"""Ways to and from machines of the embedded cloud: organisation policies, NAT, keys of the metadata, IAP's tunnel.
+
+gcloud and OpenSSH are the clients, where they are installed.
+"""
+
+import os
+import subprocess
+
+import pytest
+from local_gcloud import Gcloud
+from local_machines import ZONE, body, client, until  # noqa: F401 (a fixture)
+from test_local_compute import error
+
+from localcloud.machines import sshd
+
+REGION = "us-central1"
+PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
+EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
+DENIED, REQUIRED = {"listPolicy": {"allValues": "DENY"}}, {"booleanPolicy": {"enforced": True}}
+needs_sshd = pytest.mark.skipif(
+    os.geteuid() != 0 or bool(sshd.obstacle()), reason="no ssh into machines on port 22 here"
+)
+
+
+@pytest.fixture
+def gcloud(client, tmp_path):
+    client.call("GET", "")
+    return Gcloud(client.url, "berg-local", client.session.credentials.token, tmp_path)
+
+
+def policy(client, verb: str, **body) -> dict:
+    answer = client.session.post(f"{client.url}{PROJECT}:{verb}OrgPolicy", json=body)
+    assert answer.ok, answer.text
+    return answer.json()
+
+
+@pytest.fixture
+def policies(client):
+    yield lambda constraint, what: policy(client, "set", policy={"constraint": constraint, **what})
+    for constraint in (EXTERNAL, OS_LOGIN):
+        policy(client, "clear", constraint=constraint)
+
+
+# --- organisation policies
+
+
+def test_policies_are_set_shown_and_cleared(client, gcloud, policies):
+    assert policy(client, "getEffective", constraint=EXTERNAL)["listPolicy"] == {"allValues": "ALLOW"}
+    assert policy(client, "getEffective", constraint=OS_LOGIN)["booleanPolicy"] == {}
+    stale = policy(client, "get", constraint=EXTERNAL)
+    assert "listPolicy" not in stale
+    policies(EXTERNAL, DENIED)
+    gcloud("resource-manager", "org-policies", "enable-enforce", "compute.requireOsLogin", "--project", "berg-local")
+    shown = ("resource-manager", "org-policies", "describe", "--project", "berg-local", "--effective", "--format")
+    assert gcloud(*shown, "value(listPolicy.allValues)", "compute.vmExternalIpAccess") == "DENY\n"
+    assert gcloud(*shown, "value(booleanPolicy.enforced)", "compute.requireOsLogin") == "True\n"
+    wrong = {"policy": {"constraint": EXTERNAL, **REQUIRED}}
+    for refused, status in ((wrong, 400), ({"policy": {"constraint": "constraints/compute.more", **DENIED}}, 501)):
+        assert client.session.post(f"{client.url}{PROJECT}:setOrgPolicy", json=refused).status_code == status
+    etag = {"policy": {"constraint": EXTERNAL, "etag": "AAAAAAAAAAA=", **DENIED}}
+    assert client.session.post(f"{client.url}{PROJECT}:setOrgPolicy", json=etag).status_code == 409
+
+
+def test_machines_with_external_addresses_are_refused_as_google_does(client, policies):
+    policies(EXTERNAL, DENIED)
+    refusal = (
+        f"Constraint {EXTERNAL} violated for project 100000000001. Add instance "
+        f"projects/berg-local/zones/{ZONE}/instances/out to the constraint to use external IP with it."
+    )
+    assert error(client.call("POST", f"/zones/{ZONE}/instances", body("out"))) == (412, "conditionNotMet", refusal)
+    assert client.get("out") is None
+    properties = {key: value for key, value in body("").items() if key != "name"}
+    properties["machineType"] = "n1-standard-1"
+    bulk = {"count": "2", "perInstanceProperties": {"b0": {}, "b1": {}}, "instanceProperties": properties}
+    done = client.wait(client.call("POST", f"/zones/{ZONE}/instances/bulkInsert", bulk))
+    assert [each["code"] for each in done["error"]["errors"]] == ["VM_MIN_COUNT_NOT_REACHED", "CONDITION_NOT_MET"]
+    template = {"name": "outward", "properties": properties}
+    assert "error" not in client.wait(client.call("POST", "/global/instanceTemplates", template)), "nobody looks there"
+    managers = f"/regions/{REGION}/instanceGroupManagers"
+    links = {"instanceTemplate": "projects/berg-local/global/instanceTemplates/outward", "targetSize": 1}
+    client.wait(client.call("POST", managers, {"name": "few", "baseInstanceName": "few", **links}))
+
+    def member() -> dict:
+        answer = client.call("POST", f"{managers}/few/listManagedInstances").json()
+        return answer["managedInstances"][0].get("lastAttempt", {}).get("errors", {}).get("errors", [{}])[0]
+
+    found = until(member, "the member's error")
+    name = found["message"].split("'")[1]
+    assert found["code"] == "CONDITION_NOT_MET"
+    assert found["message"].startswith(f"Instance '{name}' creation failed: Constraint {EXTERNAL} violated")
+    client.wait(client.call("DELETE", f"{managers}/few"))
+    client.insert("in", networkInterfaces=[{}])
+    assert "accessConfigs" not in client.get("in")["networkInterfaces"][0]
+    allowed = f"projects/berg-local/zones/{ZONE}/instances/chosen"
+    policies(EXTERNAL, {"listPolicy": {"allowedValues": [allowed]}})
+    client.insert("chosen")
+    for name in ("in", "chosen"):
+        client.delete(name)
+
+
+def test_os_login_cannot_be_turned_off_where_it_is_required(client, policies):
+    policies(OS_LOGIN, REQUIRED)
+    off = {"items": [{"key": "enable-oslogin", "value": "FALSE"}]}
+    status, reason, message = error(client.call("POST", f"/zones/{ZONE}/instances", body("off", metadata=off)))
+    assert (status, reason) == (412, "conditionNotMet") and message.startswith(f"Constraint {OS_LOGIN} violated")
+    machine = client.insert("on")
+    for path, there in (
+        (f"/zones/{ZONE}/instances/on/setMetadata", machine["metadata"]),
+        ("/setCommonInstanceMetadata", client.call("GET", "").json()["commonInstanceMetadata"]),
+    ):
+        sent = {**off, "fingerprint": there["fingerprint"]}
+        assert error(client.call("POST", path, sent))[:2] == (412, "conditionNotMet")
+    client.delete("on")
+
+
+# --- ways out
+
+
+def test_without_an_address_google_answers_by_private_access_or_nat_only(client, gcloud):
+    """The machine says how a request to the list of buckets ends."""
+    script = (
+        "#!/usr/bin/env python3\nimport json, time, urllib.request as u\n"
+        "import os\nhost = os.environ['GCE_METADATA_HOST']\n"
+        "ask = u.Request(f'http://{host}/computeMetadata/v1/instance/service-accounts/default/token',"
+        " headers={'Metadata-Flavor': 'Google'})\n"
+        "token = json.load(u.urlopen(ask))['access_token']\n"
+        f"url = '{client.url}/storage/v1/b?project=berg-local'\n"
+        "for n in range(600):\n"
+        "    try:\n        u.urlopen(u.Request(url, headers={'Authorization': f'Bearer {token}'}))\n"
+        "        print('reached', n, flush=True)\n"
+        "    except OSError as error:\n        print('cut', n, type(error).__name__, flush=True)\n"
+        "    time.sleep(0.2)\n"
+    )
+    client.insert("inside", script, networkInterfaces=[{}])
+
+    def last() -> str:
+        lines = [line for line in client.console("inside").splitlines() if ": cut " in line or ": reached " in line]
+        return lines[-1].partition('/bin/bash"): ')[2] or lines[-1].partition("startup-script: ")[2] if lines else ""
+
+    def comes(word: str) -> None:
+        until(lambda: last().startswith(word), f"{word} on the console")
+
+    comes("cut")
+    subnet = ("compute", "networks", "subnets")
+    gcloud(*subnet, "update", "default", "--region", REGION, "--enable-private-ip-google-access")
+    described = gcloud(*subnet, "describe", "default", "--region", REGION, "--format=value(privateIpGoogleAccess)")
+    assert described == "True\n"
+    comes("reached")
+    gcloud(*subnet, "update", "default", "--region", REGION, "--no-enable-private-ip-google-access")
+    comes("cut")
+    gcloud("compute", "routers", "create", "way-out", "--region", REGION, "--network", "default")
+    nat = ("--auto-allocate-nat-external-ips", "--nat-all-subnet-ip-ranges", "--router", "way-out", "--region", REGION)
+    gcloud("compute", "routers", "nats", "create", "nat", *nat)
+    assert gcloud("compute", "routers", "list", "--format=value(name)") == "way-out\n"
+    comes("reached")
+    gcloud("compute", "routers", "delete", "way-out", "--region", REGION)
+    comes("cut")
+    client.delete("inside")
+
+
+# --- ways in
+
+
+def items(metadata: dict) -> dict[str, str]:
+    return {item["key"]: item["value"] for item in metadata.get("items", [])}
+
+
+def tell(client, name: str, **values: str | None) -> None:
+    """Change what the metadata says of a machine, or of the project."""
+    path = f"/zones/{ZONE}/instances/{name}" if name else ""
+    there = client.call("GET", path).json()["metadata" if name else "commonInstanceMetadata"]
+    merged = {**items(there), **{key.replace("_", "-"): value for key, value in values.items()}}
+    rows = [{"key": key, "value": value} for key, value in merged.items() if value is not None]
+    path += "/setMetadata" if name else "/setCommonInstanceMetadata"
+    client.wait(client.call("POST", path, {"fingerprint": there["fingerprint"], "items": rows}))
+
+
+@pytest.fixture
+def key(tmp_path):
+    """Paths of a key, and its public line."""
+
+    def make(name: str) -> tuple[str, str]:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", tmp_path / name], check=True)
+        return str(tmp_path / name), (tmp_path / f"{name}.pub").read_text().strip()
+
+    return make
+
+
+def enters(client, name: str, private: str) -> bool:
+    address = client.get(name)["networkInterfaces"][0]["networkIP"]
+    options = ["-F", "none", "-i", private, "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"]
+    options += ["-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
+    done = subprocess.run(["ssh", *options, f"root@{address}", "hostname"], capture_output=True, text=True)
+    return done.returncode == 0 and done.stdout == f"{name}\n"
+
+
+@needs_sshd
+def test_keys_of_the_metadata_let_root_in(client, key):
+    mine, public_mine = key("mine")
+    shared, public_shared = key("shared")
+    over, public_over = key("over")
+    expired = (
+        f'root:{public_over.rpartition(" ")[0]} google-ssh {{"userName":"o","expireOn":"2020-01-01T00:00:00+0000"}}'
+    )
+    client.insert("door", metadata={"items": [{"key": "ssh-keys", "value": f"root:{public_mine}\n{expired}"}]})
+    until(lambda: enters(client, "door", mine), "my key")
+    assert not enters(client, "door", shared) and not enters(client, "door", over)
+    tell(client, "", ssh_keys=f"root:{public_shared}\nanna:{public_over}")
+    until(lambda: enters(client, "door", shared), "the project's key")
+    assert not enters(client, "door", over), "another user's key"
+    tell(client, "door", block_project_ssh_keys="TRUE")
+    until(lambda: not enters(client, "door", shared), "the project's key to be blocked")
+    assert enters(client, "door", mine)
+    tell(client, "door", block_project_ssh_keys=None, enable_oslogin="TRUE")
+    until(lambda: not enters(client, "door", mine), "OS Login to refuse keys of the metadata")
+    tell(client, "", ssh_keys=None)
+    client.delete("door")
+
+
+@needs_sshd
+def test_gcloud_s_ssh_and_scp(client, gcloud, tmp_path):
+    """As Google's own client does it: it makes a key, hands it to the project, and waits until that lets it in."""
+    gcloud.settings["HOME"] = str(tmp_path)
+    key = str(tmp_path / "google_compute_engine")
+    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", key], check=True)
+    client.insert("plain")
+    hosts = f"--ssh-key-file={key}", "--strict-host-key-checking=no", "--zone", ZONE
+    flags = [f"--ssh-flag=-o UserKnownHostsFile={tmp_path}/known"]
+    assert gcloud("compute", "ssh", "root@plain", *hosts, *flags, "--command", "hostname; id -u") == "plain\n0\n"
+    (tmp_path / "sent").write_text("some data")
+    scp = ["--scp-flag=-o", f"--scp-flag=UserKnownHostsFile={tmp_path}/known"]
+    gcloud("compute", "scp", str(tmp_path / "sent"), "root@plain:/root/there", *hosts, *scp)
+    gcloud("compute", "scp", "root@plain:/root/there", str(tmp_path / "back"), *hosts, *scp)
+    assert (tmp_path / "back").read_text() == "some data"
+    tell(client, "", ssh_keys=None)
+    client.delete("plain")
+
+
+@needs_sshd
+def test_a_tunnel_of_gcloud_s_reaches_a_machine_without_an_address(client, gcloud, key, tmp_path):
+    private, public = key("me")
+    client.insert("deep", networkInterfaces=[{}], metadata={"items": [{"key": "ssh-keys", "value": f"root:{public}"}]})
+    url = client.url.replace("http://127.0.0.1", "wss://127.0.0.2")
+    start = ["gcloud", "compute", "start-iap-tunnel"]
+
+    def tunnel(name: str, port: str = "22") -> list[str]:
+        words = [*start, name, port, "--listen-on-stdin", "--zone", ZONE, "--verbosity=error"]
+        return [*words, f"--iap-tunnel-url-override={url}/v4", "--iap-tunnel-insecure-disable-websocket-cert-check"]
+
+    environment = {**os.environ, **gcloud.settings}
+    options = ["-F", "none", "-i", private, "-o", "BatchMode=yes", "-o", f"ProxyCommand={' '.join(tunnel('deep'))}"]
+    options += ["-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
+    data = os.urandom(3 << 20)
+    # One way after the other: gcloud's sender waits for its own queue where both are full.
+    for command, sent, back in (("cat >data", data, b""), ("cat data", b"", data)):
+        words = ["ssh", *options, "root@deep", command]
+        done = subprocess.run(words, input=sent, capture_output=True, env=environment, timeout=90)
+        assert done.returncode == 0 and done.stdout == back, done.stderr
+
+    def refusal(*words: str) -> str:
+        done = subprocess.run(tunnel(*words), input="", capture_output=True, text=True, env=environment, timeout=90)
+        return done.stderr  # gcloud's exit code is 0 all the same
+
+    assert "4003" in refusal("deep", "9")
+    assert "4047" in refusal("nobody")
+    rules = f"{client.url}/compute/v1/projects/berg-local/global/firewalls"
+    everything = [{"IPProtocol": "all"}]
+    relay = {"denied": everything, "sourceRanges": ["35.235.240.0/20"], "priority": 10}
+    client.session.post(rules, json={"name": "no-iap", "network": "global/networks/default", **relay})
+    assert "4003" in refusal("deep")
+    client.session.delete(f"{rules}/no-iap")
+    (tmp_path / "token").write_text("nobody's")
+    assert "401" in refusal("deep")
+    client.delete("deep")

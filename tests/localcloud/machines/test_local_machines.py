@@ -1,0 +1,501 @@
+"""Machines as sandboxes: what they see, what they keep, and that nothing of them survives."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from local_machines import GOLDEN, LEARNING, Client, until
+
+from localcloud import control
+from localcloud.machines import processes, sshd
+from localcloud.machines import sandbox as machines
+from localcloud.machines.abilities import abilities
+
+ABLE = [
+    pytest.param(machines.Sandbox(machines.OVERLAY, os.geteuid() != 0), id="overlay"),
+    pytest.param(machines.Sandbox(machines.OVERLAY, True), id="overlay-user"),
+    pytest.param(machines.Sandbox(machines.BIND, os.geteuid() != 0), id="bind"),
+    pytest.param(machines.Sandbox(machines.PLAIN), id="plain"),
+]
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory):
+    """What this host allows, tried for real."""
+    found = abilities(tmp_path_factory.mktemp("abilities"))
+    return found["files"]
+
+
+@pytest.fixture(params=ABLE)
+def sandbox(request, host):
+    order = [machines.PLAIN, machines.BIND, machines.OVERLAY]
+    if order.index(request.param.files) > order.index(host):
+        pytest.skip(f"this host offers {host}")
+    return request.param
+
+
+@pytest.fixture
+def boot(tmp_path, sandbox):
+    """Boot a machine that runs a script; ended afterwards whatever the test did."""
+    booted = []
+
+    def boot(script: str | None, name: str = "box", agent: str = "old") -> machines.Machine:
+        folder = tmp_path / name
+        machine = machines.Machine(folder, name, "127.0.0.1", 9, None, script, agent)
+        process = machines.boot(machine, sandbox)
+        booted.append((folder, process))
+        assert processes.wait_for_boot(folder, process), console(machine)
+        return machine
+
+    yield boot
+    for folder, process in booted:
+        asyncio.run(processes.shut_down(folder, sandbox, 0))
+        process.wait()
+
+
+def console(machine: machines.Machine) -> str:
+    return (machine.folder / "serial.log").read_text()
+
+
+def console_with(machine: machines.Machine, text: str) -> str:
+    return until(lambda: text in console(machine) and console(machine), f"{text!r}; {console(machine)}")
+
+
+def shut_down(machine, sandbox, grace: float) -> float:
+    start = time.monotonic()
+    asyncio.run(processes.shut_down(machine.folder, sandbox, grace))
+    return time.monotonic() - start
+
+
+def with_argument(text: str) -> list[int]:
+    """Host processes with `text` on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_startup_script_runs_on_the_console_in_a_clean_environment(boot, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_LAPTOP", "1")
+    monkeypatch.setenv("https_proxy", "http://proxy:1")
+    machine = boot("#!/bin/bash\nenv | sort\necho err >&2\nexit 3\n")
+    shown = console_with(machine, "Finished running startup scripts.")
+    assert "startup-script: err" in shown
+    assert "startup-script exit status 3" in shown
+    assert "GCE_METADATA_HOST=127.0.0.1:9" in shown
+    assert "https_proxy=http://proxy:1" in shown
+    assert "SECRET_OF_THE_LAPTOP" not in shown
+    assert processes.first_process(machine.folder)  # a machine idles until it is stopped
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts something for all")
+def test_what_the_host_has_mounted_keeps_no_machine_from_booting(boot, sandbox):
+    if sandbox.files != machines.OVERLAY:
+        pytest.skip("its folders are no overlays")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+        try:
+            machine = boot(f"#!/bin/bash\n[ -d /var/lib/dpkg ] && touch /var/lib/mine {folder}.mine && echo whole\n")
+            console_with(machine, "startup-script: whole")
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+    assert not Path("/var/lib/mine").exists() and not Path(f"{folder}.mine").exists()
+
+
+def test_a_machine_is_up_when_it_has_said_who_it_is(tmp_path):
+    file = tmp_path / "init.pid"
+    assert not processes.is_up(tmp_path)
+    file.touch()
+    assert not processes.is_up(tmp_path)
+    file.write_text("1 2\n")
+    assert processes.is_up(tmp_path)
+
+
+def test_what_a_machine_sees_is_its_own(boot, sandbox, tmp_path):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines share the host's files")
+    secret = tmp_path / "home-of-the-host"
+    secret.write_text("secret")
+    script = (
+        f"#!/bin/bash\nhostname; whoami; echo $$ processes: /proc/[0-9]*\nls {secret}\nls -A /home /tmp\n"
+        "touch /root/kept /tmp/scratch /workspace/data && echo wrote\ngetent ahostsv4 box\necho end\n"
+    )
+    machine = boot(script)
+    shown = console_with(machine, "startup-script: end")
+    assert "startup-script: box" in shown
+    assert "startup-script: root" in shown
+    assert "No such file" in shown and "secret" not in shown.replace(str(secret), "")
+    assert "startup-script: wrote" in shown
+    assert "127.0.0.1" in shown
+    assert not Path("/workspace/data").exists() and not (Path.home() / "kept").exists()
+    assert socket.gethostname() != "box"
+
+
+def test_system_folders_are_a_copy(boot, sandbox):
+    if sandbox.files != machines.OVERLAY:
+        pytest.skip("needs overlays")
+    files = [Path(f"/{name}/berg-was-here") for name in machines.OVERLAID]
+    script = "".join(f"echo changed > {path} && cat {path}\n" for path in files)
+    if os.geteuid() == 0:
+        script += "rm /usr/bin/yes && cp /usr/bin/env /usr/local/bin/berg-tool && berg-tool echo replaced\n"
+    machine = boot(f"#!/bin/bash\n{script}echo end\n")
+    shown = console_with(machine, "startup-script: end")
+    assert shown.count("startup-script: changed") == len(files)
+    assert os.geteuid() != 0 or "startup-script: replaced" in shown
+    assert not any(path.exists() for path in files)
+    assert Path("/usr/bin/yes").exists() and not Path("/usr/local/bin/berg-tool").exists()
+
+
+def test_users_other_than_root_find_their_way(boot, sandbox):
+    if sandbox.user or sandbox.files == machines.PLAIN:
+        pytest.skip("in a user namespace there is only root")
+    mask = os.umask(0o077)  # as the server's
+    try:
+        machine = boot(
+            "#!/bin/bash\numask; setpriv --reuid 65534 --clear-groups sh -c 'cat /etc/hosts; ls /'; echo end\n"
+        )
+    finally:
+        os.umask(mask)
+    shown = console_with(machine, "startup-script: end")
+    assert "metadata.google.internal" in shown and "startup-script: workspace" in shown and "script: 0022" in shown
+
+
+def test_the_users_home_is_out_of_reach(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines share the host's files")
+    home, python = Path.home(), Path(sys.prefix)
+    pythons = machines.python_folders()  # the way to them is there, and nothing beside it
+    prune = " ".join(f"-path {folder} -prune -o" for folder in pythons)
+    script = (
+        f"#!/bin/bash\nexec 2>&1\nmkdir -p {home}; echo sees: $(find /root {home} -mindepth 1 {prune} -print)\n"
+        f"touch {home}/berg-was-here /root/berg-was-here /tmp/berg-was-here && echo wrote\n"
+        f"touch {python}/berg-was-here || echo refused\necho end\n"
+    )
+    shown = console_with(boot(script), "startup-script: end")
+    assert "startup-script: wrote" in shown and "startup-script: refused" in shown
+    (seen,) = [line.partition("sees:")[2].split() for line in shown.splitlines() if "sees:" in line]
+    assert [path for path in seen if not any(folder.is_relative_to(path) for folder in pythons)] == []
+    for folder in (home, Path("/tmp"), python):
+        assert not (folder / "berg-was-here").exists()
+
+
+def test_the_servers_python_runs_inside(boot, sandbox):
+    script = f"#!/bin/bash\n{sys.prefix}/bin/python -c 'import google.auth; print(google.auth.__name__)'\n"
+    console_with(boot(script), "startup-script: google.auth")
+
+
+def test_both_guest_agents_have_their_lines_on_the_console(boot):
+    console_with(boot("#!/bin/bash\necho hello\n"), "]: startup-script: hello\n")
+    line = ']: Metadata key("startup-script"), command("/bin/bash"): hello\n'
+    console_with(boot("#!/bin/bash\necho hello\n", "newer", "new"), line)
+
+
+# Notes when it hears SIGTERM, and whether its output was still read by then.
+LISTENER = """#!/bin/bash
+out=${BERG_ROOT:-/root}/$1
+trap 'echo "$EPOCHREALTIME term" >>$out; exit' TERM
+trap 'echo "$EPOCHREALTIME pipe" >>$out' PIPE
+echo "$EPOCHREALTIME up" >>$out
+while :; do echo tick; sleep 0.05; done
+"""
+UNIT = """[Unit]
+After=network-online.target
+[Service]
+ExecStart=/bin/bash /root/listen unit
+KillMode=mixed
+TimeoutStopSec=60
+StandardOutput=tty
+"""
+
+
+def heard(machine, sandbox, name: str) -> dict[str, float]:
+    file = machines.own_root_of(machine.folder, sandbox) / name
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {what: float(at) for at, what in reversed([line.split() for line in lines])}
+
+
+def test_the_power_button_is_heard_by_the_runner_alone(boot, sandbox):
+    """As KillMode=process has it: what the startup script began loses its output at once and is told 3 s later."""
+    script = f"#!/bin/bash\ncat >${{BERG_ROOT:-/root}}/listen <<'END'\n{LISTENER}END\n"
+    script += "cd ${BERG_ROOT:-/root}; (setsid bash listen daemon &)\nbash listen child &\nwait\n"
+    machine = boot(script)
+    until(lambda: all("up" in heard(machine, sandbox, who) for who in ("daemon", "child")), "both")
+    began = time.time()
+    shut_down(machine, sandbox, 10)
+    for who in ("daemon", "child"):
+        told = heard(machine, sandbox, who)
+        if sandbox.files == machines.PLAIN:
+            assert told["term"] - began < 1, "plain machines have no init: all hear it at once"
+        else:
+            assert told["pipe"] - began < 1 and 2.9 < told["term"] - began < 4.5
+
+
+def test_a_unit_is_told_at_once_and_has_its_time(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    slow = LISTENER.replace("; exit", '; sleep 4; echo "$EPOCHREALTIME done" >>$out; exit')
+    script = (
+        f"#!/bin/bash\ncat >/root/listen <<'END'\n{slow}END\n[ -d /run/systemd/system ] || exit 1\n"
+        f"cat >/run/systemd/system/x.service <<'END'\n{UNIT}END\n"
+        "systemctl daemon-reload && systemctl start --no-block x && systemctl start x && echo begun\n"
+    )
+    machine = boot(script)
+    console_with(machine, "Finished running startup scripts.")  # the boot waits for no unit
+    console_with(machine, "begun")
+    console_with(machine, "\ntick")
+    began = time.time()
+    assert shut_down(machine, sandbox, 20) < 6
+    told = heard(machine, sandbox, "unit")
+    assert told["term"] - began < 1 and told["done"] - told["term"] > 3.9 and "pipe" not in told
+
+
+def test_nothing_begins_on_a_machine_that_goes_down(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    script = (
+        f"#!/bin/bash\ncat >/run/systemd/system/x.service <<'END'\n{UNIT}END\nsystemctl is-system-running\n"
+        "until [ -e /run/systemd/stopping ]; do sleep 0.01; done\n"
+        "{ systemctl start x || systemctl is-system-running || echo nothing; } >/proc/1/fd/1 2>&1\n"
+    )
+    machine = boot(script)
+    console_with(machine, "startup-script: running")
+    assert shut_down(machine, sandbox, 20) < 5
+    console = console_with(machine, "nothing")
+    assert "Transaction for x.service/start is destructive" in console and "\nstopping\n" in console
+
+
+def test_a_unit_of_words_that_do_nothing_is_refused(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    for old, new in (("KillMode", "KilMode"), ("mixed", "mixd"), ("=tty", "=journal")):
+        wrong = UNIT.replace(old, new)
+        script = f"#!/bin/bash\ncat >/run/systemd/system/x.service <<'END'\n{wrong}END\nsystemctl start x || echo no\n"
+        machine = boot(script, f"box-{old.strip('=')}")
+        console_with(machine, "startup-script: no")
+
+
+def test_nothing_survives_the_power_cut(boot, sandbox, tmp_path):
+    name = f"3{os.getpid()}{abs(hash(str(tmp_path))) % 10**6}"
+    stubborn = f"trap '' TERM; while :; do sleep {name}; done"
+    script = f'#!/bin/bash\n(setsid nohup bash -c "{stubborn}" >/dev/null 2>&1 &)\nsleep {name} &\necho ready\nwait\n'
+    machine = boot(script)
+    console_with(machine, "startup-script: ready")
+    until(lambda: len(with_argument(f"sleep\0{name}")) == 2, "both processes")
+    seconds = shut_down(machine, sandbox, 0.5)
+    assert 0.4 < seconds < 5
+    assert with_argument(name) == []
+
+
+def test_a_line_over_64_kb_stops_the_scripts_reader(boot):
+    script = "#!/bin/bash\necho before\nhead -c 70000 /dev/zero | tr '\\0' x\necho\nsleep 0.2\necho after\n"
+    machine = boot(script)
+    shown = console_with(machine, "token too long")
+    assert "startup-script: before" in shown
+    shown = console_with(machine, "Finished running")
+    assert "after" not in shown and len(shown) < 65536
+
+
+def test_a_script_without_a_shebang_does_not_run(boot):
+    shown = console_with(boot("echo hello\n"), "Finished running startup scripts.")
+    assert "exec format error" in shown and "startup-script: hello" not in shown
+
+
+def test_poweroff_inside_ends_the_machine(boot, sandbox):
+    if sandbox.files != machines.OVERLAY:
+        pytest.skip("needs an overlay over /usr/sbin")
+    machine = boot("#!/bin/bash\nsleep 100 &\nshutdown -h now\nwait\n")
+    until(lambda: not processes.alive(machine.folder, sandbox), "power off")
+
+
+def test_a_reboot_keeps_the_disk_and_empties_tmp(boot, sandbox):
+    script = '#!/bin/bash\ncd "${BERG_ROOT:-/root}"; ls kept /run/gone 2>&1; touch kept; touch /run/gone\necho end\n'
+    machine = boot(script)
+    console_with(machine, "startup-script: end")
+    shut_down(machine, sandbox, 5)
+    boot(script)
+    shown = until(lambda: console(machine).count("startup-script: end") == 2 and console(machine), "second boot")
+    assert "startup-script: kept" in shown
+    if sandbox.files != machines.PLAIN:
+        assert "cannot access '/run/gone'" in shown.rpartition("Found startup-script")[2]
+
+
+def test_removal_copes_with_what_machines_leave(boot, sandbox):
+    script = '#!/bin/bash\ncd "${BERG_ROOT:-/root}"; mkdir -p a/b; touch a/b/c; chmod 000 a/b; echo end\n'
+    machine = boot(script)
+    console_with(machine, "startup-script: end")
+    shut_down(machine, sandbox, 5)
+    machines.remove(machine.folder)
+    assert not machine.folder.exists()
+
+
+# --- the process
+
+
+@pytest.fixture
+def own(cloud, tmp_path):
+    """A cloud of the test's own that shares the session's image; its grace is short."""
+    folder = tmp_path / "own"
+    options = ("--grace", "3", "--image", str(cloud.folder / "image"))
+    control.start(folder, options=options)
+    yield Client(folder), options
+    control.reset(folder)
+
+
+def test_a_golden_image_has_a_python_of_its_own_and_bergs(own):
+    client, _ = own
+    script = (
+        "#!/bin/bash\n/root/anaconda3/bin/pip --version\n/root/anaconda3/bin/python -c 'import aiohttp'\n"
+        "/root/berg/venv/bin/python -c 'import google.cloud.storage as s; print(s.__name__)'\necho end\n"
+    )
+    if not control.status(client.folder)["abilities"][0].startswith("Namespaces"):
+        client.insert("image", script, image=GOLDEN)
+        shown = client.console_with("image", ": end\n")
+        assert "from /root/anaconda3/lib" in shown
+        assert "No module named 'aiohttp'" in shown
+        assert ": google.cloud.storage" in shown
+
+
+def test_a_deep_learning_image_has_torch_and_neither_conda_nor_venv(own):
+    client, _ = own
+    script = (
+        "#!/bin/bash\npython3 -c 'import torch; print(torch.__version__)'\npython3 -m venv /root/v || echo no venv\n"
+        "python3 -m ensurepip || echo no ensurepip\nls -A /root\necho home ${HOME-unset}\necho end\n"
+    )
+    if (
+        control.status(client.folder)["abilities"][0].startswith(("Namespaces", "Overlay"))
+        or not machines.system_python()
+    ):
+        pytest.skip("no overlays here, or no python3-pip")
+    client.insert("learning", script, image=LEARNING)
+    shown = client.console_with("learning", ": end\n")
+    for line in ("2.9.1+cu129", "no venv", "no ensurepip", "home unset"):
+        assert f": {line}\n" in shown, shown
+    assert "anaconda3" not in shown and ": berg\n" not in shown
+
+
+def test_a_killed_server_finds_its_machines_again(own):
+    client, options = own
+    client.insert("lives", "#!/bin/bash\necho up\n")
+    client.insert("dies", "#!/bin/bash\necho up\n")
+    client.console_with("dies", "startup-script: up")
+    status = control.status(client.folder)
+    assert status["running"] and status["machines"] == {"RUNNING": 2} and status["buckets"] == 0
+    os.kill(status["pid"], signal.SIGKILL)
+    until(lambda: not control.status(client.folder)["running"], "the end of the server")
+    instances = {name: client.folder / "machines" / client_id(client, name) for name in ("lives", "dies")}
+    os.kill(processes.first_process(instances["dies"]), signal.SIGKILL)
+    first = processes.first_process(instances["lives"])
+    until(lambda: processes.first_process(instances["dies"]) is None, "the end of a machine")
+    assert control.start(client.folder, options=options) == status["port"]
+    assert processes.first_process(instances["lives"]) == first
+    assert client.status("lives") == "RUNNING" and client.status("dies") == "TERMINATED"
+    client.delete("lives")
+    assert processes.first_process(instances["lives"]) is None and not instances["lives"].exists()
+
+
+def client_id(client: Client, name: str) -> str:
+    """The id of an instance, read from the state folder: its server may be dead."""
+    import json
+
+    for path in (client.folder / "compute/instances").glob("*.json"):
+        row = json.loads(path.read_text())
+        if row["resource"]["name"] == name:
+            return row["id"]
+    raise AssertionError(name)
+
+
+def test_stop_ends_machines_after_their_last_words(own):
+    client, options = own
+    words = "trap 'sleep 0.2; echo uploaded >/root/words; exit' TERM; echo up; sleep 100 & wait"
+    client.control("settings", {"grace": 10})
+    client.insert("worker", f"#!/bin/bash\n{words}\n")
+    client.console_with("worker", "startup-script: up")
+    folder = client.folder / "machines" / client.get("worker")["id"]
+    assert control.stop(client.folder) is True
+    assert processes.first_process(folder) is None
+    assert any(file.read_text() == "uploaded\n" for file in folder.glob("*/root/words"))
+    assert control.stop(client.folder) is False
+    control.start(client.folder, options=options)
+    assert client.status("worker") == "TERMINATED"
+
+
+def test_machines_of_a_killed_server_end_with_reset(own):
+    client, _ = own
+    client.insert("orphan", "#!/bin/bash\necho up\n")
+    folder = client.folder / "machines" / client.get("orphan")["id"]
+    first = processes.first_process(folder)
+    os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
+    until(lambda: not control.status(client.folder)["running"], "the end of the server")
+    assert Path(f"/proc/{first}").exists()
+    control.reset(client.folder)
+    assert not Path(f"/proc/{first}").exists() and not client.folder.exists()
+
+
+def test_two_starts_make_one_server(own):
+    client, _ = own
+    port = control.status(client.folder)["port"]
+    code = "import sys; from localcloud import control; print(control.start(sys.argv[1]))"
+    control.stop(client.folder)
+    starts = [subprocess.Popen([sys.executable, "-c", code, client.folder], stdout=subprocess.PIPE) for _ in range(3)]
+    assert {int(start.communicate()[0]) for start in starts} == {port}
+    assert client.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_taken_port_is_named(own):
+    client, _ = own
+    port = control.status(client.folder)["port"]
+    control.stop(client.folder)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(control.LocalCloudError, match=f"Port {port}"):
+            control.start(client.folder)
+
+
+def test_reset_leaves_other_folders_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(control.LocalCloudError, match="does not look like"):
+        control.reset(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_control_is_light():
+    code = "import sys; import localcloud.control; print('aiohttp' in sys.modules, 'asyncio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_who_has_the_key_logs_in_with_and_without_root(tmp_path, sandbox):
+    """Without root the server is another user's in a user namespace, and listens on a port above 1023."""
+    if obstacle := machines.ssh_obstacle(sandbox):
+        pytest.skip(f"no ssh into such machines here: {obstacle}")
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    public = key.with_suffix(".pub").read_text().strip()
+    script = f"#!/bin/bash\nmkdir -pm 700 /root/.ssh\necho '{public}' >/root/.ssh/authorized_keys\n"
+    address = "127.73.0.9"
+    machine = machines.Machine(tmp_path / "box", "box", address, 9, None, script)
+    process = machines.boot(machine, sandbox)
+    port = sshd.USER_PORT if sandbox.user else sshd.PORT
+    options = ["StrictHostKeyChecking=no", f"UserKnownHostsFile={tmp_path}/known", "BatchMode=yes", f"Port={port}"]
+    ssh = ["ssh", "-q", "-F", "/dev/null", "-i", key, *(word for each in options for word in ("-o", each))]
+    try:
+        look = [*ssh, "-tt", f"root@{address}", "hostname; id -un; touch /root/mine; tty; exit 4"]
+        done = until(lambda: (done := subprocess.run(look, capture_output=True)).returncode != 255 and done, "a login")
+        assert done.returncode == 4 and done.stdout.startswith(b"box\r\nroot\r\n/dev/pts/"), done.stdout
+        assert machines.own_root_of(machine.folder, sandbox).joinpath("mine").stat().st_uid == os.geteuid()
+    finally:
+        asyncio.run(processes.shut_down(machine.folder, sandbox, 0))
+        process.wait()

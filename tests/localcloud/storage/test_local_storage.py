@@ -1,0 +1,438 @@
+# ruff: noqa: F811 (fixtures are imported, and arguments have their names)
+"""The embedded Cloud Storage over real HTTP: buckets, objects, lists, preconditions, ranges, gcloud."""
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+
+import pytest
+from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
+from local_cloud import (  # noqa: F401
+    MB,
+    PROJECT,
+    QUANTUM,
+    Bucket,
+    bucket,
+    client,
+    crc32c,
+    http_session,
+    names,
+    raw,
+    reason,
+    server,
+)
+
+from localcloud.storage.state import Storage
+
+# --- google-cloud-storage
+
+
+def test_python_client_round_trip(client, bucket):
+    blob = bucket.blob("dir/über 100%.txt")
+    blob.metadata = {"state": "RUNNING"}
+    blob.cache_control = "no-store"
+    blob.upload_from_string("hello", content_type="text/plain", if_generation_match=0)
+    found = bucket.get_blob("dir/über 100%.txt")
+    assert (found.size, found.content_type, found.metageneration) == (5, "text/plain", 1)
+    assert found.metadata == {"state": "RUNNING"} and found.cache_control == "no-store"
+    assert found.md5_hash == base64.b64encode(hashlib.md5(b"hello").digest()).decode()
+    assert found.crc32c == crc32c(b"hello")
+    assert found.download_as_bytes(checksum="crc32c") == b"hello"
+    assert found.download_as_bytes(start=1, end=3) == b"ell"
+    found.metadata = {"state": "SUCCEEDED", "gone": None}
+    found.patch()
+    again = bucket.get_blob(found.name)
+    assert again.metadata == {"state": "SUCCEEDED"} and again.metageneration == 2
+    assert again.generation == found.generation and again.updated > again.time_created
+    with pytest.raises(PreconditionFailed):
+        blob.upload_from_string("x", if_generation_match=0)
+    with pytest.raises(PreconditionFailed):
+        blob.delete(if_generation_match=1)
+    blob.delete(if_generation_match=again.generation)
+    assert bucket.get_blob(blob.name) is None
+    with pytest.raises(NotFound):
+        blob.download_as_bytes()
+
+
+def test_python_client_resumable_upload_compose_and_rewrite(client, bucket):
+    data = os.urandom(3 * MB + 17)
+    blob = bucket.blob("big", chunk_size=QUANTUM)
+    blob.upload_from_string(data, checksum="crc32c")
+    tail = bucket.blob("tail")
+    tail.upload_from_string(b"tail")
+    whole = bucket.blob("whole")
+    whole.compose([blob, tail], if_generation_match=0)
+    assert whole.download_as_bytes(checksum="crc32c") == data + b"tail"
+    assert (whole.component_count, whole.md5_hash, whole.crc32c) == (2, None, crc32c(data + b"tail"))
+    copied = bucket.blob("copied")
+    assert copied.rewrite(whole)[0] is None
+    whole.delete()
+    assert copied.download_as_bytes() == data + b"tail"
+    batched = list(client.list_blobs(bucket))
+    with client.batch():
+        for item in batched:
+            item.delete()
+    assert list(client.list_blobs(bucket)) == []
+
+
+def test_buckets(client, server, http_session):
+    name = next(names)
+    bucket = client.bucket(name)
+    bucket.iam_configuration.uniform_bucket_level_access_enabled = True
+    bucket.labels = {"berg": "1"}
+    client.create_bucket(bucket, location="europe-west4")
+    found = client.get_bucket(name)
+    assert (found.location, found.location_type, found.labels) == ("EUROPE-WEST4", "region", {"berg": "1"})
+    assert found.project_number and found.metageneration == 1
+    assert found.iam_configuration.uniform_bucket_level_access_enabled
+    found.labels = {**found.labels, "team": "a"}
+    found.patch()
+    assert client.get_bucket(name).metageneration == 2
+    assert name in [item.name for item in client.list_buckets(prefix=name)]
+    assert found.test_iam_permissions(["storage.objects.create"]) == ["storage.objects.create"]
+    policy = found.get_iam_policy(requested_policy_version=3)
+    policy.bindings.append({"role": "roles/storage.objectUser", "members": ["user:laptop@berg.local"]})
+    found.set_iam_policy(policy)
+    roles = [binding["role"] for binding in found.get_iam_policy().bindings]
+    assert "roles/storage.objectUser" in roles
+    stale = http_session.put(
+        f"{server.url}/storage/v1/b/{name}/iam", json={"bindings": [], "etag": policy.to_api_repr()["etag"]}
+    )
+    assert stale.status_code == 412
+    found.blob("x").upload_from_string("x")
+    refused = http_session.post(
+        f"{server.url}/upload/storage/v1/b/{name}/o?uploadType=media&name=y&predefinedAcl=private", data=b""
+    )
+    assert (refused.status_code, reason(refused)) == (400, "invalid")
+    url = f"{server.url}/storage/v1/b"
+    full = http_session.delete(f"{url}/{name}")
+    assert (full.status_code, full.json()["error"]["message"][-9:]) == (409, "ot empty.")
+    taken = http_session.post(url, params={"project": PROJECT}, json={"name": name})
+    assert (taken.status_code, reason(taken)) == (409, "conflict")
+    for bad in ("ab", "Upper", "-dash", "under_", "1.2.3.4", "goog-x", "a..b", "x" * 64, "has space"):
+        answer = http_session.post(url, params={"project": PROJECT}, json={"name": bad})
+        assert (answer.status_code, reason(answer)) == (400, "invalid"), bad
+    found.blob("x").delete()
+    found.delete()
+    assert client.lookup_bucket(name) is None
+    assert http_session.get(f"{url}/{name}/o").status_code == 404
+
+
+def test_buckets_of_a_project_without_access_are_forbidden(server, http_session, client):
+    url, name = f"{server.url}/_berg/projects", next(names)
+    http_session.post(url, json={"project": "others", "access": True})
+    http_session.post(f"{server.url}/storage/v1/b?project=others", json={"name": name})
+    http_session.post(url, json={"project": "others", "access": False})
+    for attempt in (
+        lambda: client.get_bucket(name),
+        lambda: client.bucket(name).blob("x").upload_from_string("x"),
+        lambda: client.bucket(name).blob("x").download_as_bytes(),
+        lambda: client.create_bucket("others-new", project="others"),
+        lambda: list(client.list_buckets(project="others")),
+    ):
+        with pytest.raises(Forbidden, match="does not have storage"):
+            attempt()
+    assert name not in [item.name for item in client.list_buckets()]
+
+
+# --- names and lists
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/x", "a//b", "/", "dir/", "a b+c%2F?#&", "ünïcödé/日本", "\x01tab\t", "é" * 512, "...", "0"]
+)
+def test_any_name_is_kept_apart(raw, server, name):
+    other = name + "x" if len(name.encode()) < 1024 else name[:-1]
+    assert raw.put(name, b"one").status_code == 200
+    assert raw.put(other, b"two").status_code == 200
+    assert (raw.read(name).content, raw.read(other).content) == (b"one", b"two")
+    assert raw.names() == sorted([name, other], key=str.encode)
+    assert not (server.folder.parent / "etc").exists()
+    assert raw.session.delete(raw.url(name)).status_code == 204
+    assert raw.names() == [other]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "a\rb", "x" * 1025, "é" * 513])
+def test_names_that_google_forbids(raw, name):
+    answer = raw.put(name)
+    assert answer.status_code == 400
+    assert raw.names() == []
+
+
+def test_names_must_be_utf8(raw):
+    assert raw.session.get(f"{raw.base}/o/%ff").status_code == 400
+    assert raw.session.get(f"{raw.base}/o?prefix=%ff").status_code == 400
+
+
+def test_list_with_prefix_delimiter_offsets_and_pages(raw):
+    tree = ["a", "a/", "a/1", "a/2", "a/b/1", "a/b/2", "b", "c/1", "c/2"]
+    for name in tree:
+        raw.put(name)
+
+    def listed(**params):
+        answer = raw.session.get(f"{raw.base}/o", params=params).json()
+        return [item["name"] for item in answer.get("items", [])], answer.get("prefixes", [])
+
+    assert listed() == (tree, [])
+    assert listed(prefix="a/") == (["a/", "a/1", "a/2", "a/b/1", "a/b/2"], [])
+    assert listed(delimiter="/") == (["a", "b"], ["a/", "c/"])
+    assert listed(delimiter="/", prefix="a/") == (["a/", "a/1", "a/2"], ["a/b/"])
+    assert listed(delimiter="/", includeTrailingDelimiter="true") == (["a", "a/", "b"], ["a/", "c/"])
+    assert listed(startOffset="a/2", endOffset="c/1") == (["a/2", "a/b/1", "a/b/2", "b"], [])
+    assert listed(matchGlob="a/*") == (["a/", "a/1", "a/2"], [])
+    assert listed(matchGlob="**/{1,b/2}") == (["a/1", "a/b/1", "a/b/2", "c/1"], [])
+    assert listed(matchGlob="[a-b]") == (["a", "b"], [])
+    for page_size in (1, 2, 3):
+        items, prefixes, params = [], [], {"delimiter": "/", "maxResults": page_size}
+        while True:
+            answer = raw.session.get(f"{raw.base}/o", params=params).json()
+            page = [item["name"] for item in answer.get("items", [])]
+            assert 1 <= len(page) + len(answer.get("prefixes", [])) <= page_size
+            items, prefixes = items + page, prefixes + answer.get("prefixes", [])
+            if "nextPageToken" not in answer:
+                break
+            params["pageToken"] = answer["nextPageToken"]
+        assert (items, prefixes) == (["a", "b"], ["a/", "c/"])
+    assert raw.session.get(f"{raw.base}/o?pageToken=!!").status_code == 400
+    masked = raw.session.get(f"{raw.base}/o?fields=items(name),nextPageToken&maxResults=1").json()
+    assert masked["items"] == [{"name": "a"}] and set(masked) == {"items", "nextPageToken"}
+
+
+def test_listing_costs_what_it_returns(tmp_path):
+    """Counted in steps of SQLite's virtual machine, so it does not depend on how busy the machine is."""
+    storage = Storage(tmp_path)
+
+    def fill(bucket, folders, files):
+        rows = ((bucket, f"dir{d}/{f:06d}".encode(), 1, '{"name": "x"}') for d in range(folders) for f in range(files))
+        storage.db.executemany("INSERT INTO objects VALUES (?,?,?,?)", rows)
+
+    def steps(bucket, **params):
+        count = 0
+
+        def tick():
+            nonlocal count
+            count += 1
+
+        storage.db.set_progress_handler(tick, 10)
+        page = storage.list_objects(bucket, limit=100, **params)
+        storage.db.set_progress_handler(None, 0)
+        return count, page
+
+    with storage._transaction():
+        fill("small", 4, 100)
+        fill("large", 4, 50_000)
+    for params in ({"prefix": "dir2/"}, {"delimiter": "/"}, {"start": b"dir2/000050"}):
+        few, small = steps("small", **params)
+        many, large = steps("large", **params)
+        assert small[1] == large[1]
+        assert many <= few + 5
+    assert steps("large", delimiter="/")[1][1] == ["dir0/", "dir1/", "dir2/", "dir3/"]
+
+
+# --- preconditions
+
+
+def test_preconditions_everywhere(raw):
+    old = raw.put("x", b"1").json()
+    new = raw.put("x", b"2").json()
+    assert int(new["generation"]) > int(old["generation"]) and new["metageneration"] == "1"
+    wrong = {"ifGenerationMatch": old["generation"]}
+    compose = {"sourceObjects": [{"name": "x"}]}
+    session, base = raw.session, raw.base
+    failing = {
+        "insert, media": raw.put("x", b"3", **wrong),
+        "insert, must be new": raw.put("x", b"3", ifGenerationMatch=0),
+        "insert, must exist": raw.put("y", b"3", ifGenerationNotMatch=0),
+        "insert, metageneration": raw.put("x", b"3", ifMetagenerationMatch=2),
+        "insert, resumable": session.post(raw.uploads, params={"uploadType": "resumable", "name": "x", **wrong}),
+        "get": raw.get("x", **wrong),
+        "media": raw.get("x", alt="media", **wrong),
+        "patch": session.patch(raw.url("x"), params=wrong, json={}),
+        "update": session.put(raw.url("x"), params={"ifMetagenerationNotMatch": 1}, json={}),
+        "delete": session.delete(raw.url("x"), params=wrong),
+        "compose": session.post(f"{base}/o/x/compose", params=wrong, json=compose),
+        "compose, source": session.post(
+            f"{base}/o/z/compose",
+            json={"sourceObjects": [{"name": "x", "objectPreconditions": wrong}]},
+        ),
+        "rewrite": session.post(f"{base}/o/x/rewriteTo/b/{raw.name}/o/x", params=wrong, json={}),
+        "rewrite, source": session.post(
+            f"{base}/o/x/rewriteTo/b/{raw.name}/o/z", params={"ifSourceGenerationMatch": old["generation"]}, json={}
+        ),
+        "copy": session.post(f"{base}/o/x/copyTo/b/{raw.name}/o/x", params={"ifGenerationMatch": 0}, json={}),
+        "bucket": session.patch(base, params={"ifMetagenerationMatch": 9}, json={}),
+    }
+    for what, answer in failing.items():
+        assert answer.status_code == 412, what
+        assert reason(answer) == "conditionNotMet", what
+    assert raw.get("x").json() == new
+    assert raw.names() == ["x"]
+    assert raw.get("x", ifGenerationNotMatch=new["generation"]).status_code == 304
+    assert raw.get("x", generation=old["generation"]).status_code == 404
+    assert raw.get("x", generation=new["generation"], alt="media").content == b"2"
+    kept = session.patch(raw.url("x"), params={"ifMetagenerationMatch": 1}, json={"metadata": {"k": "v"}})
+    assert kept.json()["metageneration"] == "2" and kept.json()["etag"] != new["etag"]
+
+
+def test_of_many_writers_with_a_precondition_one_wins(raw):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def write(number):
+        session = raw.server.session()
+        return Bucket(raw.server, session, raw.name).put("lock", str(number).encode(), ifGenerationMatch=0).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(write, range(8))) == [200] + [412] * 7
+
+
+# --- content
+
+
+def test_ranges(raw):
+    data = bytes(range(256)) * 8192  # 2 MB: larger than what is sent in one piece
+    raw.put("x", data)
+    size = len(data)
+    for header, first, last in (
+        ("bytes=0-0", 0, 0),
+        ("bytes=5-1500000", 5, 1500000),
+        (f"bytes={size - 3}-", size - 3, size - 1),
+        ("bytes=-10", size - 10, size - 1),
+        (f"bytes=-{size * 2}", 0, size - 1),
+        (f"bytes=7-{size * 2}", 7, size - 1),
+    ):
+        answer = raw.read("x", Range=header)
+        assert answer.status_code == 206
+        assert answer.headers["Content-Range"] == f"bytes {first}-{last}/{size}"
+        assert answer.content == data[first : last + 1]
+    beyond = raw.read("x", Range=f"bytes={size}-")
+    assert (beyond.status_code, beyond.headers["Content-Range"]) == (416, f"bytes */{size}")
+    for ignored in ("bytes=9-3", "lines=1-2", "bytes=0-1,5-6", "bytes=-"):
+        assert raw.read("x", Range=ignored).status_code == 200
+
+
+def test_download_headers(raw, http_session):
+    body = {"contentType": "text/x-log", "metadata": {"state": "RUNNING", "who": "Zoë\n"}, "contentLanguage": "de"}
+    raw.put("x", b"abc")
+    http_session.patch(raw.url("x"), json=body)
+    resource = raw.get("x").json()
+    answer = http_session.get(resource["mediaLink"])
+    headers = answer.headers
+    assert answer.content == b"abc" and "/download/" in resource["mediaLink"]
+    assert headers["X-Goog-Hash"] == f"crc32c={crc32c(b'abc')},md5={resource['md5Hash']}"
+    assert headers["X-Goog-Generation"] == resource["generation"]
+    assert headers["X-Goog-Metageneration"] == "2"
+    assert headers["X-Goog-Stored-Content-Length"] == "3"
+    assert headers["ETag"] == resource["etag"]
+    assert headers["Content-Type"] == "text/x-log" and headers["Content-Language"] == "de"
+    assert headers["X-Goog-Meta-State"] == "RUNNING" and headers["X-Goog-Meta-Who"] == "Zo%C3%AB%0A"
+    assert raw.put("empty").json()["size"] == "0"
+    assert raw.read("empty").content == b""
+
+
+def test_odd_but_legal_metadata_survives(raw, http_session):
+    raw.put("x", b"abc")
+    odd = {"metadata": {"k": "\ud800 ü", "gone": None}, "contentType": "text/plain\r\nX-Evil: 1", "storageClass": None}
+    answer = http_session.patch(raw.url("x"), json=odd)
+    assert answer.status_code == 200
+    assert answer.json()["metadata"] == {"k": "\ud800 ü"} and answer.json()["storageClass"] == "STANDARD"
+    read = raw.read("x")
+    assert read.content == b"abc" and "X-Evil" not in read.headers
+    replaced = http_session.put(raw.url("x"), json={"metadata": {"a": "b", "gone": None}}).json()
+    assert replaced["metadata"] == {"a": "b"} and "contentType" not in replaced
+    assert replaced["metageneration"] == "3"
+
+
+def test_an_object_that_is_composed_on_itself_grows_without_being_copied(raw, client, bucket):
+    data = os.urandom(3 * MB)
+    blob, tail, copied = bucket.blob("log"), bucket.blob("tail"), bucket.blob("copy")
+    blob.upload_from_string(data)
+    tail.upload_from_string(b"tail")
+    reader = raw.session.get(raw.url("log"), params={"alt": "media"}, stream=True)
+    beginning = reader.raw.read(10)
+    blob.compose([blob, tail], if_generation_match=blob.generation)
+    assert beginning + reader.raw.read() == data, "who reads the object as it was gets that"
+    assert (blob.crc32c, blob.size) == (crc32c(data + b"tail"), 3 * MB + 4)
+    copied.rewrite(blob)
+    for _ in range(2):  # a copy stays as it is
+        blob.compose([blob, tail])
+    assert blob.download_as_bytes(checksum="crc32c") == data + 3 * b"tail"
+    assert copied.download_as_bytes(checksum="crc32c") == data + b"tail"
+    copied.compose([copied, blob])
+    assert copied.download_as_bytes(checksum="crc32c") == data + b"tail" + data + 3 * b"tail"
+    with pytest.raises(Exception, match="412"):
+        blob.compose([blob, tail], if_generation_match=1)
+    blob.compose([blob, tail])
+    assert blob.download_as_bytes(checksum="crc32c") == data + 4 * b"tail"
+
+
+def test_compose_limits(raw, http_session):
+    def compose(sources, **extra):
+        body = {"sourceObjects": [{"name": name} for name in sources], **extra}
+        return http_session.post(f"{raw.base}/o/sum/compose", json=body)
+
+    raw.put("a", b"a")
+    raw.put("b", b"b")
+    assert compose(["a"] * 33).status_code == 400
+    assert compose([]).status_code == 400
+    assert compose(["a", "nothing"]).status_code == 404
+    # gcloud's parallel composite uploads send the hash of the first source as the destination's.
+    once = compose(["a", "b"] * 16, destination={"contentType": "text/plain", "crc32c": "TD+XYg=="}).json()
+    assert (once["componentCount"], once["size"], once["contentType"]) == (32, "32", "text/plain")
+    assert "md5Hash" not in once
+    twice = compose(["sum", "b"]).json()  # the destination may be a source: a log that grows
+    assert twice["componentCount"] == 33
+    assert raw.read("sum").content == b"ab" * 16 + b"b"
+    assert twice["crc32c"] == crc32c(b"ab" * 16 + b"b")
+
+
+# --- gcloud storage
+
+
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs the Google Cloud CLI")
+def test_gcloud_storage(server, tmp_path):
+    (tmp_path / "token").write_text(server.token())
+    environment = {
+        **os.environ,
+        "CLOUDSDK_CONFIG": str(tmp_path / "sdk"),
+        "CLOUDSDK_CORE_PROJECT": PROJECT,
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        # What else would leave this computer: usage reports, the look for updates and for a metadata server.
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+        "GCE_METADATA_ROOT": "127.0.0.1:9",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{server.url}/storage/v1/",
+        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token"),
+    }
+
+    def gcloud(*args):
+        command = ["gcloud", "storage", *args]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    (source / "sub").mkdir(parents=True)
+    copy.mkdir()
+    (source / "big.bin").write_bytes(os.urandom(9 * MB))  # resumable from 8 MiB on
+    (source / "sub/grüße.txt").write_text("hello")
+    (source / "empty").touch()
+    gs = f"gs://{next(names)}"
+    gcloud("buckets", "create", gs, "--location=us-central1", "--uniform-bucket-level-access")
+    assert gs.removeprefix("gs://") in gcloud("buckets", "list", "--format=value(name)").split()
+    gcloud("rsync", "-r", str(source), f"{gs}/up")
+    listed = gcloud("ls", f"{gs}/up/**").split()
+    assert listed == [f"{gs}/up/big.bin", f"{gs}/up/empty", f"{gs}/up/sub/grüße.txt"]
+    assert gcloud("cat", f"{gs}/up/sub/grüße.txt") == "hello"
+    gcloud("cp", "-r", f"{gs}/up/*", str(copy))
+    files = [path.relative_to(source) for path in source.rglob("*") if path.is_file()]
+    assert len(files) == 3
+    for file in files:
+        assert (copy / file).read_bytes() == (source / file).read_bytes()
+    session = server.session()
+    session.delete(f"{server.url}/_berg/requests")
+    (source / "empty").unlink()
+    gcloud("rsync", "-r", "--delete-unmatched-destination-objects", str(source), f"{gs}/up")
+    counts = session.get(f"{server.url}/_berg/requests").json()["counts"]
+    assert "storage.objects.insert" not in counts and counts["storage.objects.delete"] == 1
+    gcloud("rm", "-r", gs)
+    assert session.get(f"{server.url}/storage/v1/b/{gs.removeprefix('gs://')}").status_code == 404

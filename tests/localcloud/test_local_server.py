@@ -1,0 +1,214 @@
+# ruff: noqa: F811 (fixtures are imported, and arguments have their names)
+"""What all methods of the embedded cloud share: tokens, errors, batches, faults, the request log."""
+
+import gzip
+import os
+import socket
+import time
+
+import google.auth.exceptions
+import pytest
+import requests
+from local_cloud import (  # noqa: F401
+    MB,
+    PROJECT,
+    Bucket,
+    Server,
+    bucket,
+    client,
+    http_session,
+    raw,
+    reason,
+    server,
+)
+
+from localcloud.identity.tokens import LAPTOP, Tokens
+
+
+def test_tokens(server, raw):
+    url = f"{server.url}/storage/v1/b/{raw.name}"
+    for headers in ({}, {"Authorization": "Bearer nonsense"}, {"Authorization": f"Bearer {server.token(-1)}"}):
+        answer = requests.get(url, headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+        assert answer.json()["error"]["status"] == "UNAUTHENTICATED"
+        assert requests.get(f"{server.url}/_berg/requests", headers=headers).status_code == 401
+    path = server.folder / "tokens.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_credentials_file_refreshes_and_can_be_revoked(tmp_path, monkeypatch):
+    """google-auth loads the file, refreshes through it, and asks nobody else for anything."""
+    asked = []
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest: asked.append(host) or resolve(host, *rest))
+    server = Server(tmp_path / "cloud").start()
+    try:
+        session = server.authorized()
+        buckets = f"{server.url}/storage/v1/b?project={PROJECT}"
+        assert session.get(buckets).status_code == 200
+        before = session.credentials.token
+        assert session.post(f"{server.url}/_berg/tokens/expire", json={}).status_code == 200
+        assert requests.get(buckets, headers={"Authorization": f"Bearer {before}"}).status_code == 401
+        assert session.get(buckets).status_code == 200  # google-auth refreshed on the 401
+        assert session.credentials.token != before
+        assert (server.folder / "credentials.json").stat().st_mode & 0o777 == 0o600
+        session.post(f"{server.url}/_berg/tokens/expire", json={"revoke": True})
+        with pytest.raises(google.auth.exceptions.OAuthError, match="invalid_grant"):
+            session.get(buckets)
+        wrong = requests.post(f"{server.url}/token", auth=("berg-local", "x"), data={"grant_type": "refresh_token"})
+        assert (wrong.status_code, wrong.json()["error"]) == (401, "invalid_client")
+        time.sleep(0.2)  # a look-up of google-auth's would come from a thread
+        assert set(asked) == {"127.0.0.1"}
+    finally:
+        server.kill()
+
+
+def test_unknown_routes_parameters_and_fields(raw, http_session):
+    base = raw.server.url
+    missing = http_session.get(f"{base}/storage/v1/buckets")
+    assert (missing.status_code, reason(missing)) == (404, "notFound")
+    assert http_session.get(f"{base}/elsewhere").status_code == 404
+    absent = http_session.get(f"{raw.base}/notificationConfigs")
+    assert (absent.status_code, reason(absent)) == (501, "notImplemented")
+    assert "notifications.list" in absent.text
+    assert http_session.get(f"{raw.base}/o?prefx=a").status_code == 200  # as TensorStore counts on
+    assert http_session.get(f"{raw.base}/o?fields=items(").status_code == 400
+    unknown = http_session.patch(raw.base, json={"lables": {}})
+    assert unknown.status_code == 400 and "lables" in unknown.text
+    assert http_session.patch(raw.base, data=b"{").status_code == 400
+    packed = gzip.compress(b'{"labels": {"a": "b"}}')
+    assert http_session.patch(raw.base, data=packed, headers={"Content-Encoding": "gzip"}).status_code == 200
+    assert http_session.get(raw.base).json()["labels"] == {"a": "b"}
+    raw.put("x")
+    for refused in ({"temporaryHold": True}, {"kmsKeyName": "k"}):
+        assert http_session.patch(raw.url("x"), json=refused).status_code == 501
+    assert http_session.patch(raw.url("x"), json={"storageClass": "COLDISH"}).status_code == 400
+
+
+def test_bodies_that_are_too_large_or_too_deep(raw, http_session):
+    url = f"{raw.server.url}/storage/v1/b?project={PROJECT}"
+    large = http_session.post(url, data=b'{"name": "' + b"x" * (65 * MB) + b'"}')
+    assert (large.status_code, reason(large)) == (413, "requestTooLarge")
+    batch = http_session.post(f"{raw.server.url}/batch/storage/v1", data=b"x" * (65 * MB))
+    control = http_session.post(f"{raw.server.url}/_berg/faults", data=b"x" * (65 * MB))
+    assert (batch.status_code, control.status_code) == (413, 413)
+    for body in ("[" * 100_000, '{"labels":' * 100_000 + "1" + "}" * 100_000, "[" * 101 + "]" * 101):
+        deep = http_session.patch(raw.base, data=body.encode())
+        assert deep.status_code == 400 and "Message too deep" in deep.text
+    deep = http_session.post(f"{raw.server.url}/_berg/faults", data=b"[" * 100_000)
+    assert deep.status_code == 400
+    # Google's clients in Go send the body `null`, rclone among them when it copies.
+    raw.put("x", b"abc")
+    copied = http_session.post(f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/y", data=b"null")
+    assert copied.status_code == 200 and raw.read("y").content == b"abc"
+
+
+def test_scopes_of_tokens(raw):
+    """A token for some scopes may do what the discovery document says of them, whoever owns it."""
+    scope = "https://www.googleapis.com/auth/"
+    tokens = Tokens(raw.server.folder)
+
+    def statuses(*scopes):
+        session = requests.Session()
+        session.headers["Authorization"] = f"Bearer {tokens.mint(LAPTOP, scopes=[scope + each for each in scopes])}"
+        bucket = Bucket(raw.server, session, raw.name)
+        answers = [
+            bucket.get("x"),
+            bucket.put("x"),
+            session.get(raw.server.url + "/secretmanager/v1/projects/p/secrets"),
+        ]
+        return [answer.status_code for answer in answers], answers[1]
+
+    raw.put("x")
+    assert statuses("devstorage.read_only")[0] == [200, 403, 403]
+    assert statuses("devstorage.read_write", "logging.write")[0] == [200, 200, 403]
+    assert statuses("logging.write")[0] == [403, 403, 403]
+    assert statuses()[0] == [403, 403, 403]
+    codes, answer = statuses("cloud-platform.read-only")
+    assert codes[:2] == [200, 403]
+    error = answer.json()["error"]
+    assert (error["status"], reason(answer)) == ("PERMISSION_DENIED", "insufficientPermissions")
+    assert error["details"][0]["reason"] == "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
+
+
+def test_batch(raw, http_session):
+    for name in ("a/1", "b"):
+        raw.put(name)
+    parts = [("DELETE", "/o/a%2F1", ""), ("DELETE", "/o/none", ""), ("PATCH", "/o/b", '{"metadata": {"k": "v"}}')]
+    lines = []
+    for number, (verb, path, body) in enumerate(parts):
+        target = f"/storage/v1/b/{raw.name}{path}"
+        lines += ["--xyz", "Content-Type: application/http", f"Content-ID: <id+{number}>", ""]
+        lines += [f"{verb} {target} HTTP/1.1", "Content-Type: application/json", "", body]
+    content = "\r\n".join([*lines, "--xyz--", ""])
+    headers = {"Content-Type": "multipart/mixed; boundary=xyz"}
+    answer = http_session.post(f"{raw.server.url}/batch/storage/v1", data=content, headers=headers)
+    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("multipart/mixed")
+    statuses = [line.split()[1] for line in answer.text.splitlines() if line.startswith("HTTP/1.1")]
+    assert statuses == ["204", "404", "200"]
+    assert "Content-ID: <response-id+2>" in answer.text
+    assert raw.names() == ["b"] and raw.get("b").json()["metadata"] == {"k": "v"}
+    many = content.replace("--xyz--", "\r\n".join(["\r\n".join(lines)] * 40) + "\r\n--xyz--")
+    assert http_session.post(f"{raw.server.url}/batch/storage/v1", data=many, headers=headers).status_code == 400
+    anonymous = requests.post(f"{raw.server.url}/batch/storage/v1", data=content, headers=headers)
+    assert anonymous.text.count("HTTP/1.1 401") == 3
+
+
+def test_faults(raw, http_session):
+    faults = f"{raw.server.url}/_berg/faults"
+
+    def add(**spec):
+        answer = http_session.post(faults, json=spec)
+        assert answer.status_code == 200, answer.text
+
+    raw.put("x", b"x")
+    add(method="storage.objects.*", status=503, times=2, skip=1, match="/o/x")
+    statuses = [raw.get(name).status_code for name in ("x", "other", "x", "x", "x")]
+    assert statuses == [200, 404, 503, 503, 200]
+    (listed,) = http_session.get(faults).json()["faults"]
+    assert (listed["seen"], listed["hits"]) == (3, 2)
+    http_session.delete(faults)
+    add(method="storage.objects.get", status=429, times=None, probability=0.5, seed=7)
+    statuses = [raw.get("x").status_code for _ in range(40)]
+    assert 10 < statuses.count(429) < 30
+    http_session.delete(faults)
+    add(method="storage.objects.get", delay=0.3)
+    start = time.monotonic()
+    assert raw.get("x").status_code == 200 and time.monotonic() - start > 0.3
+    add(method="storage.objects.insert", reset=True)
+    with pytest.raises(requests.ConnectionError):
+        raw.put("reset", b"x")
+    assert raw.get("reset").status_code == 404
+    add(method="storage.objects.insert", reset=True, after_handler=True)
+    with pytest.raises(requests.ConnectionError):
+        raw.put("lost", b"x")
+    assert raw.get("lost").status_code == 200
+    for wrong in ({"method": "x"}, {"method": "x", "status": 500, "tims": 3}, {"status": 500}, []):
+        assert http_session.post(faults, json=wrong).status_code == 400
+
+
+def test_python_client_rides_out_faults(raw, client):
+    """A resumable upload survives; of a conditional upload in one request a lost answer means 412."""
+    faults = f"{raw.server.url}/_berg/faults"
+    raw.session.post(faults, json={"method": "storage.objects.insert", "status": 503})  # the session's start
+    for fault in ({"reset": True}, {"reset": True, "after_handler": True}):
+        raw.session.post(faults, json={"method": "storage.objects.insert", "match": "upload_id", **fault})
+    data = os.urandom(9 * MB)
+    blob = client.bucket(raw.name).blob("x", chunk_size=4 * MB)
+    blob.upload_from_string(data, if_generation_match=0)
+    assert [fault["hits"] for fault in raw.session.get(faults).json()["faults"]] == [1, 1, 1]
+    assert blob.download_as_bytes(checksum="crc32c") == data
+
+
+def test_request_log(raw, http_session):
+    log = f"{raw.server.url}/_berg/requests"
+    http_session.delete(log)
+    raw.put("x", b"12345")
+    raw.get("x")
+    raw.get("x")
+    answer = http_session.get(log).json()
+    assert answer["counts"] == {"storage.objects.insert": 1, "storage.objects.get": 2}
+    assert answer["bytes"]["storage.objects.insert"] == 5
+    first = answer["requests"][0]
+    assert (first["method"], first["status"], first["bytes"]) == ("storage.objects.insert", 200, 5)
