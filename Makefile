@@ -39,6 +39,7 @@ lint: $(VENV)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/ease.py
 
 # Write docs/commands.md anew, from what the commands say of themselves, and the pictures of the page, where Chromium is.
 docs: $(VENV)/demo

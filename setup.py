@@ -1,4 +1,6 @@
-"""Berg: run machine-learning experiments on Google Cloud accelerators, keep the results in a bucket."""
+"""Berg: run machine-learning experiments on Google Cloud accelerators, keep the results in a
+bucket.
+"""
 
 import re
 from pathlib import Path
@@ -35,8 +37,14 @@ setup(
     ],
     extras_require={
         "tensorboard": ["tensorboard>=2.17"],  # for berg tensorboard
-        # The embedded cloud: a web server, Google's discovery documents to check requests against, and for its TLS.
-        "local": ["aiohttp>=3.9", "cryptography>=41", "google-api-python-client>=2.202", "lightkube-models>=1.30"],
+        # The embedded cloud: a web server, Google's discovery documents to check requests against,
+        # and for its TLS.
+        "local": [
+            "aiohttp>=3.9",
+            "cryptography>=41",
+            "google-api-python-client>=2.202",
+            "lightkube-models>=1.30",
+        ],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
@@ -50,7 +58,7 @@ setup(
             "torch==2.13.0",
             "tensorboard>=2.17",
         ],
-        "lint": ["ruff>=0.6", "mypy>=1.11", "types-requests"],
+        "lint": ["ruff>=0.6", "mypy>=1.11", "radon>=6", "types-requests"],
     },
     entry_points={
         "console_scripts": [

@@ -1,9 +1,10 @@
-"""What the dataset cache is worth: shards read from it in a second epoch, and straight from the bucket.
+"""What the dataset cache is worth: shards read from it in a second epoch, and straight from the
+bucket.
 
-NGINX runs as it does in a cluster, on this computer. Two processes read 8 shards of 32 MB between them, each its half
-one after the other. The way to the bucket takes no time, as within a region, or 30 ms there and back, as between
-regions: a connection then brings 3 MB in that time. The cache asks the bucket once for each shard, also in the second
-epoch.
+NGINX runs as it does in a cluster, on this computer. Two processes read 8 shards of 32 MB between
+them, each its half one after the other. The way to the bucket takes no time, as within a region, or
+30 ms there and back, as between regions: a connection then brings 3 MB in that time. The cache asks
+the bucket once for each shard, also in the second epoch.
 """
 
 import os
@@ -33,7 +34,11 @@ token, urls = sys.stdin.read(), sys.argv[1:]
 with multiprocessing.get_context("fork").Pool(2) as pool:
     pool.map(read, [urls[::2], urls[1::2]], chunksize=1)
 """
-STRAIGHT, FIRST, SECOND = "straight from the bucket", "first epoch through the cache", "second epoch through the cache"
+STRAIGHT, FIRST, SECOND = (
+    "straight from the bucket",
+    "first epoch through the cache",
+    "second epoch through the cache",
+)
 WHY = "the cloud, NGINX and the readers share two cores"
 
 
@@ -82,7 +87,9 @@ def compare(cloud: Cloud, latency: float, repeats: int, limit: float) -> Result:
             costs[side] += found
         cloud.call("POST", "/_berg/settings", {"latency": 0})
     measured = ratio(costs, SECOND, STRAIGHT)
-    target = Target("wall of the second epoch, straight from the bucket = 1", measured, limit, why=WHY)
+    target = Target(
+        "wall of the second epoch, straight from the bucket = 1", measured, limit, why=WHY
+    )
     title = f"Dataset cache: 256 MB, {latency * 1000:.0f} ms to the bucket"
     return table(title, "", costs, [target])
 
@@ -100,7 +107,10 @@ def measure(repeats: int) -> list[Result]:
             bucket.post(url, data=content.read_bytes()).raise_for_status()
         nginx = start(cloud)
         try:
-            return [compare(cloud, latency, repeats, limit) for latency, limit in ((0, 1.5), (0.03, 0.5))]
+            return [
+                compare(cloud, latency, repeats, limit)
+                for latency, limit in ((0, 1.5), (0.03, 0.5))
+            ]
         finally:
             nginx.terminate()
             nginx.wait()

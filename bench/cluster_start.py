@@ -1,8 +1,10 @@
-"""How soon three machines compute together: from their boot to the first allreduce, and `mpi` against bare mpirun.
+"""How soon three machines compute together: from their boot to the first allreduce, and `mpi`
+against bare mpirun.
 
-The machines are those of the embedded cloud, with real ssh servers and Open MPI; that needs root, openssh-server and
-openmpi-bin. They boot at once and share the computer's CPUs, so that the time to meet is mostly the time to import
-python packages. What a user would type without berg is the recipe below, on machines that trust each other already.
+The machines are those of the embedded cloud, with real ssh servers and Open MPI; that needs root,
+openssh-server and openmpi-bin. They boot at once and share the computer's CPUs, so that the time to
+meet is mostly the time to import python packages. What a user would type without berg is the recipe
+below, on machines that trust each other already.
 """
 
 import importlib.util

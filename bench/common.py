@@ -1,4 +1,6 @@
-"""What the benchmarks share: an embedded cloud that goes away, timing with CPU, other programs' settings, tables."""
+"""What the benchmarks share: an embedded cloud that goes away, timing with CPU, other programs'
+settings, tables.
+"""
 
 import argparse
 import json
@@ -22,8 +24,16 @@ TOP = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 PEERS = TOP / ".venv/peers"
 SCRATCH = Path(tempfile.mkdtemp(prefix="berg-bench-"))  # of this process; `main` deletes it
-CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "GOOGLE_", "CLOUDSDK_"))}
-CLEAN |= {"HOME": str(SCRATCH), "PATH": f"{BIN}:{os.environ['PATH']}", "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+CLEAN = {
+    key: value
+    for key, value in os.environ.items()
+    if not key.startswith(("BERG_", "GOOGLE_", "CLOUDSDK_"))
+}
+CLEAN |= {
+    "HOME": str(SCRATCH),
+    "PATH": f"{BIN}:{os.environ['PATH']}",
+    "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+}
 IDENTITY = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"]
 
 
@@ -57,7 +67,11 @@ class Target:
         return self.measured <= self.limit
 
     def show(self, value: float) -> str:
-        return f"{value:,.0f} {self.unit}" if self.unit in ("bytes", "requests") else f"{value:.2f} {self.unit}"
+        return (
+            f"{value:,.0f} {self.unit}"
+            if self.unit in ("bytes", "requests")
+            else f"{value:.2f} {self.unit}"
+        )
 
 
 @dataclass
@@ -71,9 +85,18 @@ class Result:
     targets: list[Target] = field(default_factory=list)
 
 
-def timed(*command: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, stdin: str = "") -> Cost:
+def timed(
+    *command: str | Path,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str = "",
+) -> Cost:
     """Run a program to its end; the benchmark ends with it if it fails."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, tempfile.TemporaryFile("w+") as text:
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+        tempfile.TemporaryFile("w+") as text,
+    ):
         text.write(stdin)
         text.seek(0)
         began = time.perf_counter()
@@ -86,20 +109,27 @@ def timed(*command: str | Path, env: dict[str, str] | None = None, cwd: Path | N
         for file in (out, err):
             file.seek(0)
         if process.returncode:
-            sys.exit(f"{' '.join(map(str, command))}: exit code {process.returncode}\n{out.read()}{err.read()}")
+            sys.exit(
+                f"{' '.join(map(str, command))}: exit code {process.returncode}\n{out.read()}{err.read()}"
+            )
         return Cost(wall, usage.ru_utime + usage.ru_stime, out.read())
 
 
 def rounds(
     sides: dict[str, Callable[[], Cost]], repeats: int, before: Callable[[], Any] = lambda: None
 ) -> dict[str, list[Cost]]:
-    """Measure all sides in turn, `repeats` times, every other time in the opposite order; `before` begins a round."""
+    """Measure all sides in turn, `repeats` times, every other time in the opposite order; `before`
+    begins a round.
+    """
     costs: dict[str, list[Cost]] = {name: [] for name in sides}
     for number in range(repeats):
         before()
         for name, side in list(sides.items())[:: -1 if number % 2 else 1]:
             costs[name].append(side())
-            print(f"{name}: {costs[name][-1].wall:.3f} s, CPU {costs[name][-1].cpu:.3f} s", file=sys.stderr)
+            print(
+                f"{name}: {costs[name][-1].wall:.3f} s, CPU {costs[name][-1].cpu:.3f} s",
+                file=sys.stderr,
+            )
     return costs
 
 
@@ -107,27 +137,42 @@ def median(costs: Iterable[Cost], what: str = "wall") -> float:
     return statistics.median(getattr(cost, what) for cost in costs)
 
 
-def table(title: str, note: str, costs: dict[str, list[Cost]], targets: list[Target], *, net: bool = False) -> Result:
-    """Wall and CPU of all sides, as ratios to the first, CPU where the first has any; `net` adds requests and bytes."""
+def table(
+    title: str, note: str, costs: dict[str, list[Cost]], targets: list[Target], *, net: bool = False
+) -> Result:
+    """Wall and CPU of all sides, as ratios to the first, CPU where the first has any; `net` adds
+    requests and bytes.
+    """
     first, rows = next(iter(costs.values())), []
     kinds = {"wall": "wall", **({"cpu": "CPU"} if median(first, "cpu") else {})}
     header = ["", "wall", "fastest", "slowest", *(["CPU"] if "cpu" in kinds else [])]
     header += [f"{name}, first = 1" for name in kinds.values()] + (list(NET) if net else [])
     for name, each in costs.items():
         walls = [cost.wall for cost in each]
-        seconds = [median(each), min(walls), max(walls), *([median(each, "cpu")] if "cpu" in kinds else [])]
+        seconds = [
+            median(each),
+            min(walls),
+            max(walls),
+            *([median(each, "cpu")] if "cpu" in kinds else []),
+        ]
         ratios = [median(each, what) / median(first, what) for what in kinds]
-        rows.append([name, *(f"{value:.3f} s" for value in seconds), *(f"{value:.2f}" for value in ratios)])
+        rows.append(
+            [name, *(f"{value:.3f} s" for value in seconds), *(f"{value:.2f}" for value in ratios)]
+        )
         if net:
             rows[-1] += [f"{median(each, what):,.{digits}f}" for what, digits in NET.values()]
     count = "Once." if len(first) == 1 else f"Medians of {len(first)}."
     return Result(title, f"{note} {count}".strip(), header, rows, targets)
 
 
-def ratio(costs: dict[str, list[Cost]], one: str, other: str | Iterable[str], what: str = "wall") -> float:
+def ratio(
+    costs: dict[str, list[Cost]], one: str, other: str | Iterable[str], what: str = "wall"
+) -> float:
     """Median of one side over that of another, or of the best of several."""
     others = [other] if isinstance(other, str) else other
-    return median(costs[one], what) / min(median(costs[name], what) for name in others if name in costs)
+    return median(costs[one], what) / min(
+        median(costs[name], what) for name in others if name in costs
+    )
 
 
 def markdown(results: list[Result]) -> str:
@@ -147,7 +192,9 @@ def markdown(results: list[Result]) -> str:
 
 def main(about: str, measure: Callable[[int], list[Result]], repeats: int = 5) -> None:
     """The command line of a benchmark: measure, and print tables, or JSON for bench/run.py."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
@@ -156,13 +203,17 @@ def main(about: str, measure: Callable[[int], list[Result]], repeats: int = 5) -
     finally:
         shutil.rmtree(SCRATCH, ignore_errors=True)
     if arguments.json:
-        print(json.dumps({"about": about.strip(), "results": [asdict(result) for result in results]}))
+        print(
+            json.dumps({"about": about.strip(), "results": [asdict(result) for result in results]})
+        )
     else:
         print(markdown(results))
 
 
 class Cloud:
-    """An embedded cloud with an empty bucket, and the settings with which programs use it; `with` deletes it."""
+    """An embedded cloud with an empty bucket, and the settings with which programs use it; `with`
+    deletes it.
+    """
 
     def __enter__(self) -> "Cloud":
         self.home = Path(tempfile.mkdtemp(dir=SCRATCH))
@@ -175,8 +226,14 @@ class Cloud:
         while not (image / "root").exists():
             time.sleep(0.1)
         settings = json.loads((self.home / "berg.json").read_text())
-        self.url, self.bucket, self.project = settings["endpoint"], settings["bucket"], settings["project"]
-        self.config = config.Config(**{key: value for key, value in settings.items() if key in config.HELP})
+        self.url, self.bucket, self.project = (
+            settings["endpoint"],
+            settings["bucket"],
+            settings["project"],
+        )
+        self.config = config.Config(
+            **{key: value for key, value in settings.items() if key in config.HELP}
+        )
         self.token = Tokens(self.home / "local").mint(LAPTOP)
         (self.home / "token").write_text(self.token)
         self.gcloud_env = CLEAN | {
@@ -188,9 +245,14 @@ class Cloud:
             "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(self.home / "token"),
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{self.url}/compute/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/v1/",
-            "GCE_METADATA_ROOT": "127.0.0.1:9",  # or gcloud asks the network whether it runs on Google
+            # or gcloud asks the network whether it runs on Google
+            "GCE_METADATA_ROOT": "127.0.0.1:9",
         }
-        token = {"access_token": self.token, "token_type": "Bearer", "expiry": "2100-01-01T00:00:00Z"}
+        token = {
+            "access_token": self.token,
+            "token_type": "Bearer",
+            "expiry": "2100-01-01T00:00:00Z",
+        }
         self.rclone_env = CLEAN | {
             "RCLONE_CONFIG_CLOUD_TYPE": "google cloud storage",
             "RCLONE_CONFIG_CLOUD_ENDPOINT": f"{self.url}/storage/v1/",
@@ -251,12 +313,16 @@ class Cloud:
 
 
 def peer(package: str) -> Path | str:
-    """The folder of programs of a PyPI package, in an environment of its own; why it cannot be had, as text."""
+    """The folder of programs of a PyPI package, in an environment of its own; why it cannot be had,
+    as text.
+    """
     folder = PEERS / package.partition("[")[0]
     if not (folder / "installed").exists():
         print(f"Installing {package}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        done = subprocess.run([folder / "bin/pip", "install", "-q", package], capture_output=True, text=True)
+        done = subprocess.run(
+            [folder / "bin/pip", "install", "-q", package], capture_output=True, text=True
+        )
         if done.returncode:
             return f"pip cannot install it: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
         (folder / "installed").touch()
@@ -264,7 +330,9 @@ def peer(package: str) -> Path | str:
 
 
 def installed_berg() -> Path:
-    """The folder of programs of berg as a user installs it, without extras, made of the sources around here."""
+    """The folder of programs of berg as a user installs it, without extras, made of the sources
+    around here.
+    """
     folder = PEERS / "berg"
     if not folder.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -275,7 +343,9 @@ def installed_berg() -> Path:
 
 
 def has(program: str, debian: str = "") -> bool:
-    """Whether there is a program; the Debian package that has it is installed where that is possible."""
+    """Whether there is a program; the Debian package that has it is installed where that is
+    possible.
+    """
     if not shutil.which(program) and debian:
         subprocess.run([TOP / "tools/require", debian], stdout=sys.stderr)
     return bool(shutil.which(program))

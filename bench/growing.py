@@ -1,4 +1,6 @@
-"""One file that grows all the time, mirrored meanwhile: when it is all there, what it cost, and in how much memory."""
+"""One file that grows all the time, mirrored meanwhile: when it is all there, what it cost, and in
+how much memory.
+"""
 
 import json
 import os
@@ -36,7 +38,9 @@ def measure(repeats: int) -> list[Result]:
             folder = SCRATCH / "growing"
             folder.mkdir(exist_ok=True)
             pipe = subprocess.PIPE
-            mirror = subprocess.Popen([BIN / "python", "-c", MIRROR, folder], env=cloud.env, stdin=pipe, stdout=pipe)
+            mirror = subprocess.Popen(
+                [BIN / "python", "-c", MIRROR, folder], env=cloud.env, stdin=pipe, stdout=pipe
+            )
             block, began = os.urandom(1 << 20), time.monotonic()
             with (folder / "checkpoint").open("wb") as file:
                 for number in range(SIZE >> 20):
@@ -48,7 +52,12 @@ def measure(repeats: int) -> list[Result]:
             assert told["left"] == {}, told
             (folder / "checkpoint").unlink()
         rows.append(
-            [f"{wrote:.0f} s", f"{told['took']:.1f} s", f"{told['sent'] / SIZE:.2f}", f"{told['memory']:.0f} MB"]
+            [
+                f"{wrote:.0f} s",
+                f"{told['took']:.1f} s",
+                f"{told['sent'] / SIZE:.2f}",
+                f"{told['memory']:.0f} MB",
+            ]
         )
         rows[-1].append(f"{told['cpu']:.1f} s")
         print(rows[-1], file=sys.stderr)
@@ -58,7 +67,13 @@ def measure(repeats: int) -> list[Result]:
         Target("bytes sent over bytes of the file", worst["sent"] / SIZE, 1.1),
         Target("memory of the mirror", worst["memory"], 150, "MB"),
     ]
-    header = ["written in", "all there after", "bytes sent, file = 1", "memory", "CPU of the mirror"]
+    header = [
+        "written in",
+        "all there after",
+        "bytes sent, file = 1",
+        "memory",
+        "CPU of the mirror",
+    ]
     note = "A file of 4 GB that grows by 50 MB a second, with a pass every ten seconds."
     return [Result("Results: a file that grows all the time", note, header, rows, targets)]
 

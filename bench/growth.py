@@ -27,7 +27,9 @@ def listing(repeats: int) -> Result:
         for jobs in (100, 1_000, 10_000):
             write_jobs(cloud, done, jobs, 0)
             done = jobs
-            costs |= rounds({f"{jobs:,} past jobs": lambda: cloud.counted(lambda: cloud.berg("list"))}, repeats)
+            costs |= rounds(
+                {f"{jobs:,} past jobs": lambda: cloud.counted(lambda: cloud.berg("list"))}, repeats
+            )
     why = "a bucket lists names in their order, a thousand a request, and not what is new"
     target = Target("wall with 10,000 past jobs over 100", last_over_first(costs), 1.5, why=why)
     return result("`berg list` with past jobs", "No machines.", costs, [target])
@@ -39,7 +41,10 @@ def fetching(repeats: int) -> Result:
     with Cloud() as cloud:
         mirror_once(cloud, make_files(SCRATCH / "one/mine", 100, 10_000).parent)
         for objects in (10_000, 100_000, 1_000_000):
-            names = (f"berg_results/{'after' if n % 2 else 'zoo'}/job-{n // 100}/{n}.bin" for n in range(done, objects))
+            names = (
+                f"berg_results/{'after' if n % 2 else 'zoo'}/job-{n // 100}/{n}.bin"
+                for n in range(done, objects)
+            )
             cloud.multiply("berg_results/mine/0.bin", ((name, {}) for name in names))
             done = objects
 
@@ -49,7 +54,12 @@ def fetching(repeats: int) -> Result:
 
             costs |= rounds({f"{objects:,} objects in the bucket": fetch}, repeats)
     target = Target("wall with 1,000,000 objects over 10,000", last_over_first(costs), 1.5)
-    return result("`berg fetch` of a job with 100 files", "The other objects are other jobs' results.", costs, [target])
+    return result(
+        "`berg fetch` of a job with 100 files",
+        "The other objects are other jobs' results.",
+        costs,
+        [target],
+    )
 
 
 def submit_again(files: int, repeats: int) -> list[Cost]:
@@ -74,14 +84,25 @@ def submit_again(files: int, repeats: int) -> list[Cost]:
 
 
 def submitting(repeats: int) -> Result:
-    costs = {f"{files:,} files in the repo": submit_again(files, repeats) for files in (1_000, 10_000, 100_000)}
+    costs = {
+        f"{files:,} files in the repo": submit_again(files, repeats)
+        for files in (1_000, 10_000, 100_000)
+    }
     targets = [
         Target("bytes sent with 100,000 files over 1,000", last_over_first(costs, "sent"), 1.5),
         Target(
-            "wall with 100,000 files over 1,000", last_over_first(costs), 1.5, why="git looks at every file's times"
+            "wall with 100,000 files over 1,000",
+            last_over_first(costs),
+            1.5,
+            why="git looks at every file's times",
         ),
     ]
-    return result("`berg run` after an edit of one file", "What the machine asks meanwhile counts.", costs, targets)
+    return result(
+        "`berg run` after an edit of one file",
+        "What the machine asks meanwhile counts.",
+        costs,
+        targets,
+    )
 
 
 def mirror_again(files: int, repeats: int) -> list[Cost]:

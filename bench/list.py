@@ -1,4 +1,6 @@
-"""How long a look at 50 machines and 1,000 jobs takes: `berg list` against `gcloud compute instances list`."""
+"""How long a look at 50 machines and 1,000 jobs takes: `berg list` against `gcloud compute
+instances list`.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +17,12 @@ ZONE = "us-central1-a"
 def start_machines(cloud: Cloud, machines: int) -> None:
     """Machines that do nothing, with the labels of jobs of this bucket."""
     parent = f"/compute/v1/projects/{cloud.project}/zones/{ZONE}/instances"
-    labels = {"berg": "1", "berg-kind": "job", "berg-user": cloud.config.user, "berg-bucket": cloud.bucket}
+    labels = {
+        "berg": "1",
+        "berg-kind": "job",
+        "berg-user": cloud.config.user,
+        "berg-bucket": cloud.bucket,
+    }
     image = "projects/debian-cloud/global/images/family/debian-12"
     properties = {
         "machineType": "n1-standard-1",
@@ -24,35 +31,62 @@ def start_machines(cloud: Cloud, machines: int) -> None:
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image}}],
     }
     names: dict[str, dict] = {f"job-{number}": {} for number in range(machines)}
-    body = {"count": str(machines), "instanceProperties": properties, "perInstanceProperties": names}
+    body = {
+        "count": str(machines),
+        "instanceProperties": properties,
+        "perInstanceProperties": names,
+    }
     operation = cloud.call("POST", f"{parent}/bulkInsert", body)
     while operation["status"] != "DONE":
         operation = cloud.call(
-            "POST", f"/compute/v1/projects/{cloud.project}/zones/{ZONE}/operations/{operation['name']}/wait"
+            "POST",
+            f"/compute/v1/projects/{cloud.project}/zones/{ZONE}/operations/{operation['name']}/wait",
         )
     assert "error" not in operation, operation
 
 
 def write_jobs(cloud: Cloud, first: int, end: int, running: int) -> None:
-    """What jobs leave in the bucket: their metadata, and their states; those before `running` are not over."""
+    """What jobs leave in the bucket: their metadata, and their states; those before `running` are
+    not over.
+    """
     this = job.Job(
-        "job-0", "python train.py", "sweep/0", f"gs://{cloud.bucket}/berg_results/sweep/0", "repo", "0" * 40, "0" * 40
+        "job-0",
+        "python train.py",
+        "sweep/0",
+        f"gs://{cloud.bucket}/berg_results/sweep/0",
+        "repo",
+        "0" * 40,
+        "0" * 40,
     )
-    this.created_at, this.created_by, this.snapshot = job.now(), cloud.config.user, {"commit": "0" * 40}
-    state = job.State("SUCCEEDED", 0, machine="job-0", zone=ZONE, started_at=job.now(), finished_at=job.now())
+    this.created_at, this.created_by, this.snapshot = (
+        job.now(),
+        cloud.config.user,
+        {"commit": "0" * 40},
+    )
+    state = job.State(
+        "SUCCEEDED", 0, machine="job-0", zone=ZONE, started_at=job.now(), finished_at=job.now()
+    )
     state.job = this.summary()
     if not first:
         Bucket(cloud.config).write(job.metadata_path("like"), this.to_json())
-        Bucket(cloud.config).write(job.state_path("like"), state.to_json(), metadata={"state": state.to_json()})
+        Bucket(cloud.config).write(
+            job.state_path("like"), state.to_json(), metadata={"state": state.to_json()}
+        )
 
     def states() -> Iterator[tuple[str, dict[str, Any]]]:
         for number in range(first, end):
-            each = state if number >= running else job.State("RUNNING", machine=f"job-{number}", job=state.job)
+            each = (
+                state
+                if number >= running
+                else job.State("RUNNING", machine=f"job-{number}", job=state.job)
+            )
             text = each.to_json().replace("sweep/0", f"sweep/{number}")
             yield job.state_path(f"job-{number}"), {"metadata": {"state": text}}
 
     cloud.multiply(job.state_path("like"), states())
-    cloud.multiply(job.metadata_path("like"), ((job.metadata_path(f"job-{n}"), {}) for n in range(first, end)))
+    cloud.multiply(
+        job.metadata_path("like"), ((job.metadata_path(f"job-{n}"), {}) for n in range(first, end))
+    )
 
 
 def measure(repeats: int) -> list[Result]:
@@ -62,12 +96,24 @@ def measure(repeats: int) -> list[Result]:
         berg, gcloud = "`berg list`", "`gcloud compute instances list`"
         sides = {berg: lambda: cloud.counted(lambda: cloud.berg("list"))}
         if common.has("gcloud"):
-            sides[gcloud] = lambda: cloud.counted(lambda: cloud.gcloud("compute", "instances", "list"))
+            sides[gcloud] = lambda: cloud.counted(
+                lambda: cloud.gcloud("compute", "instances", "list")
+            )
         for side in sides.values():
             assert side().out.count("job-") >= 50
         costs = rounds(sides, repeats * 2)
-    targets = [Target(f"wall over {gcloud}", ratio(costs, berg, gcloud), 0.45)] if gcloud in costs else []
-    return [table("List: 50 machines and 1,000 jobs", "gcloud shows the machines alone.", costs, targets, net=True)]
+    targets = (
+        [Target(f"wall over {gcloud}", ratio(costs, berg, gcloud), 0.45)] if gcloud in costs else []
+    )
+    return [
+        table(
+            "List: 50 machines and 1,000 jobs",
+            "gcloud shows the machines alone.",
+            costs,
+            targets,
+            net=True,
+        )
+    ]
 
 
 if __name__ == "__main__":

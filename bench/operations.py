@@ -1,11 +1,23 @@
-"""What a job's requests to Cloud Storage cost: operations by class, of a job that does nothing and of a chatty one."""
+"""What a job's requests to Cloud Storage cost: operations by class, of a job that does nothing and
+of a chatty one.
+"""
 
 import common
 from common import SCRATCH, Cloud, Result, Target
 
-# https://cloud.google.com/storage/pricing of 2026-11: dollars for 1,000 operations of a bucket in one region.
+# https://cloud.google.com/storage/pricing of 2026-11: dollars for 1,000 operations of a bucket in
+# one region.
 CLASS_A, CLASS_B = 0.005, 0.0004
-WRITES = ("insert", "compose", "copy", "rewrite", "move", "patch", "update", "list")  # class A; deleting is free
+WRITES = (
+    "insert",
+    "compose",
+    "copy",
+    "rewrite",
+    "move",
+    "patch",
+    "update",
+    "list",
+)  # class A; deleting is free
 SECONDS, FILES = 120, 20
 CHATTY = f"""
 import os, pathlib, time
@@ -24,8 +36,13 @@ def operations(cloud: Cloud, name: str, command: str) -> tuple[int, int]:
     cloud.call("DELETE", "/_berg/requests")
     cloud.berg("run", "-g", "0", "-n", name, "--wait", command, cwd=SCRATCH / "repo")
     log = cloud.call("GET", "/_berg/requests")["requests"]
-    # The requests of an upload in pieces are one operation, that of its session. What is refused costs nothing.
-    made = [each for each in log if each["method"].startswith("storage.") and "upload_id=" not in each["path"]]
+    # The requests of an upload in pieces are one operation, that of its session. What is refused
+    # costs nothing.
+    made = [
+        each
+        for each in log
+        if each["method"].startswith("storage.") and "upload_id=" not in each["path"]
+    ]
     made = [each for each in made if each["status"] < 400]
     verbs = [each["method"].rpartition(".")[2] for each in made]
     return sum(verb in WRITES for verb in verbs), sum(verb.startswith("get") for verb in verbs)
@@ -37,10 +54,18 @@ def measure(repeats: int) -> list[Result]:
     common.commit(SCRATCH / "repo")
     with Cloud() as cloud:
         operations(cloud, "first", "true")  # sends the code, and berg itself
-        quiet, chatty = operations(cloud, "quiet", "true"), operations(cloud, "chatty", "python3 chatty.py")
-    hour = [round((much - little) * 3600 / SECONDS) for much, little in zip(chatty, quiet, strict=True)]
+        quiet, chatty = (
+            operations(cloud, "quiet", "true"),
+            operations(cloud, "chatty", "python3 chatty.py"),
+        )
+    hour = [
+        round((much - little) * 3600 / SECONDS) for much, little in zip(chatty, quiet, strict=True)
+    ]
     rows = []
-    for what, (first, second) in (("a job that does nothing", quiet), ("an hour of the chatty job, beyond that", hour)):
+    for what, (first, second) in (
+        ("a job that does nothing", quiet),
+        ("an hour of the chatty job, beyond that", hour),
+    ):
         dollars = (first * CLASS_A + second * CLASS_B) / 1000
         rows.append([what, str(first), str(second), f"${dollars:.4f}"])
     note = (

@@ -27,7 +27,9 @@ def measure(repeats: int) -> list[Result]:
     with Cloud() as cloud:
         write_jobs(cloud, 0, 1000, 0)
         command = [common.BIN / "berg", "page"]
-        server = subprocess.Popen(command, env=cloud.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        server = subprocess.Popen(
+            command, env=cloud.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         assert server.stdout
         address = server.stdout.readline().strip()
         root = address.partition("?")[0]
@@ -44,7 +46,9 @@ def measure(repeats: int) -> list[Result]:
         sides = {
             "the page of all jobs": lambda: cloud.counted(page),
             "the page of one": lambda: cloud.counted(lambda: page("job/job-999/")),
-            "`berg list --limit 1000`": lambda: cloud.counted(lambda: cloud.berg("list", "--limit", "1000")),
+            "`berg list --limit 1000`": lambda: cloud.counted(
+                lambda: cloud.berg("list", "--limit", "1000")
+            ),
         }
         if chromium.PROGRAM:
             with chromium.Browser(cloud.home) as browser:
@@ -66,8 +70,14 @@ def measure(repeats: int) -> list[Result]:
         grown = resident(server.pid) - before
         server.send_signal(signal.SIGINT)
         server.wait(20)
-    targets = [Target(f"opening {name}", median(each), 1, "s") for name, each in costs.items() if "page" in name]
-    targets.append(Target(f"memory that grew while it was opened {OPENED} times more", grown / 1e6, 20, "MB"))
+    targets = [
+        Target(f"opening {name}", median(each), 1, "s")
+        for name, each in costs.items()
+        if "page" in name
+    ]
+    targets.append(
+        Target(f"memory that grew while it was opened {OPENED} times more", grown / 1e6, 20, "MB")
+    )
     note = "No machine lives. Chromium's time ends when all rows are there."
     return [table("Page: 1,000 past jobs", note, costs, targets, net=True)]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import common
 from common import BIN, SCRATCH, Cloud, Cost, Result, Target, median, ratio, rounds, table, timed
 
-# What a worker's mirror does: a pass for each line that it reads; with a second argument, as if all was sent already.
+# What a worker's mirror does: a pass for each line that it reads; with a second argument, as if all
+# was sent already.
 MIRROR = """
 import json, sys, time
 from pathlib import Path
@@ -69,7 +70,9 @@ def mirror_once(cloud: Cloud, folder: Path) -> Cost:
 def others(cloud: Cloud, folder: Path) -> dict[str, Callable[[], Cost]]:
     target, sides = f"{cloud.bucket}/berg_results", {}
     if common.has("gcloud"):
-        sides[GCLOUD] = lambda: cloud.gcloud("storage", "rsync", "--recursive", folder, f"gs://{target}")
+        sides[GCLOUD] = lambda: cloud.gcloud(
+            "storage", "rsync", "--recursive", folder, f"gs://{target}"
+        )
     if common.has("rclone", "rclone"):
         sides[RCLONE] = lambda: cloud.rclone("copy", folder, f"cloud:{target}")
     return sides
@@ -81,7 +84,14 @@ def first_pass(title: str, folder: Path, repeats: int) -> Result:
             sides = {BERG: lambda: mirror_once(cloud, folder), **others(cloud, folder)}
             return cloud.counted(sides[name])
 
-    names = [BERG, *(name for name, program in ((GCLOUD, "gcloud"), (RCLONE, "rclone")) if common.has(program))]
+    names = [
+        BERG,
+        *(
+            name
+            for name, program in ((GCLOUD, "gcloud"), (RCLONE, "rclone"))
+            if common.has(program)
+        ),
+    ]
     costs = rounds({name: lambda name=name: fresh(name) for name in names}, repeats)  # type: ignore[misc]
     targets = [
         Target("wall over the better peer's", ratio(costs, BERG, names[1:]), 0.5, why=WHY_WALL),
@@ -91,7 +101,12 @@ def first_pass(title: str, folder: Path, repeats: int) -> Result:
 
 
 def later_pass(
-    title: str, folder: Path, repeats: int, what: str, limit: int, before: Callable[[], None] = lambda: None
+    title: str,
+    folder: Path,
+    repeats: int,
+    what: str,
+    limit: int,
+    before: Callable[[], None] = lambda: None,
 ) -> Result:
     with contextlib.ExitStack() as stack:
         mirror, *clouds = (stack.enter_context(Cloud()) for _ in range(3))
@@ -116,7 +131,16 @@ def measure(repeats: int) -> list[Result]:
     results = [first_pass("Results: 2,000 files of 50 KB", many, repeats)]
     results += [first_pass("Results: one file of 1 GB", large, repeats)]
     results += [later_pass("Results: nothing changed of 2,000 files", many, repeats, "requests", 0)]
-    results += [later_pass("Results: a log of 200 MB grew by 1 MB", log, repeats, "sent", 2_000_000, lambda: grow(log))]
+    results += [
+        later_pass(
+            "Results: a log of 200 MB grew by 1 MB",
+            log,
+            repeats,
+            "sent",
+            2_000_000,
+            lambda: grow(log),
+        )
+    ]
     return results
 
 

@@ -1,4 +1,5 @@
-"""Run the benchmarks and write docs/benchmarks.md, or anew only its sections of the scripts that are named.
+"""Run the benchmarks and write docs/benchmarks.md, or anew only its sections of the scripts that
+are named.
 
 python bench/run.py [--repeats 5] [startup list …]
 """
@@ -62,17 +63,32 @@ def version(*command: str) -> str:
     if not shutil.which(command[0]):
         return "not installed"
     done = subprocess.run(command, capture_output=True, text=True)
-    return (done.stdout or done.stderr).splitlines()[0].removeprefix(f"{command[0]} ").removeprefix("version ").strip()
+    return (
+        (done.stdout or done.stderr)
+        .splitlines()[0]
+        .removeprefix(f"{command[0]} ")
+        .removeprefix("version ")
+        .strip()
+    )
 
 
 def versions() -> dict[str, str]:
     found = {"berg": f"{importlib.metadata.version('berg')} at {commit()}"}
     found["Python"] = platform.python_version()
-    for package in ("click", "google-cloud-storage", "google-cloud-compute", "google-auth", "requests", "aiohttp"):
+    for package in (
+        "click",
+        "google-cloud-storage",
+        "google-cloud-compute",
+        "google-auth",
+        "requests",
+        "aiohttp",
+    ):
         found[package] = importlib.metadata.version(package)
     for package in ("dsub", "skypilot"):
         packages = [str(path) for path in common.PEERS.glob(f"{package}/lib/python*/site-packages")]
-        names = [each.version for each in importlib.metadata.distributions(name=package, path=packages)]
+        names = [
+            each.version for each in importlib.metadata.distributions(name=package, path=packages)
+        ]
         found[package] = names[0] if names else "not installed"
     found["gcloud"] = version("gcloud", "--version")
     found["rclone"] = version("rclone", "version")
@@ -83,7 +99,9 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=common.TOP, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=common.TOP, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 
@@ -93,11 +111,14 @@ def write(rows: dict[str, str], sections: dict[str, str]) -> None:
     for script in SCRIPTS:
         if script not in sections and (begin := title(script)) in old:
             sections[script] = old.partition(begin)[2].partition("\n## ")[0]
-            rows[script] = "".join(line for line in old.splitlines(keepends=True) if line.startswith(f"| {script} |"))
+            rows[script] = "".join(
+                line for line in old.splitlines(keepends=True) if line.startswith(f"| {script} |")
+            )
     text = HEAD.format(
         machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()} {platform.release()})",
         cpus=os.cpu_count(),
-        versions="| | version |\n|---|---|\n" + "\n".join(f"| {name} | {text} |" for name, text in versions().items()),
+        versions="| | version |\n|---|---|\n"
+        + "\n".join(f"| {name} | {text} |" for name, text in versions().items()),
     )
     text += "\n## Targets\n\n| script | | measured | target: at most | |\n|---|---|---:|---:|---|\n"
     there = [script for script in SCRIPTS if script in sections]
@@ -113,7 +134,9 @@ def title(script: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("scripts", nargs="*", help="only these")
     arguments = parser.parse_args()
@@ -143,7 +166,12 @@ def main() -> None:
         sections[script] = f"{answer['about']}\n\n{note}\n\n{common.markdown(results)}"
         for result in results:
             for each in result.targets:
-                cells = [script, f"{result.title}: {each.text}", each.show(each.measured), each.show(each.limit)]
+                cells = [
+                    script,
+                    f"{result.title}: {each.text}",
+                    each.show(each.measured),
+                    each.show(each.limit),
+                ]
                 rows[script] += f"| {' | '.join(cells)} | {'met' if each.met else '**missed**'} |\n"
         write(rows.copy(), sections.copy())  # what was measured outlives a run that is cut short
     if failed:

@@ -1,4 +1,6 @@
-"""How long until the command line answers: `berg` against other tools, and against the library that it is made of."""
+"""How long until the command line answers: `berg` against other tools, and against the library that
+it is made of.
+"""
 
 import common
 from common import CLEAN, Target, ratio, rounds, table, timed
@@ -8,8 +10,15 @@ WHY_CLICK = "the rest is berg's own command modules and the text of the help"
 
 def measure(repeats: int) -> list[common.Result]:
     berg = common.installed_berg()
-    click, own = "`python -c 'import click'`", {"help": "`berg --help`", "version": "`berg --version`"}
-    completion = CLEAN | {"_BERG_COMPLETE": "bash_complete", "COMP_WORDS": "berg tail dig", "COMP_CWORD": "2"}
+    click, own = (
+        "`python -c 'import click'`",
+        {"help": "`berg --help`", "version": "`berg --version`"},
+    )
+    completion = CLEAN | {
+        "_BERG_COMPLETE": "bash_complete",
+        "COMP_WORDS": "berg tail dig",
+        "COMP_CWORD": "2",
+    }
     sides = {
         own["help"]: lambda: timed(berg / "berg", "--help"),
         own["version"]: lambda: timed(berg / "berg", "--version"),
@@ -22,7 +31,9 @@ def measure(repeats: int) -> list[common.Result]:
         if isinstance(folder, str):
             note += f" {package} is missing: {folder}."
         else:
-            sides[f"`{' '.join(words)}`"] = lambda command=(folder / words[0], *words[1:]): timed(*command)  # type: ignore
+            sides[f"`{' '.join(words)}`"] = lambda command=(folder / words[0], *words[1:]): timed(
+                *command
+            )  # type: ignore
     gcloud = "`gcloud --version`"
     if common.has("gcloud"):
         sides[gcloud] = lambda: timed("gcloud", "--version")
@@ -32,10 +43,18 @@ def measure(repeats: int) -> list[common.Result]:
         side()  # compiles what was installed just now
     costs = rounds(sides, repeats * 4)
     targets = [
-        Target(f"{name} over {click}", ratio(costs, name, click), 1.5, why=WHY_CLICK) for name in list(costs)[:3]
+        Target(f"{name} over {click}", ratio(costs, name, click), 1.5, why=WHY_CLICK)
+        for name in list(costs)[:3]
     ]
     if gcloud in costs:
-        targets.append(Target(f"{own['help']} over {gcloud}", ratio(costs, own["help"], gcloud), 0.12, why=WHY_CLICK))
+        targets.append(
+            Target(
+                f"{own['help']} over {gcloud}",
+                ratio(costs, own["help"], gcloud),
+                0.12,
+                why=WHY_CLICK,
+            )
+        )
     return [table("Start-up", note, costs, targets)]
 
 

@@ -1,4 +1,6 @@
-"""How long `berg run` takes with a repo of 20,000 files, against a copy of the repo and a machine made with gcloud."""
+"""How long `berg run` takes with a repo of 20,000 files, against a copy of the repo and a machine
+made with gcloud.
+"""
 
 import shutil
 import sys
@@ -13,7 +15,14 @@ NOTE = (
     "From a start of the program to its end, which is when the machine has been created. In berg's figures is what the "
     "machine of the same job asks and sends meanwhile. gcloud leaves .git out, and its machine has nothing to do."
 )
-IMAGE = ["--zone", "us-central1-a", "--image-family", "debian-12", "--image-project", "debian-cloud"]
+IMAGE = [
+    "--zone",
+    "us-central1-a",
+    "--image-family",
+    "debian-12",
+    "--image-project",
+    "debian-cloud",
+]
 
 
 def berg(cloud: Cloud, repo: Path, name: str) -> Cost:
@@ -45,7 +54,10 @@ def measure(repeats: int) -> list[Result]:
                 first[name].append(side(cloud, repo, "first"))
                 (repo / "package7/module3/file11.py").write_text(f"edit = {number}  # for {name}\n")
                 second[name].append(side(cloud, repo, "second"))
-            print(f"{name}: {first[name][-1].wall:.3f} s, {second[name][-1].wall:.3f} s", file=sys.stderr)
+            print(
+                f"{name}: {first[name][-1].wall:.3f} s, {second[name][-1].wall:.3f} s",
+                file=sys.stderr,
+            )
     shutil.rmtree(repo)
     targets = [Target("bytes sent", common.median(second[BERG], "sent"), 200_000, "bytes")]
     if GCLOUD in sides:
@@ -55,7 +67,9 @@ def measure(repeats: int) -> list[Result]:
             f"Submit: the first time, {FILES:,} files",
             NOTE,
             first,
-            [Target("wall over gcloud's", ratio(first, BERG, GCLOUD), 0.5)] if GCLOUD in sides else [],
+            [Target("wall over gcloud's", ratio(first, BERG, GCLOUD), 0.5)]
+            if GCLOUD in sides
+            else [],
             net=True,
         ),
         table("Submit: again, after an edit of one file", NOTE, second, targets, net=True),

@@ -1,8 +1,10 @@
-"""How long an edit of one file takes to reach two machines: `berg sync` against rsync of the whole tree.
+"""How long an edit of one file takes to reach two machines: `berg sync` against rsync of the whole
+tree.
 
-The machines are two checkouts behind an ssh server on loopback, so that the figures hold no network. It needs
-openssh-server, rsync and git. "rsync -a" is what a script that watches for changes would run: the whole tree to
-both machines at once, .git left out, over ssh connections that are open as well.
+The machines are two checkouts behind an ssh server on loopback, so that the figures hold no
+network. It needs openssh-server, rsync and git. "rsync -a" is what a script that watches for
+changes would run: the whole tree to both machines at once, .git left out, over ssh connections that
+are open as well.
 """
 
 import getpass
@@ -37,7 +39,10 @@ def checkout_ons(root: Path, server: Server, folder: Path) -> list[push.Checkout
         sockets.mkdir()
         checkout = folder / f"machine{number}"
         subprocess.run(["git", "clone", "-q", str(root), str(checkout)], check=True)
-        ssh, destination = multiplex(server.options(), sockets), f"{getpass.getuser()}@{server.address}"
+        ssh, destination = (
+            multiplex(server.options(), sockets),
+            f"{getpass.getuser()}@{server.address}",
+        )
         where = ssh, destination
         checkouts.append(push.Checkout(checkout.name, str(checkout), lambda where=where: where))  # type: ignore[misc]
     return checkouts
@@ -68,7 +73,9 @@ def time_edits(root: Path, checkouts: list[push.Checkout], edits: int) -> list[f
         text = f"edit = {number}, at {time.time()}\n"
         began = time.perf_counter()
         (root / EDITED).write_text(text)
-        wait_for(lambda text=text: all(Path(p.folder, EDITED).read_text() == text for p in checkouts))  # type: ignore[misc]
+        wait_for(
+            lambda text=text: all(Path(p.folder, EDITED).read_text() == text for p in checkouts)
+        )  # type: ignore[misc]
         times.append(time.perf_counter() - began)
         time.sleep(0.5)  # a person's next save is no part of this burst
     return times
@@ -78,7 +85,9 @@ def rsync(root: Path, checkout: push.Checkout, options: list[str], stdin: str = 
     """Run rsync to a machine; returns how many bytes it sent."""
     target = f"{checkout.destination}:{checkout.folder}/"
     command = ["rsync", *options, "--stats", "-e", shlex.join(checkout.ssh), "./", target]
-    done = subprocess.run(command, cwd=root, check=True, input=stdin, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, cwd=root, check=True, input=stdin, stdout=subprocess.PIPE, text=True
+    )
     found = re.search(r"Total bytes sent: ([\d,]+)", done.stdout)
     assert found
     return int(found[1].replace(",", ""))
@@ -110,7 +119,10 @@ def measure(repeats: int) -> list[Result]:
     common.make_repo(root, files)
     server = Server(SCRATCH / "server")
     try:
-        berg, rsync = "`berg sync`, from the save of the file", "`rsync -a --delete` of the whole tree"
+        berg, rsync = (
+            "`berg sync`, from the save of the file",
+            "`rsync -a --delete` of the whole tree",
+        )
         times: dict[str, list[float]] = {berg: [], rsync: []}
         for number in range(repeats):
             folder = SCRATCH / f"round{number}"
@@ -125,7 +137,9 @@ def measure(repeats: int) -> list[Result]:
     finally:
         server.stop()
     costs = {name: [Cost(seconds, 0) for seconds in each] for name, each in times.items()}
-    note = f"A repo of {files:,} files. To each machine go {sent[0]:,} bytes, with rsync {sent[1]:,}."
+    note = (
+        f"A repo of {files:,} files. To each machine go {sent[0]:,} bytes, with rsync {sent[1]:,}."
+    )
     target = Target("wall over rsync's", ratio(costs, berg, rsync), 1, why=WHY)
     return [table("Edit: one file to two machines", note, costs, [target])]
 

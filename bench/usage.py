@@ -1,4 +1,6 @@
-"""What it costs to see what machines are busy with: CPU of a sample, and requests and bytes of an hour of them."""
+"""What it costs to see what machines are busy with: CPU of a sample, and requests and bytes of an
+hour of them.
+"""
 
 import json
 import os
@@ -30,11 +32,16 @@ def cpu(repeats: int, work) -> float:
 
 def take() -> str:
     now = usage.counters()
-    return json.dumps(usage.sample({key: value - 1 for key, value in now.items()}, now, usage.gpus())) + "\n"
+    return (
+        json.dumps(usage.sample({key: value - 1 for key, value in now.items()}, now, usage.gpus()))
+        + "\n"
+    )
 
 
 def hour(cloud: Cloud, line: str, before: int) -> list[int]:
-    """Operations of class A, requests and bytes of an hour of samples that follows on `before` of them."""
+    """Operations of class A, requests and bytes of an hour of samples that follows on `before` of
+    them.
+    """
     folder = SCRATCH / f"logs{len(line)}-{before}"
     folder.mkdir()
     file = folder / "m.usage.jsonl"
@@ -64,7 +71,9 @@ def measure(repeats: int) -> list[Result]:
     eight = take()
     costs["8 GPUs"] = cpu(repeats, take)
     os.environ["PATH"] = path
-    libtpu = subprocess.Popen([sys.executable, TOP / "tests/libtpu.py", "600"], env={**os.environ, "PYTHONPATH": TOP})
+    libtpu = subprocess.Popen(
+        [sys.executable, TOP / "tests/libtpu.py", "600"], env={**os.environ, "PYTHONPATH": TOP}
+    )
     while not tpus.read():
         time.sleep(0.1)
     costs["2 TPUs"] = cpu(repeats, lambda: (take(), tpus.read()))
@@ -84,7 +93,9 @@ def measure(repeats: int) -> list[Result]:
             for name, before in (("first", 0), ("24th", 23 * HOUR)):
                 writes, requests, sent = hour(cloud, line, before)
                 first += [(writes, sent)] if what == "no GPU" and name == "first" else []
-                rows.append([f"{what}, the {name} hour", f"{writes}", f"{requests}", f"{sent / 1e6:.1f} MB"])
+                rows.append(
+                    [f"{what}, the {name} hour", f"{writes}", f"{requests}", f"{sent / 1e6:.1f} MB"]
+                )
                 rows[-1].append(f"${writes * 0.005 / 1000:.4f}")
     note = (
         f"A sample every {SECONDS} seconds: {len(plain)} bytes without a GPU, {len(eight)} with eight. The file is sent"

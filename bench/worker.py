@@ -1,4 +1,6 @@
-"""How soon a command prints something after its machine began to boot, against `git clone` of a bundle by hand."""
+"""How soon a command prints something after its machine began to boot, against `git clone` of a
+bundle by hand.
+"""
 
 import json
 
@@ -33,11 +35,16 @@ def measure(repeats: int) -> list[Result]:
     def clone() -> Cost:
         folder = SCRATCH / f"clone-{next(numbers)}"
         return timed(
-            "bash", "-c", f"git clone -q -b main {SCRATCH}/bundle {folder} && cd {folder} && bash -c 'python3 -V'"
+            "bash",
+            "-c",
+            f"git clone -q -b main {SCRATCH}/bundle {folder} && cd {folder} && bash -c 'python3 -V'",
         )
 
     unpacking = "the same on the default image"
-    berg, bare = "boot of the machine to the command's first line", "`git clone` of a bundle, `bash -c`"
+    berg, bare = (
+        "boot of the machine to the command's first line",
+        "`git clone` of a bundle, `bash -c`",
+    )
     with Cloud() as cloud:
         job(cloud)
         ways = {berg: lambda: job(cloud, *GOLDEN), unpacking: lambda: job(cloud), bare: clone}

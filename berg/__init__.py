@@ -11,19 +11,25 @@ import click
 __version__ = "0.1.0"
 COMMANDS = ("gcloud ", "sudo ", "berg ", "$ ")  # a line that begins so is to be typed
 # Google's libraries say with every command how long they will support this python.
-warnings.filterwarnings("ignore", r"\s*You are using a (non-supported )?Python version", FutureWarning)
+warnings.filterwarnings(
+    "ignore", r"\s*You are using a (non-supported )?Python version", FutureWarning
+)
 
 
 class BergError(click.ClickException):
     """What went wrong, for the person at the terminal: the thing by name, then the next step."""
 
     def show(self, file=None):
-        color = False if os.environ.get("NO_COLOR") else None  # click knows of it only while a command runs
+        color = (
+            False if os.environ.get("NO_COLOR") else None
+        )  # click knows of it only while a command runs
         click.secho(wrapped(f"berg: {self.message}", sys.stderr), fg="red", err=True, color=color)
 
 
 def columns(stream: IO[str]) -> int:
-    """How wide the terminal behind a stream is, or what COLUMNS says; 0 for a pipe, which has no end."""
+    """How wide the terminal behind a stream is, or what COLUMNS says; 0 for a pipe, which has no
+    end.
+    """
     try:
         return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
@@ -31,7 +37,8 @@ def columns(stream: IO[str]) -> int:
 
 
 def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
-    """A text whose lines end between words where the terminal would end them inside; commands stay to be copied.
+    """A text whose lines end between words where the terminal would end them inside; commands stay
+    to be copied.
 
     What goes on begins as far to the right as its line, and `indent` at least.
     """
@@ -41,7 +48,9 @@ def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
         if not room or len(click.unstyle(line)) <= room or line.lstrip().startswith(COMMANDS):
             lines.append(line)
         else:
-            how = textwrap.TextWrapper(max(room, 40), "", start, break_long_words=False, break_on_hyphens=False)
+            how = textwrap.TextWrapper(
+                max(room, 40), "", start, break_long_words=False, break_on_hyphens=False
+            )
             lines += how.wrap(line)
     return "\n".join(lines)
 

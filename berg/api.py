@@ -3,7 +3,8 @@
     job = berg.run("python train.py", gpu_type="t4")
     job.wait()
 
-What happens meanwhile is logged to the logger `berg`. Not covered: sweeps, devboxes, ssh and sync; they have commands.
+What happens meanwhile is logged to the logger `berg`. Not covered: sweeps, devboxes, ssh and sync;
+they have commands.
 """
 
 import contextlib
@@ -24,21 +25,31 @@ from berg.plan import Wishes
 
 log = logging.getLogger("berg")
 POLL = 2  # seconds
-OPTIONS = {each.name for each in fields(Wishes)} - {"cmd", "defaults", "results_parent", "idle_hours"}
+OPTIONS = {each.name for each in fields(Wishes)} - {
+    "cmd",
+    "defaults",
+    "results_parent",
+    "idle_hours",
+}
 
 
 def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
-    """Run a command on a machine of its own, with the repo around `folder`; returns when the machine was created.
+    """Run a command on a machine of its own, with the repo around `folder`; returns when the
+    machine was created.
 
-    Options are those of `berg run`, with underscores: gpu_type="t4", num_gpus=0, spot=True, zones=["us-central1-a"],
-    env={"LR": "0.1"}, name="lr-01". Defaults of the repo hold for what is not given. Raises BergError, and leaves
-    nothing behind then.
+    Options are those of `berg run`, with underscores: gpu_type="t4", num_gpus=0, spot=True,
+    zones=["us-central1-a"], env={"LR": "0.1"}, name="lr-01". Defaults of the repo hold for what is
+    not given. Raises BergError, and leaves nothing behind then.
     """
     if unknown := sorted(options.keys() - OPTIONS):
-        raise TypeError(f"berg.run() has no option {unknown[0]!r}. It has: {', '.join(sorted(OPTIONS))}")
+        raise TypeError(
+            f"berg.run() has no option {unknown[0]!r}. It has: {', '.join(sorted(OPTIONS))}"
+        )
     if isinstance(options.get("env"), dict):
         options["env"] = tuple(f"{key}={value}" for key, value in options["env"].items())
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    options = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
+    }
     place = Path(folder).expanduser().resolve()
     wishes = Wishes(cmd=cmd, **defaults.fill(options, set(options), place))
     settings = config.load_ready(**wishes.settings)
@@ -50,7 +61,9 @@ def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
 
 @dataclass
 class Job:
-    """A job that was submitted, here or elsewhere: Job("digits-1121-0930-x7k"), or Job("@") for my latest one."""
+    """A job that was submitted, here or elsewhere: Job("digits-1121-0930-x7k"), or Job("@") for my
+    latest one.
+    """
 
     name: str
     config: Config = field(default_factory=config.load_ready, repr=False)
@@ -61,7 +74,9 @@ class Job:
 
     @property
     def state(self) -> State:
-        """How it goes right now: state.state is RUNNING, SUCCEEDED, …; state.exit_code, state.reason."""
+        """How it goes right now: state.state is RUNNING, SUCCEEDED, …; state.exit_code,
+        state.reason.
+        """
         with explained(self.config):
             found = jobs.find(self.config, self.name)
         if found.state is None:
@@ -69,7 +84,9 @@ class Job:
         return found.state
 
     def wait(self, seconds: float | None = None) -> State:
-        """Wait until the job is over and return its final state; raises TimeoutError after `seconds`."""
+        """Wait until the job is over and return its final state; raises TimeoutError after
+        `seconds`.
+        """
         end = None if seconds is None else time.monotonic() + seconds
         while not (state := self.state).final:
             if end is not None and time.monotonic() > end:
@@ -80,16 +97,23 @@ class Job:
     def logs(self) -> str:
         """What its machines printed so far; those of a cluster one after another."""
         with explained(self.config):
-            return b"".join(chunk for _, chunk in logs.chunks(self.config, self.name)).decode(errors="replace")
+            return b"".join(chunk for _, chunk in logs.chunks(self.config, self.name)).decode(
+                errors="replace"
+            )
 
     def fetch(self, folder: str | Path | None = None) -> Path:
-        """Bring its results, those that are new or changed, to a folder (~/berg_results/…) and return that."""
+        """Bring its results, those that are new or changed, to a folder (~/berg_results/…) and
+        return that.
+        """
         with explained(self.config):
             prefix, _ = jobs.results_prefix(self.config, self.name)
             target = Path(folder).expanduser() if folder else Path.home() / prefix
             _, files, left = fetch(Bucket(self.config), prefix, target)
         if left or not files:
-            why = "; ".join(f"{name}: {error}" for name, error in left.items()) or "there are none yet"
+            why = (
+                "; ".join(f"{name}: {error}" for name, error in left.items())
+                or "there are none yet"
+            )
             raise BergError(f"results of {self.name} could not be brought: {why}")
         return target
 

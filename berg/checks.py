@@ -1,4 +1,6 @@
-"""What a job and its state must be like for a machine or a list to do anything with them; its guessed results dir."""
+"""What a job and its state must be like for a machine or a list to do anything with them; its
+guessed results dir.
+"""
 
 import json
 import re
@@ -10,13 +12,19 @@ from berg import BergError
 
 # Bytes. Linux takes 128 KiB for one argument or variable.
 MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
-# Options that name a file, and those that do where the name is a file's, too: `--out x/model`, not `--out x/run1`.
+# Options that name a file, and those that do where the name is a file's, too: `--out x/model`, not
+# `--out x/run1`.
 FILE_OPTION = re.compile(r"-o|--?[\w-]*file(name)?")
-OUTPUT_OPTION = re.compile(r"--?(out(put)?|save|model|weights|checkpoint|ckpt|log)([-_](to|as|path))?")
-FILE_NAME = re.compile(
-    r"(model|weights|checkpoint|ckpt|best|last|final|log|out(put)?|predictions|metrics|report)", re.I
+OUTPUT_OPTION = re.compile(
+    r"--?(out(put)?|save|model|weights|checkpoint|ckpt|log)([-_](to|as|path))?"
 )
-FILE = re.compile(r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$")
+FILE_NAME = re.compile(
+    r"(model|weights|checkpoint|ckpt|best|last|final|log|out(put)?|predictions|metrics|report)",
+    re.I,
+)
+FILE = re.compile(
+    r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$"
+)
 
 
 def check_size(job: Any) -> Any:
@@ -63,9 +71,13 @@ def check_bounds(job: Any) -> None:
         f"kind is {job.kind!r}": job.kind not in ("job", "devbox"),
         f"run_on is {job.run_on!r}": job.run_on not in ("first", "each"),
         f"num_machines is {job.num_machines}": not 1 <= job.num_machines <= 1000,
-        f"repo_name is {job.repo_name!r}": not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job.repo_name),
+        f"repo_name is {job.repo_name!r}": not re.fullmatch(
+            r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job.repo_name
+        ),
         "a text has a NUL": any("\0" in text for text in texts),
-        "env has a name that is none": any(not re.fullmatch(r"[A-Za-z_]\w*", key) for key in job.env),
+        "env has a name that is none": any(
+            not re.fullmatch(r"[A-Za-z_]\w*", key) for key in job.env
+        ),
     }
     for what, is_wrong in wrong.items():
         if is_wrong:
@@ -73,10 +85,16 @@ def check_bounds(job: Any) -> None:
 
 
 def check_results_dir(results_dir: str) -> str:
-    """A results dir is a relative path of plain parts; it becomes a folder here, there and in the bucket."""
+    """A results dir is a relative path of plain parts; it becomes a folder here, there and in the
+    bucket.
+    """
     parts = results_dir.split("/")
-    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\x00-\x1f\\*?\[\]#]", results_dir):
-        raise BergError(f"{results_dir!r} cannot be a results dir: give a relative path, such as sweep1/bs_256")
+    if any(part in ("", ".", "..") for part in parts) or re.search(
+        r"[\x00-\x1f\\*?\[\]#]", results_dir
+    ):
+        raise BergError(
+            f"{results_dir!r} cannot be a results dir: give a relative path, such as sweep1/bs_256"
+        )
     return results_dir
 
 
@@ -86,13 +104,19 @@ def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
     words.whitespace_split, words.commenters, before = True, "", ""
     try:
         for word in words:
-            # A word that is a path may have blanks in it; in one that is code the path ends with them.
+            # A word that is a path may have blanks in it; in one that is code the path ends with
+            # them.
             found = re.match(r"[^\s'\"(]*berg_results/([^'\"`;|&<>()=,]+)", word)
             found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
             if found:
                 folder, unknown = re.split(r"(?=[$*?\\])|$", found[1].strip("/ "), maxsplit=1)
-                option, leaf = word.partition("=")[0] if word.startswith("-") else before, folder.rpartition("/")[2]
-                is_file = before.endswith(">") or before in (">&", "tee", "-a") or FILE.search(folder)
+                option, leaf = (
+                    word.partition("=")[0] if word.startswith("-") else before,
+                    folder.rpartition("/")[2],
+                )
+                is_file = (
+                    before.endswith(">") or before in (">&", "tee", "-a") or FILE.search(folder)
+                )
                 is_file = is_file or FILE_OPTION.fullmatch(option)
                 is_file = is_file or (OUTPUT_OPTION.fullmatch(option) and FILE_NAME.fullmatch(leaf))
                 return (folder.rpartition("/")[0] if unknown or is_file else folder) or None

@@ -9,7 +9,20 @@ import sys
 import click
 
 from berg import BergError, __version__, config
-from berg.commands import cache, cluster, dashboard, data, image, listing, page, profile, records, results, setup, start
+from berg.commands import (
+    cache,
+    cluster,
+    dashboard,
+    data,
+    image,
+    listing,
+    page,
+    profile,
+    records,
+    results,
+    setup,
+    start,
+)
 from berg.commands import ssh as cli_ssh
 from berg.commands import watch as watching
 from berg.commands.terminal import (
@@ -26,11 +39,15 @@ from berg.commands.terminal import (
 
 
 def main() -> None:
-    """Run the command line; every error ends in one sentence, and in a traceback only with BERG_DEBUG=1."""
+    """Run the command line; every error ends in one sentence, and in a traceback only with
+    BERG_DEBUG=1.
+    """
     gc.set_threshold(100_000)  # imports make many objects, none of which is garbage
     sys.modules.setdefault("grpc", None)  # type: ignore[arg-type]  # google-api-core does without, in 0.05 s less
     try:
-        sys.exit(cli.main(standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None))
+        sys.exit(
+            cli.main(standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
+        )
     except click.UsageError as error:
         error.show(shown := io.StringIO())
         say(shown.getvalue().rstrip())
@@ -70,10 +87,15 @@ def describe(error: Exception) -> str:
         sentence = None
     if sentence is None and isinstance(error, OSError):
         sentence = f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
-    return sentence or f"{type(error).__name__}: {error} (an error of berg's; BERG_DEBUG=1 shows where)"
+    return (
+        sentence
+        or f"{type(error).__name__}: {error} (an error of berg's; BERG_DEBUG=1 shows where)"
+    )
 
 
-@click.group(cls=Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="berg")
 def cli() -> None:
     """Run machine-learning experiments on Google Cloud accelerators; keep the results in a bucket.
@@ -87,7 +109,21 @@ def cli() -> None:
     """
 
 
-ROOMS = (listing, data, cache, setup, results, records, cli_ssh, watching, page, profile, dashboard, cluster, image)
+ROOMS = (
+    listing,
+    data,
+    cache,
+    setup,
+    results,
+    records,
+    cli_ssh,
+    watching,
+    page,
+    profile,
+    dashboard,
+    cluster,
+    image,
+)
 for module in ROOMS:
     for command in module.COMMANDS:
         cli.add_command(command)
@@ -103,9 +139,9 @@ for module in ROOMS:
 def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, **options) -> None:
     """Run CMD on a machine of its own, with the repo around you.
 
-    CMD runs in the same folder of the git repo as you are in. The code is the working tree: the last
-    commit and what you changed since, untracked files included, ignored ones not. What CMD writes
-    under /root/berg_results appears in the bucket. The machine is deleted when CMD ends.
+    CMD runs in the same folder of the git repo as you are in. The code is the working tree: the
+    last commit and what you changed since, untracked files included, ignored ones not. What CMD
+    writes under /root/berg_results appears in the bucket. The machine is deleted when CMD ends.
 
     \b
     berg run "python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256"
@@ -119,7 +155,11 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, *
     if grid or tasks or resume or new_code:
         from berg.commands import sweep as cli_sweep
 
-        sys.exit(cli_sweep.run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run))
+        sys.exit(
+            cli_sweep.run(
+                wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run
+            )
+        )
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
     launched = start.start_machines(wishes, dry_run, quiet=as_json or tail)
@@ -131,14 +171,19 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, *
 @cli.command()
 @machine_options
 @click.option(
-    "--idle-hours", type=float, default=4, show_default=True, help="Delete itself after so long idle; 0: never."
+    "--idle-hours",
+    type=float,
+    default=4,
+    show_default=True,
+    help="Delete itself after so long idle; 0: never.",
 )
 def devbox(as_json, dry_run, **options) -> None:
     """Start machines to live on, with the repo around you.
 
-    The repo is in /root/code, results are mirrored, and no command runs. A devbox on which nobody types and nothing
-    runs that people started (a shell at its prompt or top is nothing) or that keeps a CPU, GPU or TPU busy uploads its
-    results and deletes itself with its disk, 10 minutes after a warning on its terminals.
+    The repo is in /root/code, results are mirrored, and no command runs. A devbox on which nobody
+    types and nothing runs that people started (a shell at its prompt or top is nothing) or that
+    keeps a CPU, GPU or TPU busy uploads its results and deletes itself with its disk, 10 minutes
+    after a warning on its terminals.
 
     \b
     berg devbox
@@ -154,7 +199,9 @@ def devbox(as_json, dry_run, **options) -> None:
     _, this, zone = launched
     say(f"Log in:  berg ssh {this.job_name}\nEnd it:  berg kill {this.job_name}\n")
     if as_json:
-        click.echo(json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}))
+        click.echo(
+            json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir})
+        )
 
 
 @cli.command()
@@ -197,5 +244,7 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
             except Exception as error:
                 failed = True
                 show_traceback()
-                BergError(error.message if isinstance(error, click.ClickException) else describe(error)).show()
+                BergError(
+                    error.message if isinstance(error, click.ClickException) else describe(error)
+                ).show()
     sys.exit(int(failed))

@@ -83,14 +83,21 @@ class Config:
         return f"{base}/compute/v1/projects/{project or self.project}"
 
     def service_url(self, service: str) -> str:
-        """Where one of Google's smaller services is, such as secretmanager; its paths begin with its version."""
-        return f"{self.endpoint}/{service}" if self.endpoint else f"https://{service}.googleapis.com"
+        """Where one of Google's smaller services is, such as secretmanager; its paths begin with
+        its version.
+        """
+        return (
+            f"{self.endpoint}/{service}" if self.endpoint else f"https://{service}.googleapis.com"
+        )
 
     @property
     def tunnel_options(self) -> list[str]:
         """What gcloud is told of where Identity-Aware Proxy is, if it is not Google's."""
         url = f"wss://127.0.0.2:{(self.endpoint or '').rpartition(':')[2]}/v4"
-        hidden = [f"--iap-tunnel-url-override={url}", "--iap-tunnel-insecure-disable-websocket-cert-check"]
+        hidden = [
+            f"--iap-tunnel-url-override={url}",
+            "--iap-tunnel-insecure-disable-websocket-cert-check",
+        ]
         return hidden if self.endpoint else []
 
     @functools.cached_property
@@ -101,7 +108,8 @@ class Config:
         credentials.bypass_proxies()
         self.start_embedded_cloud()
         found = credentials.find(self.credentials_file)
-        # Without a network, or with credentials that were revoked, this fails at once; calls are retried for minutes.
+        # Without a network, or with credentials that were revoked, this fails at once; calls are
+        # retried for minutes.
         found.refresh(Request())
         return found
 
@@ -136,13 +144,17 @@ def read_file() -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise BergError(f"cannot read {path()}: {error}. Mend it, or delete it and run: berg init") from None
+        raise BergError(
+            f"cannot read {path()}: {error}. Mend it, or delete it and run: berg init"
+        ) from None
     except json.JSONDecodeError as error:
         raise BergError(
             f"{path()} is not valid JSON at line {error.lineno}: {error.msg}. Mend it, or delete it and run: berg init"
         ) from None
     if not isinstance(values, dict):
-        raise BergError(f"{path()} must hold one JSON object. Mend it, or delete it and run: berg init")
+        raise BergError(
+            f"{path()} must hold one JSON object. Mend it, or delete it and run: berg init"
+        )
     return values
 
 
@@ -156,8 +168,12 @@ def load(**flags: Any) -> Config:
     for key in known.keys() & values.keys():
         value, default = values[key], getattr(config, key)
         if value is not None and type(value) is not type(default) and default is not None:
-            kind = {list: "a list", int: "a whole number", bool: "true or false"}.get(type(default), "text")
-            raise BergError(f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Mend it there")
+            kind = {list: "a list", int: "a whole number", bool: "true or false"}.get(
+                type(default), "text"
+            )
+            raise BergError(
+                f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Mend it there"
+            )
         if value is not None:
             setattr(config, key, value)
     for key in HELP:
@@ -173,7 +189,11 @@ def convert(key: str, value: Any, like: Any) -> Any:
     if isinstance(like, list):
         return value.split(",") if isinstance(value, str) else list(value)
     if isinstance(like, int) and isinstance(value, str):
-        kind, form = ("true or false", "true|false") if isinstance(like, bool) else ("a whole number", "0|[1-9][0-9]*")
+        kind, form = (
+            ("true or false", "true|false")
+            if isinstance(like, bool)
+            else ("a whole number", "0|[1-9][0-9]*")
+        )
         if not re.fullmatch(form, value):
             raise BergError(f"{key} must be {kind}, not {value!r}")
         return json.loads(value)
@@ -185,13 +205,19 @@ def load_ready(**flags: Any) -> Config:
     config = load(**flags)
     missing = [key for key in ("project", "bucket") if not getattr(config, key)]
     if missing:
-        where = f"{path()} has no {' and no '.join(missing)}" if path().exists() else f"no {path()} yet"
-        raise BergError(f"{where}. Run: berg init (or, to try berg without Google: berg init --local)")
+        where = (
+            f"{path()} has no {' and no '.join(missing)}" if path().exists() else f"no {path()} yet"
+        )
+        raise BergError(
+            f"{where}. Run: berg init (or, to try berg without Google: berg init --local)"
+        )
     return config
 
 
 def save(values: dict[str, Any]) -> None:
-    """Write settings over those in the file, or take out what is None; keys that are not named stay as they are."""
+    """Write settings over those in the file, or take out what is None; keys that are not named stay
+    as they are.
+    """
     import tempfile
 
     merged = {**read_file(), **values, "_version": VERSION}

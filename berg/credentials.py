@@ -1,4 +1,6 @@
-"""Google credentials: Application Default Credentials, or a file that the settings name; who is logged in here."""
+"""Google credentials: Application Default Credentials, or a file that the settings name; who is
+logged in here.
+"""
 
 import getpass
 import json
@@ -12,7 +14,9 @@ NEAR = ("localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata",
 
 
 def bypass_proxies() -> None:
-    """Let all that asks over HTTP from here, children included, reach what is near without the proxy that is set."""
+    """Let all that asks over HTTP from here, children included, reach what is near without the
+    proxy that is set.
+    """
     old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     hosts = [host for host in old.split(",") if host]
     if old.strip() != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
@@ -34,17 +38,23 @@ def application_default() -> tuple:
 
 
 def read(file: Path):
-    """Credentials of a file in any of google-auth's formats; raises BergError without a readable one."""
+    """Credentials of a file in any of google-auth's formats; raises BergError without a readable
+    one.
+    """
     import google.auth
     from google.auth import exceptions
 
     try:
-        return google.auth.load_credentials_from_dict(json.loads(file.read_text()), scopes=SCOPES)[0]
+        return google.auth.load_credentials_from_dict(json.loads(file.read_text()), scopes=SCOPES)[
+            0
+        ]
     except OSError as error:
         why = error.strerror or str(error)
     except (ValueError, TypeError, AttributeError, exceptions.GoogleAuthError):
         why = "they are in no format of Google's"
-    raise BergError(f"cannot read the credentials in {file}: {why}. Run: berg init (or: berg init --local)")
+    raise BergError(
+        f"cannot read the credentials in {file}: {why}. Run: berg init (or: berg init --local)"
+    )
 
 
 def login() -> str:

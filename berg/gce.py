@@ -1,7 +1,7 @@
 """Compute Engine as a place for jobs: from a plan to machines, what becomes of them, and their end.
 
-What a place does says places.py. The single requests stand in google/: instances.py, and groups.py for machines that
-Google makes anew.
+What a place does says places.py. The single requests stand in google/: instances.py, and groups.py
+for machines that Google makes anew.
 """
 
 import functools
@@ -27,7 +27,9 @@ why_gone, proxy, shell = instances.why_gone, instances.tunnel, instances.no_shel
 
 
 def request(plan: Plan) -> dict[str, Any]:
-    """What each machine is to be, by zone in the order of the attempts, in the API's words, without its name."""
+    """What each machine is to be, by zone in the order of the attempts, in the API's words, without
+    its name.
+    """
     return {zone: body(plan, zone) for zone in plan.zones}
 
 
@@ -40,7 +42,9 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     }
     if plan.spot:
         scheduling["provisioningModel"] = "SPOT"
-        scheduling["preemptionNoticeDuration"] = {"seconds": "120"}  # else the machine hears of it with the power-off
+        scheduling["preemptionNoticeDuration"] = {
+            "seconds": "120"
+        }  # else the machine hears of it with the power-off
     if plan.spot or shape.num_gpus or plan.job.tpu:
         scheduling["onHostMaintenance"] = "TERMINATE"
     interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
@@ -57,7 +61,8 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "berg-dist": f".berg/dist/{plan.wheel[0]}",
         **({"berg-packages": f".berg/dist/{plan.packages[0]}"} if plan.packages[0] else {}),
         **({"berg-endpoint": config.endpoint} if config.endpoint else {}),
-        # It refuses the metadata's keys. Root's the worker installs, whatever the organisation says of OS Login.
+        # It refuses the metadata's keys. Root's the worker installs, whatever the organisation says
+        # of OS Login.
         **({"enable-oslogin": "FALSE"} if config.ssh_user != "root" else {}),
         **({"ssh-keys": plan.ssh_key} if plan.ssh_key else {}),
         "startup-script": STARTUP_SCRIPT.read_text(),
@@ -81,7 +86,9 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     }
     if shape.accelerator:
         accelerator = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
-        made["guestAccelerators"] = [{"acceleratorType": accelerator, "acceleratorCount": shape.num_gpus}]
+        made["guestAccelerators"] = [
+            {"acceleratorType": accelerator, "acceleratorCount": shape.num_gpus}
+        ]
     return made
 
 
@@ -90,16 +97,29 @@ def region_of(zone: str) -> str:
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
-    """The body of the request that makes the machines, or those for the template and the group that keeps one."""
+    """The body of the request that makes the machines, or those for the template and the group that
+    keeps one.
+    """
     first = next(iter(request.values()))
-    return groups.requests(config, [*request], first, names[0]) if keep else instances.request_body(first, names)
+    return (
+        groups.requests(config, [*request], first, names[0])
+        if keep
+        else instances.request_body(first, names)
+    )
 
 
-def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
-    """Create the machines in the first zone that has room for all of them, or a group that keeps one.
+def create(
+    config: Config,
+    request: dict[str, Any],
+    names: list[str],
+    keep: bool,
+    say: Callable[[str], None],
+) -> str:
+    """Create the machines in the first zone that has room for all of them, or a group that keeps
+    one.
 
-    Returns the zone, "" while the group has no room. Raises BergError with every zone that was tried and why it would
-    not do.
+    Returns the zone, "" while the group has no room. Raises BergError with every zone that was
+    tried and why it would not do.
     """
     if keep:
         return groups.create(config, [*request], next(iter(request.values())), names[0], say)
@@ -120,7 +140,9 @@ def in_turn(
     say: Callable[[str], None],
     hint: str,
 ) -> str:
-    """The first zone in which `make` works; raises BergError with why each that was tried would not do."""
+    """The first zone in which `make` works; raises BergError with why each that was tried would not
+    do.
+    """
     tried: list[str] = []
     full_regions: set[str] = set()
     for zone, body in bodies.items():
@@ -145,7 +167,9 @@ def in_turn(
 
 
 def let_in(config: Config, machine: Machine, line: str) -> bool | None:
-    """Add a line to the keys in a machine's metadata; whether it was new there, None if the machine is gone."""
+    """Add a line to the keys in a machine's metadata; whether it was new there, None if the machine
+    is gone.
+    """
     told = instances.metadata(config, machine)
     if told is None or line in told.get("ssh-keys", "").splitlines():
         return None if told is None else False
@@ -155,7 +179,11 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
 
 def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
     """Delete machines, or the group in the region `group` with them, and wait until they are gone."""
-    paths = [groups.path_of(group, job)] if group else [instances.path_of(machine) for machine in machines]
+    paths = (
+        [groups.path_of(group, job)]
+        if group
+        else [instances.path_of(machine) for machine in machines]
+    )
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
 
@@ -164,11 +192,15 @@ def things(config: Config) -> list[Thing]:
     """Groups, disks that no machine has, and templates that no group is made from."""
     kept = groups.find(config)
     found = [
-        Thing("group", each["name"], each["region"], each["creationTimestamp"], "") for each in kept if "region" in each
+        Thing("group", each["name"], each["region"], each["creationTimestamp"], "")
+        for each in kept
+        if "region" in each
     ]
     for disk in instances.unused_disks(config):
         user, where = disk.get("labels", {}).get("berg-user", ""), api.last_part(disk["zone"])
-        found.append(Thing("disk", disk["name"], where, disk["creationTimestamp"], "no machine has it", user))
+        found.append(
+            Thing("disk", disk["name"], where, disk["creationTimestamp"], "no machine has it", user)
+        )
     for template in groups.unused_templates(config, kept):
         why = "no group is made from it"
         found.append(Thing("template", template["name"], "", template["creationTimestamp"], why))

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Machine:
-    """A machine as the place that it is in tells of it. The words of its status are Compute Engine's."""
+    """A machine as the place that it is in tells of it. The words of its status are Compute
+    Engine's.
+    """
 
     name: str
     zone: str

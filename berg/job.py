@@ -1,12 +1,12 @@
 """The job: the contract between the laptop that submits it and the machine that runs it.
 
-.berg/jobs/<job>_metadata.json   what to run; written once, and anew where a sweep is resumed with new code
-.berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom metadata
-.berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had the job
-.berg/logs/<job>/<machine>.<time>.usage.jsonl   what they were busy with (machine/usage.py)
-.berg/folders/<job>/...          the folders beside <results_dir> that it wrote to (google/mirror.py)
-.berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are (sweep.py)
-berg_results/<results_dir>/...   what it left
+.berg/jobs/<job>_metadata.json   what to run; written once, and anew where a sweep is resumed with
+new code .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom
+metadata .berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had
+the job .berg/logs/<job>/<machine>.<time>.usage.jsonl   what they were busy with (machine/usage.py)
+.berg/folders/<job>/...          the folders beside <results_dir> that it wrote to
+(google/mirror.py) .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are
+(sweep.py) berg_results/<results_dir>/...   what it left
 """
 
 import json
@@ -47,7 +47,9 @@ class Job:
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
     notify: bool = False  # its secrets hold the URL of a webhook that is to hear of its end
-    data: list[dict[str, Any]] = field(default_factory=list)  # name, path, files, bytes, checksum of each data set
+    data: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # name, path, files, bytes, checksum of each data set
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
     idle_seconds: int = 0  # of a devbox, after which it deletes itself; 0: never
@@ -60,22 +62,32 @@ class Job:
     run_on: str = "first"
     keep_going: bool = False  # a command that fails on one machine leaves the others alone
     sample_seconds: int = 30  # between two looks at what a machine is busy with; 0: none
-    min_utilization: int = 0  # percent that an accelerator must reach once in so many seconds, or the job ends; 0: none
+    # percent that an accelerator must reach once in so many seconds, or the job ends; 0: none
+    min_utilization: int = 0
     waste_seconds: int = 0
     marked_seconds: int = 900  # that a machine's accelerators do nothing, after which lists mark it
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
-    patience_seconds: int = 3600  # without progress, after which a machine gives up the upload of the last results
+    patience_seconds: int = (
+        3600  # without progress, after which a machine gives up the upload of the last results
+    )
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
     sweep: str = ""  # whose job this is; "": a job on its own
-    params: dict[str, str] = field(default_factory=dict)  # of a sweep's job, what fills the command's placeholders
-    group: str = ""  # region of the instance group that Google refills, or cluster that makes its pods; "": neither
-    wait_seconds: int = 0  # for all its pods to have a node, after which it is given up; 0: for ever
+    params: dict[str, str] = field(
+        default_factory=dict
+    )  # of a sweep's job, what fills the command's placeholders
+    # region of the instance group that Google refills, or cluster that makes its pods; "": neither
+    group: str = ""
+    wait_seconds: int = (
+        0  # for all its pods to have a node, after which it is given up; 0: for ever
+    )
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
     profile: bool = False  # PyTorch's own profiles can be taken of its command
     monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
-    wishes: dict[str, Any] = field(default_factory=dict)  # the options it was asked for with, to run it again
+    wishes: dict[str, Any] = field(
+        default_factory=dict
+    )  # the options it was asked for with, to run it again
     created_at: str = ""
     created_by: str = ""
     berg_version: str = ""
@@ -86,7 +98,9 @@ class Job:
 
     @property
     def is_restarted(self) -> bool:
-        """Whether Google starts its machine again, with its disk, after maintaining the host: a job of one machine."""
+        """Whether Google starts its machine again, with its disk, after maintaining the host: a job
+        of one machine.
+        """
         return self.num_machines == 1 and not self.sweep and not self.group
 
     def summary(self) -> dict[str, Any]:
@@ -105,11 +119,18 @@ class Job:
             "group": self.group,
             **({"sweep": self.sweep, "params": self.params} if self.sweep else {}),
             "secrets": len(self.secrets) + self.notify,
-            "gpus": f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else self.tpu,
+            "gpus": f"{self.gpus_per_machine} x {self.gpu_type}"
+            if self.gpus_per_machine
+            else self.tpu,
         }
 
 
-SUMMARY: dict[str, Any] = {"machines": int, "kept": bool, "params": dict[str, str], "secrets": int}  # else str
+SUMMARY: dict[str, Any] = {
+    "machines": int,
+    "kept": bool,
+    "params": dict[str, str],
+    "secrets": int,
+}  # else str
 
 
 def from_json(data: bytes, name: str) -> Job:
@@ -123,7 +144,9 @@ def from_json(data: bytes, name: str) -> Job:
         if job.job_name != name or "commit" not in job.snapshot:
             raise ValueError("it does not describe this job")
     except (ValueError, TypeError, AttributeError, RecursionError, BergError) as error:
-        raise BergError(f"{metadata_path(name)} is damaged ({error}). Submit the job again: berg run") from None
+        raise BergError(
+            f"{metadata_path(name)} is damaged ({error}). Submit the job again: berg run"
+        ) from None
     if job.version > VERSION:
         raise BergError(f"job {name} was written by berg {job.berg_version}, newer than this one")
     return job
@@ -144,7 +167,9 @@ class State:
     uploading_since: str = ""
     left_files: int = 0  # while UPLOADING: what is not in the bucket yet
     left_bytes: int = 0
-    idle: dict[str, str] = field(default_factory=dict)  # machines with idle accelerators -> since when
+    idle: dict[str, str] = field(
+        default_factory=dict
+    )  # machines with idle accelerators -> since when
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
     lost: str = ""  # what an attempt could not bring to the bucket, in words
     machine: str = ""
@@ -152,7 +177,9 @@ class State:
     started_at: str = ""  # of the first attempt
     finished_at: str = ""
     synced_until: str = ""
-    history: list[list[str]] = field(default_factory=list)  # [state, when it began]; the newest HISTORY of them
+    history: list[list[str]] = field(
+        default_factory=list
+    )  # [state, when it began]; the newest HISTORY of them
     job: dict[str, Any] = field(default_factory=dict)  # Job.summary()
 
     @property
@@ -165,7 +192,9 @@ class State:
             self.history = [*self.history, [self.state, now()]][-HISTORY:]
 
     def to_json(self) -> str:
-        """As JSON that fits into an object's custom metadata, with the history: what is long is cut."""
+        """As JSON that fits into an object's custom metadata, with the history: what is long is
+        cut.
+        """
         self.note()
         values = asdict(self)
         summary, params = values["job"], self.job.get("params", {})
@@ -173,9 +202,14 @@ class State:
         for room in (1000, 300, 100, 30):
             if len(text) <= MAX_STATE:
                 break
-            values["reason"], summary["cmd"] = cut(self.reason, room), cut(self.job.get("cmd", ""), room)
+            values["reason"], summary["cmd"] = (
+                cut(self.reason, room),
+                cut(self.job.get("cmd", ""), room),
+            )
             if params:
-                summary["params"] = {cut(key, room): cut(params[key], room) for key in list(params)[: room // 10]}
+                summary["params"] = {
+                    cut(key, room): cut(params[key], room) for key in list(params)[: room // 10]
+                }
             text = json.dumps(values)
         return text
 
@@ -220,7 +254,9 @@ def sweep_path(name: str) -> str:
 def machine_names(name: str, num_machines: int) -> list[str]:
     """Names of a job's machines: the job's own for one, NAME-0 … with zeros in front for more."""
     width = len(str(num_machines - 1))
-    return [name] if num_machines == 1 else [f"{name}-{rank:0{width}}" for rank in range(num_machines)]
+    return (
+        [name] if num_machines == 1 else [f"{name}-{rank:0{width}}" for rank in range(num_machines)]
+    )
 
 
 def machines_prefix(name: str) -> str:
@@ -229,7 +265,9 @@ def machines_prefix(name: str) -> str:
 
 
 def folders_prefix(name: str) -> str:
-    """Where a job records the folders below berg_results/, beside its own, that it wrote to: an object each."""
+    """Where a job records the folders below berg_results/, beside its own, that it wrote to: an
+    object each.
+    """
     return f".berg/folders/{name}/"
 
 
@@ -247,15 +285,25 @@ def age_seconds(timestamp: str) -> float:
 
 
 def new_name(repo_name: str) -> str:
-    """A name for a job that got none: the repo, the minute, and three characters against collisions."""
-    slug = re.sub(r"^[^a-z]+", "", re.sub(r"[^a-z0-9]+", "-", repo_name.lower())).strip("-")[:40].strip("-")
+    """A name for a job that got none: the repo, the minute, and three characters against
+    collisions.
+    """
+    slug = (
+        re.sub(r"^[^a-z]+", "", re.sub(r"[^a-z0-9]+", "-", repo_name.lower()))
+        .strip("-")[:40]
+        .strip("-")
+    )
     unique = "".join(secrets.choice("bcdfghjkmnpqrstvwxz23456789") for _ in range(3))
     return f"{slug or 'job'}-{datetime.now().strftime('%m%d-%H%M')}-{unique}"
 
 
 def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
-        why = "longer than 63 characters" if len(name) > 63 else "not a name that Compute Engine takes"
+        why = (
+            "longer than 63 characters"
+            if len(name) > 63
+            else "not a name that Compute Engine takes"
+        )
         raise BergError(
             f"{name!r} is {why}: use lower-case letters, digits and dashes, beginning with a letter, "
             "for example: berg run -n bs-256"

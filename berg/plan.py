@@ -24,7 +24,9 @@ class Wishes:
     cmd: str | None = None  # None: machines for people
     name: str | None = None
     results_dir: str | None = None
-    results_parent: str | None = None  # folder for the results of jobs whose command names none, each in its own
+    results_parent: str | None = (
+        None  # folder for the results of jobs whose command names none, each in its own
+    )
     defaults: tuple[str, ...] = ()  # what came from where, for people to read
     zones: tuple[str, ...] = ()
     any_zone: bool = False  # the region's others after those
@@ -48,7 +50,9 @@ class Wishes:
     install_script: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
-    notify: str | None = field(default=None, repr=False)  # URL of a webhook, or NAME or NAME=FILE that holds it
+    notify: str | None = field(
+        default=None, repr=False
+    )  # URL of a webhook, or NAME or NAME=FILE that holds it
     data: tuple[str, ...] = ()  # NAME or NAME:PATH
     each: bool = False
     keep_going: bool = False
@@ -70,7 +74,10 @@ class Wishes:
     def settings(self) -> dict[str, object]:
         """What of it stands in for settings."""
         images = {"default_image": self.image, "default_docker_image": self.docker}
-        rest = {"default_image_project": self.image_project, "no_external_ip": self.no_external_ip or None}
+        rest = {
+            "default_image_project": self.image_project,
+            "no_external_ip": self.no_external_ip or None,
+        }
         return {"zones": self.zones, **images, **rest}
 
     def check(self) -> None:
@@ -80,18 +87,33 @@ class Wishes:
         if not 1 <= self.num_machines <= 1000:
             raise BergError(f"--machines {self.num_machines} is not possible: give 1 to 1000")
         if not math.isfinite(self.max_hours) or not LIMITS[0] <= self.max_hours * 3600 <= LIMITS[1]:
-            raise BergError(f"--max-hours {self.max_hours:g} is not possible: Google takes 30 seconds to 120 days")
+            raise BergError(
+                f"--max-hours {self.max_hours:g} is not possible: Google takes 30 seconds to 120 days"
+            )
         if not 0 <= self.idle_hours <= 1e6:
-            raise BergError(f"--idle-hours {self.idle_hours:g} is not possible: give hours, or 0 for never")
+            raise BergError(
+                f"--idle-hours {self.idle_hours:g} is not possible: give hours, or 0 for never"
+            )
         if not 10 <= self.disk_gb <= 65536:
-            raise BergError(f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB")
+            raise BergError(
+                f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB"
+            )
         if self.sample_seconds != 0 and not 1 <= self.sample_seconds <= 3600:
-            raise BergError(f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none")
+            raise BergError(
+                f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none"
+            )
         if not 0 <= self.min_utilization <= 100:
-            raise BergError(f"--min-utilization {self.min_utilization} is not possible: give percent, 1 to 100")
+            raise BergError(
+                f"--min-utilization {self.min_utilization} is not possible: give percent, 1 to 100"
+            )
         if self.for_minutes != Wishes.for_minutes and not self.min_utilization:
-            raise BergError("--for says in how many minutes: give --min-utilization PERCENT as well")
-        if self.min_utilization and not 0 < 2 * self.sample_seconds <= self.for_minutes * 60 < math.inf:
+            raise BergError(
+                "--for says in how many minutes: give --min-utilization PERCENT as well"
+            )
+        if (
+            self.min_utilization
+            and not 0 < 2 * self.sample_seconds <= self.for_minutes * 60 < math.inf
+        ):
             raise BergError(
                 f"--min-utilization needs at least two samples in --for {self.for_minutes:g} minutes: there is one "
                 f"every {self.sample_seconds} s (--sample-seconds)"
@@ -106,19 +128,30 @@ class Wishes:
         if self.max_restarts < 0 or self.restart_on_failure < 0:
             raise BergError("--max-restarts and --restart-on-failure count times: give 0 or more")
         if self.keep_going and not self.each:
-            raise BergError("--keep-going is for a command that runs on every machine: give --each as well")
+            raise BergError(
+                "--keep-going is for a command that runs on every machine: give --each as well"
+            )
         if self.num_machines > 1 and (self.wait_for_capacity or self.restart_on_failure):
             option = "--wait-for-capacity" if self.wait_for_capacity else "--restart-on-failure"
             raise BergError(f"{option} is for jobs on one machine, not on {self.num_machines}")
 
     def check_tpu(self) -> None:
-        """Raise BergError for options that say otherwise what --tpu says, or need what a slice has not."""
-        machine = {"-g": self.num_gpus, "-t": self.gpu_type, "-c": self.num_cpus, "--machine-type": self.machine_type}
+        """Raise BergError for options that say otherwise what --tpu says, or need what a slice has
+        not.
+        """
+        machine = {
+            "-g": self.num_gpus,
+            "-t": self.gpu_type,
+            "-c": self.num_cpus,
+            "--machine-type": self.machine_type,
+        }
         given = [option for option, value in machine.items() if value is not None]
         given += ["-m"] if self.num_machines != 1 else []
         given += ["--wait-for-capacity"] if self.wait_for_capacity else []
         if given:
-            raise BergError(f"--tpu says what the machines are and how many: leave out {', '.join(given)}")
+            raise BergError(
+                f"--tpu says what the machines are and how many: leave out {', '.join(given)}"
+            )
 
     def check_cluster(self) -> None:
         """Raise BergError for options that a pod cannot have: its nodes are what they are."""
@@ -127,9 +160,16 @@ class Wishes:
             "--image-project": self.image_project,
             "--machine-type": self.machine_type,
         }
-        nodes |= {"--tpu": self.tpu, "--zone": self.zones or None, "--any-zone": self.any_zone or None}
+        nodes |= {
+            "--tpu": self.tpu,
+            "--zone": self.zones or None,
+            "--any-zone": self.any_zone or None,
+        }
         nodes |= {"--disk-gb": self.disk_gb if self.disk_gb != Wishes.disk_gb else None}
-        nodes |= {"--no-kill": self.no_kill or None, "--wait-for-capacity": self.wait_for_capacity or None}
+        nodes |= {
+            "--no-kill": self.no_kill or None,
+            "--wait-for-capacity": self.wait_for_capacity or None,
+        }
         nodes |= {"--no-external-ip": self.no_external_ip or None}
         if given := [option for option, value in nodes.items() if value is not None]:
             raise BergError(
@@ -138,9 +178,13 @@ class Wishes:
         if self.num_cpus is not None and self.num_cpus < 1:
             raise BergError(f"-c {self.num_cpus} is not possible: give 1 or more CPUs for each pod")
         if self.docker is not None and not IMAGE_NAME.fullmatch(self.docker):
-            raise BergError(f"--docker {self.docker!r} is no name of an image: it is one as in python:3.12")
+            raise BergError(
+                f"--docker {self.docker!r} is no name of an image: it is one as in python:3.12"
+            )
         if not 0 <= self.wait_hours <= 24 * 30:
-            raise BergError(f"--wait-hours {self.wait_hours:g} is not possible: give up to 720, or 0 for ever")
+            raise BergError(
+                f"--wait-hours {self.wait_hours:g} is not possible: give up to 720, or 0 for ever"
+            )
 
     def variables(self) -> dict[str, str]:
         """The command's variables from --env."""
@@ -158,14 +202,18 @@ def check_variable(option: str, key: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
         raise BergError(f"{option} {key!r} is not the name of a variable")
     if key.startswith(RESERVED):
-        raise BergError(f"{option} {key}: names that begin with {', '.join(RESERVED)} are set by berg")
+        raise BergError(
+            f"{option} {key}: names that begin with {', '.join(RESERVED)} are set by berg"
+        )
 
 
 def wishes_of(job: Job) -> Wishes:
     """What a job was asked for with, without its name."""
     known = {each.name for each in fields(Wishes)}
     values = {key: value for key, value in job.wishes.items() if key in known - {"defaults"}}
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    values = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
     return Wishes(**values, cmd=job.cmd if job.kind == "job" else None)
 
 
@@ -185,13 +233,19 @@ class Plan:
     packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
-    shortages: list[str] = field(default_factory=list)  # quotas that have no room for the machines now
-    ways: list[Ways] = field(default_factory=list)  # out of the regions, for machines without an external address
+    shortages: list[str] = field(
+        default_factory=list
+    )  # quotas that have no room for the machines now
+    ways: list[Ways] = field(
+        default_factory=list
+    )  # out of the regions, for machines without an external address
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property
     def far_zones(self) -> list[str]:
-        """Zones outside of where the bucket lies: a region, us, eu or asia; of a pair such as nam4 nothing is known."""
+        """Zones outside of where the bucket lies: a region, us, eu or asia; of a pair such as nam4
+        nothing is known.
+        """
         near = {"eu": "europe"}.get(self.bucket_region, self.bucket_region)
         known = "-" in near or near in ("us", "europe", "asia")
         return [zone for zone in self.zones if known and not zone.startswith(f"{near}-")]

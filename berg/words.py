@@ -15,7 +15,15 @@ def cells(each) -> list[str]:
     if details.get("machines", 1) > 1:
         gpus = f"{details['machines']} machines" + (f" of {gpus}" if gpus else "")
     code = "" if state is None or state.exit_code is None else str(state.exit_code)
-    return [each.name, each.status, age(each.created_at), zone, gpus, details.get("results_dir", ""), code]
+    return [
+        each.name,
+        each.status,
+        age(each.created_at),
+        zone,
+        gpus,
+        details.get("results_dir", ""),
+        code,
+    ]
 
 
 def counts(states) -> str:
@@ -25,7 +33,9 @@ def counts(states) -> str:
 
 
 def folded(entries) -> list:
-    """Entries with one in place of all jobs of a sweep: its name, and how many jobs are in which state."""
+    """Entries with one in place of all jobs of a sweep: its name, and how many jobs are in which
+    state.
+    """
     sweeps: dict = {}
     for each in entries:
         if each.sweep:
@@ -38,9 +48,21 @@ def folded(entries) -> list:
             done.add(each.sweep)
             parts = sweeps[each.sweep]
             results = results_of([part.state.job.get("results_dir", "") for part in parts])
-            details = {**each.state.job, "sweep": "", "results_dir": results, "machines": len(each.crew)}
-            idle = {name: at for part in parts if not part.state.final for name, at in part.state.idle.items()}
-            state = job.State(state=counts(Counter(part.state.state for part in parts)), idle=idle, job=details)
+            details = {
+                **each.state.job,
+                "sweep": "",
+                "results_dir": results,
+                "machines": len(each.crew),
+            }
+            idle = {
+                name: at
+                for part in parts
+                if not part.state.final
+                for name, at in part.state.idle.items()
+            }
+            state = job.State(
+                state=counts(Counter(part.state.state for part in parts)), idle=idle, job=details
+            )
             shown.append(replace(each, name=each.sweep, state=state, machines=each.crew))
     return shown
 
@@ -80,7 +102,9 @@ def idle(state: job.State) -> str:
     what = "TPUs" if state.job.get("gpus") and " x " not in state.job["gpus"] else "GPUs"
     if state.job.get("machines", 1) == 1:
         return f"its {what} are idle for {age(min(state.idle.values()))}"
-    return f"{what} are idle: " + ", ".join(f"{name} for {age(since)}" for name, since in state.idle.items())
+    return f"{what} are idle: " + ", ".join(
+        f"{name} for {age(since)}" for name, since in state.idle.items()
+    )
 
 
 def plural(count: int, word: str) -> str:

@@ -1,4 +1,5 @@
-"""What a machine does with its job: restore the code, install, run, mirror the results, delete itself.
+"""What a machine does with its job: restore the code, install, run, mirror the results, delete
+itself.
 
 The phases stand in `run`, in their order; attempt.py holds what they share.
 """
@@ -22,7 +23,19 @@ import click
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import api, paths, secret
-from berg.machine import boot, cluster, crew, data, idle, kineto, logins, notify, outside, saving, waste
+from berg.machine import (
+    boot,
+    cluster,
+    crew,
+    data,
+    idle,
+    kineto,
+    logins,
+    notify,
+    outside,
+    saving,
+    waste,
+)
 from berg.machine.attempt import (
     COMMAND_FILE,
     GRACE,
@@ -37,7 +50,13 @@ from berg.machine.attempt import (
     Stopped,
 )
 from berg.machine.process import RESULTS, end_group, full_disk, is_alone, judge
-from berg.machine.surroundings import InstallationFailed, environment, install, install_commands, repo_folder
+from berg.machine.surroundings import (
+    InstallationFailed,
+    environment,
+    install,
+    install_commands,
+    repo_folder,
+)
 
 ROOT = boot.ROOT
 ELSEWHERE = "; the job begins anew where there is capacity"
@@ -45,7 +64,9 @@ MOST_LOST = 500  # characters of a state for what was not kept
 
 
 def run(attempt: Attempt) -> None:
-    """See a job through, from its metadata to the deletion of this machine (if it is not to take another job)."""
+    """See a job through, from its metadata to the deletion of this machine (if it is not to take
+    another job).
+    """
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
         if not attempt.state.job.get("kept"):
@@ -86,7 +107,9 @@ def run(attempt: Attempt) -> None:
 
 
 def begin(attempt: Attempt) -> None:
-    """Say that this machine has the job, and read it; a job that began before goes on with its results."""
+    """Say that this machine has the job, and read it; a job that began before goes on with its
+    results.
+    """
     if not attempt.sweep:  # else it was taken already
         attempt.claim()
     saving.mirror_log(attempt)
@@ -124,14 +147,18 @@ def restore(attempt: Attempt) -> None:
         try:
             attempt.bucket.download(name, packs / name.replace("/", "%"))
         except exceptions.NotFound:
-            raise BergError(f"commit {this.git_snapshot} is missing: no gs://{attempt.bucket.name}/{name}") from None
+            raise BergError(
+                f"commit {this.git_snapshot} is missing: no gs://{attempt.bucket.name}/{name}"
+            ) from None
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(bring, snapshot.all_packs(this.snapshot)))
     folder = repo_folder(this)
     if attempt.sweep:  # what the job before left there is not this one's
         shutil.rmtree(folder, ignore_errors=True)
-    snapshot.restore(this.snapshot, folder, lambda name: (packs / name.replace("/", "%")).open("rb"))
+    snapshot.restore(
+        this.snapshot, folder, lambda name: (packs / name.replace("/", "%")).open("rb")
+    )
     shutil.rmtree(packs)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
     data.bring(attempt)
@@ -154,8 +181,14 @@ def introduce(attempt: Attempt) -> None:
     """Tell this machine, and who logs in to it, of the job and its machines."""
     values = environment(attempt).items()
     # What boot set is of this process alone.
-    ours = {key: value for key, value in values if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER}
-    ours = {key: value for key, value in ours.items() if key not in attempt.secrets}  # not for files
+    ours = {
+        key: value
+        for key, value in values
+        if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER
+    }
+    ours = {
+        key: value for key, value in ours.items() if key not in attempt.secrets
+    }  # not for files
     logins.introduce(attempt.member, ours)
 
 
@@ -173,9 +206,13 @@ def run_command(attempt: Attempt) -> tuple[int, str]:
     attempt.say(f"Running: {this.cmd}")
     folder = repo_folder(this) / this.cwd
     folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
-    code = attempt.execute(["bash", "-c", this.cmd], cwd=folder, env=kineto.variables(attempt, environment(attempt)))
+    code = attempt.execute(
+        ["bash", "-c", this.cmd], cwd=folder, env=kineto.variables(attempt, environment(attempt))
+    )
     if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
-        cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
+        cluster.announce(
+            attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time())
+        )
         if attempt.leads:
             return cluster.wait_for_commands(attempt.member)
         attempt.pause()
@@ -209,7 +246,9 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
         if not attempt.machine_goes:  # else every second is for the results
             attempt.write_state(soon=True, **uploading, uploading_since=job.now())
         if not attempt.leads and state != "ENDED":
-            attempt.insist(lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1)
+            attempt.insist(
+                lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1
+            )
         left, is_whole = saving.save(attempt, reason)
         for path, why in left.items():
             attempt.say(f"Not in the bucket: {paths.shorten(path, 2 * paths.MAX_NAME)}: {why}")
@@ -218,7 +257,9 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
         lost = paths.tell(left)
         seconds = LAST_WORD if attempt.machine_goes else saving.UNREACHABLE
         last: dict[str, Any] = {}
-        attempt.insist(lambda: last.update(conclude(attempt, state, reason, code, lost, is_whole)), seconds)
+        attempt.insist(
+            lambda: last.update(conclude(attempt, state, reason, code, lost, is_whole)), seconds
+        )
         attempt.insist(lambda: attempt.write_state(**last), seconds)
     except Ended as error:
         leave(attempt, str(error))
@@ -226,17 +267,26 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     if attempt.sweep:
         attempt.clear()
     elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
-        if in_cluster and attempt.leads and attempt.job.place != "tpu":  # a slice goes with its group
+        if (
+            in_cluster and attempt.leads and attempt.job.place != "tpu"
+        ):  # a slice goes with its group
             attempt.insist(lambda: cluster.delete_others(attempt.member), saving.UNREACHABLE)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes with the deletion, and ends nothing that is left to do
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # it comes with the deletion, and ends nothing that is left to do
         attempt.machine.insist_on_deletion()
     elif attempt.state.state == "SUBMITTED" and attempt.outcome == PREEMPTED:
-        with contextlib.suppress(Exception):  # Google does it soon; this saves what is left of its notice
+        with contextlib.suppress(
+            Exception
+        ):  # Google does it soon; this saves what is left of its notice
             attempt.machine.delete(alone=True)
 
 
-def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: str, is_whole: bool) -> dict[str, Any]:
-    """Tell how the job ended, once its last results are in the bucket, or given up (then they are not `is_whole`).
+def conclude(
+    attempt: Attempt, state: str, reason: str, code: int | None, lost: str, is_whole: bool
+) -> dict[str, Any]:
+    """Tell how the job ended, once its last results are in the bucket, or given up (then they are
+    not `is_whole`).
 
     Returns what is to be written into its state.
     """
@@ -245,11 +295,18 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
     if in_cluster:
         cluster.announce(attempt.member, uploaded="all" if is_whole else "part", lost=lost)
         if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
-            state, reason = "FAILED", cluster.absence(attempt.member, cluster.first_machine(attempt.member))
+            state, reason = (
+                "FAILED",
+                cluster.absence(attempt.member, cluster.first_machine(attempt.member)),
+            )
         if attempt.leads:
-            missing, all_whole = cluster.wait_for_uploads(attempt.member, functools.partial(saving.tell_left, attempt))
+            missing, all_whole = cluster.wait_for_uploads(
+                attempt.member, functools.partial(saving.tell_left, attempt)
+            )
             state = "FAILED" if state == "SUCCEEDED" and not all_whole else state
-            lost = "; ".join(filter(None, [lost, *(text for text in missing if text not in reason)]))
+            lost = "; ".join(
+                filter(None, [lost, *(text for text in missing if text not in reason)])
+            )
     lost = "; ".join(dict.fromkeys(filter(None, [lost, attempt.state.lost])))[:MOST_LOST]
     reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
     elsewhere = attempt.results.elsewhere(alone=not in_cluster) if attempt.leads else ""
@@ -262,20 +319,34 @@ def conclude(attempt: Attempt, state: str, reason: str, code: int | None, lost: 
         notify.tell(attempt, state, reason, code)
     if not saving.send_log(attempt):
         reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
-    about: dict[str, Any] = {"exit_code": code, "synced_until": attempt.results.synced_until, "lost": lost}
+    about: dict[str, Any] = {
+        "exit_code": code,
+        "synced_until": attempt.results.synced_until,
+        "lost": lost,
+    }
     about |= {"elsewhere": elsewhere, "left_files": 0, "left_bytes": 0, "ending": ""}
     if again:
-        maintained = attempt.outcome == MAINTAINED  # this machine comes back, and that is none of the restarts it has
+        maintained = (
+            attempt.outcome == MAINTAINED
+        )  # this machine comes back, and that is none of the restarts it has
         reason += "; it comes back, and the job begins anew" if maintained else ELSEWHERE
         restarts = attempt.state.restarts - maintained
-        return {**about, "exit_code": None, "state": "SUBMITTED", "reason": reason, "restarts": restarts}
+        return {
+            **about,
+            "exit_code": None,
+            "state": "SUBMITTED",
+            "reason": reason,
+            "restarts": restarts,
+        }
     if attempt.leads and (attempt.job.secrets or attempt.job.notify) and not attempt.sweep:
         attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
     return {**about, "state": state, "reason": reason, "finished_at": job.now()}
 
 
 def leave(attempt: Attempt, why: str) -> None:
-    """Stop without a word in the state: it is somebody else's, or none. What was written is saved all the same."""
+    """Stop without a word in the state: it is somebody else's, or none. What was written is saved
+    all the same.
+    """
     attempt.say(why)
     attempt.end_process()
     saving.stop_mirrors(attempt)
@@ -357,6 +428,11 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         if attempt.job.num_machines > 1:
             attempt.start_thread(cluster.beat, attempt.member)
         ending = attempt.state.ending  # it had seen the command end
-        finish(attempt, ending or "FAILED", attempt.state.reason if ending else reason, attempt.state.exit_code)
+        finish(
+            attempt,
+            ending or "FAILED",
+            attempt.state.reason if ending else reason,
+            attempt.state.exit_code,
+        )
     elif not sweep:
         attempt.machine.insist_on_deletion()

@@ -1,8 +1,10 @@
-"""The process of the embedded cloud: `python -m localcloud FOLDER`. `control.py` starts and stops it.
+"""The process of the embedded cloud: `python -m localcloud FOLDER`. `control.py` starts and stops
+it.
 
-It listens on loopback only: the APIs on 127.0.0.1, the same over TLS on 127.0.0.2, as tunnels need it, the metadata
-servers on the machines' addresses. SIGTERM ends the machines (SIGTERM, grace, SIGKILL) and then the server. Killed with
-SIGKILL it leaves its machines running; the next start adopts them.
+It listens on loopback only: the APIs on 127.0.0.1, the same over TLS on 127.0.0.2, as tunnels need
+it, the metadata servers on the machines' addresses. SIGTERM ends the machines (SIGTERM, grace,
+SIGKILL) and then the server. Killed with SIGKILL it leaves its machines running; the next start
+adopts them.
 """
 
 from __future__ import annotations
@@ -41,11 +43,17 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument(
-        "--grace", type=float, help="seconds from the power button to no power, instead of 30 (Spot) or 120"
+        "--grace",
+        type=float,
+        help="seconds from the power button to no power, instead of 30 (Spot) or 120",
     )
-    parser.add_argument("--delay", type=float, default=0.0, help="seconds that a machine takes to boot longer")
+    parser.add_argument(
+        "--delay", type=float, default=0.0, help="seconds that a machine takes to boot longer"
+    )
     parser.add_argument("--image", type=Path, help="keep the machines' image here, to share it")
-    parser.add_argument("--end-machines", action="store_true", help="end what a killed server left, and exit")
+    parser.add_argument(
+        "--end-machines", action="store_true", help="end what a killed server left, and exit"
+    )
     options = parser.parse_args()
     os.umask(0o077)
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,7 +98,9 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def listen_until_told(cloud: Cloud, port: int) -> None:
-    runner = web.AppRunner(make_app(cloud), access_log=None, shutdown_timeout=1, auto_decompress=False)
+    runner = web.AppRunner(
+        make_app(cloud), access_log=None, shutdown_timeout=1, auto_decompress=False
+    )
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
@@ -120,12 +130,16 @@ async def make_image(folder: Path, sandbox: machines.Sandbox, stop: threading.Ev
     except image.Interrupted:
         raise
     except Exception:
-        log.exception("the machines' image could not be made: only machines of plain images will boot")
+        log.exception(
+            "the machines' image could not be made: only machines of plain images will boot"
+        )
         raise
 
 
 def sandbox_of(folder: Path) -> machines.Sandbox:
-    """What machines can be on this host: tried once per folder and user, and when a server of ssh came or went."""
+    """What machines can be on this host: tried once per folder and user, and when a server of ssh
+    came or went.
+    """
     path = folder / "abilities.json"
     found = read_json(path)
     known = {"uid": os.geteuid(), "ssh_obstacle": sshd.obstacle()}

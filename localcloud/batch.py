@@ -26,10 +26,14 @@ async def batch(request: web.Request) -> web.StreamResponse:
     except web.HTTPRequestEntityTooLarge:
         return error_response(too_large())
     if not outer.is_multipart():
-        return error_response(ApiError(400, "badRequest", "Failed to parse batch request: no parts"))
+        return error_response(
+            ApiError(400, "badRequest", "Failed to parse batch request: no parts")
+        )
     limit = BATCH_LIMITS.get(request.match_info.get("service", ""), 100)
     if len(outer.get_payload()) > limit:
-        return error_response(ApiError(400, "batchLimitExceeded", f"The batch size exceeds {limit} calls"))
+        return error_response(
+            ApiError(400, "batchLimitExceeded", f"The batch size exceeds {limit} calls")
+        )
     parts = []
     for part in outer.get_payload():
         assert isinstance(part, email.message.Message)
@@ -42,11 +46,17 @@ async def batch(request: web.Request) -> web.StreamResponse:
             "",
             f"HTTP/1.1 {response.status} {response.reason}",
             f"Content-Length: {len(_text(response))}",
-            *(f"{name}: {value}" for name, value in response.headers.items() if name != "Content-Length"),
+            *(
+                f"{name}: {value}"
+                for name, value in response.headers.items()
+                if name != "Content-Length"
+            ),
         ]
         parts.append("\r\n".join(lines).encode() + b"\r\n\r\n" + _text(response) + b"\r\n")
     content = b"".join(parts) + b"--batch_berg--\r\n"
-    return web.Response(body=content, headers={"Content-Type": "multipart/mixed; boundary=batch_berg"})
+    return web.Response(
+        body=content, headers={"Content-Type": "multipart/mixed; boundary=batch_berg"}
+    )
 
 
 async def respond_to_part(request: web.Request, part: bytes) -> web.Response:
@@ -56,7 +66,9 @@ async def respond_to_part(request: web.Request, part: bytes) -> web.Response:
     first, _, rest = part.lstrip().partition(b"\n")
     words = first.decode().split()
     if len(words) < 2:
-        return error_response(ApiError(400, "badRequest", "Failed to parse batch request: bad request line"))
+        return error_response(
+            ApiError(400, "badRequest", "Failed to parse batch request: bad request line")
+        )
     message = email.parser.BytesParser().parsebytes(rest)
     headers = CIMultiDict({"Authorization": request.headers.get("Authorization", "")})
     headers.update(dict(message.items()))
@@ -71,7 +83,9 @@ async def respond_to_part(request: web.Request, part: bytes) -> web.Response:
     if not isinstance(response, web.Response):
         response = error_response(ApiError(400, "badRequest", "Media cannot be part of a batch"))
     path = target.path + (f"?{target.query}" if target.query else "")
-    request.app[CLOUD].requests.add(found[0].id if found else UNKNOWN, verb, path, response.status, len(part))
+    request.app[CLOUD].requests.add(
+        found[0].id if found else UNKNOWN, verb, path, response.status, len(part)
+    )
     return response
 
 

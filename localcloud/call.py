@@ -1,4 +1,5 @@
-"""What every service's handlers are given: the request as a checked Call, and the Cloud that holds all state.
+"""What every service's handlers are given: the request as a checked Call, and the Cloud that holds
+all state.
 
 It imports the services' states, and no handler: so that handlers need not import the server.
 """
@@ -43,7 +44,9 @@ class Call:
     late_fault: Fault | None = None
 
     async def named(self, name: str) -> None:
-        """Suffer a fault that is meant for an object whose name stands in the body, not in the path."""
+        """Suffer a fault that is meant for an object whose name stands in the body, not in the
+        path.
+        """
         fault = self.request.app[CLOUD].faults.take(self.method, f"name={name}", named=True)
         if fault and not fault.after_handler:
             await suffer(fault, self.request)
@@ -95,12 +98,20 @@ class Cloud:
 
     def add_project(self, project: str, access: bool = True) -> None:
         """Add a project, or change whether principals of this cloud may use it."""
-        number = self.projects.get(project, {}).get("number") or str(100_000_000_001 + len(self.projects))
-        self.projects[project] = {**self.projects.get(project, {}), "number": number, "access": access}
+        number = self.projects.get(project, {}).get("number") or str(
+            100_000_000_001 + len(self.projects)
+        )
+        self.projects[project] = {
+            **self.projects.get(project, {}),
+            "number": number,
+            "access": access,
+        }
         self.save_projects()
 
 
-async def suffer(fault: Fault, request: web.Request, error: Callable[[Fault], Exception] = Fault.error) -> None:
+async def suffer(
+    fault: Fault, request: web.Request, error: Callable[[Fault], Exception] = Fault.error
+) -> None:
     """Do to a request what a fault says: wait, cut the connection, raise."""
     if fault.delay:
         await asyncio.sleep(fault.delay)
@@ -120,7 +131,9 @@ def cut(request: web.Request) -> None:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse a request body; an empty one is an empty object, and so is `null`, which Google's clients in Go send."""
+    """Parse a request body; an empty one is an empty object, and so is `null`, which Google's
+    clients in Go send.
+    """
     if not data:
         return {}
     try:

@@ -33,7 +33,9 @@ class LocalCloudError(Exception):
     """The embedded cloud cannot do what was asked; the message is a sentence for people."""
 
 
-def start(folder: Path, port: int = 0, wait: float = START_SECONDS, options: tuple[str, ...] = ()) -> int:
+def start(
+    folder: Path, port: int = 0, wait: float = START_SECONDS, options: tuple[str, ...] = ()
+) -> int:
     """Start the server unless it runs, and return its port once it answers.
 
     Port 0 means the port it had before, or any free one. `options` go to `python -m localcloud`.
@@ -74,7 +76,9 @@ def wait_until_ready(folder: Path, process: subprocess.Popen | None, wait: float
                 reason += ". Install what it needs: pip install 'berg[local]'"
             raise LocalCloudError(f"the embedded cloud ended at once: {reason}")
         time.sleep(0.02)
-    raise LocalCloudError(f"the embedded cloud did not answer within {wait:g} s; see {folder / 'server.log'}")
+    raise LocalCloudError(
+        f"the embedded cloud did not answer within {wait:g} s; see {folder / 'server.log'}"
+    )
 
 
 def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
@@ -85,12 +89,16 @@ def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
     pid = read_json(folder / "server.json").get("pid")
     deadline = time.monotonic() + wait
     while is_running(folder):
-        pid = read_json(folder / "server.json").get("pid") or pid  # not there yet while the server starts
+        pid = (
+            read_json(folder / "server.json").get("pid") or pid
+        )  # not there yet while the server starts
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         if time.monotonic() > deadline:
-            raise LocalCloudError(f"the embedded cloud (process {pid}) does not stop; see {folder / 'server.log'}")
+            raise LocalCloudError(
+                f"the embedded cloud (process {pid}) does not stop; see {folder / 'server.log'}"
+            )
         time.sleep(0.05)
     return True
 
@@ -114,14 +122,22 @@ def reset(folder: Path) -> None:
     folder = Path(folder).absolute()
     if not folder.exists():
         return
-    if any(folder.iterdir()) and not (folder / "server.lock").exists() and not (folder / "start.lock").exists():
-        raise LocalCloudError(f"{folder} does not look like the state of an embedded cloud; nothing was deleted")
+    if (
+        any(folder.iterdir())
+        and not (folder / "server.lock").exists()
+        and not (folder / "start.lock").exists()
+    ):
+        raise LocalCloudError(
+            f"{folder} does not look like the state of an embedded cloud; nothing was deleted"
+        )
     stop(folder)
     sandbox.remove(folder)
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What there is: running, port, pid, machines by state, buckets, bytes on disk, limits of this host."""
+    """What there is: running, port, pid, machines by state, buckets, bytes on disk, limits of this
+    host.
+    """
     folder = Path(folder).absolute()
     running = is_running(folder)
     saved = read_json(folder / "server.json")
@@ -146,7 +162,9 @@ def count_buckets(folder: Path) -> int:
     import sqlite3
 
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{folder}/storage/index.sqlite3?mode=ro", uri=True)) as database:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{folder}/storage/index.sqlite3?mode=ro", uri=True)
+        ) as database:
             return database.execute("SELECT COUNT(*) FROM buckets").fetchone()[0]
     except sqlite3.Error:
         return 0
@@ -176,7 +194,9 @@ def is_running(folder: Path) -> bool:
 
 def answers(port: int) -> bool:
     try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{port}/", timeout=2)
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            f"http://127.0.0.1:{port}/", timeout=2
+        )
     except urllib.error.HTTPError:
         return True  # an error from the server is an answer
     except OSError:

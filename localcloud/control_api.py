@@ -1,4 +1,5 @@
-"""The `/_berg/` routes of tests and demonstrations: faults, the request log, projects, tokens, trouble for machines.
+"""The `/_berg/` routes of tests and demonstrations: faults, the request log, projects, tokens,
+trouble for machines.
 
 Bodies and answers are JSON objects; the server adds the token check.
 """
@@ -44,7 +45,10 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/pods/{name}/evict", evict),
         ("POST", "/_berg/pods/{name}/oom", run_out_of_memory),
     ]
-    return [web.route(verb, path, functools.partial(answer, cloud, handler)) for verb, path, handler in table]
+    return [
+        web.route(verb, path, functools.partial(answer, cloud, handler))
+        for verb, path, handler in table
+    ]
 
 
 async def answer(cloud: Cloud, handler: Callable, request: web.Request) -> web.Response:
@@ -97,7 +101,11 @@ async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:
 
 async def set_quota(cloud: Cloud, name: str, body: dict) -> dict:
     if not {"metric", "limit"} <= set(body):
-        raise ApiError(400, "invalid", 'Needs {"metric": name, "limit": number}, and may have region and project')
+        raise ApiError(
+            400,
+            "invalid",
+            'Needs {"metric": name, "limit": number}, and may have region and project',
+        )
     project = body.get("project", "berg-local")
     quotas = cloud.compute.project_row(project)["quotas"]
     quotas.setdefault(body.get("region") or "global", {})[body["metric"]] = body["limit"]
@@ -117,9 +125,15 @@ async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
 
 async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
     settings = cloud.compute.settings if cloud.compute else None
-    holders = [cloud.storage, cloud.iam, *([settings, cloud.container.settings] if settings else [])]
+    holders = [
+        cloud.storage,
+        cloud.iam,
+        *([settings, cloud.container.settings] if settings else []),
+    ]
     for key, value in body.items():
-        holder = next((each for each in holders if key in SETTINGS.get(type(each).__name__, vars(each))), None)
+        holder = next(
+            (each for each in holders if key in SETTINGS.get(type(each).__name__, vars(each))), None
+        )
         if holder is None:
             raise ApiError(400, "invalid", f"Unknown setting: {key}")
         setattr(holder, key, value if value is None else float(value))
@@ -137,7 +151,9 @@ async def list_instances(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
-    return power.preempt(cloud.compute, cloud.compute.find(name), body.get("grace"), body.get("notice"))
+    return power.preempt(
+        cloud.compute, cloud.compute.find(name), body.get("grace"), body.get("notice")
+    )
 
 
 async def maintain(cloud: Cloud, name: str, body: dict) -> dict:
@@ -172,7 +188,9 @@ def pod_named(cloud: Cloud, name: str) -> tuple[Plane, dict]:
 async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
     images = plane_named(cloud, name).images
     if not isinstance(body.get("image"), str):
-        raise ApiError(400, "invalid", 'Needs {"image": a part of its name}, and may have error and on')
+        raise ApiError(
+            400, "invalid", 'Needs {"image": a part of its name}, and may have error and on'
+        )
     images.pop(body["image"], None)
     if body.get("on", True):
         images[body["image"]] = body.get("error") or "failed to resolve reference: not found"

@@ -1,7 +1,7 @@
 """One request to an API of the embedded cloud: which method it means, who asks, what goes wrong.
 
-A request passes, in this order: route, bearer token, faults, parameters, body, whether its API is on and its
-caller may, handler, and a check of our own answer.
+A request passes, in this order: route, bearer token, faults, parameters, body, whether its API is
+on and its caller may, handler, and a check of our own answer.
 """
 
 import asyncio
@@ -37,8 +37,16 @@ SERVICES = (
     "artifactregistry",
     "cloudbuild",
 )  # each below /<service>/v1/
-VERSIONS = {"monitoring": ("v1", "v3")}  # of those that have others: dashboards are v1, time series v3
-WITH_REASONS = ("/compute/", "/storage/", "/upload/", "/download/", "/resumable/")  # see `ApiError.body`
+VERSIONS = {
+    "monitoring": ("v1", "v3")
+}  # of those that have others: dashboards are v1, time series v3
+WITH_REASONS = (
+    "/compute/",
+    "/storage/",
+    "/upload/",
+    "/download/",
+    "/resumable/",
+)  # see `ApiError.body`
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
 STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
 UNKNOWN = "unknown"  # method id in the log and for faults, of requests that match nothing
@@ -61,11 +69,17 @@ async def api(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def read_by_name(request: web.Request, values: dict[str, str], path: str, query: str) -> web.StreamResponse:
-    """Answer a read of the XML API: by the method of the JSON API that does the same, with errors of its own."""
+async def read_by_name(
+    request: web.Request, values: dict[str, str], path: str, query: str
+) -> web.StreamResponse:
+    """Answer a read of the XML API: by the method of the JSON API that does the same, with errors
+    of its own.
+    """
     method = schema.load("storage").methods["storage.objects.get"]
     try:
-        found = await call_method(request, (method, values), path, xml.query_of(query), request.headers, request.read)
+        found = await call_method(
+            request, (method, values), path, xml.query_of(query), request.headers, request.read
+        )
         return found if found.status < 400 else xml.out_of_range(found)
     except ApiError as error:
         return xml.refusal(error)
@@ -81,7 +95,11 @@ def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[s
                 verb = "POST"  # the session of an upload belongs to the insert that began it
             found = schema.match(schema.load("storage"), verb, path[len(prefix) :])
             # Only media travels under these prefixes.
-            media = "storage.objects.get" if prefix.startswith("/download") else "storage.objects.insert"
+            media = (
+                "storage.objects.get"
+                if prefix.startswith("/download")
+                else "storage.objects.insert"
+            )
             return found if found and found[0].id == media else None
     for service in SERVICES:
         for version in VERSIONS.get(service, ("v1",)):
@@ -103,7 +121,9 @@ async def respond(
     try:
         if found is None:
             authenticate(request.app[CLOUD], headers)
-            raise ApiError(404, "notFound", f"Not Found: {request.method} {path} is no method of these APIs")
+            raise ApiError(
+                404, "notFound", f"Not Found: {request.method} {path} is no method of these APIs"
+            )
         return await call_method(request, found, path, query, headers, read)
     except ApiError as error:
         return error_response(error, path.startswith(WITH_REASONS))
@@ -116,13 +136,17 @@ async def respond(
         if is_full(error):  # no client tries this again
             text = f"the embedded cloud's disk is full ({request.app[CLOUD].folder}). Make room there, and try again"
             return error_response(ApiError(507, "diskFull", text), path.startswith(WITH_REASONS))
-        return error_response(ApiError(500, "backendError", f"Internal error of the embedded cloud: {path}"))
+        return error_response(
+            ApiError(500, "backendError", f"Internal error of the embedded cloud: {path}")
+        )
 
 
 def is_full(error: BaseException | None) -> bool:
     """Whether an error comes from a disk without room."""
     while error:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(
+            error
+        ):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -143,14 +167,19 @@ async def call_method(
     upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
     # The URI of an upload session is a credential itself, as documented.
-    owner = authenticate(cloud, headers) if "Authorization" in headers or not upload_id else Owner("")
+    owner = (
+        authenticate(cloud, headers) if "Authorization" in headers or not upload_id else Owner("")
+    )
     fault = cloud.faults.take(method.id, unquote(f"{path}?{query}"), path_values.get("zone"))
     if fault and not fault.after_handler:
         await suffer(fault, request)
     if method.id not in handlers:
         raise ApiError(501, "notImplemented", f"{method.id} is not part of the embedded cloud")
     params = schema.check_params(
-        service, method, path_values, [pair for pair in pairs if not (upload and pair[0] == "upload_id")]
+        service,
+        method,
+        path_values,
+        [pair for pair in pairs if not (upload and pair[0] == "upload_id")],
     )
     if upload_id is not None:
         params["upload_id"] = upload_id
@@ -173,7 +202,11 @@ async def call_method(
 
 
 def finish(
-    service: schema.Api, method: schema.Method, params: dict, answer: dict | web.StreamResponse | None, mask: dict
+    service: schema.Api,
+    method: schema.Method,
+    params: dict,
+    answer: dict | web.StreamResponse | None,
+    mask: dict,
 ) -> web.StreamResponse:
     """Turn a handler's answer into a response, after checking it as strictly as requests are."""
     if answer is None:
@@ -183,8 +216,12 @@ def finish(
     try:
         schema.check_answer(service, method, answer)
     except ApiError as error:
-        raise RuntimeError(f"answer of {method.id} does not fit Google's schema: {error.message}") from error
-    return json_response(schema.select(answer, mask), indent=1 if params.get("prettyPrint") == "true" else None)
+        raise RuntimeError(
+            f"answer of {method.id} does not fit Google's schema: {error.message}"
+        ) from error
+    return json_response(
+        schema.select(answer, mask), indent=1 if params.get("prettyPrint") == "true" else None
+    )
 
 
 def authenticate(cloud: Cloud, headers: Any) -> Owner:
@@ -214,7 +251,9 @@ def check_scopes(method: schema.Method, owner: Owner) -> None:
 
 
 def too_large() -> ApiError:
-    return ApiError(413, "requestTooLarge", f"Request payload size exceeds the limit: {MAX_JSON_BODY} bytes.")
+    return ApiError(
+        413, "requestTooLarge", f"Request payload size exceeds the limit: {MAX_JSON_BODY} bytes."
+    )
 
 
 def json_response(body: dict, status: int = 200, indent: int | None = None) -> web.Response:

@@ -24,7 +24,9 @@ STATUS_NAMES = {
 
 
 class ApiError(Exception):
-    """An answer other than success: HTTP status, Google's machine-readable reason, a sentence for people."""
+    """An answer other than success: HTTP status, Google's machine-readable reason, a sentence for
+    people.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,9 @@ class ApiError(Exception):
         """
         error: dict[str, Any] = {"code": self.status, "message": self.message}
         if reasons:
-            error["errors"] = [{"message": self.message, "domain": self.domain, "reason": self.reason}]
+            error["errors"] = [
+                {"message": self.message, "domain": self.domain, "reason": self.reason}
+            ]
         if self.code:
             error["status"] = self.code
         if self.details:

@@ -36,7 +36,9 @@ class Fault:
     probability: float = 1.0
     seed: int | None = None
     zone: str | None = None
-    match: str | None = None  # substring of the decoded path and query, or of an uploaded object's name
+    match: str | None = (
+        None  # substring of the decoded path and query, or of an uploaded object's name
+    )
     status: int | None = None
     reason: str | None = None
     message: str | None = None
@@ -52,7 +54,9 @@ class Fault:
 
     def applies(self, method: str, path: str, zone: str | None) -> bool:
         """Whether this request is one of those meant; counts it."""
-        if not fnmatchcase(method, self.method) or (self.times is not None and self.hits >= self.times):
+        if not fnmatchcase(method, self.method) or (
+            self.times is not None and self.hits >= self.times
+        ):
             return False
         if (self.zone and self.zone != zone) or (self.match and self.match not in path):
             return False
@@ -82,7 +86,9 @@ class Faults:
         known = set(Fault.__dataclass_fields__) - {"seen", "hits"}
         unknown = sorted(set(spec) - known)
         if unknown or "method" not in spec:
-            wrong = f"Unknown field of a fault: {unknown[0]}" if unknown else "A fault needs a method"
+            wrong = (
+                f"Unknown field of a fault: {unknown[0]}" if unknown else "A fault needs a method"
+            )
             raise ApiError(400, "invalid", f"{wrong}. Known: {', '.join(sorted(known))}")
         fault = Fault(**spec)
         self.queue.append(fault)
@@ -91,8 +97,12 @@ class Faults:
     def clear(self) -> None:
         self.queue.clear()
 
-    def take(self, method: str, path: str, zone: str | None = None, named: bool = False) -> Fault | None:
-        """Return the fault that this request must suffer, None for almost all; `named`: only one with a `match`."""
+    def take(
+        self, method: str, path: str, zone: str | None = None, named: bool = False
+    ) -> Fault | None:
+        """Return the fault that this request must suffer, None for almost all; `named`: only one
+        with a `match`.
+        """
         return self._first(method, path, zone, of_operation=False, named=named)
 
     def take_operation_error(self, method: str, zone: str | None = None) -> dict | None:
@@ -100,17 +110,24 @@ class Faults:
         fault = self._first(method, "", zone, of_operation=True)
         return fault.operation_error if fault else None
 
-    def _first(self, method: str, path: str, zone: str | None, of_operation: bool, named: bool = False) -> Fault | None:
+    def _first(
+        self, method: str, path: str, zone: str | None, of_operation: bool, named: bool = False
+    ) -> Fault | None:
         for fault in self.queue:
             if named and not fault.match:
                 continue
-            if (fault.operation_error is not None) == of_operation and fault.applies(method, path, zone):
+            if (fault.operation_error is not None) == of_operation and fault.applies(
+                method, path, zone
+            ):
                 return fault
         return None
 
     def describe(self) -> list[dict]:
         """The faults with their counts, as JSON."""
-        return [{name: getattr(fault, name) for name in Fault.__dataclass_fields__} for fault in self.queue]
+        return [
+            {name: getattr(fault, name) for name in Fault.__dataclass_fields__}
+            for fault in self.queue
+        ]
 
 
 @dataclass
@@ -122,7 +139,13 @@ class RequestLog:
     received: Counter = field(default_factory=Counter)  # bytes of request bodies per method
 
     def add(self, method: str, verb: str, path: str, status: int, bytes_received: int) -> None:
-        entry = {"method": method, "verb": verb, "path": path, "status": status, "bytes": bytes_received}
+        entry = {
+            "method": method,
+            "verb": verb,
+            "path": path,
+            "status": status,
+            "bytes": bytes_received,
+        }
         self.last.append(entry)
         self.counts[method] += 1
         self.received[method] += bytes_received
@@ -133,4 +156,8 @@ class RequestLog:
         self.received.clear()
 
     def describe(self) -> dict:
-        return {"requests": list(self.last), "counts": dict(self.counts), "bytes": dict(self.received)}
+        return {
+            "requests": list(self.last),
+            "counts": dict(self.counts),
+            "bytes": dict(self.received),
+        }

@@ -1,10 +1,11 @@
-"""Google's discovery documents: which method a request means, and whether request and answer fit it.
+"""Google's discovery documents: which method a request means, and whether request and answer fit
+it.
 
 The documents ship with google-api-python-client, so nothing here was typed in by hand: routes,
 parameters, enums, patterns and field types are Google's own.
 
-Not covered: `readOnly` fields in a request (Google ignores them, so do we), rules that stand only in
-descriptions (the handlers know those), `fields` masks that name a field which no schema has, and
+Not covered: `readOnly` fields in a request (Google ignores them, so do we), rules that stand only
+in descriptions (the handlers know those), `fields` masks that name a field which no schema has, and
 Compute Engine's few paths with a multi-segment `{+parameter}` among others.
 """
 
@@ -28,7 +29,15 @@ INT_RANGES = {
     "uint64": (0, 2**64 - 1),
 }
 # Accepted with every method beside those of the document ("parameters" at its top).
-EXTRA_GLOBALS = {"$.xgafv", "upload_protocol", "access_token", "callback", "$alt", "$prettyPrint", "$fields"}
+EXTRA_GLOBALS = {
+    "$.xgafv",
+    "upload_protocol",
+    "access_token",
+    "callback",
+    "$alt",
+    "$prettyPrint",
+    "$fields",
+}
 TRUE, FALSE = {"true", "1", "t", "y", "yes"}, {"false", "0", "f", "n", "no"}
 
 
@@ -36,8 +45,12 @@ TRUE, FALSE = {"true", "1", "t", "y", "yes"}, {"false", "0", "f", "n", "no"}
 class Method:
     id: str  # "compute.instances.insert"
     verb: str
-    segments: tuple[str, ...]  # of the path below the service's base; "{name}" or "{name}:verb" for a parameter
-    whole: tuple[str, str, str] | None  # of a path with `{+name}`: what stands before it, "name", what follows
+    segments: tuple[
+        str, ...
+    ]  # of the path below the service's base; "{name}" or "{name}:verb" for a parameter
+    whole: (
+        tuple[str, str, str] | None
+    )  # of a path with `{+name}`: what stands before it, "name", what follows
     params: dict[str, dict]
     request: dict | None  # schema of the body
     response: dict | None  # schema of the answer
@@ -64,10 +77,16 @@ def load(name: str, version: str = "v1") -> Api:
 
 @lru_cache
 def _load(name: str, version: str) -> Api:
-    """Load the discovery document `<name>.<version>.json`, without its descriptions (two thirds of it)."""
+    """Load the discovery document `<name>.<version>.json`, without its descriptions (two thirds of
+    it).
+    """
     import googleapiclient
 
-    path = Path(googleapiclient.__file__).parent / "discovery_cache/documents" / f"{name}.{version}.json"
+    path = (
+        Path(googleapiclient.__file__).parent
+        / "discovery_cache/documents"
+        / f"{name}.{version}.json"
+    )
     document = json.loads(path.read_text(), object_hook=_without_prose)
     api = Api(name, f"/{name}/{version}/", document["schemas"], document["parameters"])
     _add_methods(api, document, version)
@@ -131,7 +150,9 @@ def match(api: Api, verb: str, path: str) -> tuple[Method, dict[str, str]] | Non
                 before, name, after = method.whole
                 values = {name: path[len(before) : len(path) - len(after)]}
             # Bytes that are no UTF-8 pass as surrogates; `check_params` refuses them.
-            return method, {name: unquote(value, errors="surrogateescape") for name, value in values.items()}
+            return method, {
+                name: unquote(value, errors="surrogateescape") for name, value in values.items()
+            }
     return None
 
 
@@ -140,18 +161,22 @@ def invalid(message: str, reason: str = "invalid", where: str = "") -> ApiError:
     violation: dict[str, Any] = {"description": message}
     if where:
         violation["field"] = where
-    details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}]
+    details = [
+        {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}
+    ]
     return ApiError(400, reason, message, details=details)
 
 
 # --- parameters
 
 
-def check_params(api: Api, method: Method, path_values: dict[str, str], query: list[tuple[str, str]]) -> dict[str, Any]:
+def check_params(
+    api: Api, method: Method, path_values: dict[str, str], query: list[tuple[str, str]]
+) -> dict[str, Any]:
     """Check and convert path and query parameters; raise Google's 400 for a wrong one.
 
-    Integers (int64 too) become int, booleans bool, repeated parameters lists. The parameters that every
-    method takes (`fields`, `alt`, `key`, ...) come back as well, as strings.
+    Integers (int64 too) become int, booleans bool, repeated parameters lists. The parameters that
+    every method takes (`fields`, `alt`, `key`, ...) come back as well, as strings.
     """
     result: dict[str, Any] = {}
     for name, text in [*path_values.items(), *query]:
@@ -195,10 +220,15 @@ def _convert(name: str, spec: dict, text: str) -> Any:
     if kind == "boolean":
         if text.lower() in TRUE | FALSE:
             return text.lower() in TRUE
-        raise invalid(f"Invalid value at '{name}' (TYPE_BOOL), \"{text}\"", "invalidParameter", name)
+        raise invalid(
+            f"Invalid value at '{name}' (TYPE_BOOL), \"{text}\"", "invalidParameter", name
+        )
     if kind == "integer" or form in INT_RANGES:
         low, high = INT_RANGES[form or "int64"]
-        low, high = max(low, int(spec.get("minimum", low))), min(high, int(spec.get("maximum", high)))
+        low, high = (
+            max(low, int(spec.get("minimum", low))),
+            min(high, int(spec.get("maximum", high))),
+        )
         if not re.fullmatch(r"-?[0-9]{1,20}", text) or not low <= int(text) <= high:
             message = f"Invalid value at '{name}' (TYPE_{(form or 'int64').upper()}), \"{text}\""
             raise invalid(message, "invalidParameter", name)
@@ -215,7 +245,9 @@ def _convert(name: str, spec: dict, text: str) -> Any:
 
 def _no_match(where: str, text: str, pattern: str) -> ApiError:
     return invalid(
-        f"Invalid value for field '{where}': '{text}'. Must be a match of regex '{pattern}'", "invalid", where
+        f"Invalid value for field '{where}': '{text}'. Must be a match of regex '{pattern}'",
+        "invalid",
+        where,
     )
 
 
@@ -231,7 +263,9 @@ def check_body(api: Api, method: Method, body: Any) -> None:
 
 
 def check_answer(api: Api, method: Method, body: Any) -> None:
-    """Check an answer of ours: like a request, but 64-bit integers must be strings and nothing null."""
+    """Check an answer of ours: like a request, but 64-bit integers must be strings and nothing
+    null.
+    """
     if method.response is not None:
         _check(api, method.response, body, "response", method.id, answer=True)
 
@@ -253,7 +287,9 @@ def _check(api: Api, schema: dict, value: Any, where: str, method_id: str, answe
         _check_scalar(schema, value, where, answer)
 
 
-def _check_object(api: Api, schema: dict, value: Any, where: str, method_id: str, answer: bool) -> None:
+def _check_object(
+    api: Api, schema: dict, value: Any, where: str, method_id: str, answer: bool
+) -> None:
     if not isinstance(value, dict):
         raise _wrong_type(where, "an object", value)
     properties, others = schema.get("properties", {}), schema.get("additionalProperties")
@@ -265,8 +301,9 @@ def _check_object(api: Api, schema: dict, value: Any, where: str, method_id: str
                 "badRequest",
                 where,
             )
-        # Google takes these and ignores them. Who sends one means something by it that would be lost; `kind` means
-        # nothing, and clients copy it from what they read; all of that, where they change what is there.
+        # Google takes these and ignores them. Who sends one means something by it that would be
+        # lost; `kind` means nothing, and clients copy it from what they read; all of that, where
+        # they change what is there.
         unread = answer or key == "kind" or method_id.endswith((".patch", ".update"))
         if inner.get("readOnly") and not unread and item not in (None, "", [], {}):
             message = f"Invalid value for field '{where}.{key}': {json.dumps(item)[:80]}. The field is output only."
@@ -278,7 +315,9 @@ def _check_object(api: Api, schema: dict, value: Any, where: str, method_id: str
         required = method_id in inner.get("annotations", {}).get("required", ())
         # Google does not insist on "acl": with uniform access to a bucket there is none to send.
         if required and key != "acl" and value.get(key) is None:
-            raise invalid(f"Required field '{where}.{key}' not specified", "required", f"{where}.{key}")
+            raise invalid(
+                f"Required field '{where}.{key}' not specified", "required", f"{where}.{key}"
+            )
 
 
 def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
@@ -295,13 +334,23 @@ def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
         raise _wrong_type(where, "a string", value)
     elif "enum" in schema and value not in schema["enum"]:
         allowed = ", ".join(schema["enum"])
-        raise invalid(f"Invalid value for field '{where}': '{value}'. Must be one of [{allowed}]", "invalid", where)
+        raise invalid(
+            f"Invalid value for field '{where}': '{value}'. Must be one of [{allowed}]",
+            "invalid",
+            where,
+        )
     elif "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         raise _no_match(where, value, schema["pattern"])
     elif form in ("date", "date-time") and not answer and not is_time(value, form):
-        raise invalid(f"Invalid value at '{where}' (TYPE_STRING), \"{value}\" is no RFC 3339 {form}", "invalid", where)
+        raise invalid(
+            f"Invalid value at '{where}' (TYPE_STRING), \"{value}\" is no RFC 3339 {form}",
+            "invalid",
+            where,
+        )
     elif form == "byte" and not _is_base64(value):
-        raise invalid(f"Invalid value at '{where}' (TYPE_BYTES), Base64 decoding failed for \"{value}\"")
+        raise invalid(
+            f"Invalid value at '{where}' (TYPE_BYTES), Base64 decoding failed for \"{value}\""
+        )
 
 
 def _check_integer(schema: dict, value: Any, where: str, answer: bool) -> None:
@@ -313,7 +362,11 @@ def _check_integer(schema: dict, value: Any, where: str, answer: bool) -> None:
     low, high = INT_RANGES[form]
     whole = re.fullmatch(r"-?[0-9]{1,20}", text) is not None and not isinstance(value, bool)
     if not (fits and whole and low <= int(text) <= high):
-        raise invalid(f"Invalid value at '{where}' (TYPE_{form.upper()}), {json.dumps(value)}", "invalid", where)
+        raise invalid(
+            f"Invalid value at '{where}' (TYPE_{form.upper()}), {json.dumps(value)}",
+            "invalid",
+            where,
+        )
 
 
 def is_time(text: str, form: str) -> bool:
@@ -337,14 +390,20 @@ def _is_base64(text: str) -> bool:
 
 
 def _wrong_type(where: str, wanted: str, value: Any) -> ApiError:
-    return invalid(f"Invalid value at '{where}': expected {wanted}, got {json.dumps(value)[:80]}", "invalid", where)
+    return invalid(
+        f"Invalid value at '{where}': expected {wanted}, got {json.dumps(value)[:80]}",
+        "invalid",
+        where,
+    )
 
 
 # --- partial answers
 
 
 def parse_fields(text: str) -> dict:
-    """Parse a mask such as `items(name,size),nextPageToken` into nested dicts; {} selects all below."""
+    """Parse a mask such as `items(name,size),nextPageToken` into nested dicts; {} selects all
+    below.
+    """
     tree, rest = _parse_group(text, 0)
     if rest != len(text):
         raise invalid(f"Invalid field selection {text}", "invalidParameter", "fields")

@@ -1,7 +1,8 @@
-"""The embedded cloud's one HTTP application: its services, its routes, and the network of its machines.
+"""The embedded cloud's one HTTP application: its services, its routes, and the network of its
+machines.
 
-Handlers are plain async functions in tables keyed by Google's method ids. How a request comes to its handler stands
-in dispatch.py.
+Handlers are plain async functions in tables keyed by Google's method ids. How a request comes to
+its handler stands in dispatch.py.
 
 Not covered: HTTP/2, TLS, gRPC, API keys.
 """
@@ -26,7 +27,14 @@ from localcloud.call import CLOUD, Cloud, cut
 from localcloud.compute import api as compute_api
 from localcloud.compute.routers import reaches_google
 from localcloud.container import api as container_api
-from localcloud.dispatch import HANDLERS, MAX_JSON_BODY, api, authenticate, error_response, too_large
+from localcloud.dispatch import (
+    HANDLERS,
+    MAX_JSON_BODY,
+    api,
+    authenticate,
+    error_response,
+    too_large,
+)
 from localcloud.errors import ApiError
 from localcloud.faults import Faults
 from localcloud.identity import api as iam_api
@@ -47,10 +55,17 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
     folder.mkdir(parents=True, exist_ok=True)
     saved = folder / "projects.json"
     projects = json.loads(saved.read_text()) if saved.exists() else {}
-    storage, secrets, tokens = Storage(folder / "storage"), Secrets(folder / "secrets"), Tokens(folder)
+    storage, secrets, tokens = (
+        Storage(folder / "storage"),
+        Secrets(folder / "secrets"),
+        Tokens(folder),
+    )
     iam = Iam(folder, projects, lambda: {LAPTOP, *tokens.state["refresh_tokens"]})
     cloud = Cloud(folder, port, projects, tokens, storage, secrets, iam, Faults())
-    cloud.monitoring, cloud.artifacts = Monitoring(folder / "monitoring"), Artifacts(folder / "artifacts")
+    cloud.monitoring, cloud.artifacts = (
+        Monitoring(folder / "monitoring"),
+        Artifacts(folder / "artifacts"),
+    )
     cloud.builds = Builds(folder / "builds")
     if project not in projects:
         cloud.add_project(project)
@@ -62,7 +77,15 @@ def make_app(cloud: Cloud) -> web.Application:
     app = web.Application(client_max_size=MAX_JSON_BODY)
     app[CLOUD] = cloud
     app[HANDLERS] = {}
-    modules = (storage_api, secrets_api, iam_api, orgpolicies, services, billing_api, monitoring_api)
+    modules = (
+        storage_api,
+        secrets_api,
+        iam_api,
+        orgpolicies,
+        services,
+        billing_api,
+        monitoring_api,
+    )
     for module in (*modules, artifacts_api, builds_api):
         app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
@@ -112,7 +135,9 @@ async def network(request: web.Request, handler: Callable) -> web.StreamResponse
     """Reset the connection of a machine that is off the network; its token tells which it is."""
     token = request.headers.get("Authorization", "").rpartition(" ")[2]
     compute = request.app[CLOUD].compute
-    if not token or not (mine := [each for each in compute.instances.values() if each.token == token]):
+    if not token or not (
+        mine := [each for each in compute.instances.values() if each.token == token]
+    ):
         return await handler(request)
     if mine[0].cut or mine[0].network_down or not reaches_google(compute, mine[0]):
         cut(request)

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PROGRAM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 MISSING = "Chromium is not installed. Install it: apt-get install chromium"
 SECONDS = 30
 
@@ -24,11 +26,33 @@ class Browser:
         assert PROGRAM
         to_read, self.to = os.pipe()
         self.of, to_write = os.pipe()
-        command = [PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", *more]
-        command += [f"--user-data-dir={folder}/profile", "--no-first-run", "--no-proxy-server", "--disable-sync"]
-        command += ["--disable-background-networking", "--disable-component-update", "--disable-default-apps"]
-        command += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-dev-shm-usage"]
-        command += ["--dns-prefetch-disable", "--disable-features=MediaRouter,OptimizationHints,Translate,AsyncDns"]
+        command = [
+            PROGRAM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--remote-debugging-pipe",
+            *more,
+        ]
+        command += [
+            f"--user-data-dir={folder}/profile",
+            "--no-first-run",
+            "--no-proxy-server",
+            "--disable-sync",
+        ]
+        command += [
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-default-apps",
+        ]
+        command += [
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            "--disable-dev-shm-usage",
+        ]
+        command += [
+            "--dns-prefetch-disable",
+            "--disable-features=MediaRouter,OptimizationHints,Translate,AsyncDns",
+        ]
         command += ["--window-size=1200,900", "about:blank"]
 
         def place() -> None:  # where Chromium looks for the pipe
@@ -37,12 +61,18 @@ class Browser:
             os.dup2(ours[1], 4)
 
         with (folder / "chromium.log").open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=place, pass_fds=(3, 4))
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, preexec_fn=place, pass_fds=(3, 4)
+            )
         os.close(to_read)
         os.close(to_write)
         self.rest, self.count, self.session, self.said = b"", 0, "", []
-        (target,) = [each for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page"]
-        self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        (target,) = [
+            each for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page"
+        ]
+        self.session = self.call(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -74,7 +104,11 @@ class Browser:
             self.rest += piece
         message, self.rest = self.rest.split(b"\0", 1)
         heard = json.loads(message)
-        if heard.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded", "Network.requestWillBeSent"):
+        if heard.get("method") in (
+            "Runtime.exceptionThrown",
+            "Log.entryAdded",
+            "Network.requestWillBeSent",
+        ):
             self.said.append(heard)
         return heard
 
@@ -84,7 +118,9 @@ class Browser:
 
     def eval(self, expression: str) -> Any:
         """The value of an expression of JavaScript in the page."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -116,14 +152,24 @@ class Browser:
         find = f"document.querySelector({json.dumps(selector)})"
         self.wait(find)
         self.eval(f"{find}.scrollIntoView({{block: 'center'}})")
-        return self.eval(f"(b => ({{x: b.x + b.width / 2, y: b.y + b.height / 2}}))({find}.getBoundingClientRect())")
+        return self.eval(
+            f"(b => ({{x: b.x + b.width / 2, y: b.y + b.height / 2}}))({find}.getBoundingClientRect())"
+        )
 
     def key(self, key: str) -> None:
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key if len(key) == 1 else "")
+        self.call(
+            "Input.dispatchKeyEvent", type="keyDown", key=key, text=key if len(key) == 1 else ""
+        )
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def size(self, width: int, height: int) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def screenshot(self) -> bytes:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])

@@ -1,7 +1,7 @@
 """One embedded cloud per test process, and berg's real command line against it.
 
-The tests run in a network without a way out (loopback.py), so that a connection to anywhere else fails,
-and the test that tried it fails, too.
+The tests run in a network without a way out (loopback.py), so that a connection to anywhere else
+fails, and the test that tried it fails, too.
 """
 
 import contextlib
@@ -30,30 +30,56 @@ from berg.google import grants, storage
 from localcloud import control
 
 HOME = empty_home.enter()
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a shell may have started the tests with it ignored
 WITNESS = loopback.enter()
-# What pip needs to build a package and to install berg; `make test` fetches it, because the machines have no network.
+# What pip needs to build a package and to install berg; `make test` fetches it, because the
+# machines have no network.
 WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
 BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that Google would not take
-# The embedded cloud's settings in tests, each that one of them changes: grants and new accounts are late, as Google's
-# are by minutes; clusters are in a hurry.
+# The embedded cloud's settings in tests, each that one of them changes: grants and new accounts are
+# late, as Google's are by minutes; clusters are in a hurry.
 USUAL = {
-    **{"delay": 0, "metadata_delay": 0, "grant_delay": 2, "account_delay": 2, "first_boot": 30, "grace": None},
-    **{"heavy_reads": 750, "minute": 60, "operation": 0.2, "give_up": 3, "driver_delay": 0, "scale_down": 600},
+    **{
+        "delay": 0,
+        "metadata_delay": 0,
+        "grant_delay": 2,
+        "account_delay": 2,
+        "first_boot": 30,
+        "grace": None,
+    },
+    **{
+        "heavy_reads": 750,
+        "minute": 60,
+        "operation": 0.2,
+        "give_up": 3,
+        "driver_delay": 0,
+        "scale_down": 600,
+    },
     **{"backoff": 0.3, "restart": 0.3, "scale_retry": 1.0},
 }
-DELETED_TWICE = ("compute.regionInstanceGroupManagers.delete", "compute.instanceGroupManagers.delete")  # 400: under way
+DELETED_TWICE = (
+    "compute.regionInstanceGroupManagers.delete",
+    "compute.instanceGroupManagers.delete",
+)  # 400: under way
 
 
 def pytest_addoption(parser) -> None:
-    parser.addoption("--rounds", type=int, default=1, help="times that each test of a fault runs, with other seeds")
+    parser.addoption(
+        "--rounds",
+        type=int,
+        default=1,
+        help="times that each test of a fault runs, with other seeds",
+    )
     parser.addoption("--table", help="page in which the faults' table is to be written anew")
 
 
 def pytest_configure(config) -> None:
     config.addinivalue_line("markers", "fault(name, promises, weight): what goes wrong in a test")
     config.addinivalue_line(
-        "markers", "golden: the machines boot a golden image, as boots are most of what a test costs"
+        "markers",
+        "golden: the machines boot a golden image, as boots are most of what a test costs",
     )
 
 
@@ -70,16 +96,25 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     if not (page := config.getoption("--table")):
         return
     rows: dict[tuple, Counter] = {}
-    for report in (each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)):
+    for report in (
+        each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)
+    ):
         values = dict(report.user_properties)
         if "fault" in values and (report.when == "call" or report.failed):
             row = rows.setdefault(tuple(values["fault"][:2]), Counter())
-            row.update(tried=1, unproven=report.failed, lost=values.get("lost", 0), leaked=values.get("leaked", 0))
+            row.update(
+                tried=1,
+                unproven=report.failed,
+                lost=values.get("lost", 0),
+                leaked=values.get("leaked", 0),
+            )
     begin, end = "<!-- table -->\n", "<!-- end of table -->"
     head, _, rest = Path(page).read_text().partition(begin)
     old, _, tail = rest.partition(end)
     # Rows of tests that did not run this time stay.
-    shown = {(cells[1], cells[0]): line for line in old.splitlines()[2:] if (cells := line.split(" | "))}
+    shown = {
+        (cells[1], cells[0]): line for line in old.splitlines()[2:] if (cells := line.split(" | "))
+    }
     for (name, promises), row in rows.items():
         failed = f" ({row['unproven']} failed)" if row["unproven"] else ""
         line = f"| {name} | {promises} | {row['tried']}{failed} | {row['lost']} | {row['leaked']} |"
@@ -95,13 +130,21 @@ def pytest_runtest_makereport(item, call):
     report = yield
     if report.failed and "cloud" in getattr(item, "funcargs", ()):
         log = item.funcargs["cloud"].folder / "server.log"
-        lines = log.read_text(errors="replace").splitlines()[-100:] if log.exists() else ["it is deleted already"]
+        lines = (
+            log.read_text(errors="replace").splitlines()[-100:]
+            if log.exists()
+            else ["it is deleted already"]
+        )
         report.sections.append(("log of the embedded cloud", "\n".join(lines)))
     return report
 
 
 def pytest_report_header() -> str:
-    return "network: loopback only" if WITNESS else "network: NOT closed (that takes root and iproute2)"
+    return (
+        "network: loopback only"
+        if WITNESS
+        else "network: NOT closed (that takes root and iproute2)"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +171,9 @@ class Cloud:
 
     def settings(self, bucket: str = "") -> config.Config:
         values = {"project": "berg-local", "bucket": bucket, "endpoint": self.url}
-        return config.Config(**values, user="tester", credentials_file=str(self.folder / "credentials.json"))
+        return config.Config(
+            **values, user="tester", credentials_file=str(self.folder / "credentials.json")
+        )
 
     @functools.cached_property
     def session(self):
@@ -193,20 +238,30 @@ class Berg:
     allowed: list[int] = field(default_factory=list)  # bad answers that a test provokes
 
     def environment(self, **more: str) -> dict[str, str]:
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("BERG_", "GOOGLE_", "COLUMNS"))}
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("BERG_", "GOOGLE_", "COLUMNS"))
+        }
         return {**clean, "BERG_HOME": str(self.home), "HOME": str(self.home), **more}
 
-    def __call__(self, *arguments: str, cwd: Path | None = None, stdin: str | None = None, **env: str):
+    def __call__(
+        self, *arguments: str, cwd: Path | None = None, stdin: str | None = None, **env: str
+    ):
         folder, environment = cwd or self.repo, self.environment(**env)
         if "LD_PRELOAD" not in env:
             return forked.run([*arguments], folder, environment, stdin)
         command = [sys.executable, "-m", "berg", *arguments]
-        return subprocess.run(command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True
+        )
 
     def start(self, *arguments: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "berg", *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, cwd=self.repo, env=self.environment(), stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(
+            command, cwd=self.repo, env=self.environment(), stdout=pipe, stderr=pipe, text=True
+        )
 
     @functools.cached_property
     def bucket(self) -> storage.Bucket:
@@ -221,10 +276,14 @@ class Berg:
         return b"".join(content for name, content in logs if name.endswith(".log")).decode()
 
     def machines(self) -> dict[str, dict]:
-        """Instances that were created for this test's bucket, by name; that of a group by the name of the group."""
+        """Instances that were created for this test's bucket, by name; that of a group by the name
+        of the group.
+        """
         found = {}
         for name, machine in self.cloud.instances().items():
-            told = {item["key"]: item["value"] for item in machine.get("metadata", {}).get("items", [])}
+            told = {
+                item["key"]: item["value"] for item in machine.get("metadata", {}).get("items", [])
+            }
             if told.get("berg-bucket") == self.bucket_name:
                 found[told.get("created-by", name).rpartition("/")[2]] = machine
         return found
@@ -235,7 +294,9 @@ class Berg:
             told = {item["key"]: item["value"] for item in machine["metadata"]["items"]}
             place = "/".join(machine["zone"].split("/")[-2:]) + f"/instances/{machine['name']}"
             owner = told.get("created-by", "").partition("/")[2].partition("/")[2]
-            self.cloud.session.post(f"{self.cloud.url}/_berg/instances/{machine['name']}/crash", json={})
+            self.cloud.session.post(
+                f"{self.cloud.url}/_berg/instances/{machine['name']}/crash", json={}
+            )
             path = f"{self.cloud.url}/compute/v1/projects/berg-local/{owner or place}"
             self.cloud.session.delete(path)
         with contextlib.suppress(AssertionError):
@@ -250,8 +311,12 @@ class Berg:
 
 @pytest.fixture(scope="session")
 def kube(cloud, tmp_path_factory):
-    """A cluster for the tests of Kubernetes in each process: a small pool, and one with GPUs that scales from 0."""
-    made = local_kube.make_cluster(cloud, "kube", tmp_path_factory.mktemp("kube"), local_kube.gpu_pool())
+    """A cluster for the tests of Kubernetes in each process: a small pool, and one with GPUs that
+    scales from 0.
+    """
+    made = local_kube.make_cluster(
+        cloud, "kube", tmp_path_factory.mktemp("kube"), local_kube.gpu_pool()
+    )
     yield made
     local_kube.delete_cluster(made)
 
@@ -280,9 +345,18 @@ def repo(tmp_path) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "protocol.file.allow=always"]
+    identity = [
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@localhost",
+        "-c",
+        "protocol.file.allow=always",
+    ]
     command = ["git", *identity, *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def commit(folder: Path, message: str = "start") -> str:
@@ -353,8 +427,14 @@ def berg(cloud, bucket, account, repo, tmp_path, packages, request):
     yield instance
     cloud.settle_down()
     log = cloud.call("GET", "/_berg/requests")["requests"]
-    wrong = [each for each in log if each["status"] in BAD_ANSWERS and each["status"] not in instance.allowed]
-    bad = [each for each in wrong if not (each["method"] in DELETED_TWICE and each["status"] == 400)]
+    wrong = [
+        each
+        for each in log
+        if each["status"] in BAD_ANSWERS and each["status"] not in instance.allowed
+    ]
+    bad = [
+        each for each in wrong if not (each["method"] in DELETED_TWICE and each["status"] == 400)
+    ]
     instance.end_machines()
     assert not bad, f"requests that Google would refuse: {bad}"
 

@@ -1,4 +1,6 @@
-"""podman without a daemon, its settings and its store in a folder of the test's own; images made of nothing."""
+"""podman without a daemon, its settings and its store in a folder of the test's own; images made of
+nothing.
+"""
 
 import os
 import re
@@ -32,7 +34,11 @@ def variables(folder: Path) -> dict[str, str]:
     """What podman is told of where it keeps its things."""
     folder.mkdir(parents=True, exist_ok=True)
     store = f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
-    files = {"containers.conf": SETTINGS + NETWORK, "storage.conf": store, "registries.conf": NO_DOCKER}
+    files = {
+        "containers.conf": SETTINGS + NETWORK,
+        "storage.conf": store,
+        "registries.conf": NO_DOCKER,
+    }
     for name, text in files.items():
         (folder / name).write_text(text)
     return {
@@ -46,14 +52,18 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 class Podman:
-    """Call it with the words of a command; it returns what podman prints, and fails when podman does."""
+    """Call it with the words of a command; it returns what podman prints, and fails when podman
+    does.
+    """
 
     def __init__(self, folder: Path):
         self.variables = variables(folder)
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess:
         environment = {**os.environ, **self.variables}
-        return subprocess.run(["podman", *words], capture_output=True, text=True, env=environment, input=stdin)
+        return subprocess.run(
+            ["podman", *words], capture_output=True, text=True, env=environment, input=stdin
+        )
 
     def __call__(self, *words: str, stdin: str = "") -> str:
         done = self.run(*words, stdin=stdin)
@@ -63,7 +73,9 @@ class Podman:
 
 @pytest.fixture
 def slow():
-    """A Dockerfile whose build takes half a minute, to fail then: its registry takes connections, and says nothing."""
+    """A Dockerfile whose build takes half a minute, to fail then: its registry takes connections,
+    and says nothing.
+    """
     with socket.create_server(("127.0.0.1", 0)) as registry:
         yield f"FROM 127.0.0.1:{registry.getsockname()[1]}/nothing/here\n"
 
@@ -74,19 +86,21 @@ def base(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     make_root(folder / "root")
     archive = folder / "base.tar"
-    subprocess.run(["tar", "-cf", archive, "--owner=0", "--group=0", "-C", folder / "root", "."], check=True)
+    subprocess.run(
+        ["tar", "-cf", archive, "--owner=0", "--group=0", "-C", folder / "root", "."], check=True
+    )
     return archive
 
 
 UNNEEDED = "test tests __pycache__ *-packages idlelib config-* ensurepip pydoc_data lib2to3 tkinter _tkinter* _test*"
-PROGRAMS = (
-    "bash sh git env setpriv setsid cat chmod cp date dirname head id ln ls mkdir mv rm sed sleep tail test touch "
-)
+PROGRAMS = "bash sh git env setpriv setsid cat chmod cp date dirname head id ln ls mkdir mv rm sed sleep tail test touch "
 PROGRAMS += "true uname"
 
 
 def make_root(folder: Path) -> Path:
-    """A small file system with python, pip, git and a shell, made of what this computer has; pip finds wheels in it."""
+    """A small file system with python, pip, git and a shell, made of what this computer has; pip
+    finds wheels in it.
+    """
     (folder / "usr/bin").mkdir(parents=True)
     for name in ("bin", "sbin"):
         (folder / name).symlink_to("usr/bin")
@@ -107,7 +121,9 @@ def make_root(folder: Path) -> Path:
     import pip
 
     source = Path(pip.__file__).parent
-    shutil.copytree(source, below(folder, packages) / "pip", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        source, below(folder, packages) / "pip", ignore=shutil.ignore_patterns("__pycache__")
+    )
     add_program(folder, python, python)
     for name in ("python", "python3"):
         (folder / "usr/bin" / name).symlink_to(python)

@@ -1,7 +1,7 @@
 """The command line in processes that are forked from one which has imported berg already.
 
-Imports are most of the CPU time of a call, and the tests make hundreds. Each is a process all the same, with its
-own environment, folder and standard streams.
+Imports are most of the CPU time of a call, and the tests make hundreds. Each is a process all the
+same, with its own environment, folder and standard streams.
 """
 
 import multiprocessing
@@ -16,7 +16,9 @@ server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(["forked_imports"])
 
 
-def run(arguments: list[str], cwd: Path, env: dict[str, str], stdin: str | None) -> CompletedProcess[str]:
+def run(
+    arguments: list[str], cwd: Path, env: dict[str, str], stdin: str | None
+) -> CompletedProcess[str]:
     """What `python -m berg` does and prints with those arguments."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("stdin", "stdout", "stderr")]
@@ -33,7 +35,9 @@ def run(arguments: list[str], cwd: Path, env: dict[str, str], stdin: str | None)
 
 def call(arguments: list[str], cwd: Path, env: dict[str, str], streams: list[Path]) -> None:
     for descriptor, path in enumerate(streams):
-        os.dup2(os.open(path, os.O_CREAT | (os.O_WRONLY if descriptor else os.O_RDONLY)), descriptor)
+        os.dup2(
+            os.open(path, os.O_CREAT | (os.O_WRONLY if descriptor else os.O_RDONLY)), descriptor
+        )
     sys.stdin = os.fdopen(0)  # multiprocessing has closed it
     os.chdir(cwd)
     os.environ.clear()

@@ -1,4 +1,6 @@
-"""What the processes of forked.py have imported before they begin: all that berg imports anywhere on a laptop."""
+"""What the processes of forked.py have imported before they begin: all that berg imports anywhere
+on a laptop.
+"""
 
 import collections.abc
 import gc
@@ -16,6 +18,12 @@ for module in pkgutil.walk_packages(berg.__path__, "berg."):
     if not module.name.startswith(("berg.__main__", "berg.machine", "berg.worker")):
         importlib.import_module(module.name)
 instances.import_compute()
-for kind in (dict, list, str, int, bytes):  # these answers are cached; over thousands of message types each takes long
+for kind in (
+    dict,
+    list,
+    str,
+    int,
+    bytes,
+):  # these answers are cached; over thousands of message types each takes long
     isinstance(kind(), collections.abc.Mapping)
 gc.freeze()

@@ -1,7 +1,10 @@
-"""A real embedded cloud in a process of its own, for tests that look at memory or kill it; fixtures with it."""
+"""A real embedded cloud in a process of its own, for tests that look at memory or kill it; fixtures
+with it.
+"""
 
 import base64
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -46,7 +49,11 @@ class Server:
                 str(self.folder),
                 str(self.port),
             ]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
+            # The script's own folder holds one of the same name, with the package's tests.
+            environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, env=environment
+            )
         line = self.process.stdout.readline()
         assert line, self.stderr.read_text()
         self.port = int(line)
@@ -142,7 +149,9 @@ class Bucket:
         return [item["name"] for item in answer.get("items", [])]
 
     def start(self, name, **params):
-        answer = self.session.post(self.uploads, params={"uploadType": "resumable", "name": name, **params})
+        answer = self.session.post(
+            self.uploads, params={"uploadType": "resumable", "name": name, **params}
+        )
         assert answer.status_code == 200, answer.text
         return answer.headers["Location"]
 

@@ -13,7 +13,11 @@ import requests
 from local_machines import until
 
 PLACE = "projects/berg-local/locations/us-central1-a"
-SYSTEM = {"name": "system", "initialNodeCount": 1, "config": {"machineType": "e2-medium", "diskSizeGb": 30}}
+SYSTEM = {
+    "name": "system",
+    "initialNodeCount": 1,
+    "config": {"machineType": "e2-medium", "diskSizeGb": 30},
+}
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
@@ -21,7 +25,12 @@ def gpu_pool(name: str = "t4", **fields) -> dict:
     """The body of a pool with two T4 a node, which scales from 0."""
     gpus = {"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": "2"}
     gpus["gpuDriverInstallationConfig"] = {"gpuDriverVersion": "LATEST"}
-    config = {"machineType": "n1-standard-4", "diskType": "pd-ssd", "diskSizeGb": 100, "accelerators": [gpus]}
+    config = {
+        "machineType": "n1-standard-4",
+        "diskType": "pd-ssd",
+        "diskSizeGb": 100,
+        "accelerators": [gpus],
+    }
     config |= {"oauthScopes": SCOPES, **fields.pop("config", {})}
     scaling = {"enabled": True, "minNodeCount": 0, "maxNodeCount": 4, "locationPolicy": "ANY"}
     return {"name": name, "initialNodeCount": 0, "autoscaling": scaling, "config": config, **fields}
@@ -36,7 +45,12 @@ def job(name: str, script: str, count: int = 1, gpus: int = 0, **spec) -> dict:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
         pod["nodeSelector"] = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
     container |= spec.pop("container", {})
-    base = {"completionMode": "Indexed", "completions": count, "parallelism": count, "backoffLimit": 0}
+    base = {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        "backoffLimit": 0,
+    }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -63,15 +77,23 @@ class Kube:
     def done(self, operation: dict) -> dict:
         """An operation, when it has ended."""
         path = f"{PLACE}/operations/{operation['name']}"
-        ended = lambda: (found := self.google("GET", path))["status"] == "DONE" and found  # noqa: E731
+        ended = lambda: (found := self.google("GET", path))["status"] == "DONE" and found
         return until(ended, operation["operationType"], 60)
 
-    def raw(self, verb: str, path: str, body=None, token: str = "", headers=None, **query) -> requests.Response:
+    def raw(
+        self, verb: str, path: str, body=None, token: str = "", headers=None, **query
+    ) -> requests.Response:
         headers = {"Authorization": f"Bearer {token or self.token}", **(headers or {})}
         data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
         headers.setdefault("Content-Type", "application/json")
         return requests.request(
-            verb, self.server + path, data=data, headers=headers, params=query, verify=self.ca, timeout=60
+            verb,
+            self.server + path,
+            data=data,
+            headers=headers,
+            params=query,
+            verify=self.ca,
+            timeout=60,
         )
 
     def call(self, verb: str, path: str, body=None, **query) -> dict:
@@ -96,12 +118,14 @@ class Kube:
 
     def pod(self, job: str, phase: str = "Running") -> dict:
         """A job's first pod, once it is in a phase."""
-        found = lambda: next((pod for pod in self.pods(job) if pod["status"].get("phase") == phase), None)  # noqa: E731
+        found = lambda: next(
+            (pod for pod in self.pods(job) if pod["status"].get("phase") == phase), None
+        )
         return until(found, f"a pod of {job} is {phase}")
 
     def ended(self, name: str, seconds: float = 30) -> dict:
         """The condition with which a job has ended."""
-        final = lambda: next(  # noqa: E731
+        final = lambda: next(
             (
                 row
                 for row in self.get("jobs", name)["status"].get("conditions", [])
@@ -126,13 +150,25 @@ class Kube:
     def command(self, *words: str) -> list[str]:
         if not shutil.which("kubectl"):
             pytest.skip("kubectl is not installed")
-        where = ["--server", self.server, "--certificate-authority", str(self.ca), "--token", self.token]
+        where = [
+            "--server",
+            self.server,
+            "--certificate-authority",
+            str(self.ca),
+            "--token",
+            self.token,
+        ]
         return ["kubectl", *where, *words]
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess:
         environment = {**os.environ, "HOME": str(self.folder), "KUBECONFIG": "/dev/null"}
         return subprocess.run(
-            self.command(*words), capture_output=True, text=True, input=stdin, env=environment, timeout=60
+            self.command(*words),
+            capture_output=True,
+            text=True,
+            input=stdin,
+            env=environment,
+            timeout=60,
         )
 
 
@@ -148,7 +184,9 @@ def make_cluster(cloud, name: str, folder: Path, *pools: dict) -> Kube:
 
 def delete_cluster(kube: Kube) -> None:
     for _ in range(100):
-        answer = kube.cloud.session.delete(f"{kube.cloud.url}/container/v1/{PLACE}/clusters/{kube.name}")
+        answer = kube.cloud.session.delete(
+            f"{kube.cloud.url}/container/v1/{PLACE}/clusters/{kube.name}"
+        )
         if answer.ok:
             kube.done(answer.json())
             return

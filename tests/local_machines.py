@@ -46,7 +46,9 @@ class Client:
         credentials, _ = google.auth.load_credentials_from_file(folder / "credentials.json")
         self.session = google.auth.transport.requests.AuthorizedSession(credentials)
 
-    def call(self, verb: str, path: str, json=None, project: str = "berg-local", **params) -> requests.Response:
+    def call(
+        self, verb: str, path: str, json=None, project: str = "berg-local", **params
+    ) -> requests.Response:
         base = f"{self.url}/compute/v1/projects/{project}"
         return self.session.request(verb, base + path, json=json, params=params)
 
@@ -64,7 +66,9 @@ class Client:
         return done
 
     def insert(self, name: str, script: str = "", zone: str = ZONE, **fields) -> dict:
-        operation = self.wait(self.call("POST", f"/zones/{zone}/instances", body(name, script, **fields)))
+        operation = self.wait(
+            self.call("POST", f"/zones/{zone}/instances", body(name, script, **fields))
+        )
         assert "error" not in operation, operation
         return self.get(name, zone)
 
@@ -79,11 +83,18 @@ class Client:
         return self.wait(self.call("DELETE", f"/zones/{zone}/instances/{name}"))
 
     def console(self, name: str, zone: str = ZONE) -> str:
-        return self.call("GET", f"/zones/{zone}/instances/{name}/serialPort").json().get("contents", "")
+        return (
+            self.call("GET", f"/zones/{zone}/instances/{name}/serialPort")
+            .json()
+            .get("contents", "")
+        )
 
     def console_with(self, name: str, text: str) -> str:
         """The console once it shows `text`."""
-        return until(lambda: (found := self.console(name)) and text in found and found, f"{text} on {name}'s console")
+        return until(
+            lambda: (found := self.console(name)) and text in found and found,
+            f"{text} on {name}'s console",
+        )
 
 
 def start(folder: Path, cloud) -> None:

@@ -1,4 +1,6 @@
-"""The embedded cloud without its machines: `python local_server.py FOLDER PORT` serves it and prints its port."""
+"""The embedded cloud without its machines: `python local_server.py FOLDER PORT` serves it and
+prints its port.
+"""
 
 import asyncio
 import sys

@@ -1,7 +1,7 @@
 """A network that holds nothing but loopback, and a witness of every packet that would have left it.
 
-The tests run in a network namespace of their own whose only way out is a device that leads nowhere. All
-their processes, machines included, live in it; whatever they send elsewhere is seen there.
+The tests run in a network namespace of their own whose only way out is a device that leads nowhere.
+All their processes, machines included, live in it; whatever they send elsewhere is seen there.
 """
 
 import ctypes
@@ -19,8 +19,14 @@ def ip(*arguments: str) -> None:
 
 
 def enter() -> socket.socket | None:
-    """Move this process into such a network; returns the witness, or None where that takes a root we are not."""
-    if os.getuid() or not shutil.which("ip") or ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+    """Move this process into such a network; returns the witness, or None where that takes a root
+    we are not.
+    """
+    if (
+        os.getuid()
+        or not shutil.which("ip")
+        or ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET)
+    ):
         return None
     ip("link", "set", "lo", "up")
     ip("link", "add", "outside", "type", "veth", "peer", "name", "nowhere")

@@ -13,7 +13,9 @@ echo "$folder/nvidia-smi.answer" >/tmp/answer
 
 
 def bring(repo: Path, answer: str) -> list[str]:
-    """Put it into a repo; returns options for `berg run`. A command changes the answer in `$(cat /tmp/answer)`."""
+    """Put it into a repo; returns options for `berg run`. A command changes the answer in `$(cat
+    /tmp/answer)`.
+    """
     (repo / "nvidia-smi").write_text(PROGRAM)
     (repo / "nvidia-smi").chmod(0o755)
     (repo / "nvidia-smi.answer").write_text(answer)
@@ -24,4 +26,6 @@ def bring(repo: Path, answer: str) -> list[str]:
 
 def busy(*percents: int) -> str:
     """The answer for GPUs that are so busy."""
-    return "".join(f"{n}, {percent}, 20000, 40960, 310.50, 66\n" for n, percent in enumerate(percents))
+    return "".join(
+        f"{n}, {percent}, 20000, 40960, 310.50, 66\n" for n, percent in enumerate(percents)
+    )

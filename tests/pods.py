@@ -22,7 +22,9 @@ def cluster(cloud, name: str, folder: Path, *pools: dict) -> Iterator[Kube]:
         assert clusters.create(settings, name, wanted, lambda text: None) == f"us-central1-a/{name}"
     yield Kube(cloud, name, folder)
     clusters.delete(settings, name, lambda text: None)
-    left = cloud.call("GET", "/container/v1/projects/berg-local/locations/-/clusters").get("clusters", [])
+    left = cloud.call("GET", "/container/v1/projects/berg-local/locations/-/clusters").get(
+        "clusters", []
+    )
     assert name not in [each["name"] for each in left]
 
 

@@ -1,4 +1,6 @@
-"""An ssh server of the tests' own on loopback, which needs no root; "machines" are folders behind it."""
+"""An ssh server of the tests' own on loopback, which needs no root; "machines" are folders behind
+it.
+"""
 
 import os
 import shutil
@@ -27,18 +29,24 @@ class Server:
         self.folder, self.address = folder, address
         folder.mkdir()
         for name in ("host_key", "key"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True
+            )
         with socket.socket() as probe:
             probe.bind((address, 0))
             self.port = probe.getsockname()[1]
-        (folder / "config").write_text(CONFIG.format(address=address, port=self.port, folder=folder))
+        (folder / "config").write_text(
+            CONFIG.format(address=address, port=self.port, folder=folder)
+        )
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
         self.start()
 
     def start(self) -> None:
         assert SSHD
-        self.process = subprocess.Popen([SSHD, "-D", "-e", "-f", self.folder / "config"], stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", self.folder / "config"], stderr=subprocess.DEVNULL
+        )
         end = time.monotonic() + 10
         while True:
             try:
@@ -66,7 +74,11 @@ class Server:
             "UserKnownHostsFile": self.folder / "known_hosts",
             "StrictHostKeyChecking": "yes",
         }
-        return ["-F", "none", *(word for key, value in values.items() for word in ("-o", f"{key}={value}"))]
+        return [
+            "-F",
+            "none",
+            *(word for key, value in values.items() for word in ("-o", f"{key}={value}")),
+        ]
 
 
 def descendants(pid: int) -> list[int]:

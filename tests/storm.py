@@ -1,13 +1,14 @@
 """Whole jobs, clusters and sweeps under random faults: `make storm [SEED=] [MINUTES=]`.
 
-A round is one seed: it says what runs, which files it writes, and what goes wrong when. Each file that a command
-recorded as finished is compared by its hash with what `berg fetch` brings, and so is what an attempt finds of the one
-before it. Excused is what berg itself says by name that it could not keep, and what a machine wrote that went without
-a warning: after `synced_until`, or in its last minute where it was not the one that writes that. The log has no gap.
-If nothing happened that ends a job, it succeeds. At the end machines, groups, disks and secrets are gone by
-themselves, save those of machines that went without a word, and after `berg reap` all that is in the project is as it
-was before, and so are the policies. A round that fails names its seed: `make storm SEED=17 MINUTES=0` repeats what is
-asked for, though not to the millisecond what happens.
+A round is one seed: it says what runs, which files it writes, and what goes wrong when. Each file
+that a command recorded as finished is compared by its hash with what `berg fetch` brings, and so is
+what an attempt finds of the one before it. Excused is what berg itself says by name that it could
+not keep, and what a machine wrote that went without a warning: after `synced_until`, or in its last
+minute where it was not the one that writes that. The log has no gap. If nothing happened that ends
+a job, it succeeds. At the end machines, groups, disks and secrets are gone by themselves, save
+those of machines that went without a word, and after `berg reap` all that is in the project is as
+it was before, and so are the policies. A round that fails names its seed: `make storm SEED=17
+MINUTES=0` repeats what is asked for, though not to the millisecond what happens.
 """
 
 import hashlib
@@ -139,7 +140,9 @@ class Round:
     name: str
     dice: random.Random
     hits: list[str] = field(default_factory=list)  # what went wrong
-    ends: list[tuple[str, str, float]] = field(default_factory=list)  # job, rank, from when on what it wrote may miss
+    ends: list[tuple[str, str, float]] = field(
+        default_factory=list
+    )  # job, rank, from when on what it wrote may miss
     unheard: list[str] = field(default_factory=list)  # machines that went without a word
 
 
@@ -159,7 +162,9 @@ def test_storm(berg, monkeypatch):
 
 
 def run_round(berg: Berg, seed: int) -> tuple[int, int]:
-    """One round from its submit to the count of what is left: files compared, and those that berg said it lost."""
+    """One round from its submit to the count of what is left: files compared, and those that berg
+    said it lost.
+    """
     dice = random.Random(seed)
     kind = dice.choice([*KINDS])
     this = Round(berg, seed, kind, f"storm-{seed}-{os.urandom(2).hex()}", dice)
@@ -168,7 +173,9 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
     secret = ["--secret", f"KEY={berg.home}/berg.json"] if dice.random() < 0.4 else []
     command += " && true {n}" if kind == "sweep" else ""
     command += " && [ $BERG_NODE_RANK != 1 ]" if kind == "cluster whose member fails" else ""
-    click.echo(f"storm: seed {seed}: {this.name}, {kind}{' with a secret' if secret else ''}", nl=False)
+    click.echo(
+        f"storm: seed {seed}: {this.name}, {kind}{' with a secret' if secret else ''}", nl=False
+    )
     submit(this, ["-g", "0", "-n", this.name, *KINDS[kind], *secret, "--max-hours", "0.2", command])
     began = time.monotonic()
     for _ in range(dice.randint(1, 5)):
@@ -178,13 +185,20 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
         try:
             TROUBLE[what](this)
             this.hits.append(what)
-        except (AssertionError, IndexError, ProcessLookupError, ConnectionError):  # what was to be hit is gone already
+        except (
+            AssertionError,
+            IndexError,
+            ProcessLookupError,
+            ConnectionError,
+        ):  # what was to be hit is gone already
             click.echo(" (missed)", nl=False)
     while True:
         there = entries(this)
         if all(each.state and each.state.final for each in there):
             break
-        assert time.monotonic() - began < PATIENCE, f"seed {seed}: it does not end: {[each.state for each in there]}"
+        assert time.monotonic() - began < PATIENCE, (
+            f"seed {seed}: it does not end: {[each.state for each in there]}"
+        )
         time.sleep(1)
     berg.cloud.call("DELETE", "/_berg/faults")
     berg.cloud.call("POST", "/_berg/settings", {"metadata_delay": 0})
@@ -196,14 +210,18 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
 
 
 def submit(this: Round, options: list[str]) -> None:
-    """Start the job; machines of a cluster learn, before they boot, to be less patient than they are."""
+    """Start the job; machines of a cluster learn, before they boot, to be less patient than they
+    are.
+    """
     berg = this.berg
     berg.cloud.call("POST", "/_berg/settings", {"delay": 2 if "cluster" in this.kind else 0})
     laptop = berg.start("run", *options)
     if "cluster" in this.kind:
         wait_for(lambda: len(berg.machines()) == 3, 60, "the machines")
         path = job.metadata_path(this.name)
-        berg.bucket.write(path, json.dumps({**json.loads(berg.bucket.read(path)), "silence_seconds": SILENCE}))
+        berg.bucket.write(
+            path, json.dumps({**json.loads(berg.bucket.read(path)), "silence_seconds": SILENCE})
+        )
     assert laptop.wait(120) == 0, laptop.stderr.read()
     berg.cloud.call("POST", "/_berg/settings", {"delay": 0, "grace": 30})
 
@@ -216,7 +234,9 @@ def entries(this: Round) -> list[jobs.Entry]:
 
 
 def compare(this: Round, entry: jobs.Entry) -> tuple[int, int]:
-    """Fetch a job's results and compare them with what its log says; how many files, and how many named as lost."""
+    """Fetch a job's results and compare them with what its log says; how many files, and how many
+    named as lost.
+    """
     state, name, berg = entry.state, entry.name, this.berg
     assert state
     log = berg("log", name).stdout
@@ -230,7 +250,9 @@ def compare(this: Round, entry: jobs.Entry) -> tuple[int, int]:
         return any(paths.shorten(os.fsdecode(path), length) in said for length in (80, 2000))
 
     def is_excused(path: bytes, rank: str, at: float) -> bool:
-        return is_named(path) or any((name, rank) == (whose, of) and at >= since for whose, of, since in this.ends)
+        return is_named(path) or any(
+            (name, rank) == (whose, of) and at >= since for whose, of, since in this.ends
+        )
 
     counts: dict[tuple[str, str], int] = {}
     for attempt, rank, number, *_ in lines:
@@ -247,14 +269,23 @@ def compare(this: Round, entry: jobs.Entry) -> tuple[int, int]:
         finished[path] = checksum, rank, float(at)
     assert not anew, f"finished, and not there for the next attempt: {anew} of {about}"
     own = f"{state.job['results_dir']}/".encode()
-    wrong = [path for path, (checksum, *_) in finished.items() if hash_of(folder, path.removeprefix(own)) != checksum]
+    wrong = [
+        path
+        for path, (checksum, *_) in finished.items()
+        if hash_of(folder, path.removeprefix(own)) != checksum
+    ]
     assert fetched.returncode == 0 or len(wrong) == len(finished), f"{fetched.stderr}: {about}"
     lost = [path for path in wrong if not is_excused(path, *finished[path][1:])]
     assert not lost, f"lost: {lost} of {about}"
     refused = [path for path in wrong if is_named(path)]
-    ended, machines = len(set(re.findall(r"all finished \d+ (\d+)", log))), 3 if "cluster" in this.kind else 1
+    ended, machines = (
+        len(set(re.findall(r"all finished \d+ (\d+)", log))),
+        3 if "cluster" in this.kind else 1,
+    )
     assert state.state != "SUCCEEDED" or ended == machines, f"the log's end is missing: {about}"
-    if set(this.hits) <= GENTLE or (this.kind in ("spot", "spot, too") and set(this.hits) <= {*GENTLE, PREEMPTED}):
+    if set(this.hits) <= GENTLE or (
+        this.kind in ("spot", "spot, too") and set(this.hits) <= {*GENTLE, PREEMPTED}
+    ):
         wanted = "FAILED" if this.kind == "cluster whose member fails" else "SUCCEEDED"
         assert state.state == wanted, f"it should have {wanted}: {about}"
     return len(finished), len(refused)
@@ -268,10 +299,23 @@ def hash_of(folder: Path, path: bytes) -> str:
 def everything(berg: Berg) -> dict[str, Any]:
     """All that costs money or gives rights in the project."""
     call, found = berg.cloud.call, {}
-    for kind in ("instances", "disks", "instanceGroupManagers", "instanceTemplates", "resourcePolicies", "firewalls"):
-        scopes = call("GET", f"{COMPUTE}/{'global' if kind == 'firewalls' else 'aggregated'}/{kind}")
+    for kind in (
+        "instances",
+        "disks",
+        "instanceGroupManagers",
+        "instanceTemplates",
+        "resourcePolicies",
+        "firewalls",
+    ):
+        scopes = call(
+            "GET", f"{COMPUTE}/{'global' if kind == 'firewalls' else 'aggregated'}/{kind}"
+        )
         listed = scopes.get("items", {})
-        items = listed if kind == "firewalls" else [each for scope in listed.values() for each in scope.get(kind, [])]
+        items = (
+            listed
+            if kind == "firewalls"
+            else [each for scope in listed.values() for each in scope.get(kind, [])]
+        )
         found[kind] = sorted(each["selfLink"] for each in items)
     secrets = call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
     found["secrets"] = sorted(each["name"] for each in secrets)
@@ -287,7 +331,11 @@ def count_what_is_left(this: Round, before: dict[str, Any]) -> None:
 
     def left() -> dict[str, Any]:
         now = everything(berg)
-        return {kind: each for kind in now if (each := [one for one in now[kind] if one not in before[kind]])}
+        return {
+            kind: each
+            for kind in now
+            if (each := [one for one in now[kind] if one not in before[kind]])
+        }
 
     def is_over() -> bool:
         # A template is for later jobs, too, until it is reaped.
@@ -299,7 +347,10 @@ def count_what_is_left(this: Round, before: dict[str, Any]) -> None:
     except AssertionError:
         assert this.unheard, f"seed {this.seed}: {this.hits}: it does not go by itself: {left()}"
     wait_for(
-        lambda: all(each["status"] == "TERMINATED" for each in berg.machines().values()), 150, "machines' end", every=1
+        lambda: all(each["status"] == "TERMINATED" for each in berg.machines().values()),
+        150,
+        "machines' end",
+        every=1,
     )
     reap.delete(config, reap.find(config, None))
     assert not left(), f"seed {this.seed}: {this.hits}: {left()}"
@@ -309,7 +360,9 @@ def count_what_is_left(this: Round, before: dict[str, Any]) -> None:
 
 
 def machine_of(this: Round) -> str:
-    return this.dice.choice(sorted(each for each in this.berg.machines() if each.startswith(this.name)))
+    return this.dice.choice(
+        sorted(each for each in this.berg.machines() if each.startswith(this.name))
+    )
 
 
 def power(what: str, **body) -> Callable[[Round], None]:
@@ -322,7 +375,9 @@ def power(what: str, **body) -> Callable[[Round], None]:
 def from_outside(verb: str, action: str) -> Callable[[Round], None]:
     def do(this: Round) -> None:
         name = machine_of(this)
-        if action == "/stop" and all(not each.state or each.state.state == "SUBMITTED" for each in entries(this)):
+        if action == "/stop" and all(
+            not each.state or each.state.state == "SUBMITTED" for each in entries(this)
+        ):
             this.unheard.append(name)  # no worker hears it yet, which could delete the machine
         path = this.berg.machines()[name]["selfLink"].partition("/compute/")[2]
         this.berg.cloud.call(verb, f"/compute/{path}{action}")
@@ -335,7 +390,10 @@ def without_a_word(what: str) -> Callable[[Round], None]:
 
     def do(this: Round) -> None:
         if what == "cut":  # before that the others wait for it for ten minutes
-            wait_for(lambda: all(each.state and each.state.state == "RUNNING" for each in entries(this)), 20)
+            wait_for(
+                lambda: all(each.state and each.state.state == "RUNNING" for each in entries(this)),
+                20,
+            )
         machine, now = machine_of(this), time.time()
         this.berg.cloud.call("POST", f"/_berg/instances/{machine}/{what}", {})
         this.unheard.append(machine)
@@ -344,7 +402,9 @@ def without_a_word(what: str) -> Callable[[Round], None]:
                 this.ends.append((entry.name, machine[-1], now - 60))
             elif entry.state and (entry.state.machine == machine or this.kind.startswith("spot")):
                 until = entry.state.synced_until
-                this.ends.append((entry.name, "0", datetime.fromisoformat(until).timestamp() if until else 0.0))
+                this.ends.append(
+                    (entry.name, "0", datetime.fromisoformat(until).timestamp() if until else 0.0)
+                )
 
     return do
 

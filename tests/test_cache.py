@@ -20,26 +20,35 @@ from berg.laptop import cache, clusters
 from localcloud.identity.tokens import LAPTOP, Tokens
 from localcloud.kubernetes import nodes
 
-pytestmark = pytest.mark.skipif(not shutil.which("nginx") or os.getuid() != 0, reason="takes root and nginx-light")
+pytestmark = pytest.mark.skipif(
+    not shutil.which("nginx") or os.getuid() != 0, reason="takes root and nginx-light"
+)
 MB = 1 << 20
 SLICE = 8 * MB
 PLACE = "us-central1-a/cached"
 
 
 class Nginx:
-    """NGINX with the cache's configuration, without a cluster: its address, its folder, its readers."""
+    """NGINX with the cache's configuration, without a cluster: its address, its folder, its
+    readers.
+    """
 
     def __init__(self, cloud, folder: Path, port: int, megabytes: int = 1000, disk: str = ""):
         self.cloud, self.folder, self.url = cloud, folder, f"http://127.0.0.1:{port}"
         text = cache.configuration(cloud.settings(), megabytes).replace("/cache/", "/mnt/")
-        # In mounts of its own, as in a pod: its workers are nobody, who may not enter pytest's folders.
+        # In mounts of its own, as in a pod: its workers are nobody, who may not enter pytest's
+        # folders.
         mount = f"-t tmpfs -o size={disk} tmpfs" if disk else f"--bind {folder}"
         script = f"mount {mount} /mnt && mount -t tmpfs tmpfs /tmp && cat >/mnt/nginx.conf && "
-        script += f"echo 'listen 127.0.0.1:{port};' >/mnt/listen.conf && exec nginx -c /mnt/nginx.conf"
+        script += (
+            f"echo 'listen 127.0.0.1:{port};' >/mnt/listen.conf && exec nginx -c /mnt/nginx.conf"
+        )
         folder.chmod(0o777)  # as a folder for pods is
         with (folder / "errors").open("w") as errors:
             command = ["unshare", "--mount", "sh", "-c", script]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, text=True)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stderr=errors, text=True
+            )
         self.process.stdin.write(text)
         self.process.stdin.close()
         try:
@@ -58,7 +67,9 @@ class Nginx:
         self.process.terminate()
         self.process.wait(10)
 
-    def get(self, path: str, reader: str | None = LAPTOP, token: str = "", **headers: str) -> requests.Response:
+    def get(
+        self, path: str, reader: str | None = LAPTOP, token: str = "", **headers: str
+    ) -> requests.Response:
         token = token or (Tokens(self.cloud.folder).mint(reader) if reader else "")
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -68,7 +79,10 @@ class Nginx:
         """What `berg cache status` would say."""
         script = cache.COUNT.replace("/cache/", f"{self.folder}/")
         status = cache.Status("", "", "", "", 0)
-        cache.count(status, subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout)
+        cache.count(
+            status,
+            subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout,
+        )
         return status
 
 
@@ -80,9 +94,15 @@ def nginx(cloud, tmp_path_factory):
 
 
 def asked(berg, verb: str = "GET") -> list[str]:
-    """Paths of the objects that Cloud Storage was asked for by name since the log of requests began."""
+    """Paths of the objects that Cloud Storage was asked for by name since the log of requests
+    began.
+    """
     log = berg.cloud.call("GET", "/_berg/requests")["requests"]
-    return [each["path"] for each in log if each["verb"] == verb and each["path"].startswith(f"/{berg.bucket_name}/")]
+    return [
+        each["path"]
+        for each in log
+        if each["verb"] == verb and each["path"].startswith(f"/{berg.bucket_name}/")
+    ]
 
 
 def test_the_second_reading_comes_from_the_cache_and_is_counted(berg, cloud, nginx):
@@ -129,7 +149,9 @@ def test_nobody_reads_what_he_may_not_also_when_it_is_kept(berg, cloud, nginx):
     path = f"{berg.bucket_name}/private"
     assert nginx.get(path).content == b"secret"
     assert nginx.get(path).headers["X-Cache"] == "HIT"
-    stranger = f"{berg.home.parent.name[:20].replace('_', '-').strip('-')}-stranger"[-30:].strip("-")
+    stranger = f"{berg.home.parent.name[:20].replace('_', '-').strip('-')}-stranger"[-30:].strip(
+        "-"
+    )
     accounts = "/iam/v1/projects/berg-local/serviceAccounts"
     email = cloud.call("POST", accounts, {"accountId": stranger})["email"]
     old = Tokens(cloud.folder).mint(LAPTOP, -1)
@@ -141,7 +163,9 @@ def test_nobody_reads_what_he_may_not_also_when_it_is_kept(berg, cloud, nginx):
     }.values():
         answer = nginx.get(path, **who)
         assert answer.status_code == status and b"secret" not in answer.content, who
-    policy = {"bindings": [{"role": "roles/storage.objectViewer", "members": [f"serviceAccount:{email}"]}]}
+    policy = {
+        "bindings": [{"role": "roles/storage.objectViewer", "members": [f"serviceAccount:{email}"]}]
+    }
     cloud.call("PUT", f"/storage/v1/b/{berg.bucket_name}/iam", policy)
     settle(cloud)
     assert nginx.get(path, email).content == b"secret"
@@ -158,7 +182,13 @@ def test_what_is_no_object_is_refused_and_not_kept(berg, cloud, nginx):
     berg.bucket.write("empty", b"")
     answer = nginx.get(f"{berg.bucket_name}/empty")
     assert (answer.status_code, answer.content) == (200, b"")
-    for wrong in ("", berg.bucket_name, f"{berg.bucket_name}/", f"{path}?acl", f"{path}?generation=1"):
+    for wrong in (
+        "",
+        berg.bucket_name,
+        f"{berg.bucket_name}/",
+        f"{path}?acl",
+        f"{path}?generation=1",
+    ):
         assert nginx.get(wrong).status_code == 400, wrong
     assert requests.put(f"{nginx.url}/{path}", data=b"x").status_code == 403
     assert nginx.get("no-such-bucket/x").status_code == 404
@@ -184,7 +214,9 @@ def test_many_who_ask_for_the_same_at_once_are_one_fetch(berg, cloud, nginx):
 
 
 def test_a_full_disk_breaks_a_reading_off_and_passes(berg, cloud, tmp_path):
-    """Who reads sees that bytes are missing; what is kept is still served, and the oldest makes room."""
+    """Who reads sees that bytes are missing; what is kept is still served, and the oldest makes
+    room.
+    """
     small = Nginx(cloud, tmp_path, 18081, megabytes=9, disk="20m")
     try:
         first, second = os.urandom(SLICE), os.urandom(2 * SLICE)
@@ -198,7 +230,10 @@ def test_a_full_disk_breaks_a_reading_off_and_passes(berg, cloud, tmp_path):
 
         def recovered() -> bool:
             try:
-                return small.get(f"{berg.bucket_name}/second", Range=f"bytes={SLICE}-").content == second[SLICE:]
+                return (
+                    small.get(f"{berg.bucket_name}/second", Range=f"bytes={SLICE}-").content
+                    == second[SLICE:]
+                )
             except requests.exceptions.ChunkedEncodingError:
                 return False
 
@@ -211,7 +246,9 @@ def test_a_full_disk_breaks_a_reading_off_and_passes(berg, cloud, tmp_path):
 
 
 def test_the_room_on_a_nodes_disk_is_what_google_shows():
-    """Of a node with 100 GB: capacity 98831908Ki, allocatable 47060071478 ("Plan GKE Standard node sizes")."""
+    """Of a node with 100 GB: capacity 98831908Ki, allocatable 47060071478 ("Plan GKE Standard node
+    sizes").
+    """
     assert nodes.disk_capacity(100) * 2**20 == pytest.approx(98831908, rel=1e-3)
     assert nodes.allocatable_disk(100) == 47060071478 >> 30 == cache.room(100) + cache.SPARE
 
@@ -225,7 +262,10 @@ def kube(cloud, tmp_path_factory):
     assert clusters.create(settings, "cached", wanted, said.append) == PLACE
     yield Kube(cloud, "cached", tmp_path_factory.mktemp("kube"))
     clusters.delete(settings, "cached", said.append)  # and a cache that is there still
-    wait_for(lambda: not [name for name in cloud.instances() if name.startswith("gke-cached-")], what="no node is left")
+    wait_for(
+        lambda: not [name for name in cloud.instances() if name.startswith("gke-cached-")],
+        what="no node is left",
+    )
 
 
 def deploy(berg, *options: str) -> None:
@@ -260,20 +300,27 @@ print("sum", hashlib.md5(session.get(url).content).hexdigest())
 
 
 def test_from_deploy_to_delete(berg, kube, cloud):
-    assert "has no dataset cache. Make it: berg cache deploy cached" in berg("cache", "status", "cached").stderr
+    assert (
+        "has no dataset cache. Make it: berg cache deploy cached"
+        in berg("cache", "status", "cached").stderr
+    )
     deploy(berg, "--size", "10")
-    nodes = lambda: [name for name in cloud.instances() if name.startswith("gke-cached-cache-")]  # noqa: E731
+    nodes = lambda: [name for name in cloud.instances() if name.startswith("gke-cached-cache-")]
     (pod,) = cache_pods(kube)
     assert pod["spec"]["nodeName"] == nodes()[0]
     assert pod["spec"]["containers"][0]["resources"]["requests"] == {"ephemeral-storage": "18Gi"}
     shown = berg("cache", "status", "cached")
-    assert "READY" in shown.stdout and "0 B of 10 GB" in shown.stdout and "nothing yet" in shown.stdout
+    assert (
+        "READY" in shown.stdout and "0 B of 10 GB" in shown.stdout and "nothing yet" in shown.stdout
+    )
     assert status(berg)["hit_rate"] is None
 
     content = os.urandom(2 * SLICE)
     berg.bucket.write("data.tar", content)
     (berg.repo / "read.py").write_text(READ)
-    (berg.repo / "setup.sh").write_text(BORROW_TORCH.format(borrowed=Path(requests.__file__).parent.parent))
+    (berg.repo / "setup.sh").write_text(
+        BORROW_TORCH.format(borrowed=Path(requests.__file__).parent.parent)
+    )
     commit(berg.repo, "a reader")
     cloud.fault("storage.objects.get", match="data.tar?generation=", delay=1, times=None)
     words = ["-m", "2", "--each", "--install-script", "setup.sh", "--wait"]
@@ -286,17 +333,27 @@ def test_from_deploy_to_delete(berg, kube, cloud):
     assert "Hits      75.0%: 50.3 MB" in berg("cache", "status", "cached").stdout
 
     most = berg("cache", "deploy", "cached", "--size", "11")
-    assert most.returncode == 1 and "--size 11 does not fit the cache's node" in most.stderr, most.stderr
+    assert most.returncode == 1 and "--size 11 does not fit the cache's node" in most.stderr, (
+        most.stderr
+    )
     assert "Give --size 10, or begin anew: berg cache delete cached" in most.stderr
     grown = berg("cluster", "resize", "cached", "--max-nodes", "3")
-    assert "Changed the pool n1-standard-4 of cached" in grown.stderr, "the cache's pool is none for jobs"
+    assert "Changed the pool n1-standard-4 of cached" in grown.stderr, (
+        "the cache's pool is none for jobs"
+    )
     deploy(berg, "--size", "5")
     assert (status(berg)["size_gb"], status(berg)["slices"]) == (5, 0)
     assert len(kube.get("configmaps", labelSelector="app=berg-cache")["items"]) == 1
-    spec = {**json.loads(json.dumps(pod["spec"])), "containers": [{**HOG, "name": "main", "image": "debian:12"}]}
+    spec = {
+        **json.loads(json.dumps(pod["spec"])),
+        "containers": [{**HOG, "name": "main", "image": "debian:12"}],
+    }
     del spec["nodeName"], spec["volumes"]
     kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hog"}, "spec": spec})
-    wait_for(lambda: kube.get("pods", "hog")["status"].get("phase") == "Running", what="another who takes its disk")
+    wait_for(
+        lambda: kube.get("pods", "hog")["status"].get("phase") == "Running",
+        what="another who takes its disk",
+    )
     full = berg("cache", "deploy", "cached", "--size", "10")
     assert full.returncode == 1 and "does not fit the disk of its node" in full.stderr, full.stderr
     kube.call("DELETE", "/api/v1/namespaces/default/pods/hog", gracePeriodSeconds=0)
@@ -320,20 +377,29 @@ def test_what_cannot_be_is_said_in_a_sentence(berg, kube, cloud):
         ("delete", "cached", "-y"): "the cluster cached has no dataset cache",
     }.items():
         done = berg("cache", *words)
-        assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr, (
+            done.stderr
+        )
     assert not cache_pods(kube)
 
 
 def test_a_cache_that_does_not_come_says_why_and_can_be_interrupted(berg, kube, cloud):
     cloud.call("POST", "/_berg/clusters/cached/images", {"image": "nginx"})
     process = berg.start("cache", "deploy", "cached", "--size", "5")
-    wait_for(lambda: cache_pods(kube) and "image" in json.dumps(status(berg)["state"]), 60, "a word of the image")
+    wait_for(
+        lambda: cache_pods(kube) and "image" in json.dumps(status(berg)["state"]),
+        60,
+        "a word of the image",
+    )
     time.sleep(1)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=20)[1]
     assert process.returncode == 130
     assert "Its image nginx:" in said and "cannot be pulled" in said
-    assert "Go on:      berg cache deploy cached --size 5" in said and "berg cache delete cached" in said
+    assert (
+        "Go on:      berg cache deploy cached --size 5" in said
+        and "berg cache delete cached" in said
+    )
     cloud.call("POST", "/_berg/clusters/cached/images", {"image": "nginx", "on": False})
     deploy(berg, "--size", "5")
     assert berg("cache", "delete", "cached", "-y").returncode == 0
@@ -343,27 +409,48 @@ def test_a_training_reads_through_the_cache_and_goes_on_when_it_dies(berg, kube,
     torch = pytest.importorskip("torch")
     for file in ("shards.py", "train.py", "requirements.txt"):
         shutil.copy(EXAMPLES / "webdataset" / file, berg.repo)
-    (berg.repo / "setup.sh").write_text(BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent))
+    (berg.repo / "setup.sh").write_text(
+        BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent)
+    )
     deploy(berg, "--size", "5")
     wishes = ["--install-script", "setup.sh", "--env", f"STORAGE_EMULATOR_HOST={cloud.url}"]
     run(berg, "-n", "shards", *wishes, "--wait", "python shards.py")
     assert len(berg.objects("berg_results/shards/train-")) == 8
     cloud.call("DELETE", "/_berg/requests")
-    run(berg, "-n", "train", "-m", "2", "--each", *wishes, "torchrun train.py --shards=shards --epochs=100000")
-    epochs = lambda: [json.loads(line) for line in berg.log("train").splitlines() if line.startswith('{"epoch"')]  # noqa: E731
+    run(
+        berg,
+        "-n",
+        "train",
+        "-m",
+        "2",
+        "--each",
+        *wishes,
+        "torchrun train.py --shards=shards --epochs=100000",
+    )
+    epochs = lambda: [
+        json.loads(line) for line in berg.log("train").splitlines() if line.startswith('{"epoch"')
+    ]
     wait_for(lambda: len(epochs()) >= 3, 120, "three epochs")
     assert len(asked(berg)) == 9, "each shard was fetched once, by whichever pod read it first"
-    assert all((row["from_cache"], row["from_bucket"], row["processes"]) == (8, 0, 2) for row in epochs())
+    assert all(
+        (row["from_cache"], row["from_bucket"], row["processes"]) == (8, 0, 2) for row in epochs()
+    )
     now = status(berg)
     assert now["slices"] - now["hits"] == 9 and now["hits"] >= 16
     (pod,) = cache_pods(kube)
-    kube.call("DELETE", f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", gracePeriodSeconds=0)
+    kube.call(
+        "DELETE", f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}", gracePeriodSeconds=0
+    )
     wait_for(lambda: any(row["from_bucket"] for row in epochs()), 60, "an epoch from the bucket")
-    wait_for(lambda: epochs()[-1]["from_cache"] == 8, 60, "an epoch from the cache, which came back")
+    wait_for(
+        lambda: epochs()[-1]["from_cache"] == 8, 60, "an epoch from the cache, which came back"
+    )
     assert berg("kill", "train").returncode == 0
     rows = [
         json.loads(line)
-        for line in berg.objects("berg_results/train/")["berg_results/train/metrics.jsonl"].splitlines()
+        for line in berg.objects("berg_results/train/")[
+            "berg_results/train/metrics.jsonl"
+        ].splitlines()
     ]
     assert all(row["from_cache"] + row["from_bucket"] == 8 for row in rows)
     assert rows[-1]["test_accuracy"] > 0.9 and rows[-1]["epoch"] == len(rows)

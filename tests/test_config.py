@@ -89,11 +89,16 @@ def test_work_needs_a_project_and_a_bucket(home):
 
 
 def test_endpoints(home):
-    assert config.Config(project="p").compute_url() == "https://compute.googleapis.com/compute/v1/projects/p"
+    assert (
+        config.Config(project="p").compute_url()
+        == "https://compute.googleapis.com/compute/v1/projects/p"
+    )
     local = config.Config(project="p", endpoint="http://127.0.0.1:1")
     assert local.compute_url("q") == "http://127.0.0.1:1/compute/v1/projects/q"
 
 
-@pytest.mark.parametrize(("text", "label"), [("Jo Doe", "jo-doe"), ("ünï", "n"), ("x" * 99, "x" * 40), ("--", "")])
+@pytest.mark.parametrize(
+    ("text", "label"), [("Jo Doe", "jo-doe"), ("ünï", "n"), ("x" * 99, "x" * 40), ("--", "")]
+)
 def test_labels(text, label):
     assert config.label(text) == label

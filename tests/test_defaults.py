@@ -29,14 +29,19 @@ def planned(berg: Berg, *arguments: str, **env: str) -> tuple[str, dict]:
 
 def refused(berg: Berg, *arguments: str, says: tuple[str, ...]) -> None:
     ran = berg(*arguments)
-    assert (ran.returncode, ran.stdout) == (1, "") and "Traceback" not in ran.stderr, (ran.stdout, ran.stderr)
+    assert (ran.returncode, ran.stdout) == (1, "") and "Traceback" not in ran.stderr, (
+        ran.stdout,
+        ran.stderr,
+    )
     for part in says:
         assert part in ran.stderr, ran.stderr
 
 
 @pytest.mark.parametrize("file", ["pyproject.toml", "berg.toml"])
 def test_a_repo_says_what_its_jobs_are(berg, file):
-    (berg.repo / file).write_text(REPO if file == "pyproject.toml" else REPO.replace("[tool.berg]", ""))
+    (berg.repo / file).write_text(
+        REPO if file == "pyproject.toml" else REPO.replace("[tool.berg]", "")
+    )
     (berg.repo / "setup.sh").write_text("echo installing for $WISH\n")
     (berg.repo / "inner").mkdir()
     plan, _ = planned(berg, "-n", "job", "true")
@@ -44,7 +49,16 @@ def test_a_repo_says_what_its_jobs_are(berg, file):
     row = next(line for line in plan.splitlines() if line.startswith("Defaults"))
     assert f"(of {file})" in row and "gpu-type = t4" in row and "env = WISH=repo, LEVEL=3" in row
     ran = berg(
-        "run", "-g", "0", "-n", "job", "--env", "LEVEL=4", "--wait", "echo $WISH $LEVEL", cwd=berg.repo / "inner"
+        "run",
+        "-g",
+        "0",
+        "-n",
+        "job",
+        "--env",
+        "LEVEL=4",
+        "--wait",
+        "echo $WISH $LEVEL",
+        cwd=berg.repo / "inner",
     )
     assert ran.returncode == 0, ran.stderr
     assert "\ninstalling for repo\n" in berg.log("job") and "\nrepo 4\n" in berg.log("job")
@@ -57,18 +71,32 @@ def test_what_is_given_comes_first(berg):
     (berg.repo / "setup.sh").write_text("true\n")
     image = ("--image", "pytorch-2-9-cu129-ubuntu-2404-nvidia-580")
     refused(berg, "run", "--dry-run", "true", says=("'no-such-image'",))
-    plan, _ = planned(berg, *image, "-t", "v100", "--zone", "us-central1-a", "--disk-gb", "80", "true")
-    assert "2 x v100, 80 GB disk" in plan and "n1-standard-16" in plan, "the repo's 4 CPUs were for its own GPUs"
+    plan, _ = planned(
+        berg, *image, "-t", "v100", "--zone", "us-central1-a", "--disk-gb", "80", "true"
+    )
+    assert "2 x v100, 80 GB disk" in plan and "n1-standard-16" in plan, (
+        "the repo's 4 CPUs were for its own GPUs"
+    )
     assert "Zones     us-central1-a" in plan
     row, left_out = plan.partition("Defaults")[2].splitlines()[:2]
-    assert "num-gpus = 2" in row and "gpu-type" not in row and "zones" not in row and "num-cpus" not in row
-    assert left_out.strip().startswith("not image = no-such-image, gpu-type = t4, num-cpus = 4, disk-gb = 70, zones =")
+    assert (
+        "num-gpus = 2" in row
+        and "gpu-type" not in row
+        and "zones" not in row
+        and "num-cpus" not in row
+    )
+    assert left_out.strip().startswith(
+        "not image = no-such-image, gpu-type = t4, num-cpus = 4, disk-gb = 70, zones ="
+    )
     assert left_out.endswith("(of berg.toml): what is given comes first")
     plan, _ = planned(berg, *image, "--machine-type", "g2-standard-4", "true")
     assert "g2-standard-4 with 1 x l4" in plan
     plan, _ = planned(berg, "true", BERG_ZONES="us-central1-a", BERG_DEFAULT_IMAGE=image[1])
     assert "Zones     us-central1-a" in plan and "zones = us-central1-a (of BERG_ZONES)\n" in plan
-    assert f"image = {image[1]} (of BERG_DEFAULT_IMAGE)\n" in plan and "not image = no-such-image, zones = us" in plan
+    assert (
+        f"image = {image[1]} (of BERG_DEFAULT_IMAGE)\n" in plan
+        and "not image = no-such-image, zones = us" in plan
+    )
     given = planned(berg, *image, "--zone", "us-central1-a", "true", BERG_ZONES="us-central1-b")[0]
     assert "BERG_ZONES" not in given, "it has no part in it"
     named, _ = planned(berg, *image, "-r", "mine", "true")
@@ -89,17 +117,27 @@ def test_the_users_settings_come_after_the_repo(berg):
 
 
 def test_every_variable_that_is_a_setting_is_named_with_its_value(berg):
-    variables = {"BERG_REGION": "us-east1", "BERG_NETWORK": "default", "BERG_DEFAULT_DOCKER_IMAGE": "python:3.12"}
+    variables = {
+        "BERG_REGION": "us-east1",
+        "BERG_NETWORK": "default",
+        "BERG_DEFAULT_DOCKER_IMAGE": "python:3.12",
+    }
     plan, _ = planned(berg, "-g", "0", "true", **variables)
-    assert "Defaults  region = us-east1 (of BERG_REGION)\n" in plan and "Zones     us-east1-" in plan
+    assert (
+        "Defaults  region = us-east1 (of BERG_REGION)\n" in plan and "Zones     us-east1-" in plan
+    )
     assert "          network = default (of BERG_NETWORK)\n" in plan
-    assert "BERG_DEFAULT_DOCKER_IMAGE" not in plan and "BERG_HOME" not in plan, "they have no part in it"
+    assert "BERG_DEFAULT_DOCKER_IMAGE" not in plan and "BERG_HOME" not in plan, (
+        "they have no part in it"
+    )
 
 
 def test_a_sweep_has_its_folder_below_that_of_the_repo(berg):
     (berg.repo / "berg.toml").write_text('results-dir = "mnist"\n')
     ran = berg("run", "-g", "0", "-n", "grid", "--grid", "lr=1,2", "--dry-run", "echo {lr}")
-    assert ran.returncode == 0 and "mnist/grid/0" in ran.stderr and "mnist/grid/1" in ran.stderr, ran.stderr
+    assert ran.returncode == 0 and "mnist/grid/0" in ran.stderr and "mnist/grid/1" in ran.stderr, (
+        ran.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,11 +191,21 @@ def test_settings_are_set_and_taken_out(berg):
     assert 'user is "somebody"' in said and "BERG_USER is set, and comes first" in said
     bucket = setting("bucket")
     assert berg("config", "unset", "zones").returncode == 0 and setting("zones") == []
-    assert "zones" not in json.loads((berg.home / "berg.json").read_text()) and setting("bucket") == bucket
+    assert (
+        "zones" not in json.loads((berg.home / "berg.json").read_text())
+        and setting("bucket") == bucket
+    )
     before = (berg.home / "berg.json").read_text()
     refused(berg, "config", "set", "colour", "blue", says=("no setting 'colour'", "default_image"))
     refused(berg, "config", "unset", "colour", says=("no setting 'colour'",))
-    refused(berg, "config", "set", "ssh_port", "many", says=("ssh_port must be a whole number, not 'many'",))
+    refused(
+        berg,
+        "config",
+        "set",
+        "ssh_port",
+        "many",
+        says=("ssh_port must be a whole number, not 'many'",),
+    )
     refused(berg, "config", "set", "ssh_port", "70000", says=("1 to 65535",))
     refused(berg, "config", "set", "zones", "mars", says=("'mars' is no zone",))
     refused(berg, "config", "set", "bucket", "", says=("berg config unset bucket",))

@@ -33,7 +33,9 @@ def read_metrics(logdir):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Return the logdir and the output of a run of 30 epochs, one for all test processes. Read-only."""
+    """Return the logdir and the output of a run of 30 epochs, one for all test processes.
+    Read-only.
+    """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits"
     folder.mkdir(exist_ok=True)
@@ -84,18 +86,26 @@ def test_kill_9_at_any_epoch_changes_nothing(uninterrupted, tmp_path):
     assert epoch <= done < 30, resumed.stdout
     assert len(resumed.stdout.splitlines()) == 1 + (30 - done) + 1
     assert read_metrics(tmp_path) == read_metrics(uninterrupted[0])
-    expected, actual = (np.load(logdir / "checkpoint.npz") for logdir in (uninterrupted[0], tmp_path))
+    expected, actual = (
+        np.load(logdir / "checkpoint.npz") for logdir in (uninterrupted[0], tmp_path)
+    )
     weights = ["w1", "b1", "w2", "b2"]
     for name in weights + [f"velocity_{name}" for name in weights]:
-        assert expected[name].tobytes() == actual[name].tobytes(), f"{name} differs, killed in epoch {epoch}"
-    rng_states = [json.loads(checkpoint["progress"].item())["rng_state"] for checkpoint in (expected, actual)]
+        assert expected[name].tobytes() == actual[name].tobytes(), (
+            f"{name} differs, killed in epoch {epoch}"
+        )
+    rng_states = [
+        json.loads(checkpoint["progress"].item())["rng_state"] for checkpoint in (expected, actual)
+    ]
     assert rng_states[0] == rng_states[1]
 
 
 def test_more_epochs_continue_and_mend_metrics(uninterrupted, tmp_path):
     shutil.copy(uninterrupted[0] / "checkpoint.npz", tmp_path)
     half_row = '{"epoch": 31, "sec'  # killed in the middle of a row
-    (tmp_path / "metrics.jsonl").write_text((uninterrupted[0] / "metrics.jsonl").read_text() + half_row)
+    (tmp_path / "metrics.jsonl").write_text(
+        (uninterrupted[0] / "metrics.jsonl").read_text() + half_row
+    )
     run = train(tmp_path, epochs=32)
     rows = read_metrics(tmp_path)
 
@@ -115,7 +125,9 @@ def test_a_finished_run_says_so(uninterrupted, tmp_path):
         output.splitlines()[-1],
     ]
     assert (tmp_path / "metrics.jsonl").read_text() == (logdir / "metrics.jsonl").read_text()
-    assert (tmp_path / "learning_curve.png").read_bytes() == (logdir / "learning_curve.png").read_bytes()
+    assert (tmp_path / "learning_curve.png").read_bytes() == (
+        logdir / "learning_curve.png"
+    ).read_bytes()
 
 
 def test_a_corrupt_checkpoint_is_named_and_kept(uninterrupted, tmp_path):

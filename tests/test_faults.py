@@ -1,10 +1,12 @@
 """What goes wrong, one fault a test: afterwards nothing is lost and nothing is left behind.
 
-Every job writes files whose bytes follow from a seed, and a line to its log after each. A file is lost if the log
-says that it was written (before `synced_until`, where the machine went without a warning) and the bucket has not
-exactly its bytes. A machine, group or secret is leaked if it is there when the job is over, `berg reap` included.
+Every job writes files whose bytes follow from a seed, and a line to its log after each. A file is
+lost if the log says that it was written (before `synced_until`, where the machine went without a
+warning) and the bucket has not exactly its bytes. A machine, group or secret is leaked if it is
+there when the job is over, `berg reap` included.
 
-`make chaos` runs every test many times, with other seeds, and writes the table in docs/reliability.md.
+`make chaos` runs every test many times, with other seeds, and writes the table in
+docs/reliability.md.
 """
 
 import contextlib
@@ -32,7 +34,9 @@ from berg.laptop import ending, jobs, reap
 from berg.places import PLACES, tpu
 from localcloud import control
 
-pytestmark = pytest.mark.golden  # how the worker came to a machine makes no difference to what goes wrong later
+pytestmark = (
+    pytest.mark.golden
+)  # how the worker came to a machine makes no difference to what goes wrong later
 WRITER = """
 import hashlib, os, sys, time
 seed, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -77,7 +81,9 @@ class Trial:
     def command(self, count: int = 8, pause: float = 0.05, then: str = "") -> str:
         return f"python writer.py {self.seed} {count} {pause}" + (f"; {then}" if then else "")
 
-    def run(self, cmd: str | None = None, *options: str, fails: bool = False) -> subprocess.CompletedProcess:
+    def run(
+        self, cmd: str | None = None, *options: str, fails: bool = False
+    ) -> subprocess.CompletedProcess:
         ran = self.berg("run", *self.where, "-n", self.name, *options, cmd or self.command())
         assert (ran.returncode != 0) == fails, ran.stderr
         assert "Traceback" not in ran.stderr
@@ -94,7 +100,11 @@ class Trial:
 
     def state(self) -> dict:
         """The state as a reader is told it."""
-        found = [each for each in json.loads(self.berg("list", "--json").stdout) if each["name"] == self.name]
+        found = [
+            each
+            for each in json.loads(self.berg("list", "--json").stdout)
+            if each["name"] == self.name
+        ]
         return found[0] if found else {}
 
     def until(self, text: str, seconds: float = 60) -> None:
@@ -104,28 +114,55 @@ class Trial:
             raise AssertionError(f"{error}\n{self.berg.state(self.name)}\n{self.log()}") from None
 
     def until_state(self, *states: str, seconds: float = 90) -> dict:
-        wait_for(lambda: self.berg.state(self.name)["state"] in states, seconds, f"state {states} of {self.name}")
+        wait_for(
+            lambda: self.berg.state(self.name)["state"] in states,
+            seconds,
+            f"state {states} of {self.name}",
+        )
         return self.berg.state(self.name)
 
     def leaked(self) -> list[str]:
         """What the job still has in the cloud."""
-        there = [name for name in self.berg.machines() if name == self.name or name.startswith(f"{self.name}-")]
-        secrets = self.berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
-        # While it has a machine nobody asks for groups: a project may not list them all ten times a second.
+        there = [
+            name
+            for name in self.berg.machines()
+            if name == self.name or name.startswith(f"{self.name}-")
+        ]
+        secrets = self.berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get(
+            "secrets", []
+        )
+        # While it has a machine nobody asks for groups: a project may not list them all ten times a
+        # second.
         found = [] if there else groups.find(self.berg.bucket.config, self.name)
         return [
             *there,
             *(group["name"] for group in found),
-            *(secret["name"] for secret in secrets if secret["name"].endswith(f"/berg-{self.name}")),
+            *(
+                secret["name"]
+                for secret in secrets
+                if secret["name"].endswith(f"/berg-{self.name}")
+            ),
             *self.others(),
         ]
 
     def lost(self, count: int | None = None, until: float | None = None) -> list[int]:
-        """Files that should be in the bucket and are not: `count` of them, or those that the log has."""
-        written = {int(i): float(at) for i, at in re.findall(r"^wrote (\d+) ([\d.]+)$", self.log(), re.M)}
-        wanted = range(count) if count is not None else [i for i, at in written.items() if until is None or at < until]
+        """Files that should be in the bucket and are not: `count` of them, or those that the log
+        has.
+        """
+        written = {
+            int(i): float(at) for i, at in re.findall(r"^wrote (\d+) ([\d.]+)$", self.log(), re.M)
+        }
+        wanted = (
+            range(count)
+            if count is not None
+            else [i for i, at in written.items() if until is None or at < until]
+        )
         objects = self.berg.objects(f"berg_results/{self.name}/")
-        return [i for i in wanted if objects.get(f"berg_results/{self.name}/{i:04}.bin") != content(self.seed, i)]
+        return [
+            i
+            for i in wanted
+            if objects.get(f"berg_results/{self.name}/{i:04}.bin") != content(self.seed, i)
+        ]
 
     def check(self, states: str, count: int | None = None, until: float | None = None) -> dict:
         """The job ended in one of these states, nothing is lost, and nothing is left."""
@@ -152,7 +189,9 @@ class Trial:
         settings = self.berg.bucket.config
         monkeypatch.setattr(reap, "SETTLED", -1)
         monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
-        reap.delete(settings, [each for each in reap.find(settings, None) if each.name == self.name])
+        reap.delete(
+            settings, [each for each in reap.find(settings, None) if each.name == self.name]
+        )
 
 
 @pytest.fixture
@@ -163,7 +202,9 @@ def trial(berg, seed, record_property, request) -> Trial:
 
 
 def fault(name: str, promises: str, weight: int = 1):
-    """Name a test's fault, and by their numbers the promises that it tests; `weight` times the rounds of others."""
+    """Name a test's fault, and by their numbers the promises that it tests; `weight` times the
+    rounds of others.
+    """
     return pytest.mark.fault(name, promises, weight)
 
 
@@ -188,7 +229,9 @@ def test_worker_killed(trial, phase):
     os.kill(wait_for(lambda: worker_of(trial.name)), signal.SIGKILL)
     state = trial.check("FAILED SUCCEEDED")
     if phase == "UPLOADING":
-        assert state["state"] == "SUCCEEDED" and state["exit_code"] == 0, "the command had ended well"
+        assert state["state"] == "SUCCEEDED" and state["exit_code"] == 0, (
+            "the command had ended well"
+        )
     else:
         assert "berg's worker was killed by signal 9" in state["reason"]
 
@@ -205,7 +248,10 @@ def test_two_workers(trial):
     trial.until("wrote 2 ")
     zone = "us-central1-b"
     machine = trial.berg.machines()[trial.name]
-    body = {key: machine[key] for key in ("name", "labels", "scheduling", "serviceAccounts", "networkInterfaces")}
+    body = {
+        key: machine[key]
+        for key in ("name", "labels", "scheduling", "serviceAccounts", "networkInterfaces")
+    }
     body["networkInterfaces"] = [{"network": "global/networks/default", "accessConfigs": [{}]}]
     body["metadata"] = {"items": machine["metadata"]["items"]}
     body["machineType"] = f"zones/{zone}/machineTypes/{machine['machineType'].rpartition('/')[2]}"
@@ -215,8 +261,12 @@ def test_two_workers(trial):
     trial.berg.cloud.call("POST", second, body)
 
     def in_zone() -> bool:
-        scopes = trial.berg.cloud.call("GET", "/compute/v1/projects/berg-local/aggregated/instances")["items"]
-        return any(each["name"] == trial.name for each in scopes[f"zones/{zone}"].get("instances", []))
+        scopes = trial.berg.cloud.call(
+            "GET", "/compute/v1/projects/berg-local/aggregated/instances"
+        )["items"]
+        return any(
+            each["name"] == trial.name for each in scopes[f"zones/{zone}"].get("instances", [])
+        )
 
     wait_for(in_zone)
     wait_for(lambda: not in_zone(), 60, "the end of the second machine")
@@ -242,7 +292,9 @@ def test_preempted(trial):
     state = trial.check("SUCCEEDED", count)
     if has_begun and state["attempt"] == 2:
         log = trial.log()
-        assert log.count("attempt 1 finds 0") == 1 and "attempt 2 finds" in log, "the log goes on over machines"
+        assert log.count("attempt 1 finds 0") == 1 and "attempt 2 finds" in log, (
+            "the log goes on over machines"
+        )
         done = len(re.findall(r"^wrote ", log, re.M))
         assert done == count, "what was written before was not written again"
 
@@ -295,7 +347,9 @@ def test_power_cut_while_results_are_brought_back(trial):
     wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED", 60, "the crash")
     zone = trial.berg.state(trial.name)["zone"]
     machine = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
-    trial.berg.cloud.call("POST", f"{machine}/start")  # as Google does once another host has its disk
+    trial.berg.cloud.call(
+        "POST", f"{machine}/start"
+    )  # as Google does once another host has its disk
     trial.until("attempt 3 finds ")
     assert "attempt 3 finds 8\n" in trial.log(), trial.log()
     trial.check("FAILED", 8)
@@ -314,7 +368,9 @@ def test_machine_is_cut_off(trial):
 
 @fault("disk full", "2 4")
 def test_disk_full(trial):
-    (trial.berg.repo / "small.sh").write_text("mount -t tmpfs -o size=2m tmpfs /root/berg_results\n")
+    (trial.berg.repo / "small.sh").write_text(
+        "mount -t tmpfs -o size=2m tmpfs /root/berg_results\n"
+    )
     trial.run(f"mkdir $BERG_RESULTS_DIR; {trial.command(40, 0)}", "--install-script", "small.sh")
     assert "disk is full" in trial.check("FAILED")["reason"]
 
@@ -340,11 +396,17 @@ def test_state_is_damaged(trial, what):
     said = reader.communicate()[1]
     assert reader.returncode == 1, said
     if what == "nothing":
-        assert f"the state of {trial.name} is gone from the bucket" in said and f"berg fetch {trial.name}" in said
+        assert (
+            f"the state of {trial.name} is gone from the bucket" in said
+            and f"berg fetch {trial.name}" in said
+        )
         assert not trial.berg.bucket.exists(path)
     else:
         state = trial.state()
-        assert state["state"] == "FAILED" and "was overwritten with what is no state" in state["reason"], state
+        assert (
+            state["state"] == "FAILED"
+            and "was overwritten with what is no state" in state["reason"]
+        ), state
 
 
 @fault("the state is overwritten before the machine is there", "1")
@@ -352,7 +414,9 @@ def test_state_is_damaged_from_the_beginning(trial):
     trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 8})
     laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, trial.command())
     wait_for(lambda: trial.name in trial.berg.machines(), 60, "the machine")
-    trial.berg.bucket.write(f".berg/jobs/{trial.name}_state.json", "null", metadata={"state": "null"})
+    trial.berg.bucket.write(
+        f".berg/jobs/{trial.name}_state.json", "null", metadata={"state": "null"}
+    )
     said = laptop.communicate()
     assert laptop.returncode == 0, said
     trial.record("lost", 0)
@@ -362,7 +426,11 @@ def test_state_is_damaged_from_the_beginning(trial):
     assert "was overwritten" in state.get("reason", ""), (state, said, trial.log())
 
 
-ODD_JOBS = {"no machines": {"num_machines": 0}, "a NUL": {"env": {"A": "x\0"}}, "no command": {"cmd": ""}}
+ODD_JOBS = {
+    "no machines": {"num_machines": 0},
+    "a NUL": {"env": {"A": "x\0"}},
+    "no command": {"cmd": ""},
+}
 
 
 @pytest.mark.parametrize("odd", ODD_JOBS)
@@ -380,10 +448,15 @@ def test_odd_metadata(trial, odd):
 
 @fault("an upload stalls when Google takes the machine", "1 2 3 6")
 def test_stalled_upload_at_the_notice(trial):
-    """What else the command saves in those seconds arrives, and what did not is named, also once it did later on."""
+    """What else the command saves in those seconds arrives, and what did not is named, also once it
+    did later on.
+    """
     trap = 'trap "echo told; echo late >$BERG_RESULTS_DIR/late; exit 0" TERM; '
     stall = "head -c 1000 /dev/zero >$BERG_RESULTS_DIR/stalls; echo; echo ready; sleep 100 & wait"
-    trial.run(f"if [ $BERG_ATTEMPT = 2 ]; then echo x >$BERG_RESULTS_DIR/stalls; exit 0; fi; {trap}{stall}", "--spot")
+    trial.run(
+        f"if [ $BERG_ATTEMPT = 2 ]; then echo x >$BERG_RESULTS_DIR/stalls; exit 0; fi; {trap}{stall}",
+        "--spot",
+    )
     trial.fault("storage.objects.insert", match=f"{trial.name}/stalls", delay=45, times=None)
     trial.until("\nready\n")
     time.sleep(trial.dice.uniform(0, 12))
@@ -391,7 +464,9 @@ def test_stalled_upload_at_the_notice(trial):
     wait_for(lambda: trial.berg.state(trial.name)["attempt"] == 2, 90, "the second attempt")
     trial.berg.cloud.call("DELETE", "/_berg/faults")
     state = trial.check("SUCCEEDED", 0)
-    assert state["reason"].startswith(f"in earlier attempts: 1 file is not in the bucket: {trial.name}/stalls"), state
+    assert state["reason"].startswith(
+        f"in earlier attempts: 1 file is not in the bucket: {trial.name}/stalls"
+    ), state
     assert trial.berg.objects(f"berg_results/{trial.name}/stalls").popitem()[1] == b"x\n"
     assert trial.berg.objects(f"berg_results/{trial.name}/late").popitem()[1] == b"late\n"
     assert "\ntold\n" in trial.log()
@@ -404,7 +479,9 @@ def test_upload_is_refused_for_ever(trial):
     trial.run("sleep 4; " + trial.command(8), "--max-hours", "0.015")
     trial.fault("storage.objects.insert", match=f"{trial.name}/0007.bin", status=403, times=None)
     state = trial.until_state("FAILED")
-    assert "1 file is not in the bucket: " in state["reason"] and "0007.bin" in state["reason"], state
+    assert "1 file is not in the bucket: " in state["reason"] and "0007.bin" in state["reason"], (
+        state
+    )
     wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
     trial.berg.cloud.call("DELETE", "/_berg/faults")
     assert trial.lost() == [7], "named, so not lost without a word"
@@ -417,7 +494,11 @@ def test_upload_is_refused_for_ever(trial):
 SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of it
     "code": {"method": "storage.objects.insert", "match": ".berg/repos"},
     "state": {"method": "storage.objects.insert", "match": "_state.json"},
-    "state, answer": {"method": "storage.objects.insert", "match": "_state.json", "after_handler": True},
+    "state, answer": {
+        "method": "storage.objects.insert",
+        "match": "_state.json",
+        "after_handler": True,
+    },
     "metadata": {"method": "storage.objects.insert", "match": "_metadata.json"},
     "create": {"method": "compute.instances.insert"},
     "create, answer": {"method": "compute.instances.insert", "after_handler": True},
@@ -435,7 +516,11 @@ def test_laptop_killed(trial, step, monkeypatch):
     wishes = ["--spot"] if "group" in step else []
     laptop = trial.berg.start("run", "-g", "0", "-n", trial.name, *wishes, trial.command())
     hit = {"method": what["method"]}
-    wait_for(lambda: any(f["hits"] and f["method"] == hit["method"] for f in faults(trial.berg)), 60, "the fault")
+    wait_for(
+        lambda: any(f["hits"] and f["method"] == hit["method"] for f in faults(trial.berg)),
+        60,
+        "the fault",
+    )
     time.sleep(trial.dice.uniform(0, 0.5))
     laptop.kill()
     laptop.communicate()
@@ -459,7 +544,9 @@ def test_a_machine_whose_job_was_taken_back(trial):
     trial.record("lost", 0)
     wait_for(lambda: not trial.leaked(), 60, "the end of the machine")
     trial.record("leaked", len(trial.leaked()))
-    assert trial.leaked() == [] and not trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json")
+    assert trial.leaked() == [] and not trial.berg.bucket.exists(
+        f".berg/jobs/{trial.name}_state.json"
+    )
 
 
 # --- the bucket
@@ -488,9 +575,16 @@ def test_final_upload_fails(trial):
     seconds = 120 if trial.thorough else 3
     trial.run(trial.command(8, then="sleep 2"))
     trial.until("wrote 7 ")
-    trial.fault("storage.objects.insert", match=f"berg_results/{trial.name}/", status=403, times=None)
+    trial.fault(
+        "storage.objects.insert", match=f"berg_results/{trial.name}/", status=403, times=None
+    )
     began = time.monotonic()
-    state = wait_for(lambda: (s := trial.berg.state(trial.name)) and "not in the bucket yet" in s["reason"] and s, 60)
+    state = wait_for(
+        lambda: (
+            (s := trial.berg.state(trial.name)) and "not in the bucket yet" in s["reason"] and s
+        ),
+        60,
+    )
     assert state["state"] == "UPLOADING"
     while time.monotonic() - began < seconds:
         assert trial.berg.state(trial.name)["state"] == "UPLOADING", "success before the last byte"
@@ -546,7 +640,10 @@ def test_bucket_is_deleted(trial):
     for command in (["list"], ["reap", "--json"]):
         ran = trial.berg(*command)
         assert ran.returncode == 0, ran.stderr
-        assert f"bucket '{bucket.name}' does not exist" in ran.stderr and "machines alone" in ran.stderr
+        assert (
+            f"bucket '{bucket.name}' does not exist" in ran.stderr
+            and "machines alone" in ran.stderr
+        )
     assert trial.name in trial.berg("list").stdout
     ended = trial.berg("kill", trial.name)
     assert ended.returncode == 0 and "machine deleted" in ended.stderr, ended.stderr
@@ -575,12 +672,17 @@ def test_preempted_with_results_elsewhere(trial):
 def test_a_stall_at_the_notice(trial):
     trial.fault("storage.objects.insert", match=f"{trial.name}/stuck", delay=60, times=None)
     save = "trap 'echo last words; echo saved >$BERG_RESULTS_DIR/checkpoint; exit 1' TERM"
-    trial.run(f"{save}; echo x >$BERG_RESULTS_DIR/stuck; sleep 11; echo ready; while :; do sleep 0.1; done")
+    trial.run(
+        f"{save}; echo x >$BERG_RESULTS_DIR/stuck; sleep 11; echo ready; while :; do sleep 0.1; done"
+    )
     trial.until("\nready\n")
     trial.power("preempt", grace=30)
     state = trial.check("FAILED")
     objects = trial.berg.objects(f"berg_results/{trial.name}/")
-    assert objects.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n" and "last words" in trial.log()
+    assert (
+        objects.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n"
+        and "last words" in trial.log()
+    )
     assert f"1 file is not in the bucket: {trial.name}/stuck" in state["reason"]
 
 
@@ -588,7 +690,9 @@ def test_a_stall_at_the_notice(trial):
 def test_a_state_that_stalls_at_the_notice(trial):
     """It holds up neither the last results nor the last word."""
     save = "trap 'echo last words; echo saved >$BERG_RESULTS_DIR/checkpoint; exit 1' TERM"
-    trial.run(f"{save}; echo; echo ready; while :; do echo x >$BERG_RESULTS_DIR/$(date +%s); sleep 0.3; done")
+    trial.run(
+        f"{save}; echo; echo ready; while :; do echo x >$BERG_RESULTS_DIR/$(date +%s); sleep 0.3; done"
+    )
     trial.until("\nready\n")
     trial.fault("storage.objects.insert", match=f"{trial.name}_state.json", delay=60)
     wait_for(lambda: any(f["hits"] for f in faults(trial.berg)), 60, "a write of the state")
@@ -596,7 +700,10 @@ def test_a_state_that_stalls_at_the_notice(trial):
     wait_for(lambda: not trial.leaked(), 45, "the end of the machine, before Google takes it")
     state = trial.check("FAILED")
     objects = trial.berg.objects(f"berg_results/{trial.name}/")
-    assert objects.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n" and "last words" in trial.log()
+    assert (
+        objects.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n"
+        and "last words" in trial.log()
+    )
     assert state["reason"] == "Google preempted the machine"
 
 
@@ -608,7 +715,10 @@ def test_a_file_that_is_refused(trial):
     reason = trial.check("SUCCEEDED", 8)["reason"]
     assert f"1 file is not in the bucket: {trial.name}/refused (the bucket refuses it" in reason
     trial.berg.cloud.call("DELETE", "/_berg/faults")
-    assert "refused" in trial.berg("fetch", trial.name).stderr and "refused" in trial.berg("list").stdout
+    assert (
+        "refused" in trial.berg("fetch", trial.name).stderr
+        and "refused" in trial.berg("list").stdout
+    )
 
 
 @fault("results that are links, or whose names are not UTF-8", "2 4")
@@ -616,7 +726,10 @@ def test_odd_results(trial):
     odd = "ln -s /etc/hostname link; echo x >$(printf 'caf\\351'); ln -s /root/disk disk; mkdir /root/disk"
     trial.run(trial.command(8, then=f"cd $BERG_RESULTS_DIR; {odd}"))
     reason = trial.check("SUCCEEDED", 8)["reason"]
-    assert reason.startswith("3 files are not in the bucket: ") and "caf\\udce9 (its name is not UTF-8)" in reason
+    assert (
+        reason.startswith("3 files are not in the bucket: ")
+        and "caf\\udce9 (its name is not UTF-8)" in reason
+    )
     assert f"{trial.name}/link (a link to outside of the results)" in reason
 
 
@@ -657,7 +770,10 @@ def test_what_somebody_else_wrote_stays(trial):
     trial.until("wrote 0 ")
     trial.berg.bucket.write(f"berg_results/{trial.name}/theirs", b"theirs", generation=0)
     reason = trial.check("SUCCEEDED", 8)["reason"]
-    assert trial.berg.bucket.read(f"berg_results/{trial.name}/theirs") == b"theirs" and "did not write" in reason
+    assert (
+        trial.berg.bucket.read(f"berg_results/{trial.name}/theirs") == b"theirs"
+        and "did not write" in reason
+    )
     for shown in (trial.berg("list").stdout, trial.berg("fetch", trial.name).stderr):
         words = " ".join(shown.split())
         assert f"1 file is not in the bucket: {trial.name}/theirs (" in words, words
@@ -670,7 +786,9 @@ def test_what_somebody_else_wrote_stays(trial):
 def test_stockout_in_two_zones(trial):
     with stockout(trial.berg, "us-central1-a", "us-central1-b"):
         ran = trial.run(None, "--zone", "us-central1-b", "--any-zone")
-    assert "us-central1-b: out of stock" in ran.stderr and "us-central1-a: out of stock" in ran.stderr
+    assert (
+        "us-central1-b: out of stock" in ran.stderr and "us-central1-a: out of stock" in ran.stderr
+    )
     assert trial.check("SUCCEEDED", 8)["zone"] not in ("us-central1-a", "us-central1-b")
 
 
@@ -710,19 +828,27 @@ class stockout:
 @pytest.mark.parametrize("options", [[], ["--spot"]], ids=["machine", "group"])
 def test_quota(trial, options):
     for metric in ("CPUS", "PREEMPTIBLE_CPUS"):
-        trial.berg.cloud.call("POST", "/_berg/quotas", {"metric": metric, "region": "us-central1", "limit": 1})
+        trial.berg.cloud.call(
+            "POST", "/_berg/quotas", {"metric": metric, "region": "us-central1", "limit": 1}
+        )
     try:
         ran = trial.run(None, *options, fails=True)
     finally:
         for metric, limit in (("CPUS", 10_000), ("PREEMPTIBLE_CPUS", 0)):
-            trial.berg.cloud.call("POST", "/_berg/quotas", {"metric": metric, "region": "us-central1", "limit": limit})
+            trial.berg.cloud.call(
+                "POST", "/_berg/quotas", {"metric": metric, "region": "us-central1", "limit": limit}
+            )
     assert "CPUS" in ran.stderr and "Limit: 1.0" in ran.stderr
     trial.check_gone()
 
 
 @fault("a create that fails after the machine lives", "1 5")
 def test_create_fails_but_the_machine_lives(trial):
-    error = {"code": "RESOURCE_NOT_FOUND", "message": "The resource was not found", "instance_lives": True}
+    error = {
+        "code": "RESOURCE_NOT_FOUND",
+        "message": "The resource was not found",
+        "instance_lives": True,
+    }
     trial.fault("compute.instances.insert", operation_error=error)
     trial.run()
     state = trial.check("SUCCEEDED", 8)
@@ -731,7 +857,9 @@ def test_create_fails_but_the_machine_lives(trial):
 
 @fault("the metadata server is slow", "1 2 4")
 def test_slow_metadata(trial):
-    trial.berg.cloud.call("POST", "/_berg/settings", {"metadata_delay": 2 if trial.thorough else 0.3})
+    trial.berg.cloud.call(
+        "POST", "/_berg/settings", {"metadata_delay": 2 if trial.thorough else 0.3}
+    )
     trial.run()
     trial.check("SUCCEEDED", 8)
 
@@ -790,7 +918,9 @@ def test_the_cloud_restarts_while_a_machine_goes_down(trial, end):
 
 @fault("rights count minutes after they were granted", "1 2 4")
 def test_rights_come_late(trial):
-    """What `berg init` granted a moment ago counts for one request and not for the next; else all is forbidden."""
+    """What `berg init` granted a moment ago counts for one request and not for the next; else all
+    is forbidden.
+    """
     for method, match, times in (
         ("storage.objects.get", ".whl?alt=media", 4),
         ("storage.objects.get", f"{trial.name}_metadata.json", 2),
@@ -818,10 +948,15 @@ def test_a_new_account(trial, options):
 @fault("an organisation forbids external addresses", "1 5")
 def test_a_policy_of_the_organisation(trial, options):
     policy = {"constraint": "constraints/compute.vmExternalIpAccess"}
-    project, refused = "/cloudresourcemanager/v1/projects/berg-local", {"listPolicy": {"allValues": "DENY"}}
+    project, refused = (
+        "/cloudresourcemanager/v1/projects/berg-local",
+        {"listPolicy": {"allValues": "DENY"}},
+    )
     trial.berg.cloud.call("POST", f"{project}:setOrgPolicy", {"policy": {**policy, **refused}})
     try:
-        ran = trial.run(trial.command(), *options, "--secret", f"KEY={trial.berg.home}/berg.json", fails=True)
+        ran = trial.run(
+            trial.command(), *options, "--secret", f"KEY={trial.berg.home}/berg.json", fails=True
+        )
     finally:
         trial.berg.cloud.call("POST", f"{project}:clearOrgPolicy", policy)
     assert "Give --no-external-ip" in ran.stderr
@@ -833,25 +968,38 @@ def test_a_policy_of_the_organisation(trial, options):
 @fault("a command longer than an object's custom metadata", "2 4")
 def test_a_long_command(trial):
     """What of it fits stands in the state; its job runs all of it."""
-    trial.run(trial.command(8, then=f"true {'ü' * 30_000} && echo to its end"), "--env", f"A={'x' * 10_000}")
+    trial.run(
+        trial.command(8, then=f"true {'ü' * 30_000} && echo to its end"),
+        "--env",
+        f"A={'x' * 10_000}",
+    )
     assert trial.check("SUCCEEDED", 8)["exit_code"] == 0
     assert (
         "\nto its end\n" in trial.log()
-        and len(trial.berg.bucket.get(f".berg/jobs/{trial.name}_state.json").metadata["state"]) < 8192
+        and len(trial.berg.bucket.get(f".berg/jobs/{trial.name}_state.json").metadata["state"])
+        < 8192
     )
 
 
 @fault("a machine may not delete itself, and its worker is killed with -9", "1 2 4")
 def test_a_machine_that_may_not_be_deleted(trial):
     """It turns itself off: so it costs its disk alone, and `berg reap` finds it."""
-    trial.fault("compute.instances.delete", match=f"/instances/{trial.name}", status=403, times=None)
-    # The worker that saves what is left gives up after seconds what else it would for a quarter of an hour.
+    trial.fault(
+        "compute.instances.delete", match=f"/instances/{trial.name}", status=403, times=None
+    )
+    # The worker that saves what is left gives up after seconds what else it would for a quarter of
+    # an hour.
     impatient = "sed -i 's/^FORBIDDEN_SECONDS = 900/FORBIDDEN_SECONDS = 3/' /root/berg/app/berg/machine/boot.py"
     trial.run(trial.command(8, then=f"{impatient}; kill -9 $PPID; sleep 60"))
-    machine = wait_for(lambda: (m := trial.berg.machines()[trial.name])["status"] == "TERMINATED" and m, 60)
+    machine = wait_for(
+        lambda: (m := trial.berg.machines()[trial.name])["status"] == "TERMINATED" and m, 60
+    )
     zone = machine["zone"].rpartition("/")[2]
     console = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}/serialPort"
-    assert "It is turned off instead. Delete it: berg reap" in trial.berg.cloud.call("GET", console)["contents"]
+    assert (
+        "It is turned off instead. Delete it: berg reap"
+        in trial.berg.cloud.call("GET", console)["contents"]
+    )
     trial.berg.cloud.call("DELETE", "/_berg/faults")
     assert trial.berg("reap", "-y").returncode == 0
     assert "killed by signal 9" in trial.check("FAILED", 8)["reason"]
@@ -890,7 +1038,11 @@ def test_room_for_one_of_several(trial, kind):
     wait_for(lambda: not trial.leaked(), 90, "the end of the machines")
     objects = trial.berg.objects(f"berg_results/{trial.name}/")
     folders = {"cluster": [trial.name], "sweep": [f"{trial.name}/{n}" for n in range(2)]}[kind]
-    wanted = {f"berg_results/{where}/{i:04}.bin": content(trial.seed, i) for where in folders for i in range(8)}
+    wanted = {
+        f"berg_results/{where}/{i:04}.bin": content(trial.seed, i)
+        for where in folders
+        for i in range(8)
+    }
     lost = [name for name in wanted if objects.get(name) != wanted[name]]
     trial.record("lost", len(lost))
     trial.record("leaked", len(trial.leaked()))
@@ -949,16 +1101,28 @@ def test_secrets_stay_secret(trial):
     value = f"s3cr3t-{os.urandom(8).hex()}"
     (trial.berg.home / "file").write_text(value + "-of-a-file\n")
     options = ["--secret", "TOKEN", "--secret", f"KEY={trial.berg.home}/file"]
-    command = trial.command(20, 0.2, then='test "$TOKEN-of-a-file" = "$KEY" && echo same; echo ${#TOKEN}')
+    command = trial.command(
+        20, 0.2, then='test "$TOKEN-of-a-file" = "$KEY" && echo same; echo ${#TOKEN}'
+    )
     shown = trial.berg("run", "--dry-run", "-g", "0", *options, command, TOKEN=value)
     ran = trial.berg("run", "-g", "0", "-n", trial.name, *options, command, TOKEN=value)
     assert (shown.returncode, ran.returncode) == (0, 0), ran.stderr
     trial.until("wrote 3 ")
     assert trial.leaked()[1:], "the secret is there while the job runs"
-    arguments = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
-    on_disk = subprocess.run(["grep", "-rlF", value, *machine_folders(trial)], capture_output=True, text=True).stdout
+    arguments = b"".join(
+        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
+    )
+    on_disk = subprocess.run(
+        ["grep", "-rlF", value, *machine_folders(trial)], capture_output=True, text=True
+    ).stdout
     trial.check("SUCCEEDED", 20)
-    everything = [shown.stdout, shown.stderr, ran.stdout, ran.stderr, trial.berg("list", "--json").stdout]
+    everything = [
+        shown.stdout,
+        shown.stderr,
+        ran.stdout,
+        ran.stderr,
+        trial.berg("list", "--json").stdout,
+    ]
     everything += [json.dumps(trial.berg.cloud.instances()), arguments.decode(errors="replace")]
     everything += [data.decode(errors="replace") for data in trial.berg.objects().values()]
     assert not any(value in text for text in everything) and on_disk == ""
@@ -971,7 +1135,10 @@ def machine_folders(trial: Trial) -> list[str]:
 
 
 SECRETS_LEFT = {  # what happens -> the fault at submit, what is done with the machine
-    "the submit dies before the grant": {"method": "secretmanager.projects.secrets.setIamPolicy", "delay": 3},
+    "the submit dies before the grant": {
+        "method": "secretmanager.projects.secrets.setIamPolicy",
+        "delay": 3,
+    },
     "the machine loses its power": {},
 }
 
@@ -1001,7 +1168,10 @@ def test_secrets_are_not_left(trial, what, end, monkeypatch):
     else:
         left = reap.find(settings, "tester", said.append)
         assert "secret" not in [each.kind for each in left], "a submit may be under way"
-        assert f"secret {trial.name} (" in said[-1] and "may still be under way: look again in 5 minutes" in said[-1]
+        assert (
+            f"secret {trial.name} (" in said[-1]
+            and "may still be under way: look again in 5 minutes" in said[-1]
+        )
         monkeypatch.setattr(reap, "SETTLED", -1)
         reap.delete(settings, reap.find(settings, "tester", said.append))
     trial.check_gone()
@@ -1019,14 +1189,19 @@ def test_a_resume_that_finds_no_room_leaves_no_secret(trial):
     trial.check("FAILED")
     with stockout(trial.berg):
         resumed = trial.berg("run", "--resume", trial.name)
-    assert resumed.returncode == 1 and "Taking back what was created" in resumed.stderr, resumed.stderr
+    assert resumed.returncode == 1 and "Taking back what was created" in resumed.stderr, (
+        resumed.stderr
+    )
     assert trial.check("FAILED")["exit_code"] == 3
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--secret", "MISSING"], "there is no such variable. Export it, or give a file: --secret MISSING=FILE"),
+        (
+            ["--secret", "MISSING"],
+            "there is no such variable. Export it, or give a file: --secret MISSING=FILE",
+        ),
         (["--secret", "A=/nowhere"], "cannot read /nowhere"),
         (["--secret", "9=/etc/hostname"], "is not the name of a variable"),
         (["--env", f"A={'x' * 100_000}"], "the variables have 100,"),
@@ -1050,7 +1225,9 @@ def test_machine_goes_down(trial, end):
     last = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; "
     again = f"[ $BERG_ATTEMPT = 1 ] || {{ {trial.command(8)}; exit; }}; "
     end, _, unannounced = end.partition(" ")  # a preemption whose notice comes with its end
-    kind = {"preempt": ["--spot"], "maintain": ["-g", "1", "-t", "t4"]}.get(end, [])  # without a GPU it would move
+    kind = {"preempt": ["--spot"], "maintain": ["-g", "1", "-t", "t4"]}.get(
+        end, []
+    )  # without a GPU it would move
     first = again if end in ("preempt", "maintain") else ""
     trial.run(f"{first}{last}{trial.command(8)}; while :; do sleep 0.1; done", *kind)
     trial.until("all written")
@@ -1061,12 +1238,17 @@ def test_machine_goes_down(trial, end):
         path = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
         trial.berg.cloud.call(*(("DELETE", path) if end == "delete" else ("POST", f"{path}/stop")))
     trial.check("SUCCEEDED" if end in ("preempt", "maintain") else "KILLED", 8)
-    assert trial.berg.objects(f"berg_results/{trial.name}/")[f"berg_results/{trial.name}/late"] == b"late\n"
+    assert (
+        trial.berg.objects(f"berg_results/{trial.name}/")[f"berg_results/{trial.name}/late"]
+        == b"late\n"
+    )
 
 
 @fault("startup script started a second time", "1 2 4")
 def test_second_start(trial):
-    trial.run(trial.command(8, 0.2, then="python3 /root/berg/boot.py; python3 /root/berg/boot.py work"))
+    trial.run(
+        trial.command(8, 0.2, then="python3 /root/berg/boot.py; python3 /root/berg/boot.py work")
+    )
     assert trial.check("SUCCEEDED", 8)["attempt"] == 1
     assert trial.log().count("nothing to do") == 2
 
@@ -1074,13 +1256,21 @@ def test_second_start(trial):
 @fault("an upgrade of packages restarts all services under a job", "1 2 4")
 def test_upgrade_under_a_job(trial):
     """As needrestart does it; and no timer of apt's begins another one."""
-    services = "for name in berg google-startup-scripts; do systemctl restart $name; echo $name: $?; done"
+    services = (
+        "for name in berg google-startup-scripts; do systemctl restart $name; echo $name: $?; done"
+    )
     timer = "! grep -q Debian /etc/os-release || apt-config dump APT::Periodic::Enable"
     trial.run(trial.command(8, 0.2, then=f"{services}; {timer}"))
     assert trial.check("SUCCEEDED", 8)["attempt"] == 1
     log = trial.log()
-    assert "\nberg: 4\n" in log and "\ngoogle-startup-scripts: 0\n" in log and log.count("Starting on") == 1
-    has_apt = os.getuid() == 0 and "Debian" in Path("/etc/os-release").read_text()  # who is not root changes no /etc
+    assert (
+        "\nberg: 4\n" in log
+        and "\ngoogle-startup-scripts: 0\n" in log
+        and log.count("Starting on") == 1
+    )
+    has_apt = (
+        os.getuid() == 0 and "Debian" in Path("/etc/os-release").read_text()
+    )  # who is not root changes no /etc
     assert ('\nAPT::Periodic::Enable "0";\n' in log) == has_apt
 
 
@@ -1091,13 +1281,22 @@ def test_maintenance_ends_a_cluster(trial):
     trial.until("all written")
     trial.berg.cloud.call("POST", f"/_berg/instances/{trial.name}-0/maintain", {"notice": 1})
     assert "to maintain its host" in trial.check("FAILED", 8)["reason"]
-    assert trial.berg.objects(f"berg_results/{trial.name}/")[f"berg_results/{trial.name}/late"] == b"late\n"
+    assert (
+        trial.berg.objects(f"berg_results/{trial.name}/")[f"berg_results/{trial.name}/late"]
+        == b"late\n"
+    )
 
 
 @fault("first boot of Google's image holds dpkg's locks; it has neither venv nor pip", "1 2 4")
 def test_first_boot(trial):
     trial.berg.cloud.call("POST", "/_berg/settings", {"first_boot": 600})
-    trial.run(None, "--image", config.Config.default_image, "--image-project", config.Config.default_image_project)
+    trial.run(
+        None,
+        "--image",
+        config.Config.default_image,
+        "--image-project",
+        config.Config.default_image_project,
+    )
     trial.check("SUCCEEDED", 8)
 
 
@@ -1135,7 +1334,9 @@ def slice_left(trial: Trial) -> list[str]:
     """All that is there for slices of this bucket."""
     machines = [name for name in trial.berg.cloud.instances() if name.startswith(trial.name)]
     settings = trial.berg.bucket.config
-    return machines + [f"{each.kind} {each.name}" for place in PLACES.values() for each in place.things(settings)]
+    return machines + [
+        f"{each.kind} {each.name}" for place in PLACES.values() for each in place.things(settings)
+    ]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -1145,7 +1346,11 @@ def test_ctrl_c_at_each_step_of_a_slice(trial, step):
     laptop.send_signal(signal.SIGINT)
     _, said = laptop.communicate(timeout=60)
     assert laptop.returncode == 130 and "Taking back what was created" in said, said
-    wait_for(lambda: all(each.startswith(("policy", "template")) for each in slice_left(trial)), 60, "the end")
+    wait_for(
+        lambda: all(each.startswith(("policy", "template")) for each in slice_left(trial)),
+        60,
+        "the end",
+    )
     trial.check_gone()
     assert not trial.berg.objects(f".berg/jobs/{trial.name}")
 
@@ -1177,10 +1382,14 @@ def test_a_slice_loses_a_member(trial, how):
     done = trial.berg("run", "-n", trial.name, *SLICE, trial.command(4, then="sleep 100"))
     assert done.returncode == 0, done.stderr
     trial.until("all written")
-    wait_for(lambda: not trial.lost(4), 60, "the results in the bucket")  # what came later goes with its machine
+    wait_for(
+        lambda: not trial.lost(4), 60, "the results in the bucket"
+    )  # what came later goes with its machine
     first = wait_for(lambda: trial.berg.state(trial.name).get("machine"), what="the first machine")
     other = next(name for name in (f"{trial.name}-0", f"{trial.name}-1") if name != first)
-    trial.berg.cloud.call("POST", f"/_berg/instances/{other}/{how}", {"grace": 20} if how == "preempt" else {})
+    trial.berg.cloud.call(
+        "POST", f"/_berg/instances/{other}/{how}", {"grace": 20} if how == "preempt" else {}
+    )
     assert other in trial.check("FAILED", 4)["reason"]
 
 
@@ -1204,6 +1413,8 @@ def test_a_worker_of_a_slice_never_comes(trial, monkeypatch):
     ran = CliRunner().invoke(cli.cli, ["run", "-n", trial.name, *SLICE, "true"])
     trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 0})
     said = " ".join(str(ran.exception or ran.output).split()) + " ".join(ran.output.split())
-    assert ran.exit_code == 1 and f"{trial.name}-0, {trial.name}-1 did not come within" in said, said
+    assert ran.exit_code == 1 and f"{trial.name}-0, {trial.name}-1 did not come within" in said, (
+        said
+    )
     trial.check_gone()
     assert not trial.berg.objects(f".berg/jobs/{trial.name}")

@@ -31,7 +31,9 @@ needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl 
 def kube(cloud, tmp_path_factory):
     """A cluster with room for two pods of two T4 each, and for Spot ones."""
     pool = {"gpu_type": "t4", "num_gpus": 2, "machine_type": "n1-standard-4"}
-    with cluster(cloud, "pods", tmp_path_factory.mktemp("kube"), pool, {**pool, "spot": True}) as made:
+    with cluster(
+        cloud, "pods", tmp_path_factory.mktemp("kube"), pool, {**pool, "spot": True}
+    ) as made:
         yield made
 
 
@@ -56,7 +58,16 @@ def run(berg, *words: str):
 @needs_kubectl
 def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg, cloud, tmp_path):
     settle(cloud)
-    size = ["--num-nodes", "2", "--machine-type", "n1-standard-4", "-t", "nvidia-tesla-t4", "-g", "2"]
+    size = [
+        "--num-nodes",
+        "2",
+        "--machine-type",
+        "n1-standard-4",
+        "-t",
+        "nvidia-tesla-t4",
+        "-g",
+        "2",
+    ]
     disk = ["--disk-gb", "100", "--disk-type", "pd-ssd"]
     made = berg("cluster", "create", "gke-dist", *size, *disk)
     assert made.returncode == 0, made.stderr
@@ -66,46 +77,111 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
     assert body["resourceLabels"]["berg"] == "1"
     pool = next(each for each in body["nodePools"] if each["name"] == "t4-x2")
     node = pool["config"]
-    assert (node["machineType"], node["diskSizeGb"], node["diskType"]) == ("n1-standard-4", 100, "pd-ssd")
+    assert (node["machineType"], node["diskSizeGb"], node["diskType"]) == (
+        "n1-standard-4",
+        100,
+        "pd-ssd",
+    )
     assert node["accelerators"][0]["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "LATEST"}
     assert pool["initialNodeCount"] == 0 and pool["autoscaling"]["maxNodeCount"] == 2
     try:
         again = berg("cluster", "create", "gke-dist", *size, *disk)
-        assert again.returncode == 0 and "Making" not in again.stderr and "stays as it is" not in again.stderr
-        other = berg("cluster", "create", "gke-dist", "-t", "t4", "-g", "2", "--machine-type", "n1-standard-8")
+        assert (
+            again.returncode == 0
+            and "Making" not in again.stderr
+            and "stays as it is" not in again.stderr
+        )
+        other = berg(
+            "cluster",
+            "create",
+            "gke-dist",
+            "-t",
+            "t4",
+            "-g",
+            "2",
+            "--machine-type",
+            "n1-standard-8",
+        )
         there = "The pool t4-x2 is there already, with 0 to 2 nodes of n1-standard-4 with 100 GB of pd-ssd"
         resize = "Its limits: berg cluster resize gke-dist --pool t4-x2 --max-nodes 2"
         assert f"{there}, and stays as it is. {resize}\n" in other.stderr
         assert other.returncode == 0 and "Making" not in other.stderr
-        for more in (["--num-nodes", "8"], ["--min-nodes", "1"], ["--disk-gb", "500"], ["--disk-type", "pd-balanced"]):
-            assert "stays as it is" in berg("cluster", "create", "gke-dist", *size, *disk, *more).stderr, more
+        for more in (
+            ["--num-nodes", "8"],
+            ["--min-nodes", "1"],
+            ["--disk-gb", "500"],
+            ["--disk-type", "pd-balanced"],
+        ):
+            assert (
+                "stays as it is"
+                in berg("cluster", "create", "gke-dist", *size, *disk, *more).stderr
+            ), more
         assert berg("cluster", "list").stdout.splitlines()[1].split()[:3] == [
             "gke-dist",
             place.split("/")[0],
             "RUNNING",
         ]
         told = "python3 -c \"import os, socket; print(socket.gethostname(), os.environ['PET_NNODES'])\""
-        done = berg("run", "--cluster", "gke-dist", "-n", "ddp", "-m", "2", "-g", "2", "--each", "--tail", told)
+        done = berg(
+            "run",
+            "--cluster",
+            "gke-dist",
+            "-n",
+            "ddp",
+            "-m",
+            "2",
+            "-g",
+            "2",
+            "--each",
+            "--tail",
+            told,
+        )
         assert done.returncode == 0, done.stderr
         assert {"ddp-0 | ddp-0 2", "ddp-1 | ddp-1 2"} <= set(done.stdout.splitlines())
-        idle = lambda: (t := berg("cluster", "status", "gke-dist").stdout) and "GPUs: 0 used, 4 free" in t and t  # noqa: E731
+        idle = lambda: (
+            (t := berg("cluster", "status", "gke-dist").stdout)
+            and "GPUs: 0 used, 4 free" in t
+            and t
+        )
         status = wait_for(idle, what="the end of its pods")
         assert "2 of 0 to 2" in status and "idle" in status
         assert "2 of 2" in berg("cluster", "drivers", "gke-dist").stdout
         assert berg("cluster", "resize", "gke-dist", "--max-nodes", "5").returncode == 0
-        assert json.loads(berg("cluster", "status", "gke-dist", "--json").stdout)["pools"][1]["max_nodes"] == 5
+        assert (
+            json.loads(berg("cluster", "status", "gke-dist", "--json").stdout)["pools"][1][
+                "max_nodes"
+            ]
+            == 5
+        )
         file = tmp_path / "kubeconfig"
-        others = {"clusters": [{"name": "mine", "cluster": {"server": "https://127.0.0.1:1"}}], "kind": "Config"}
+        others = {
+            "clusters": [{"name": "mine", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "kind": "Config",
+        }
         file.write_text(json.dumps({"apiVersion": "v1", **others}))
         assert berg("cluster", "credentials", "gke-dist", KUBECONFIG=str(file)).returncode == 0
         assert "mine" in file.read_text()
         environment = berg.environment(KUBECONFIG=str(file))
         asked = subprocess.run(
-            ["kubectl", "get", "jobs", "-o", "name"], env=environment, capture_output=True, text=True
+            ["kubectl", "get", "jobs", "-o", "name"],
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         assert asked.stdout == "job.batch/ddp\n", asked.stderr
-        shown = berg("run", "--cluster", "gke-dist", "-n", "dry", "-m", "2", "--dry-run", "true").stdout
-        words = ["kubectl", "create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-"]
+        shown = berg(
+            "run", "--cluster", "gke-dist", "-n", "dry", "-m", "2", "--dry-run", "true"
+        ).stdout
+        words = [
+            "kubectl",
+            "create",
+            "--dry-run=server",
+            "--validate=strict",
+            "-o",
+            "name",
+            "-f",
+            "-",
+        ]
         made = subprocess.run(words, env=environment, input=shown, capture_output=True, text=True)
         assert "job.batch/dry" in made.stdout, made.stderr
     finally:
@@ -118,10 +194,24 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
 def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
     settle(cloud)
     cloud.call("POST", "/_berg/settings", {"operation": 4.0})
-    wishes = ["-g", "0", "--machine-type", "n1-standard-2", "--max-nodes", "3", "--spot", "--zone", "us-central1-b"]
+    wishes = [
+        "-g",
+        "0",
+        "--machine-type",
+        "n1-standard-2",
+        "--max-nodes",
+        "3",
+        "--spot",
+        "--zone",
+        "us-central1-b",
+    ]
     process = berg.start("cluster", "create", "half", *wishes)
     clusters_path = "/container/v1/projects/berg-local/locations/-/clusters"
-    wait_for(lambda: [c for c in cloud.call("GET", clusters_path).get("clusters", []) if c["name"] == "half"])
+    wait_for(
+        lambda: [
+            c for c in cloud.call("GET", clusters_path).get("clusters", []) if c["name"] == "half"
+        ]
+    )
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
@@ -144,8 +234,13 @@ def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
 def test_a_deletion_goes_on(berg, cloud, lost):
     settle(cloud)
     cloud.call("POST", "/_berg/settings", {"operation": 0.2})
-    assert berg("cluster", "create", "bucket-half", "-g", "0", "--machine-type", "n1-standard-2").returncode == 0
-    files = lambda: list((berg.home / "clusters").iterdir())  # noqa: E731
+    assert (
+        berg(
+            "cluster", "create", "bucket-half", "-g", "0", "--machine-type", "n1-standard-2"
+        ).returncode
+        == 0
+    )
+    files = lambda: list((berg.home / "clusters").iterdir())
     assert files()
     cloud.fault("container.projects.locations.clusters.nodePools.setSize", status=404)
     missing = berg("cluster", "resize", "bucket-half", "--num-nodes", "1")
@@ -169,7 +264,9 @@ def test_a_deletion_goes_on(berg, cloud, lost):
 
 
 def test_a_job_in_a_pod_is_as_one_on_a_machine(berg, kube):
-    done = run(berg, "-n", "ok", "--wait", "echo made > $BERG_RESULTS_DIR/out; echo gpus $BERG_NUM_GPUS")
+    done = run(
+        berg, "-n", "ok", "--wait", "echo made > $BERG_RESULTS_DIR/out; echo gpus $BERG_NUM_GPUS"
+    )
     assert done.returncode == 0, done.stderr
     assert berg.objects("berg_results/ok/")["berg_results/ok/out"] == b"made\n"
     assert "gpus 1" in berg("log", "ok").stdout
@@ -183,13 +280,29 @@ def test_a_job_in_a_pod_is_as_one_on_a_machine(berg, kube):
 def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, monkeypatch):
     assert berg("gpus").returncode == 0
     image = "python:3.12"
-    command = ["run", "--cluster", "pods", "-m", "2", "-n", "dry", "--secret", "KEY", "--dry-run", "true"]
+    command = [
+        "run",
+        "--cluster",
+        "pods",
+        "-m",
+        "2",
+        "-n",
+        "dry",
+        "--secret",
+        "KEY",
+        "--dry-run",
+        "true",
+    ]
     shown = berg(*command, KEY="s3cret", BERG_DEFAULT_DOCKER_IMAGE=image)
     assert shown.returncode == 0, shown.stderr
     node = "for each node, n1-standard-4 with 2 x t4, which pods share"
-    assert f"Price     $0.89 an hour on demand {node} (list price in us-central1 of " in shown.stderr
+    assert (
+        f"Price     $0.89 an hour on demand {node} (list price in us-central1 of " in shown.stderr
+    )
     assert f"Defaults  docker = {image} (of BERG_DEFAULT_DOCKER_IMAGE)" in shown.stderr
-    assert "Price" not in berg("run", "--cluster", "pods", "-g", "0", "--dry-run", "true").stderr, "of which node?"
+    assert "Price" not in berg("run", "--cluster", "pods", "-g", "0", "--dry-run", "true").stderr, (
+        "of which node?"
+    )
     assert "s3cret" not in shown.stdout
     manifest = json.loads(shown.stdout)
     assert manifest["kind"] == "Job" and manifest["spec"]["completions"] == 2
@@ -198,16 +311,29 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
     assert made["metadata"]["name"] == "dry"
     assert not alive(kube, "dry")
     done = berg(
-        "run", "--cluster", "pods", "-n", "secret", "--secret", "KEY", "--wait", "echo $KEY | md5sum", KEY="s3cret"
+        "run",
+        "--cluster",
+        "pods",
+        "-n",
+        "secret",
+        "--secret",
+        "KEY",
+        "--wait",
+        "echo $KEY | md5sum",
+        KEY="s3cret",
     )
     assert done.returncode == 0, done.stderr
     assert "s3cret" not in json.dumps(kube.get("jobs")) and "s3cret" not in json.dumps(kube.pods())
 
 
 def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
-    with cluster(cloud, "plain", tmp_path, {"gpu_type": None, "num_gpus": 0, "machine_type": "n1-standard-4"}):
+    with cluster(
+        cloud, "plain", tmp_path, {"gpu_type": None, "num_gpus": 0, "machine_type": "n1-standard-4"}
+    ):
         done = berg("run", "--cluster", "plain", "-n", "plainly", "-c", "2", "--wait", "true")
-        assert done.returncode == 0 and "plainly in gke-plain-n1-standard-4-" in done.stderr, done.stderr
+        assert done.returncode == 0 and "plainly in gke-plain-n1-standard-4-" in done.stderr, (
+            done.stderr
+        )
         assert (
             "gives a pod 4 CPUs: its nodes for this are n1-standard-4"
             in berg("run", "--cluster", "plain", "-c", "4", "true").stderr
@@ -215,18 +341,29 @@ def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
 
 
 def test_of_a_long_log_the_last_is_shown(berg, kube):
-    kube.create(job("talks", "yes $(head -c 1000 /dev/zero | tr '\\0' x) | head -n 2000; echo the end"))
+    kube.create(
+        job("talks", "yes $(head -c 1000 /dev/zero | tr '\\0' x) | head -n 2000; echo the end")
+    )
     kube.ended("talks")
     settings = berg.cloud.settings()
-    text = k8s.log(settings, k8s.connect(settings, PLACE), kube.pods("talks")[0]["metadata"]["name"])
+    text = k8s.log(
+        settings, k8s.connect(settings, PLACE), kube.pods("talks")[0]["metadata"]["name"]
+    )
     assert text.endswith("x\nthe end\n") and len(text) == k8s.MOST_LOG
 
 
 def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
-    plan = lambda *words: berg(*words, "--cluster", "pods", "-g", "1", "-n", "planned", "--dry-run").stderr  # noqa: E731
+    plan = lambda *words: (
+        berg(*words, "--cluster", "pods", "-g", "1", "-n", "planned", "--dry-run").stderr
+    )
     alone = plan("run", "true")
-    assert "20 after pods that were taken away" in alone and "168 h, then Kubernetes ends the pod" in alone
-    assert "none: a pod that is taken away ends it. Go on: berg run --resume planned" in plan("run", "-m", "2", "true")
+    assert (
+        "20 after pods that were taken away" in alone
+        and "168 h, then Kubernetes ends the pod" in alone
+    )
+    assert "none: a pod that is taken away ends it. Go on: berg run --resume planned" in plan(
+        "run", "-m", "2", "true"
+    )
     assert "none: a pod that is taken away ends it\n" in plan("devbox")
 
 
@@ -267,11 +404,21 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cl
         cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
         wishes = ["-n", "wide", "-m", "2", "-g", "2", "--wait-hours", "0.006"]
         assert berg("run", "--cluster", "full", *wishes, "true").returncode == 0
-        text = wait_for(lambda: (t := berg("list").stdout) and "no stock" in t and t, 30, "the reason in the list")
-        assert "no pool can grow" not in text, "one pod is told of the shortage, the other that a try had failed"
+        text = wait_for(
+            lambda: (t := berg("list").stdout) and "no stock" in t and t,
+            30,
+            "the reason in the list",
+        )
+        assert "no pool can grow" not in text, (
+            "one pod is told of the shortage, the other that a try had failed"
+        )
         wait_for(lambda: not alive(kube, "wide"), 30, "the end of its pods")
-        bucket_says = wait_for(lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list")
-        assert "not all of its pods had come when --wait-hours were over" in " ".join(bucket_says.split())
+        bucket_says = wait_for(
+            lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list"
+        )
+        assert "not all of its pods had come when --wait-hours were over" in " ".join(
+            bucket_says.split()
+        )
 
 
 def test_the_limit_of_the_wait_ends_with_it(berg, kube):
@@ -284,7 +431,11 @@ def test_a_preempted_pod_is_made_anew_and_goes_on(berg, kube, cloud):
     script = "echo x >> $BERG_RESULTS_DIR/tries; [ $(wc -l < $BERG_RESULTS_DIR/tries) = 2 ] || sleep 1000"
     assert run(berg, "-n", "spot", "--spot", script).returncode == 0
     running(berg, "spot")
-    wait_for(lambda: "berg_results/spot/tries" in berg.objects("berg_results/spot/"), 40, "its first results")
+    wait_for(
+        lambda: "berg_results/spot/tries" in berg.objects("berg_results/spot/"),
+        40,
+        "its first results",
+    )
     pod = alive(kube, "spot")[0]
     cloud.call("POST", f"/_berg/instances/{pod['spec']['nodeName']}/preempt")
     wait_for(lambda: berg.state("spot")["state"] == "SUCCEEDED", 90, "the end of the job")
@@ -306,19 +457,30 @@ def test_a_job_that_lost_a_pod_is_resumed_under_its_name(berg, kube, cloud):
     script = "echo x >> $BERG_RESULTS_DIR/tries; [ $(wc -l < $BERG_RESULTS_DIR/tries) = 2 ] || sleep 1000"
     assert run(berg, "-n", "again", "-m", "2", "-g", "1", script).returncode == 0
     running(berg, "again")
-    wait_for(lambda: "berg_results/again/tries" in berg.objects("berg_results/again/"), 40, "its first results")
+    wait_for(
+        lambda: "berg_results/again/tries" in berg.objects("berg_results/again/"),
+        40,
+        "its first results",
+    )
     cloud.call("POST", f"/_berg/pods/{alive(kube, 'again')[0]['metadata']['name']}/evict")
-    wait_for(lambda: berg.state("again")["state"] in ("FAILED", "KILLED"), 120, "the end of the job")
+    wait_for(
+        lambda: berg.state("again")["state"] in ("FAILED", "KILLED"), 120, "the end of the job"
+    )
     done = berg("run", "--resume", "again", "--wait")
     assert done.returncode == 0, done.stderr
     assert berg.objects("berg_results/again/")["berg_results/again/tries"] == b"x\nx\n"
 
 
 def test_a_sweep_takes_its_jobs_in_pods(berg, kube):
-    done = run(berg, "-n", "grid", "--grid", "a=1,2,3", "--parallel", "2", "--wait", "echo a is {a}")
+    done = run(
+        berg, "-n", "grid", "--grid", "a=1,2,3", "--parallel", "2", "--wait", "echo a is {a}"
+    )
     assert done.returncode == 0, done.stderr
     assert [f"a is {n + 1}" in berg("log", f"grid/{n}").stdout for n in range(3)] == [True] * 3
-    wait_for(lambda: not [p for p in kube.pods() if p["status"]["phase"] == "Running"], what="the end of the pods")
+    wait_for(
+        lambda: not [p for p in kube.pods() if p["status"]["phase"] == "Running"],
+        what="the end of the pods",
+    )
 
 
 def test_what_the_api_cannot_answer_at_once_is_asked_again(berg, kube, cloud):
@@ -328,7 +490,10 @@ def test_what_the_api_cannot_answer_at_once_is_asked_again(berg, kube, cloud):
     done = run(berg, "-n", "tried", "--wait", "true")
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began > 0.8
-    assert len([each for each in kube.get("jobs")["items"] if each["metadata"]["name"] == "tried"]) == 1
+    assert (
+        len([each for each in kube.get("jobs")["items"] if each["metadata"]["name"] == "tried"])
+        == 1
+    )
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["torchrun", "launch"])
@@ -336,7 +501,9 @@ def test_torch_trains_on_two_pods(berg, kube, explicit):
     torch = pytest.importorskip("torch")
     for file in ("train.py", "requirements.txt"):
         shutil.copy(EXAMPLES / "torch_ddp" / file, berg.repo)
-    (berg.repo / "setup.sh").write_text(BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent))
+    (berg.repo / "setup.sh").write_text(
+        BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent)
+    )
     options = "--nnodes=2 --node_rank=$BERG_NODE_RANK --nproc_per_node=$BERG_NUM_GPUS "
     options += "--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT" if explicit else ""
     program = f"python -m torch.distributed.run {options}" if explicit else "torchrun"
@@ -346,7 +513,8 @@ def test_torch_trains_on_two_pods(berg, kube, explicit):
     assert done.returncode == 0, done.stderr + berg("log", "--machine", f"{name}-1", name).stdout
     assert f"4 processes on {name}-0 {name}-1, through gloo" in berg.log(name)
     rows = [
-        json.loads(line) for line in berg.objects("berg_results")[f"berg_results/{name}/metrics.jsonl"].splitlines()
+        json.loads(line)
+        for line in berg.objects("berg_results")[f"berg_results/{name}/metrics.jsonl"].splitlines()
     ]
     assert [(row["epoch"], row["processes"]) for row in rows] == [(1, 4), (2, 4)]
 
@@ -364,7 +532,9 @@ def test_people_live_in_pods(berg, kube, tmp_path):
     assert berg("ssh", "box", "--worker", "1", "--", "hostname").stdout == "box-1\n"
     blob = os.urandom(300_000)
     words = [*berg_words(), "ssh", "box", "--", "cat"]
-    echo = subprocess.run(words, cwd=berg.repo, env=berg.environment(), input=blob, capture_output=True, check=True)
+    echo = subprocess.run(
+        words, cwd=berg.repo, env=berg.environment(), input=blob, capture_output=True, check=True
+    )
     assert echo.stdout == blob
     (berg.repo / "new.py").write_text("print('new')\n")
     pushed = berg("sync", "box", "--once")
@@ -386,7 +556,9 @@ def test_a_pod_without_an_ssh_server_is_entered_by_exec(berg, kube):
     assert run(berg, "-n", "bare", "sleep 1000").returncode == 0
     running(berg, "bare")
     path = ".berg/machines/bare/bare.json"
-    wait_for(lambda: path in berg.objects(".berg/machines/bare/"), what="what the pod says of itself")
+    wait_for(
+        lambda: path in berg.objects(".berg/machines/bare/"), what="what the pod says of itself"
+    )
     berg.bucket.write(path, json.dumps({**json.loads(berg.bucket.read(path)), "host_keys": []}))
     done = berg("ssh", "bare", "--", "echo in $HOSTNAME; exit 5")
     assert done.returncode == 5 and "in bare" in done.stdout, done.stderr
@@ -400,9 +572,13 @@ def test_a_pod_without_an_ssh_server_is_entered_by_exec(berg, kube):
 
 def test_an_idle_cluster_is_named_with_its_cost_and_stays(berg, kube):
     reaped = berg("reap", "-y")
-    assert "the cluster pods in us-central1-a is idle, and costs about $0.13 an hour" in reaped.stderr
+    assert (
+        "the cluster pods in us-central1-a is idle, and costs about $0.13 an hour" in reaped.stderr
+    )
     assert "berg cluster delete pods" in reaped.stderr
-    rows = [row for row in json.loads(berg("doctor", "--json").stdout) if row["check"] == "clusters"]
+    rows = [
+        row for row in json.loads(berg("doctor", "--json").stdout) if row["check"] == "clusters"
+    ]
     assert [row["status"] for row in rows] == ["warning"] and "is idle" in rows[0]["found"]
     assert gke.running(berg.cloud.settings()) == [PLACE]
 
@@ -428,17 +604,27 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
     kube.create({**body, "metadata": {"name": "berg-boot-theirs"}})
     settings = cloud.settings(berg.bucket_name)
     assert [each.name for each in reap.find(settings, None) if each.kind == "configmap"] == names
-    dry = json.loads(berg("run", "--cluster", "pods", "-n", "older", "-g", "2", "--spot", "--dry-run", "true").stdout)
+    dry = json.loads(
+        berg(
+            "run", "--cluster", "pods", "-n", "older", "-g", "2", "--spot", "--dry-run", "true"
+        ).stdout
+    )
     dry["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"] = names[1]
     dry["spec"]["template"]["spec"]["nodeSelector"]["berg/none"] = "here"  # it waits
     dry["metadata"]["labels"]["berg-bucket"] = "somebody-elses"
-    assert run(berg, "-n", "made", "-g", "0", "--wait", "true").returncode == 0  # and with it the present boot.py
+    assert (
+        run(berg, "-n", "made", "-g", "0", "--wait", "true").returncode == 0
+    )  # and with it the present boot.py
     kube.create(dry)
     found = [each for each in reap.find(settings, None) if each.kind == "configmap"]
     assert [(each.name, each.where) for each in found] == [(names[0], PLACE)]
     reap.delete(settings, found)
     left = {each["metadata"]["name"] for each in kube.get("configmaps")["items"]}
-    assert {manifest.boot_map()["metadata"]["name"], "berg-boot-theirs", names[1]} <= left and names[0] not in left
+    assert {
+        manifest.boot_map()["metadata"]["name"],
+        "berg-boot-theirs",
+        names[1],
+    } <= left and names[0] not in left
     for name in ("berg-boot-theirs", names[1]):
         kube.call("DELETE", f"/api/v1/namespaces/default/configmaps/{name}")
 
@@ -446,25 +632,52 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--cluster", "nosuch", "true"], "there is no cluster 'nosuch' in project berg-local. Make it: berg cluster"),
-        (["--cluster", "pods", "-t", "v100", "true"], "the cluster pods has no v100: its nodes have 2 x t4"),
-        (["--cluster", "pods", "-g", "4", "true"], "no node of the cluster pods has 4 GPUs: its nodes have 2 x t4"),
-        (["--cluster", "pods", "-g", "2", "-m", "5", "true"], "room for 2 pods, not for 5. Let it grow: berg cluster"),
+        (
+            ["--cluster", "nosuch", "true"],
+            "there is no cluster 'nosuch' in project berg-local. Make it: berg cluster",
+        ),
+        (
+            ["--cluster", "pods", "-t", "v100", "true"],
+            "the cluster pods has no v100: its nodes have 2 x t4",
+        ),
+        (
+            ["--cluster", "pods", "-g", "4", "true"],
+            "no node of the cluster pods has 4 GPUs: its nodes have 2 x t4",
+        ),
+        (
+            ["--cluster", "pods", "-g", "2", "-m", "5", "true"],
+            "room for 2 pods, not for 5. Let it grow: berg cluster",
+        ),
         (
             ["--cluster", "pods", "-g", "1", "-c", "4", "true"],
             "no node of the cluster pods gives a pod 4 CPUs: its nodes",
         ),
-        (["--cluster", "pods", "-g", "0", "-c", "1", "true"], "its nodes for this are e2-medium, of which Kubernetes"),
+        (
+            ["--cluster", "pods", "-g", "0", "-c", "1", "true"],
+            "its nodes for this are e2-medium, of which Kubernetes",
+        ),
         (["--cluster", "pods", "-c", "0", "true"], "-c 0 is not possible: give 1 or more CPUs"),
-        (["--cluster", "pods", "--docker", "Bad Image", "true"], "--docker 'Bad Image' is no name of an image"),
+        (
+            ["--cluster", "pods", "--docker", "Bad Image", "true"],
+            "--docker 'Bad Image' is no name of an image",
+        ),
         (["--cluster", "pods", "-t", "gtx", "true"], "unknown GPU type 'gtx'"),
         (["--cluster", "pods", "--zone", "us-east1-b", "true"], "leave out --zone"),
         (["--cluster", "pods", "--disk-gb", "500", "true"], "leave out --disk-gb"),
         (["--cluster", "pods", "--no-kill", "true"], "leave out --no-kill"),
         (["--cluster", "pods", "--no-external-ip", "true"], "leave out --no-external-ip"),
-        (["--cluster", "pods", "--wait-hours", "1e9", "true"], "--wait-hours 1e+09 is not possible"),
-        (["--cluster", "pods", "-n", "n" * 62, "true"], f"'{'n' * 62}-0' is longer than 63 characters"),
-        (["--cluster", "pods", "-n", "n" * 52, "--grid", "a=1,2", "{a}"], "nnn-machine-1-1' is longer than 63 char"),
+        (
+            ["--cluster", "pods", "--wait-hours", "1e9", "true"],
+            "--wait-hours 1e+09 is not possible",
+        ),
+        (
+            ["--cluster", "pods", "-n", "n" * 62, "true"],
+            f"'{'n' * 62}-0' is longer than 63 characters",
+        ),
+        (
+            ["--cluster", "pods", "-n", "n" * 52, "--grid", "a=1,2", "{a}"],
+            "nnn-machine-1-1' is longer than 63 char",
+        ),
         (["--docker", "debian:12", "true"], "--docker is for pods: give --cluster NAME as well"),
     ],
 )
@@ -499,14 +712,20 @@ def test_a_cluster_that_is_not_bergs_is_left_alone(berg, cloud, kube):
         "name": "theirs",
         "nodePools": [{"name": "p", "initialNodeCount": 1, "config": {"machineType": "e2-medium"}}],
     }
-    kube.done(kube.google("POST", "projects/berg-local/locations/us-central1-a/clusters", {"cluster": cluster}))
+    kube.done(
+        kube.google(
+            "POST", "projects/berg-local/locations/us-central1-a/clusters", {"cluster": cluster}
+        )
+    )
     for words in (
         ["run", "--cluster", "theirs", "true"],
         ["cluster", "delete", "theirs", "-y"],
         ["cluster", "create", "theirs"],
     ):
         done = berg(*words)
-        assert done.returncode == 1 and "the cluster theirs is not berg's" in done.stderr, done.stderr
+        assert done.returncode == 1 and "the cluster theirs is not berg's" in done.stderr, (
+            done.stderr
+        )
         assert "--update-labels berg=1" in done.stderr
     kube.done(kube.google("DELETE", "projects/berg-local/locations/us-central1-a/clusters/theirs"))
 
@@ -521,27 +740,41 @@ def test_a_kubeconfig_that_is_broken_stays_as_it_is(berg, kube, tmp_path):
 
 
 @needs_kubectl
-def test_what_gcloud_wrote_of_a_cluster_makes_room_for_the_public_endpoint(berg, kube, tmp_path, monkeypatch):
-    """gcloud writes the cluster's address and own authority, which has not signed the certificate of its name."""
+def test_what_gcloud_wrote_of_a_cluster_makes_room_for_the_public_endpoint(
+    berg, kube, tmp_path, monkeypatch
+):
+    """gcloud writes the cluster's address and own authority, which has not signed the certificate
+    of its name.
+    """
     file = tmp_path / "kubeconfig"
     monkeypatch.setenv("KUBECONFIG", str(file))
     settings = berg.cloud.settings()
     there = clusters.context(settings, PLACE)
     authority = [f"--certificate-authority={kube.ca}", "--embed-certs=true"]
     for name in (there, "mine"):
-        clusters.kubectl(["config", "set-cluster", name, "--server=https://127.0.0.1:1", *authority])
-    monkeypatch.setattr("berg.google.kubernetes.PUBLIC", "")  # as if what the endpoint has now were such a name
+        clusters.kubectl(
+            ["config", "set-cluster", name, "--server=https://127.0.0.1:1", *authority]
+        )
+    monkeypatch.setattr(
+        "berg.google.kubernetes.PUBLIC", ""
+    )  # as if what the endpoint has now were such a name
     for _ in range(2):
         assert clusters.credentials(settings, "pods") == there
         told = json.loads(clusters.kubectl(["config", "view", "--raw", "-o", "json"]))
         known = {each["name"]: each["cluster"] for each in told["clusters"]}
-        assert known[there] == {"server": kube.server} and "certificate-authority-data" in known["mine"]
+        assert (
+            known[there] == {"server": kube.server}
+            and "certificate-authority-data" in known["mine"]
+        )
         assert told["current-context"] == there
 
 
 def test_a_program_gets_a_token_as_kubectl_wants_it(berg, kube):
     told = json.loads(berg("cluster", "token").stdout)
-    assert told["kind"] == "ExecCredential" and told["apiVersion"] == "client.authentication.k8s.io/v1beta1"
+    assert (
+        told["kind"] == "ExecCredential"
+        and told["apiVersion"] == "client.authentication.k8s.io/v1beta1"
+    )
     assert kube.raw("GET", "/version", token=told["status"]["token"]).status_code == 200
 
 
@@ -551,16 +784,25 @@ def test_a_certificate_of_somebody_else_is_refused_at_once(berg, kube, monkeypat
     body["masterAuth"]["clusterCaCertificate"] = base64.b64encode(b"not one").decode()
     began = time.monotonic()
     with pytest.raises(Exception, match="does not answer|certificate|CA"):
-        k8s.call(berg.cloud.settings(), k8s.server_of(berg.cloud.settings(), body), "GET", "/version")
+        k8s.call(
+            berg.cloud.settings(), k8s.server_of(berg.cloud.settings(), body), "GET", "/version"
+        )
     assert time.monotonic() - began < 5
     other.unlink(missing_ok=True)
     k8s.ca_file(berg.cloud.settings(), PLACE).unlink()
 
 
-def test_threads_that_find_a_cluster_at_once_write_its_certificate_once(tmp_path, cloud, monkeypatch):
+def test_threads_that_find_a_cluster_at_once_write_its_certificate_once(
+    tmp_path, cloud, monkeypatch
+):
     monkeypatch.setenv("BERG_HOME", str(tmp_path))
     certificate = base64.b64encode(b"x" * 100_000).decode()
-    body = {"name": "c", "location": "z", "endpoint": "127.0.0.1", "masterAuth": {"clusterCaCertificate": certificate}}
+    body = {
+        "name": "c",
+        "location": "z",
+        "endpoint": "127.0.0.1",
+        "masterAuth": {"clusterCaCertificate": certificate},
+    }
     settings = cloud.settings()
     for _ in range(20):
         with ThreadPoolExecutor(8) as pool:

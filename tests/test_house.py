@@ -35,9 +35,16 @@ BELOW = {
     "machine": {"berg", "contract", "google", "code"},
     "worker": {"berg", "contract", "google", "code", "machine"},
 }
-# The embedded cloud is started and looked after from outside, as a program is; nothing of it is used otherwise.
+# The embedded cloud is started and looked after from outside, as a program is; nothing of it is
+# used otherwise.
 CONTROL = "localcloud.control"
-STARTS_IT = {"berg.config", "berg.laptop.init", "berg.laptop.doctor", "berg.commands.setup", "berg.cli"}
+STARTS_IT = {
+    "berg.config",
+    "berg.laptop.init",
+    "berg.laptop.doctor",
+    "berg.commands.setup",
+    "berg.cli",
+}
 
 
 def module_of(path: Path) -> str:
@@ -102,7 +109,9 @@ def test_the_embedded_cloud_and_berg_meet_at_one_door():
     for module, path in MODULES.items():
         used = [name for name, _ in imported_names(path) if name.partition(".")[0] == "localcloud"]
         allowed = module in STARTS_IT and all(f"{name}.".startswith(f"{CONTROL}.") for name in used)
-        assert not used or allowed, f"{path} imports {used}: only {CONTROL} is a door, and only for {sorted(STARTS_IT)}"
+        assert not used or allowed, (
+            f"{path} imports {used}: only {CONTROL} is a door, and only for {sorted(STARTS_IT)}"
+        )
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -117,4 +126,8 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_a_stray_module_is_told_where_it_belongs():
     with pytest.raises(AssertionError, match=r"berg/utils\.py belongs in a folder"):
         room_of("berg.utils")
-    assert room_of("berg.machine.boot") == "machine" and room_of("berg.gce") == "places" and room_of("berg") == "berg"
+    assert (
+        room_of("berg.machine.boot") == "machine"
+        and room_of("berg.gce") == "places"
+        and room_of("berg") == "berg"
+    )

@@ -1,5 +1,7 @@
 # ruff: noqa: F811 (a fixture is imported, and arguments have its name)
-"""Images of a repo: really built by podman and pushed to the embedded registry, over berg's real command line."""
+"""Images of a repo: really built by podman and pushed to the embedded registry, over berg's real
+command line.
+"""
 
 import io
 import json
@@ -100,9 +102,18 @@ def two_bases(podman, folder: Path) -> str:
 
 
 @needs_podman
-def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(berg, cloud, image, podman, tmp_path):
-    files = {".gitignore": "secret.txt\n", ".dockerignore": "data\n**/*.log\n", "data__big.bin": "x", "sub__a.log": "y"}
-    dockerfile = f"FROM {two_bases(podman, tmp_path)}\nARG TARGETARCH\nLABEL arch=$TARGETARCH\nCOPY . /app\n"
+def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(
+    berg, cloud, image, podman, tmp_path
+):
+    files = {
+        ".gitignore": "secret.txt\n",
+        ".dockerignore": "data\n**/*.log\n",
+        "data__big.bin": "x",
+        "sub__a.log": "y",
+    }
+    dockerfile = (
+        f"FROM {two_bases(podman, tmp_path)}\nARG TARGETARCH\nLABEL arch=$TARGETARCH\nCOPY . /app\n"
+    )
     head = fill(berg.repo, Dockerfile=dockerfile, **files)
     (berg.repo / "secret.txt").write_text("hush")
     (berg.repo / "train.py").write_text("print('changed')\n")
@@ -111,7 +122,10 @@ def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(berg
     assert built.returncode == 0, built.stderr
     name = built.stdout.strip()
     assert f"of commit {head[:12]} and 2 changed files" in built.stderr
-    assert re.fullmatch(rf"127\.0\.0\.1:\d+/{PROJECT}/berg/proj:[0-9a-f]{{40}}", name) and head not in name
+    assert (
+        re.fullmatch(rf"127\.0\.0\.1:\d+/{PROJECT}/berg/proj:[0-9a-f]{{40}}", name)
+        and head not in name
+    )
     registry = Registry(cloud, name)
     rows = registry.platforms()
     assert set(rows) == set(BOTH.split(","))
@@ -120,19 +134,34 @@ def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(berg
         arch = platform.partition("/")[2]
         assert (config["architecture"], config["config"]["Labels"]["arch"]) == (arch, arch)
         files = registry.files(row["digest"])
-        kept = {"arch", "app/Dockerfile", "app/train.py", "app/new.py", "app/.gitignore", "app/.dockerignore"}
+        kept = {
+            "arch",
+            "app/Dockerfile",
+            "app/train.py",
+            "app/new.py",
+            "app/.gitignore",
+            "app/.dockerignore",
+        }
         assert set(files) == kept and files["arch"] == platform.encode()
         assert files["app/train.py"] == b"print('changed')\n"
 
     again = image("--push", "--platform", BOTH)
-    assert again.returncode == 1 and f"{name} is there already" in again.stderr and "--force" in again.stderr
+    assert (
+        again.returncode == 1
+        and f"{name} is there already" in again.stderr
+        and "--force" in again.stderr
+    )
     forced = image("--push", "--platform", BOTH, "--force")
     assert forced.returncode == 0 and forced.stderr.count("Using cache") >= 6, forced.stderr
     for platform, row in registry.platforms().items():
         assert registry.manifest(row["digest"]) == registry.manifest(rows[platform]["digest"])
     gcloud = Gcloud(cloud.url, PROJECT, cloud.session.credentials.token, tmp_path)
-    listed = json.loads(gcloud("artifacts", "repositories", "list", "--location=us-central1", "--format=json"))
-    assert [row["name"].rpartition("/")[2] for row in listed] == ["berg"] and listed[0]["labels"] == {"berg": "1"}
+    listed = json.loads(
+        gcloud("artifacts", "repositories", "list", "--location=us-central1", "--format=json")
+    )
+    assert [row["name"].rpartition("/")[2] for row in listed] == ["berg"] and listed[0][
+        "labels"
+    ] == {"berg": "1"}
     rows = cloud.call("GET", f"{REPOSITORY}/dockerImages")["dockerImages"]
     (both,) = [row for row in rows if row.get("tags")]
     assert both["tags"] == [name.rpartition(":")[2]] and len(both["imageManifests"]) == 2
@@ -140,7 +169,9 @@ def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(berg
 
 @needs_podman
 def test_without_a_push_the_image_is_podmans_and_nothing_is_made(berg, cloud, image, podman):
-    """Also where nothing differs between platforms, so that podman's cache takes one's image for the other's."""
+    """Also where nothing differs between platforms, so that podman's cache takes one's image for
+    the other's.
+    """
     fill(berg.repo, Dockerfile="FROM scratch\nCOPY train.py /train.py\n")
     built = image("--name", "other", "--platform", BOTH)
     assert built.returncode == 0, built.stderr
@@ -164,10 +195,21 @@ def test_a_dockerfile_of_ones_own_choice_and_a_submodule(berg, image, podman, tm
     git(berg.repo, "submodule", "add", str(inner), "lib")
     fill(berg.repo, docker__Dockerfile="nothing\n")
     outside = tmp_path / "Dockerfile.gpu"
-    outside.write_text("FROM scratch\nARG PYTHON_VERSION\nLABEL python=$PYTHON_VERSION\nCOPY . /app\n")
+    outside.write_text(
+        "FROM scratch\nARG PYTHON_VERSION\nLABEL python=$PYTHON_VERSION\nCOPY . /app\n"
+    )
     (tmp_path / "Dockerfile.gpu.dockerignore").write_text("docker\n")
     (berg.repo / "sub").mkdir()
-    built = berg("image", "build", "-f", str(outside), "--python", "3.11", cwd=berg.repo / "sub", **podman.variables)
+    built = berg(
+        "image",
+        "build",
+        "-f",
+        str(outside),
+        "--python",
+        "3.11",
+        cwd=berg.repo / "sub",
+        **podman.variables,
+    )
     assert built.returncode == 0, built.stderr
     name = built.stdout.strip()
     assert podman("image", "inspect", name, "--format", '{{index .Labels "python"}}') == "3.11"
@@ -195,7 +237,10 @@ def test_a_build_that_fails_ends_with_its_last_lines(berg, cloud, image):
 
 def test_a_repo_without_anything_to_build_from(berg, podman):
     built = berg("image", "build", **podman.variables)
-    assert built.returncode == 1 and "has no Dockerfile, and no requirements.txt, pyproject.toml" in built.stderr
+    assert (
+        built.returncode == 1
+        and "has no Dockerfile, and no requirements.txt, pyproject.toml" in built.stderr
+    )
     assert "-f PATH" in built.stderr
 
 
@@ -230,7 +275,9 @@ def test_wishes_that_no_image_can_fulfil(berg, words, told):
 def test_who_may_not_push_is_told_before_anything_is_built(berg, cloud, image):
     fill(berg.repo, Dockerfile=SCRATCH)
     email = cloud.call(
-        "POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": f"p-{uuid.uuid4().hex[:9]}"}
+        "POST",
+        f"/iam/v1/projects/{PROJECT}/serviceAccounts",
+        {"accountId": f"p-{uuid.uuid4().hex[:9]}"},
     )["email"]
     file = berg.home / "person.json"
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
@@ -242,7 +289,10 @@ def test_who_may_not_push_is_told_before_anything_is_built(berg, cloud, image):
     bind(cloud, email, "reader")
     settle(cloud)
     refused = image("--push", **person)
-    assert refused.returncode == 1 and "you may not push images to the repository berg" in refused.stderr
+    assert (
+        refused.returncode == 1
+        and "you may not push images to the repository berg" in refused.stderr
+    )
     assert "--role roles/artifactregistry.writer" in refused.stderr and "STEP" not in refused.stderr
     bind(cloud, email, "writer")
     settle(cloud)
@@ -266,7 +316,10 @@ def test_a_registry_that_fails_and_settings_that_are_broken(berg, cloud, image, 
     (folder / "auth.json").unlink()
     cloud.fault("registry.put_manifest", status=403, times=None)
     failed = image("--push")
-    assert failed.returncode == 1 and "the image could not be pushed: podman ended with exit code 125" in failed.stderr
+    assert (
+        failed.returncode == 1
+        and "the image could not be pushed: podman ended with exit code 125" in failed.stderr
+    )
     assert failed.stdout == ""
     cloud.call("DELETE", "/_berg/faults")
     assert image("--push").returncode == 0
@@ -277,14 +330,21 @@ def test_an_api_that_is_off_and_nodes_that_are_let_at_the_image(berg, cloud, ima
     fill(berg.repo, Dockerfile=SCRATCH)
     with cloud.without("artifactregistry"):
         refused = image("--push")
-    assert refused.returncode == 1 and "gcloud services enable artifactregistry.googleapis.com" in refused.stderr
+    assert (
+        refused.returncode == 1
+        and "gcloud services enable artifactregistry.googleapis.com" in refused.stderr
+    )
     email = cloud.call(
-        "POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": f"n-{uuid.uuid4().hex[:9]}"}
+        "POST",
+        f"/iam/v1/projects/{PROJECT}/serviceAccounts",
+        {"accountId": f"n-{uuid.uuid4().hex[:9]}"},
     )["email"]
     pushed = image("--push", BERG_SERVICE_ACCOUNT=email)
     assert pushed.returncode == 0, pushed.stderr
     held = cloud.call("GET", f"{REPOSITORY}:getIamPolicy")["bindings"]
-    assert held == [{"role": "roles/artifactregistry.reader", "members": [f"serviceAccount:{email}"]}]
+    assert held == [
+        {"role": "roles/artifactregistry.reader", "members": [f"serviceAccount:{email}"]}
+    ]
     assert image("--push", "--force", BERG_SERVICE_ACCOUNT=email).returncode == 0
     assert cloud.call("GET", f"{REPOSITORY}:getIamPolicy")["bindings"] == held
     assert not list(berg.home.parent.rglob("berg-login-*")), "no token stays behind"
@@ -317,7 +377,9 @@ PROJECT_FILES = {
 
 @needs_podman
 def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman, base):
-    """The files of the image, and no program of this host's: a job of berg's, and what its Dockerfile says."""
+    """The files of the image, and no program of this host's: a job of berg's, and what its
+    Dockerfile says.
+    """
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     podman("import", str(base), f"docker.io/library/python:{version}-slim")
     fill(berg.repo, **PROJECT_FILES)
@@ -325,24 +387,46 @@ def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman,
     assert built.returncode == 0, built.stderr
     assert "has no Dockerfile; this one is taken" in built.stderr
     assert f"FROM python:{version}-slim\nRUN command -v git" in built.stderr
-    assert "COPY requirements.txt ./\nRUN pip install --no-cache-dir -r requirements.txt\nCOPY . .\n" in built.stderr
-    assert "RUN pip install --no-cache-dir -e .\n" in built.stderr and "Successfully installed demo" in built.stderr
+    assert (
+        "COPY requirements.txt ./\nRUN pip install --no-cache-dir -r requirements.txt\nCOPY . .\n"
+        in built.stderr
+    )
+    assert (
+        "RUN pip install --no-cache-dir -e .\n" in built.stderr
+        and "Successfully installed demo" in built.stderr
+    )
     name = built.stdout.strip()
     (berg.repo / "demo/colors.py").write_text("GREEN = 'changed'\n")
     code = "import click, os; from demo.colors import GREEN; print(GREEN, os.path.exists('/usr/bin/apt-get'))"
     ran = berg(
-        "run", "--cluster", "images", "-n", "in-image", "-g", "0", "--docker", name, "--tail", f'python -c "{code}"'
+        "run",
+        "--cluster",
+        "images",
+        "-n",
+        "in-image",
+        "-g",
+        "0",
+        "--docker",
+        name,
+        "--tail",
+        f'python -c "{code}"',
     )
     assert ran.returncode == 0, ran.stderr + berg.log("in-image")
-    assert "changed False" in ran.stdout.splitlines(), "the code is the working tree's, not the image's"
-    assert "Installing with apt-get" not in cluster.log(cluster.pods()[0]["metadata"]["name"]), "git is in the image"
+    assert "changed False" in ran.stdout.splitlines(), (
+        "the code is the working tree's, not the image's"
+    )
+    assert "Installing with apt-get" not in cluster.log(cluster.pods()[0]["metadata"]["name"]), (
+        "git is in the image"
+    )
 
 
 # --- other builders
 
 
 def docker_of(folder: Path) -> str:
-    """A PATH with docker before all else: what stands for it in the embedded cloud's builds, and drives podman."""
+    """A PATH with docker before all else: what stands for it in the embedded cloud's builds, and
+    drives podman.
+    """
     folder.mkdir()
     program = folder / "docker"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {docker.__file__} "$@"\n')
@@ -351,7 +435,9 @@ def docker_of(folder: Path) -> str:
 
 
 @needs_podman
-def test_docker_with_buildx_builds_and_pushes_and_keeps_its_own_settings(berg, cloud, image, tmp_path):
+def test_docker_with_buildx_builds_and_pushes_and_keeps_its_own_settings(
+    berg, cloud, image, tmp_path
+):
     fill(berg.repo, Dockerfile=SCRATCH)
     own = berg.home / ".docker"
     own.mkdir()
@@ -373,21 +459,40 @@ def test_docker_with_buildx_builds_and_pushes_and_keeps_its_own_settings(berg, c
 
 @needs_podman
 def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp_path):
-    fill(berg.repo, **{"Dockerfile": SCRATCH, ".gitignore": "secret.txt\n", ".dockerignore": "data\n", "data__x": "x"})
+    fill(
+        berg.repo,
+        **{
+            "Dockerfile": SCRATCH,
+            ".gitignore": "secret.txt\n",
+            ".dockerignore": "data\n",
+            "data__x": "x",
+        },
+    )
     (berg.repo / "secret.txt").write_text("hush")
     alone = berg("image", "build", "--builder", "cloud")
     assert alone.returncode == 1 and "give --push as well" in alone.stderr
     cloud.fault("registry.put_manifest", status=403)
-    berg.allowed.append(400)  # until Cloud Build hears that the account may see the bucket of the log
+    berg.allowed.append(
+        400
+    )  # until Cloud Build hears that the account may see the bucket of the log
     built = berg("image", "build", "--builder", "cloud", "--push")
     assert built.returncode == 0, built.stderr
-    assert "Its right was granted just now, which takes minutes to count. Building again" in built.stderr
-    assert "starting build" in built.stderr and "COPY . /app" in built.stderr and "DONE" in built.stderr
+    assert (
+        "Its right was granted just now, which takes minutes to count. Building again"
+        in built.stderr
+    )
+    assert (
+        "starting build" in built.stderr
+        and "COPY . /app" in built.stderr
+        and "DONE" in built.stderr
+    )
     registry = Registry(cloud, built.stdout.strip())
     files = registry.files(registry.tag)
     assert set(files) == {"app/Dockerfile", "app/train.py", "app/.gitignore", "app/.dockerignore"}
     left = berg.objects(".berg/")
-    assert [name for name in left if name.startswith(".berg/builds/log-")] and ".berg/images" not in str(left)
+    assert [
+        name for name in left if name.startswith(".berg/builds/log-")
+    ] and ".berg/images" not in str(left)
     both = berg("image", "build", "--builder", "cloud", "--push", "--platform", BOTH, "--force")
     assert both.returncode == 0, both.stderr
     assert set(registry.platforms()) == set(BOTH.split(","))
@@ -398,7 +503,9 @@ def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp
 
 @needs_podman
 def test_a_build_in_the_cloud_that_fails_or_is_left(berg, cloud, slow):
-    berg.allowed.append(400)  # until Cloud Build hears that the account may see the bucket of the log
+    berg.allowed.append(
+        400
+    )  # until Cloud Build hears that the account may see the bucket of the log
     fill(berg.repo, Dockerfile="FROM scratch\nCOPY nothing-like-this /\n")
     failed = berg("image", "build", "--builder", "cloud", "--push")
     assert failed.returncode == 1 and failed.stdout == ""
@@ -421,9 +528,15 @@ def test_who_may_not_build_in_the_cloud_is_told(berg, cloud):
     cloud.fault("storage.buckets.setIamPolicy", status=403, times=None)
     with cloud.without("cloudbuild"):
         refused = berg("image", "build", "--builder", "cloud", "--push")
-    assert refused.returncode == 1 and "gcloud services enable cloudbuild.googleapis.com" in refused.stderr
+    assert (
+        refused.returncode == 1
+        and "gcloud services enable cloudbuild.googleapis.com" in refused.stderr
+    )
     berg.allowed.append(400)
     refused = berg("image", "build", "--builder", "cloud", "--push")
     mend = f"gcloud storage buckets add-iam-policy-binding gs://{berg.bucket_name} --member serviceAccount:berg-worker@"
-    assert f"{mend}{PROJECT}.iam.gserviceaccount.com --role roles/storage.legacyBucketReader\n" in refused.stderr
+    assert (
+        f"{mend}{PROJECT}.iam.gserviceaccount.com --role roles/storage.legacyBucketReader\n"
+        in refused.stderr
+    )
     assert ".berg/images" not in str(list(berg.objects(".berg/")))

@@ -13,7 +13,10 @@ def init(berg):
     (berg.home / "berg.json").unlink()
 
     def call(*arguments: str, stdin: str | None = None, **env: str):
-        where = {"BERG_ENDPOINT": settings.endpoint, "BERG_CREDENTIALS_FILE": settings.credentials_file}
+        where = {
+            "BERG_ENDPOINT": settings.endpoint,
+            "BERG_CREDENTIALS_FILE": settings.credentials_file,
+        }
         return berg("init", *arguments, stdin=stdin, **{**where, **env})
 
     return call
@@ -25,13 +28,19 @@ def saved(berg) -> dict:
 
 def test_flags_answer_everything_and_the_bucket_is_created(berg, init):
     name = f"fresh-{uuid.uuid4().hex[:12]}"
-    result = init("-y", "--project", "berg-local", "--region", "us-west1", "--bucket", name, COLUMNS="80")
+    result = init(
+        "-y", "--project", "berg-local", "--region", "us-west1", "--bucket", name, COLUMNS="80"
+    )
     assert result.returncode == 0, result.stderr
     assert f"Created gs://{name}" in result.stderr
     wide = [line for line in result.stderr.splitlines() if len(line) > 80 and " " in line]
     assert wide == [], "what is said breaks between words"
     settings = saved(berg)
-    assert (settings["project"], settings["region"], settings["bucket"]) == ("berg-local", "us-west1", name)
+    assert (settings["project"], settings["region"], settings["bucket"]) == (
+        "berg-local",
+        "us-west1",
+        name,
+    )
     assert settings["service_account"] == "berg-worker@berg-local.iam.gserviceaccount.com"
     bucket = berg.cloud.call("GET", f"/storage/v1/b/{name}")
     assert bucket["location"] == "US-WEST1"
@@ -52,16 +61,32 @@ def test_questions_are_explained_and_a_second_time_offers_the_answers(berg, init
     answers = ["berg-local", "us-east1", berg.bucket_name, "", "y", "", ""]
     result = init(stdin="\n".join(answers) + "\n")
     assert result.returncode == 0, result.stderr
-    for word in ("Project:", "Region:", "Bucket:", "Service account:", "Image:", berg.bucket_name, "us-east1"):
+    for word in (
+        "Project:",
+        "Region:",
+        "Bucket:",
+        "Service account:",
+        "Image:",
+        berg.bucket_name,
+        "us-east1",
+    ):
         assert word in result.stderr
-    assert result.stdout.strip() == "", "data alone goes there; older clicks write the blank behind a question to it"
+    assert result.stdout.strip() == "", (
+        "data alone goes there; older clicks write the blank behind a question to it"
+    )
     before = saved(berg)
     assert before["region"] == "us-east1"
-    (berg.home / "berg.json").write_text(json.dumps({**before, "zones": ["us-east1-b"], "endpoint": None}))
+    (berg.home / "berg.json").write_text(
+        json.dumps({**before, "zones": ["us-east1-b"], "endpoint": None})
+    )
     again = init(stdin="\n" * 6)
     assert again.returncode == 0, again.stderr
     assert "[us-east1]" in again.stderr
-    assert {**saved(berg), "endpoint": None} == {**before, "zones": ["us-east1-b"], "endpoint": None}
+    assert {**saved(berg), "endpoint": None} == {
+        **before,
+        "zones": ["us-east1-b"],
+        "endpoint": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -70,7 +95,10 @@ def test_questions_are_explained_and_a_second_time_offers_the_answers(berg, init
         (["--project", "no-such-project-1"], ["no-such-project-1", "gcloud services enable"]),
         (["--project", "berg-local", "--region", "mars"], ["no region 'mars'", "us-central1"]),
         (["--project", "berg-local", "--bucket", "Not_A_Name"], ["'Not_A_Name' cannot be created"]),
-        (["--project", "berg-local", "--image", "nothing"], ["no image or image family 'nothing'", "gcloud compute"]),
+        (
+            ["--project", "berg-local", "--image", "nothing"],
+            ["no image or image family 'nothing'", "gcloud compute"],
+        ),
     ],
 )
 def test_answers_that_do_not_hold_are_refused(berg, init, flags, words):
@@ -99,7 +127,9 @@ def test_credentials_without_a_quota_project_are_no_lack_of_rights(berg, init, c
     mend = "gcloud auth application-default set-quota-project berg-local"
     result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)
     assert result.returncode == 1 and not (berg.home / "berg.json").exists(), result.stderr
-    assert "your Google credentials do not say which project's quota they use. Run: " in result.stderr
+    assert (
+        "your Google credentials do not say which project's quota they use. Run: " in result.stderr
+    )
     assert mend in result.stderr and "You lack the right" not in result.stderr
 
 
@@ -121,15 +151,22 @@ def test_no_quota_project_is_no_lack_of_rights_elsewhere_either(berg, cloud, met
 
 
 def test_who_may_not_list_buckets_names_one(berg, init, cloud):
-    cloud.fault("storage.buckets.list", status=403, message="you lack storage.buckets.list", times=None)
+    cloud.fault(
+        "storage.buckets.list", status=403, message="you lack storage.buckets.list", times=None
+    )
     result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)
     assert result.returncode == 0, result.stderr
     assert "Which there are you may not see: you lack storage.buckets.list" in result.stderr
     assert saved(berg)["bucket"] == berg.bucket_name and "Created" not in result.stderr
     (berg.home / "berg.json").unlink()
-    cloud.fault("storage.buckets.get", status=403, message="you lack storage.buckets.get", times=None)
+    cloud.fault(
+        "storage.buckets.get", status=403, message="you lack storage.buckets.get", times=None
+    )
     result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)
-    assert result.returncode == 1 and f"access to bucket '{berg.bucket_name}' is forbidden" in result.stderr
+    assert (
+        result.returncode == 1
+        and f"access to bucket '{berg.bucket_name}' is forbidden" in result.stderr
+    )
 
 
 def test_a_bucket_is_not_created_without_a_yes(berg, init):
@@ -150,21 +187,37 @@ def test_a_broken_file_is_set_aside(berg, init):
 def test_from_the_embedded_cloud_to_google_errors_are_googles(berg, cloud):
     result = berg("init", "-y")
     assert result.returncode == 1, result.stderr
-    assert "no Google credentials found. Run: gcloud auth application-default login" in result.stderr
+    assert (
+        "no Google credentials found. Run: gcloud auth application-default login" in result.stderr
+    )
     assert "embedded cloud" not in result.stderr
     refused = berg("run", "-g", "0", "true", BERG_BUCKET="no-such-bucket")
-    assert "'no-such-bucket' does not exist. Create it, or choose another one: berg init --local" in refused.stderr
+    assert (
+        "'no-such-bucket' does not exist. Create it, or choose another one: berg init --local"
+        in refused.stderr
+    )
     refused = berg("run", "-g", "0", "true", BERG_PROJECT="no-such-project")
-    assert "'no-such-project' cannot be used: The resource 'projects/no-such-project' was not" in refused.stderr
+    assert (
+        "'no-such-project' cannot be used: The resource 'projects/no-such-project' was not"
+        in refused.stderr
+    )
     assert refused.returncode == 1 and "found. Choose one: berg init --local\n" in refused.stderr
     cloud.call("POST", "/_berg/projects", {"project": "next-door", "access": True})
     theirs = f"next-{berg.bucket_name}"
     cloud.call("POST", "/storage/v1/b?project=next-door", {"name": theirs})
     refused = berg("run", "-g", "0", "true", BERG_BUCKET=theirs)
     assert f"bucket '{theirs}' belongs to another project (number " in refused.stderr
-    assert ") than 'berg-local' (number " in refused.stderr and "the project: berg init --local\n" in refused.stderr
-    looked = {each["check"]: each for each in json.loads(berg("doctor", "--json", BERG_BUCKET=theirs).stdout)}
-    assert looked["bucket"]["found"].startswith(f"gs://{theirs} belongs to another project, number ")
+    assert (
+        ") than 'berg-local' (number " in refused.stderr
+        and "the project: berg init --local\n" in refused.stderr
+    )
+    looked = {
+        each["check"]: each
+        for each in json.loads(berg("doctor", "--json", BERG_BUCKET=theirs).stdout)
+    }
+    assert looked["bucket"]["found"].startswith(
+        f"gs://{theirs} belongs to another project, number "
+    )
     assert (looked["bucket"]["status"], looked["bucket"]["mend"]) == ("failed", "berg init --local")
 
 

@@ -7,14 +7,21 @@ from berg import BergError, checks, job
 
 def test_results_dir_is_read_off_the_command():
     guess = checks.sketchy_guess_at_results_dir_from_cmd
-    assert guess("python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256") == "sweep1/bs_256"
+    assert (
+        guess("python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256")
+        == "sweep1/bs_256"
+    )
     assert guess("python train.py --logdir '/root/berg_results/a/b/' --x") == "a/b"
     assert guess("python a.py >/root/berg_results/x/log; true") == "x"
     assert guess("python a.py 2>&1 | tee -a /root/berg_results/x/log") == "x"
     assert guess("python a.py --out=/root/berg_results/x/model.safetensors") == "x"
     assert guess("python a.py --out /root/berg_results/x/model") == "x"
     assert guess("python a.py --save_path=/root/berg_results/x/best") == "x"
-    assert guess("python a.py --log-file /root/berg_results/x/run7") == "x" == guess("cc -o /root/berg_results/x/a a.c")
+    assert (
+        guess("python a.py --log-file /root/berg_results/x/run7")
+        == "x"
+        == guess("cc -o /root/berg_results/x/a a.c")
+    )
     assert guess("python a.py --out /root/berg_results/model") is None
     assert guess("python a.py --out=/root/berg_results/sweep1/run7") == "sweep1/run7"
     assert guess("python a.py --model_dir /root/berg_results/x/model") == "x/model"
@@ -39,7 +46,9 @@ def test_results_dirs_that_would_leave_their_folder_are_refused(bad):
         checks.check_results_dir(bad)
 
 
-@pytest.mark.parametrize("bad", ["", "Upper", "1digit", "under_score", "dash-", "a" * 64, "ü", "a b", "a\n"])
+@pytest.mark.parametrize(
+    "bad", ["", "Upper", "1digit", "under_score", "dash-", "a" * 64, "ü", "a b", "a\n"]
+)
 def test_names_that_compute_engine_refuses_are_refused_here(bad):
     with pytest.raises(BergError, match="berg run -n"):
         job.check_name(bad)
@@ -53,8 +62,18 @@ def test_made_names_are_names(repo):
 
 
 def make_job(**changes) -> job.Job:
-    values = {"job_name": "a", "cmd": "x", "results_dir": "a", "gcs_results_dir": "gs://b/berg_results/a"}
-    values |= {"repo_name": "r", "git_commit": "c", "git_snapshot": "c", "snapshot": {"commit": "c"}}
+    values = {
+        "job_name": "a",
+        "cmd": "x",
+        "results_dir": "a",
+        "gcs_results_dir": "gs://b/berg_results/a",
+    }
+    values |= {
+        "repo_name": "r",
+        "git_commit": "c",
+        "git_snapshot": "c",
+        "snapshot": {"commit": "c"},
+    }
     return job.Job(**{**values, **changes})
 
 
@@ -65,7 +84,15 @@ def test_a_job_survives_its_json():
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"job_name": "a"}', make_job(results_dir="../x").to_json().encode()],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"job_name": "a"}',
+        make_job(results_dir="../x").to_json().encode(),
+    ],
 )
 def test_a_damaged_job_is_named(data):
     with pytest.raises(BergError, match="a_metadata.json is damaged.*berg run"):
@@ -106,7 +133,8 @@ def test_deep_nesting_is_damage():
 
 
 @pytest.mark.parametrize(
-    "odd", [[], {"state": "READY"}, {"state": []}, {"restarts": "1"}, {"exit_code": "1"}, {"job": []}]
+    "odd",
+    [[], {"state": "READY"}, {"state": []}, {"restarts": "1"}, {"exit_code": "1"}, {"job": []}],
 )
 def test_an_odd_state_is_none(odd):
     values = odd if isinstance(odd, list) else {**json.loads(job.State().to_json()), **odd}

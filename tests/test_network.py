@@ -17,7 +17,8 @@ SUBNET = f"{COMPUTE}/regions/us-central1/subnetworks/default/setPrivateIpGoogleA
 EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
 ADVICE = "Give --no-external-ip, or for all machines: berg config set no_external_ip true"
 needs_sshd = pytest.mark.skipif(
-    os.geteuid() != 0 or bool(sshd.obstacle()), reason=f"no ssh into machines on port 22 here: {sshd.obstacle()}"
+    os.geteuid() != 0 or bool(sshd.obstacle()),
+    reason=f"no ssh into machines on port 22 here: {sshd.obstacle()}",
 )
 
 
@@ -28,7 +29,9 @@ def forbid(cloud):
     def call(constraint: str) -> None:
         policy = {"listPolicy": {"allValues": "DENY"}} if constraint == EXTERNAL else {}
         policy = policy or {"booleanPolicy": {"enforced": True}}
-        cloud.call("POST", f"{PROJECT}:setOrgPolicy", {"policy": {"constraint": constraint, **policy}})
+        cloud.call(
+            "POST", f"{PROJECT}:setOrgPolicy", {"policy": {"constraint": constraint, **policy}}
+        )
 
     yield call
     for constraint in (EXTERNAL, OS_LOGIN):
@@ -49,10 +52,14 @@ def gcloud(berg, tmp_path):
     if not shutil.which("gcloud"):
         pytest.skip("gcloud is not installed")
     berg.cloud.call("GET", COMPUTE)
-    return Gcloud(berg.cloud.url, "berg-local", berg.cloud.session.credentials.token, tmp_path).settings
+    return Gcloud(
+        berg.cloud.url, "berg-local", berg.cloud.session.credentials.token, tmp_path
+    ).settings
 
 
-@pytest.mark.parametrize("options", [(), ("--spot",), ("-m", "2")], ids=["insert", "group", "bulk insert"])
+@pytest.mark.parametrize(
+    "options", [(), ("--spot",), ("-m", "2")], ids=["insert", "group", "bulk insert"]
+)
 def test_what_an_organisation_refuses_is_said_with_the_option_that_helps(berg, forbid, options):
     forbid(EXTERNAL)
     done = berg("run", "-g", "0", "-n", "out", *options, "true")
@@ -71,46 +78,71 @@ def test_no_machine_without_a_way_to_google_is_made(berg):
     ) in done.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--spot",), ("-m", "2", "--each")], ids=["one", "group", "cluster"])
+@pytest.mark.parametrize(
+    "options", [(), ("--spot",), ("-m", "2", "--each")], ids=["one", "group", "cluster"]
+)
 def test_jobs_run_without_external_addresses(berg, forbid, private_access, options):
     forbid(EXTERNAL)
-    berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "no_external_ip": not options})
+    berg.write_config(
+        **{**json.loads((berg.home / "berg.json").read_text()), "no_external_ip": not options}
+    )
     asked = [] if not options else ["--no-external-ip"]
-    run = berg.start("run", "-g", "0", "-n", "inside", *asked, *options, "--wait", "sleep 2; echo it runs")
+    run = berg.start(
+        "run", "-g", "0", "-n", "inside", *asked, *options, "--wait", "sleep 2; echo it runs"
+    )
     machines = wait_for(berg.machines, what="machines")
     assert not [row for row in machines.values() if "accessConfigs" in row["networkInterfaces"][0]]
     _, said = run.communicate(timeout=90)
     assert run.returncode == 0, said
     assert "Network   no external address; ssh goes through IAP, with gcloud" in said
     assert (
-        "us-central1 has no Cloud NAT: pip and the internet are out of reach. For one: gcloud compute routers" in said
+        "us-central1 has no Cloud NAT: pip and the internet are out of reach. For one: gcloud compute routers"
+        in said
     )
     assert "it runs" in berg.log("inside")
 
 
 def test_the_repo_may_say_it_and_no_address_counts_against_a_quota(berg, cloud, private_access):
     (berg.repo / "berg.toml").write_text("no-external-ip = true\n")
-    cloud.call("POST", "/_berg/quotas", {"metric": "IN_USE_ADDRESSES", "limit": 0, "region": "us-central1"})
+    cloud.call(
+        "POST", "/_berg/quotas", {"metric": "IN_USE_ADDRESSES", "limit": 0, "region": "us-central1"}
+    )
     try:
         done = berg("run", "-g", "0", "--dry-run", "true")
-        with_address = berg("run", "-g", "0", "--dry-run", "true", cwd=berg.repo, BERG_NO_EXTERNAL_IP="false")
+        with_address = berg(
+            "run", "-g", "0", "--dry-run", "true", cwd=berg.repo, BERG_NO_EXTERNAL_IP="false"
+        )
         wrong = berg("run", "-g", "0", "--dry-run", "true", BERG_NO_EXTERNAL_IP="maybe")
     finally:
-        cloud.call("POST", "/_berg/quotas", {"metric": "IN_USE_ADDRESSES", "limit": 2000, "region": "us-central1"})
+        cloud.call(
+            "POST",
+            "/_berg/quotas",
+            {"metric": "IN_USE_ADDRESSES", "limit": 2000, "region": "us-central1"},
+        )
     assert "accessConfigs" not in json.loads(done.stdout)["networkInterfaces"][0], done.stderr
-    assert "IN_USE_ADDRESSES" not in done.stderr and "no-external-ip = true (of berg.toml)" in done.stderr
+    assert (
+        "IN_USE_ADDRESSES" not in done.stderr
+        and "no-external-ip = true (of berg.toml)" in done.stderr
+    )
     assert "accessConfigs" in json.loads(with_address.stdout)["networkInterfaces"][0]
     assert " of 0 in use; this needs 1" in with_address.stderr  # other tests' nodes may hold some
-    assert wrong.returncode == 1 and "berg: no_external_ip must be true or false, not 'maybe'" in wrong.stderr
+    assert (
+        wrong.returncode == 1
+        and "berg: no_external_ip must be true or false, not 'maybe'" in wrong.stderr
+    )
 
 
-def test_nodes_of_a_cluster_have_external_addresses_only_where_they_may(berg, cloud, forbid, private_access):
+def test_nodes_of_a_cluster_have_external_addresses_only_where_they_may(
+    berg, cloud, forbid, private_access
+):
     settle(cloud)
     cloud.call("POST", "/_berg/settings", {"give_up": 0.5, "operation": 0.2})
     create = ["cluster", "create", "closed", "-g", "0", "--machine-type", "n1-standard-4"]
     inside = {"BERG_NO_EXTERNAL_IP": "true"}
-    nodes = lambda: [row for name, row in cloud.instances().items() if name.startswith("gke-closed-")]  # noqa: E731
-    has_address = lambda row: "accessConfigs" in row["networkInterfaces"][0]  # noqa: E731
+    nodes = lambda: [
+        row for name, row in cloud.instances().items() if name.startswith("gke-closed-")
+    ]
+    has_address = lambda row: "accessConfigs" in row["networkInterfaces"][0]
     assert berg(*create).returncode == 0
     assert [has_address(row) for row in nodes()] == [True]
     late = berg(*create, **inside)
@@ -118,7 +150,9 @@ def test_nodes_of_a_cluster_have_external_addresses_only_where_they_may(berg, cl
     assert berg("cluster", "delete", "closed", "-y").returncode == 0
     forbid(EXTERNAL)
     refused = berg(*create)
-    assert refused.returncode == 1 and f"Constraint {EXTERNAL} violated for project" in refused.stderr, refused.stderr
+    assert (
+        refused.returncode == 1 and f"Constraint {EXTERNAL} violated for project" in refused.stderr
+    ), refused.stderr
     mend = "berg cluster delete closed, berg config set no_external_ip true, and make it again"
     assert mend in refused.stderr
     assert mend in berg(*create).stderr
@@ -127,7 +161,9 @@ def test_nodes_of_a_cluster_have_external_addresses_only_where_they_may(berg, cl
     assert made.returncode == 0 and "external addresses" not in made.stderr, made.stderr
     try:
         assert "external addresses" not in berg(*create, **inside).stderr
-        (berg.repo / "berg.toml").write_text("no-external-ip = true\n")  # of machines: nodes are what they are
+        (berg.repo / "berg.toml").write_text(
+            "no-external-ip = true\n"
+        )  # of machines: nodes are what they are
         done = berg("run", "--cluster", "closed", "-n", "inside", "--wait", "true", **inside)
         assert done.returncode == 0, done.stderr
         assert "IAP" not in done.stderr, "pods are reached through the cluster's API"
@@ -144,7 +180,10 @@ def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
     assert (first.returncode, first.stdout) == (0, "deep\n"), first.stderr
     assert "NumPy" not in first.stderr
     shown = berg("ssh", "deep", "--dry-run", "--", "hostname", **gcloud).stdout
-    assert "ProxyCommand=gcloud compute start-iap-tunnel deep %p --listen-on-stdin --project berg-local" in shown
+    assert (
+        "ProxyCommand=gcloud compute start-iap-tunnel deep %p --listen-on-stdin --project berg-local"
+        in shown
+    )
     assert berg("ssh-config", **gcloud).stdout == "deep\n"
     environment = berg.environment(**gcloud)
     plain = ["ssh", "-F", str(berg.home / "ssh_config"), "deep", "hostname; exit 5"]
@@ -159,7 +198,10 @@ def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
     for name in ("ssh", "git"):
         (tools / name).symlink_to(shutil.which(name))
     without = berg("ssh", "deep", "--", "hostname", PATH=str(tools))
-    assert without.returncode == 1 and "berg: the program gcloud is missing, through whose tunnel" in without.stderr
+    assert (
+        without.returncode == 1
+        and "berg: the program gcloud is missing, through whose tunnel" in without.stderr
+    )
     assert berg("kill", "deep", "--now").returncode == 0
 
 
@@ -167,7 +209,10 @@ def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
 def test_root_logs_in_where_os_login_is_required(berg, cloud, forbid):
     """Google's agent leaves the metadata's keys alone then; berg's worker does not."""
     there = cloud.call("GET", COMPUTE)["commonInstanceMetadata"]
-    on = {"fingerprint": there["fingerprint"], "items": [{"key": "enable-oslogin", "value": "TRUE"}]}
+    on = {
+        "fingerprint": there["fingerprint"],
+        "items": [{"key": "enable-oslogin", "value": "TRUE"}],
+    }
     cloud.call("POST", f"{COMPUTE}/setCommonInstanceMetadata", on)
     try:
         forbid(OS_LOGIN)
@@ -176,10 +221,17 @@ def test_root_logs_in_where_os_login_is_required(berg, cloud, forbid):
         assert done.stdout == "0\nlogin\n", done.stderr
         other = berg("run", "-g", "0", "true", BERG_SSH_USER="anna")
         assert other.returncode == 1 and f"Constraint {OS_LOGIN} violated" in other.stderr
-        assert "Log in as root, whose keys berg brings itself: berg config set ssh_user root" in other.stderr
+        assert (
+            "Log in as root, whose keys berg brings itself: berg config set ssh_user root"
+            in other.stderr
+        )
     finally:
         there = cloud.call("GET", COMPUTE)["commonInstanceMetadata"]
-        cloud.call("POST", f"{COMPUTE}/setCommonInstanceMetadata", {"fingerprint": there["fingerprint"], "items": []})
+        cloud.call(
+            "POST",
+            f"{COMPUTE}/setCommonInstanceMetadata",
+            {"fingerprint": there["fingerprint"], "items": []},
+        )
     assert berg("kill", "login", "--now").returncode == 0
 
 
@@ -192,15 +244,24 @@ def test_doctor_names_what_policies_and_networks_ask_for(berg, cloud, forbid):
         forbid(constraint)
     findings = look(BERG_SSH_USER="anna")
     assert findings["policies"]["status"] == "failed"
-    mends = [each["mend"] for each in json.loads(berg("doctor", "--json", BERG_SSH_USER="anna").stdout)]
+    mends = [
+        each["mend"] for each in json.loads(berg("doctor", "--json", BERG_SSH_USER="anna").stdout)
+    ]
     assert {"berg config set no_external_ip true", "berg config set ssh_user root"} <= set(mends)
     inside = {"BERG_NO_EXTERNAL_IP": "true"}
     findings = look(**inside)
-    assert findings["policies"]["found"].startswith("refused, and not asked for: external addresses, machines without")
-    assert findings["ways: google"]["status"] == "failed" and findings["ways: internet"]["status"] == "warning"
+    assert findings["policies"]["found"].startswith(
+        "refused, and not asked for: external addresses, machines without"
+    )
+    assert (
+        findings["ways: google"]["status"] == "failed"
+        and findings["ways: internet"]["status"] == "warning"
+    )
     assert findings["firewall"]["status"] == findings["rights: tunnels"]["status"] == "ok"
     if shutil.which("gcloud"):  # its advice, as it stands, mends it
-        gcloud = Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, berg.home).settings
+        gcloud = Gcloud(
+            cloud.url, "berg-local", cloud.session.credentials.token, berg.home
+        ).settings
         for check in ("ways: google", "ways: internet"):
             command = ["bash", "-c", findings[check]["mend"]]
             subprocess.run(command, check=True, env={**os.environ, **gcloud}, capture_output=True)

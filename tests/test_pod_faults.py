@@ -1,6 +1,8 @@
-"""What goes wrong with jobs in pods, one fault a test, as in test_faults.py: nothing is lost, and nothing is left.
+"""What goes wrong with jobs in pods, one fault a test, as in test_faults.py: nothing is lost, and
+nothing is left.
 
-Left would be a Job that is not over, a pod that lives, an object of the cluster that was not there before, a secret.
+Left would be a Job that is not over, a pod that lives, an object of the cluster that was not there
+before, a secret.
 """
 
 import json
@@ -37,9 +39,15 @@ def trial(berg, kube, seed, record_property, request) -> Trial:
 
     def left() -> list[str]:
         going = [
-            each["metadata"]["name"] for each in kube.get("jobs")["items"] if is_of(made, each) and not ended(each)
+            each["metadata"]["name"]
+            for each in kube.get("jobs")["items"]
+            if is_of(made, each) and not ended(each)
         ]
-        return going + [pod["metadata"]["name"] for pod in alive(kube, made.name)] + sorted(objects(kube) - before)
+        return (
+            going
+            + [pod["metadata"]["name"] for pod in alive(kube, made.name)]
+            + sorted(objects(kube) - before)
+        )
 
     made.others = left
     return made
@@ -47,7 +55,9 @@ def trial(berg, kube, seed, record_property, request) -> Trial:
 
 def objects(kube) -> set[str]:
     return {
-        f"{kind} {each['metadata']['name']}" for kind in ("secrets", "configmaps") for each in kube.get(kind)["items"]
+        f"{kind} {each['metadata']['name']}"
+        for kind in ("secrets", "configmaps")
+        for each in kube.get(kind)["items"]
     }
 
 
@@ -56,7 +66,9 @@ def is_of(trial: Trial, thing: dict) -> bool:
 
 
 def ended(job: dict) -> bool:
-    kinds = [each["type"] for each in job["status"].get("conditions", []) if each["status"] == "True"]
+    kinds = [
+        each["type"] for each in job["status"].get("conditions", []) if each["status"] == "True"
+    ]
     return bool({"Complete", "Failed"} & {*kinds})
 
 
@@ -74,7 +86,9 @@ TAKEN_AWAY = {  # what happens -> the fault as the table has it, its promises
 }
 
 
-@pytest.mark.parametrize("what", [pytest.param(what, marks=fault(*told)) for what, told in TAKEN_AWAY.items()])
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=fault(*told)) for what, told in TAKEN_AWAY.items()]
+)
 def test_a_pod_is_taken_away(trial, kube, what):
     count, pause = 40, 0.1
     trial.run(trial.command(count, pause), *with_secret(trial))
@@ -85,16 +99,26 @@ def test_a_pod_is_taken_away(trial, kube, what):
     if what == "evict":
         trial.berg.cloud.call("POST", f"/_berg/pods/{name}/evict", {})
     elif what == "drain":
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": "default"},
+        }
         kube.call("POST", f"/api/v1/namespaces/default/pods/{name}/eviction", body)
     else:
-        trial.berg.cloud.call("POST", f"/_berg/instances/{node}/{what}", {"grace": 20} if what == "preempt" else {})
+        trial.berg.cloud.call(
+            "POST", f"/_berg/instances/{node}/{what}", {"grace": 20} if what == "preempt" else {}
+        )
     state = trial.check("SUCCEEDED", count)
     assert state["attempt"] == 2, state
     log = trial.log()
-    assert log.count("attempt 1 finds 0") == 1 and "attempt 2 finds" in log, "the log goes on over pods"
+    assert log.count("attempt 1 finds 0") == 1 and "attempt 2 finds" in log, (
+        "the log goes on over pods"
+    )
     if what in ("preempt", "drain"):
-        assert len(re.findall(r"^wrote ", log, re.M)) == count, "what was written before was not written again"
+        assert len(re.findall(r"^wrote ", log, re.M)) == count, (
+            "what was written before was not written again"
+        )
 
 
 @fault("a pod of several is evicted", "1 2 4")
@@ -149,7 +173,9 @@ def test_the_api_is_silent(trial, kube, monkeypatch):
     trial.until("all written")
     trial.fault("kubernetes.*", status=503, times=None)
     listed = jobs.overview(trial.berg.bucket.config, None)
-    assert [each.status for each in listed if each.name == trial.name] == ["RUNNING"], "nobody knows, so it is not lost"
+    assert [each.status for each in listed if each.name == trial.name] == ["RUNNING"], (
+        "nobody knows, so it is not lost"
+    )
     with pytest.raises(BergError, match="does not answer"):
         ending.kill(trial.berg.bucket.config, trial.name, True, lambda text: None)
     assert trial.berg.state(trial.name)["state"] == "RUNNING", "not killed"
@@ -175,11 +201,24 @@ def test_an_exec_is_cut(trial, kube):
     trial.run(trial.command(40, 0.1))
     trial.until("wrote 0 ")
     (pod,) = alive(kube, trial.name)
-    words = ["cluster", "exec", "us-central1-a/faults", pod["metadata"]["name"], "--", "sleep", "100"]
+    words = [
+        "cluster",
+        "exec",
+        "us-central1-a/faults",
+        pod["metadata"]["name"],
+        "--",
+        "sleep",
+        "100",
+    ]
     inside = trial.berg.start(*words)
-    wait_for(lambda: trial.berg.cloud.call("POST", "/_berg/clusters/faults/cut", {"what": "exec"})["cut"])
+    wait_for(
+        lambda: trial.berg.cloud.call("POST", "/_berg/clusters/faults/cut", {"what": "exec"})["cut"]
+    )
     _, said = inside.communicate(timeout=20)
-    assert inside.returncode == 255 and f"the connection to the pod {pod['metadata']['name']} was cut" in said, said
+    assert (
+        inside.returncode == 255
+        and f"the connection to the pod {pod['metadata']['name']} was cut" in said
+    ), said
     trial.check("SUCCEEDED", 40)
 
 
@@ -193,7 +232,9 @@ def test_no_image(trial, kube, end):
     wait = ["--wait-hours", "0.004"] if end == "give up" else []
     trial.run(None, "--docker", "example.com/nosuch:1", *wait, *with_secret(trial))
     words = "its image example.com/nosuch:1 cannot be pulled"
-    wait_for(lambda: words in " ".join(trial.berg("list").stdout.split()), 30, "the reason in the list")
+    wait_for(
+        lambda: words in " ".join(trial.berg("list").stdout.split()), 30, "the reason in the list"
+    )
     if end == "kill":
         assert trial.berg("kill", trial.name).returncode == 0
         trial.check("KILLED", 0)
@@ -212,7 +253,11 @@ def test_no_room(trial, kube):
     trial.berg.cloud.call("POST", "/_berg/settings", {"scale_down": USUAL["scale_down"]})
     with stockout(trial.berg):
         trial.run()
-        wait_for(lambda: "no stock" in " ".join(trial.berg("list").stdout.split()), 60, "the reason in the list")
+        wait_for(
+            lambda: "no stock" in " ".join(trial.berg("list").stdout.split()),
+            60,
+            "the reason in the list",
+        )
     trial.check("SUCCEEDED", 8)
 
 
@@ -220,16 +265,25 @@ def test_no_room(trial, kube):
 def test_the_cluster_is_deleted(trial, cloud, monkeypatch):
     """Nothing of it is left but what was in the bucket by then."""
     settings = cloud.settings("any")
-    wanted = clusters.Wanted(num_gpus=0, machine_type="n1-standard-2", zone="us-central1-a", num_nodes=1)
+    wanted = clusters.Wanted(
+        num_gpus=0, machine_type="n1-standard-2", zone="us-central1-a", num_nodes=1
+    )
     clusters.create(settings, "brief", wanted, lambda text: None)
     trial.others = list
-    ran = trial.berg("run", "--cluster", "brief", "-g", "0", "-n", trial.name, *with_secret(trial), "sleep 1000")
+    ran = trial.berg(
+        "run", "--cluster", "brief", "-g", "0", "-n", trial.name, *with_secret(trial), "sleep 1000"
+    )
     assert ran.returncode == 0, ran.stderr
     trial.until_state("RUNNING")
     assert "jobs " + trial.name in trial.berg("cluster", "delete", "brief", "-y").stderr
     monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
-    (found,) = [each for each in jobs.overview(trial.berg.bucket.config, None) if each.name == trial.name]
-    assert found.state.state == "LOST" and "no cluster 'brief' in us-central1-a any more" in found.state.reason
+    (found,) = [
+        each for each in jobs.overview(trial.berg.bucket.config, None) if each.name == trial.name
+    ]
+    assert (
+        found.state.state == "LOST"
+        and "no cluster 'brief' in us-central1-a any more" in found.state.reason
+    )
     assert trial.leaked(), "its secret"
     assert ending.kill(trial.berg.bucket.config, trial.name, False, lambda text: None) == "LOST"
     trial.check_gone()
@@ -250,7 +304,9 @@ SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of i
 @fault("laptop killed with -9, or Ctrl-C, at each step of a submit to a cluster", "1 5")
 def test_laptop_killed(trial, kube, step, how, monkeypatch):
     trial.fault(**SUBMIT[step], delay=1)
-    laptop = trial.berg.start("run", *trial.where, "-n", trial.name, *with_secret(trial), trial.command())
+    laptop = trial.berg.start(
+        "run", *trial.where, "-n", trial.name, *with_secret(trial), trial.command()
+    )
     wait_for(lambda: any(each["hits"] for each in faults(trial.berg)), 60, "the fault")
     time.sleep(trial.dice.uniform(0, 0.5))
     laptop.send_signal(signal.SIGKILL if how == "kill -9" else signal.SIGINT)

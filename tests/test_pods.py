@@ -1,4 +1,6 @@
-"""What berg's commands do with jobs in pods, as with those on machines: bring, run again, log in, wait, refuse."""
+"""What berg's commands do with jobs in pods, as with those on machines: bring, run again, log in,
+wait, refuse.
+"""
 
 import json
 import os
@@ -73,9 +75,7 @@ def test_results_are_fetched_and_a_job_runs_again(berg, kube, tmp_path):
 
 
 def test_a_command_that_fails_runs_again_in_its_pod(berg, kube):
-    script = (
-        "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; echo try $n as $BERG_ATTEMPT; test $n = 2 || exit 1$n"
-    )
+    script = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; echo try $n as $BERG_ATTEMPT; test $n = 2 || exit 1$n"
     run(berg, "-n", "again", "--restart-on-failure", "5", "--wait", script)
     state = berg.state("again")
     assert (state["attempt"], state["failures"], state["restarts"]) == (3, 2, 0)
@@ -95,7 +95,9 @@ def test_a_sweep_on_spot_pods_goes_on_after_a_preemption(berg, kube, cloud):
     assert done.returncode == 0, done.stderr
     assert [f"a is {n + 1}" in berg("log", f"sweep/{n}").stdout for n in range(3)] == [True] * 3
     wait_for(
-        lambda: not [p for p in kube.pods() if p["status"]["phase"] in ("Pending", "Running")], 60, "the pods' end"
+        lambda: not [p for p in kube.pods() if p["status"]["phase"] in ("Pending", "Running")],
+        60,
+        "the pods' end",
     )
 
 
@@ -109,7 +111,9 @@ def test_a_pod_without_quota_says_so_wherever_one_looks(berg, kube, cloud):
     try:
         run(berg, "-n", "poor", "true", gpus="1")
         words = "no quota for another node: "
-        wait_for(lambda: words in " ".join(berg("list").stdout.split()), 60, "the reason in the list")
+        wait_for(
+            lambda: words in " ".join(berg("list").stdout.split()), 60, "the reason in the list"
+        )
         assert f"poor waits: {words}" in " ".join(berg("cluster", "status", "verbs").stdout.split())
         follower = berg.start("tail", "poor")
         heard = pods.hear(follower, words)
@@ -179,7 +183,9 @@ def test_a_pod_without_an_ssh_server_gives_a_terminal(berg, kube):
     run(berg, "-n", "bare", "sleep 1000")
     running(berg, "bare")
     path = ".berg/machines/bare/bare.json"
-    wait_for(lambda: path in berg.objects(".berg/machines/bare/"), what="what the pod says of itself")
+    wait_for(
+        lambda: path in berg.objects(".berg/machines/bare/"), what="what the pod says of itself"
+    )
     berg.bucket.write(path, json.dumps({**json.loads(berg.bucket.read(path)), "host_keys": []}))
     said, code = at_terminal(berg, ["ssh", "bare"], b"tty; stty size; echo job $BERG_JOB; exit 6\n")
     assert code == 6 and b"/dev/pts/" in said and b"24 80" in said and b"job bare" in said, said
@@ -222,9 +228,13 @@ def at_terminal(berg: Berg, words: list[str], typed: bytes) -> tuple[bytes, int]
 def somebody(berg: Berg, cloud, *roles: str) -> dict[str, str]:
     """The environment of a person with these roles in the project."""
     name = f"p-{uuid.uuid4().hex[:9]}"
-    email = cloud.call("POST", "/iam/v1/projects/berg-local/serviceAccounts", {"accountId": name})["email"]
+    email = cloud.call("POST", "/iam/v1/projects/berg-local/serviceAccounts", {"accountId": name})[
+        "email"
+    ]
     policy = cloud.call("POST", f"{PROJECT}:getIamPolicy", {})
-    policy.setdefault("bindings", []).extend({"role": role, "members": [f"serviceAccount:{email}"]} for role in roles)
+    policy.setdefault("bindings", []).extend(
+        {"role": role, "members": [f"serviceAccount:{email}"]} for role in roles
+    )
     cloud.call("POST", f"{PROJECT}:setIamPolicy", {"policy": policy})
     settle(cloud)
     file = berg.home / f"{name}.json"
@@ -238,15 +248,26 @@ RIGHTS = "roles/compute.instanceAdmin.v1", "roles/storage.admin", "roles/iam.ser
 def test_who_may_not_see_clusters_is_told_which_role_it_takes(berg, kube, cloud, monkeypatch):
     her = somebody(berg, cloud, *RIGHTS)
     words = ["run", "--cluster", "verbs", "-g", "0", "true"]
-    for command in (words, ["cluster", "list"], ["cluster", "status", "verbs"], ["cluster", "create", "hers"]):
+    for command in (
+        words,
+        ["cluster", "list"],
+        ["cluster", "status", "verbs"],
+        ["cluster", "create", "hers"],
+    ):
         done = berg(*command, **her)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
         said = done.stderr.strip().splitlines()[-1]
-        assert "container.clusters.list" in said and "roles/container." in said and "bucket" not in said, said
+        assert (
+            "container.clusters.list" in said
+            and "roles/container." in said
+            and "bucket" not in said
+        ), said
     run(berg, "-n", "hidden", "sleep 1000")
     running(berg, "hidden")
     monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
-    her_settings = replace(cloud.settings(berg.bucket_name), credentials_file=her["BERG_CREDENTIALS_FILE"])
+    her_settings = replace(
+        cloud.settings(berg.bucket_name), credentials_file=her["BERG_CREDENTIALS_FILE"]
+    )
     (found,) = jobs.overview(her_settings, None)
     assert found.state.state == "RUNNING", "what she cannot see is not lost"
     assert berg("list", **her).returncode == 0
@@ -262,8 +283,15 @@ def test_who_may_see_a_cluster_but_not_its_pods_is_told_so(berg, kube, cloud):
     assert "the cluster us-central1-a/verbs does not let you" in done.stderr, done.stderr
     assert "roles/container.developer" in done.stderr
     listed = berg("list", **her)
-    assert listed.returncode == 0 and "the cluster us-central1-a/verbs does not let you" in listed.stderr
-    (found,) = [each for each in json.loads(berg("list", "--json", **her).stdout) if each["name"] == "theirs"]
+    assert (
+        listed.returncode == 0
+        and "the cluster us-central1-a/verbs does not let you" in listed.stderr
+    )
+    (found,) = [
+        each
+        for each in json.loads(berg("list", "--json", **her).stdout)
+        if each["name"] == "theirs"
+    ]
     assert found["state"] == "RUNNING", "what she cannot see is not lost"
     status = berg("cluster", "status", "verbs", **her)
     assert status.returncode == 0 and "does not let you" in status.stdout + status.stderr, status
@@ -278,10 +306,16 @@ def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
 
     assert look()["rights: clusters"]["status"] == "ok"
     unseen = look("roles/compute.viewer")["clusters"]
-    assert unseen["status"] == "warning" and unseen["mend"].endswith("--role roles/container.developer")
+    assert unseen["status"] == "warning" and unseen["mend"].endswith(
+        "--role roles/container.developer"
+    )
     found = look("roles/container.clusterViewer")["rights: clusters"]
-    assert found["status"] == "warning" and found["mend"].endswith("--role roles/container.developer")
-    assert "container.jobs.create" in found["found"] and "container.clusters.get" not in found["found"]
+    assert found["status"] == "warning" and found["mend"].endswith(
+        "--role roles/container.developer"
+    )
+    assert (
+        "container.jobs.create" in found["found"] and "container.clusters.get" not in found["found"]
+    )
     assert look("roles/container.developer")["rights: clusters"]["status"] == "ok"
 
 
@@ -294,13 +328,21 @@ def test_a_command_in_a_pod_is_watched_and_profiled(berg, kube):
     run(berg, "-n", "spins", "--sample-seconds", "1", "python3 spin.py 60")
     running(berg, "spins")
     (file,) = json.loads(berg("profile", "spins", "-s", "1", "--json").stdout)["files"]
-    assert "busy" in [frame["name"] for frame in json.loads(Path(file).read_text())["shared"]["frames"]]
-    shown = wait_for(lambda: "%" in (text := berg("top", "spins", "--once").stdout) and text, 30, "samples")
+    assert "busy" in [
+        frame["name"] for frame in json.loads(Path(file).read_text())["shared"]["frames"]
+    ]
+    shown = wait_for(
+        lambda: "%" in (text := berg("top", "spins", "--once").stdout) and text, 30, "samples"
+    )
     assert shown.splitlines()[1].startswith("spins "), shown
     assert berg("kill", "spins").returncode == 0
 
 
 def test_mpi_is_refused_clearly(berg, kube):
-    done = berg("run", "--cluster", "verbs", "-g", "0", "-m", "2", "-n", "mpi", "--wait", "mpi hostname")
+    done = berg(
+        "run", "--cluster", "verbs", "-g", "0", "-m", "2", "-n", "mpi", "--wait", "mpi hostname"
+    )
     assert done.returncode == 1
-    assert "mpi needs ssh from machine to machine, which pods have not" in berg.log("mpi"), berg.log("mpi")
+    assert "mpi needs ssh from machine to machine, which pods have not" in berg.log("mpi"), (
+        berg.log("mpi")
+    )

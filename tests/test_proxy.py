@@ -49,7 +49,11 @@ def alone(cloud, repo, tmp_path):
 @pytest.mark.parametrize("no_proxy", [None, "example.com"])
 def test_the_embedded_cloud_works_behind_a_proxy_that_cannot_reach_it(alone, proxy, no_proxy):
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-    env = {**dict.fromkeys(names, proxy.url), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(WHEELHOUSE)}
+    env = {
+        **dict.fromkeys(names, proxy.url),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(WHEELHOUSE),
+    }
     env |= {"NO_PROXY": no_proxy} if no_proxy else {}
     ready = alone("init", "--local", **env)
     assert ready.returncode == 0, ready.stderr
@@ -59,7 +63,9 @@ def test_the_embedded_cloud_works_behind_a_proxy_that_cannot_reach_it(alone, pro
     assert f"proxy {proxy.url} without {'example.com,' if no_proxy else ''}" in ran.stdout
     fetched = alone("fetch", "--json", "one", str(alone.home / "results"), **env)
     assert json.loads(fetched.stdout)["files"] == 2, fetched.stderr
-    swept = alone("run", "-g", "0", "--wait", "echo {x}", "--grid", "x=1,2", "--parallel", "1", **env)
+    swept = alone(
+        "run", "-g", "0", "--wait", "echo {x}", "--grid", "x=1,2", "--parallel", "1", **env
+    )
     assert swept.returncode == 0, swept.stderr
     assert alone("doctor", **env).returncode == 0
     assert proxy.asked == []

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parent.parent
 
 def python(berg: Berg, program: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, cwd=cwd or berg.repo, env=berg.environment(), capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=cwd or berg.repo, env=berg.environment(), capture_output=True, text=True
+    )
 
 
 def test_a_job_from_its_start_to_its_results(berg, tmp_path):
@@ -72,7 +74,8 @@ for wrong in (lambda: berg.run("true", gpus=1), lambda: berg.run("true", num_gpu
     assert ran.returncode == 0, ran.stderr
     said = ran.stdout.splitlines()
     assert (
-        said[0].startswith("TypeError berg.run() has no option 'gpus'. It has: any_zone, ") and "gpu_type, " in said[0]
+        said[0].startswith("TypeError berg.run() has no option 'gpus'. It has: any_zone, ")
+        and "gpu_type, " in said[0]
     )
     assert said[1].startswith("BergError ") and "mars-east1-a" in said[1]
     assert "is not in a git repo" in said[2]

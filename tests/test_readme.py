@@ -1,4 +1,6 @@
-"""The documentation against the code: commands parse, links lead somewhere, generated text is fresh."""
+"""The documentation against the code: commands parse, links lead somewhere, generated text is
+fresh.
+"""
 
 import re
 import shlex
@@ -15,7 +17,12 @@ from berg.cli import cli
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 COMMANDS = ROOT / "docs/commands.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 FOLDERS = ("berg", "docs", "examples", "tests", "tools", ".ci")
 SHELL = ("bash", "text")
@@ -26,7 +33,9 @@ def command_lines(text: str) -> list[str]:
     lines = []
     for language, block in FENCE.findall(text):
         if language in SHELL:
-            lines += [line.strip().removeprefix("$ ") for line in block.replace("\\\n", " ").splitlines()]
+            lines += [
+                line.strip().removeprefix("$ ") for line in block.replace("\\\n", " ").splitlines()
+            ]
     lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
     return [line for line in lines if re.match(r"berg [a-z-]", line)]
 
@@ -41,7 +50,9 @@ def words_of(line: str) -> list[str]:
 
 
 def parse(words: list[str]) -> None:
-    """Let click read the arguments, down to the command, without running it; raises click.UsageError."""
+    """Let click read the arguments, down to the command, without running it; raises
+    click.UsageError.
+    """
     command: click.Command = cli
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name, *words = words
@@ -52,14 +63,18 @@ def parse(words: list[str]) -> None:
         try:
             command.make_context("berg", list(words))
         except click.MissingParameter:
-            if any(not word.startswith("-") for word in words):  # else a mere mention, such as `berg kill --now`
+            if any(
+                not word.startswith("-") for word in words
+            ):  # else a mere mention, such as `berg kill --now`
                 raise
 
 
 EXAMPLES = [(page, line) for page in PAGES for line in command_lines(page.read_text())]
 
 
-@pytest.mark.parametrize(("page", "line"), EXAMPLES, ids=[f"{page.stem}: {line}" for page, line in EXAMPLES])
+@pytest.mark.parametrize(
+    ("page", "line"), EXAMPLES, ids=[f"{page.stem}: {line}" for page, line in EXAMPLES]
+)
 def test_commands_that_are_shown_parse(page, line):
     parse(words_of(line))
 
@@ -73,7 +88,13 @@ def test_examples_are_found_and_wrong_ones_refused():
         "--wait",
         "make test",
     ]
-    for wrong in ("berg fly", "berg run --wings true", "berg kill --wings", "berg list --json 3", "berg local fly"):
+    for wrong in (
+        "berg fly",
+        "berg run --wings true",
+        "berg kill --wings",
+        "berg list --json 3",
+        "berg local fly",
+    ):
         with pytest.raises(click.UsageError):
             parse(words_of(wrong))
 
@@ -121,7 +142,9 @@ def test_the_packages_of_debian_are_named():
 
 def test_every_page_is_in_the_index_and_the_readme_is_short():
     index = (ROOT / "docs/README.md").read_text()
-    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"]({page.name})" not in index] == ["README.md"]
+    assert [
+        page.name for page in (ROOT / "docs").glob("*.md") if f"]({page.name})" not in index
+    ] == ["README.md"]
     assert len(README.read_text().splitlines()) < 400
 
 
@@ -141,4 +164,8 @@ def test_every_control_route_is_documented():
     routes = set(re.findall(r'"(/_berg/[\w/{}]+)"', source))
     assert len(routes) > 8
     assert [route for route in sorted(routes) if route not in page] == []
-    assert [route for route in re.findall(r"`(?:GET|POST) (/_berg/[\w/{}]+)`", page) if route not in routes] == []
+    assert [
+        route
+        for route in re.findall(r"`(?:GET|POST) (/_berg/[\w/{}]+)`", page)
+        if route not in routes
+    ] == []

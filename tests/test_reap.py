@@ -40,13 +40,17 @@ def write_state(bucket, name: str, **values) -> None:
 
 def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not(berg, settled):
     unique = uuid.uuid4().hex[:8]
-    stray, over, live, kept, other = (f"{kind}-{unique}" for kind in ("stray", "over", "live", "kept", "other"))
+    stray, over, live, kept, other = (
+        f"{kind}-{unique}" for kind in ("stray", "over", "live", "kept", "other")
+    )
     for name in (stray, over, live, kept):
         insert(berg, name, **{"berg-job": name})
     insert(berg, other, **{"berg-job": other, "berg-user": "somebody"})
     write_state(berg.bucket, over, state="FAILED", finished_at="2026-01-01T00:00:00Z")
     write_state(berg.bucket, live, state="RUNNING")
-    text = job.State(state="SUCCEEDED", finished_at="2026-01-01T00:00:00Z", job={"user": "tester", "kept": True})
+    text = job.State(
+        state="SUCCEEDED", finished_at="2026-01-01T00:00:00Z", job={"user": "tester", "kept": True}
+    )
     berg.bucket.write(job.state_path(kept), text.to_json(), metadata={"state": text.to_json()})
     settings = berg.cloud.settings(berg.bucket_name)
     try:
@@ -59,7 +63,9 @@ def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not
         left = {name for name in berg.cloud.instances() if unique in name}
         assert left == {live, kept, other}
     finally:
-        reap.delete(settings, [reap.Leftover(Machine(n, "us-central1-a"), "") for n in (live, kept, other)])
+        reap.delete(
+            settings, [reap.Leftover(Machine(n, "us-central1-a"), "") for n in (live, kept, other)]
+        )
 
 
 def test_the_command_asks_and_waits_for_what_may_still_settle(berg):

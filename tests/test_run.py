@@ -1,6 +1,8 @@
-"""`berg run` and the commands around it, through the real command line, on machines of the embedded cloud.
+"""`berg run` and the commands around it, through the real command line, on machines of the embedded
+cloud.
 
-What is looked at is what a person would look at: what berg prints, what lies in the bucket, which machines there are.
+What is looked at is what a person would look at: what berg prints, what lies in the bucket, which
+machines there are.
 """
 
 import hashlib
@@ -38,7 +40,9 @@ def check_ended(berg: Berg, name: str, state: str, exit_code: int | None) -> dic
     assert found["finished_at"] >= found["started_at"] > ""
     assert bool(found["reason"]) == (state != "SUCCEEDED")
     blob = berg.bucket.get(f".berg/jobs/{name}_state.json")
-    assert json.loads(blob.metadata["state"]) == found, "a list would show another state than the object holds"
+    assert json.loads(blob.metadata["state"]) == found, (
+        "a list would show another state than the object holds"
+    )
     wait_for(lambda: name not in berg.machines(), what="the end of the machine")
     return found
 
@@ -85,11 +89,20 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     command = "bash job.sh --logdir=/root/berg_results/sweep1/one"
     ran = berg("run", "-g", "0", "-n", "one", "--env", "WISH=a b=c", "--tail", command)
     assert ran.returncode == 0, ran.stderr
-    for shown in (command, "A job.sh", "M edited.txt", "junk.o (ignored by git)", "n1-standard-8", head[:12]):
+    for shown in (
+        command,
+        "A job.sh",
+        "M edited.txt",
+        "junk.o (ignored by git)",
+        "n1-standard-8",
+        head[:12],
+    ):
         assert shown in ran.stderr, shown
     assert "one SUCCEEDED with exit code 0" in ran.stderr
     assert (git(berg.repo, "status", "--porcelain"), git(berg.repo, "for-each-ref")) == before
-    assert [os.access(folder, os.F_OK) for folder in host] == there, "a machine wrote to a home of this computer"
+    assert [os.access(folder, os.F_OK) for folder in host] == there, (
+        "a machine wrote to a home of this computer"
+    )
 
     job = job_of(berg, "one")
     log = berg.log("one")
@@ -108,7 +121,11 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     ):
         assert f"\n{line}\n" in log, log[:3000]
     assert job["git_commit"] == head != job["git_snapshot"] and job["git_dirty"]
-    assert sorted(job["git_changed_files"]) == ["A job.sh", "A new folder/untracked.txt", "M edited.txt"]
+    assert sorted(job["git_changed_files"]) == [
+        "A job.sh",
+        "A new folder/untracked.txt",
+        "M edited.txt",
+    ]
     assert "\n" + "".join(f"{n}\n" for n in range(1, 200_001)) in log
     assert log.endswith("[berg] Job one SUCCEEDED\n")
     assert ran.stdout == log
@@ -126,16 +143,27 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     assert tail.stdout == log and "one SUCCEEDED" in tail.stderr and tail.returncode == 0
     (listed,) = json.loads(berg("list", "--json").stdout)
     assert (listed["name"], listed["state"], listed["exit_code"]) == ("one", "SUCCEEDED", 0)
-    assert (listed["cmd"], listed["results_dir"], listed["machine_status"]) == (command, "sweep1/one", None)
+    assert (listed["cmd"], listed["results_dir"], listed["machine_status"]) == (
+        command,
+        "sweep1/one",
+        None,
+    )
     table = berg("list", "-a", "-c").stdout
-    assert re.search(r"^one +tester +SUCCEEDED .* sweep1/one +0$", table, re.M) and f"$ {command}" in table
+    assert (
+        re.search(r"^one +tester +SUCCEEDED .* sweep1/one +0$", table, re.M)
+        and f"$ {command}" in table
+    )
     gone = berg("ip", "one")
     assert gone.returncode == 1 and "one has no machine any more (SUCCEEDED)" in gone.stderr
     over = berg("kill", "one")
     assert over.returncode == 0 and "SUCCEEDED" in over.stderr
 
     fetched = berg("fetch", "one", str(tmp_path / "here"), "--json")
-    assert json.loads(fetched.stdout) == {"folder": str(tmp_path / "here"), "files": 4, "fetched": 4}
+    assert json.loads(fetched.stdout) == {
+        "folder": str(tmp_path / "here"),
+        "files": 4,
+        "fetched": 4,
+    }
     assert (tmp_path / "here/weights.bin").read_bytes() == found["weights.bin"]
     again = berg("fetch", "sweep1", "--json")  # a folder of several jobs, to the default place
     assert json.loads(again.stdout)["folder"] == str(berg.home / "berg_results/sweep1")
@@ -145,8 +173,14 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
 
 
 def test_the_exit_code_comes_back_also_when_the_cloud_stumbles(berg, cloud):
-    """Answers that get lost and servers that are busy change nothing: one machine, one job, one outcome."""
-    for method in ("storage.objects.insert", "storage.objects.get", "compute.instances.aggregatedList"):
+    """Answers that get lost and servers that are busy change nothing: one machine, one job, one
+    outcome.
+    """
+    for method in (
+        "storage.objects.insert",
+        "storage.objects.get",
+        "compute.instances.aggregatedList",
+    ):
         cloud.fault(method, status=503)
     cloud.fault("compute.instances.insert", reset=True, after_handler=True)
     cloud.fault("compute.zoneOperations.wait", status=503)
@@ -160,11 +194,16 @@ def test_the_exit_code_comes_back_also_when_the_cloud_stumbles(berg, cloud):
     assert (shown["job"], shown["zone"]) == ("seven", "us-central1-b")
     assert "us-central1-a: out of stock" in ran.stderr
     assert "seven FAILED: the command failed with exit code 7" in ran.stderr
-    assert "\nbefore\n" in berg.log("seven") and "\nbefore\n" in ran.stderr.partition("The end of the log")[2]
+    assert (
+        "\nbefore\n" in berg.log("seven")
+        and "\nbefore\n" in ran.stderr.partition("The end of the log")[2]
+    )
     check_ended(berg, "seven", "FAILED", 7)
     assert berg("tail", "seven").returncode == 7
     counts = cloud.call("GET", "/_berg/requests")["counts"]
-    assert counts["compute.instances.insert"] == 3, "one in each zone, and the one whose answer was lost"
+    assert counts["compute.instances.insert"] == 3, (
+        "one in each zone, and the one whose answer was lost"
+    )
 
 
 def test_a_command_runs_in_the_folder_where_it_was_typed_and_from_a_detached_head(berg):
@@ -175,7 +214,9 @@ def test_a_command_runs_in_the_folder_where_it_was_typed_and_from_a_detached_hea
     show = "env | grep DISABLE_GCS; pwd; git status --porcelain --branch; git rev-parse HEAD"
     ran = berg("run", "-g", "0", "--tail", f"cat x; {show}", cwd=berg.repo / "sub/deep")
     assert ran.returncode == 0, ran.stderr
-    assert "Folder    sub/deep of the repo (--cwd)" in ran.stderr and "(detached HEAD)" in ran.stderr
+    assert (
+        "Folder    sub/deep of the repo (--cwd)" in ran.stderr and "(detached HEAD)" in ran.stderr
+    )
     assert f"\nhere\n/root/code/proj/sub/deep\n## HEAD (no branch)\n{head}\n" in ran.stdout
     (berg.repo / "sub/deep/x").write_text("changed\n")
     ran = berg("run", "-g", "0", "--tail", "--cwd", "sub", f"cat deep/x; {show}")
@@ -186,20 +227,40 @@ def test_a_command_runs_in_the_folder_where_it_was_typed_and_from_a_detached_hea
 
 
 def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
-    wishes = ["-g", "2", "-t", "t4", "-c", "12", "--spot", "--zone", "us-central1-f", "--max-hours", "2"]
+    wishes = [
+        "-g",
+        "2",
+        "-t",
+        "t4",
+        "-c",
+        "12",
+        "--spot",
+        "--zone",
+        "us-central1-f",
+        "--max-hours",
+        "2",
+    ]
     ran = berg("run", "--dry-run", *wishes, "--disk-gb", "50", "-n", "dry", "python train.py")
     assert ran.returncode == 0, ran.stderr
     asked = json.loads(ran.stdout)
-    zones = [each["zone"].rpartition("/")[2] for each in asked["group"]["distributionPolicy"]["zones"]]
+    zones = [
+        each["zone"].rpartition("/")[2] for each in asked["group"]["distributionPolicy"]["zones"]
+    ]
     assert zones == ["us-central1-f"]
-    others = json.loads(berg("run", "--dry-run", *wishes, "--any-zone", "true").stdout)["group"]["distributionPolicy"]
+    others = json.loads(berg("run", "--dry-run", *wishes, "--any-zone", "true").stdout)["group"][
+        "distributionPolicy"
+    ]
     zones = [each["zone"].rpartition("/")[2] for each in others["zones"]]
     assert zones[0] == "us-central1-f" and len(zones) > 1, "then the region's others"
-    far = berg("run", "--dry-run", "-g", "0", "--zone", "europe-west4-b", "--zone", "us-central1-a", "true")
+    far = berg(
+        "run", "--dry-run", "-g", "0", "--zone", "europe-west4-b", "--zone", "us-central1-a", "true"
+    )
     assert far.returncode == 0, far.stderr
     assert "europe-west4-b: not in us, where the bucket is" in far.stderr
     body = asked["template"]["properties"]
-    script = next(each["value"] for each in body["metadata"]["items"] if each["key"] == "startup-script")
+    script = next(
+        each["value"] for each in body["metadata"]["items"] if each["key"] == "startup-script"
+    )
     assert re.fullmatch(r"<berg's boot.py, \d+ bytes, sha256 [0-9a-f]{12}…>", script)
     assert body["machineType"] == "custom-12-46080"
     assert body["guestAccelerators"][0]["acceleratorCount"] == 2
@@ -218,38 +279,65 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
     [
         ([], "g2-standard-12", ""),
         (["-t", "t4", "-g", "4"], "n1-standard-32", "nvidia-tesla-t4:4"),
-        (["-t", "p100", "--image", "common-cu129-ubuntu-2404-nvidia-580"], "n1-standard-8", "nvidia-tesla-p100:1"),
+        (
+            ["-t", "p100", "--image", "common-cu129-ubuntu-2404-nvidia-580"],
+            "n1-standard-8",
+            "nvidia-tesla-p100:1",
+        ),
         (["-t", "a100", "-g", "8"], "a2-highgpu-8g", ""),
         (["-t", "h100", "-g", "8"], "a3-highgpu-8g", ""),
         (["-t", "rtx-pro-6000", "-c", "12"], "g4-standard-12", ""),
         (["--machine-type", "c4-standard-8"], "c4-standard-8", ""),
         (["--machine-type", "n4-standard-16"], "n4-standard-16", ""),
-        (["--machine-type", "n2-standard-2", "--image", "debian-12", "--image-project", "debian-cloud"], "", ""),
+        (
+            [
+                "--machine-type",
+                "n2-standard-2",
+                "--image",
+                "debian-12",
+                "--image-project",
+                "debian-cloud",
+            ],
+            "",
+            "",
+        ),
     ],
 )
 def test_requests_for_gpus_are_ones_that_google_takes(berg, cloud, wishes, machine_type, gpus):
-    """The request that --dry-run prints, sent as it is but for the script that would look for its job."""
+    """The request that --dry-run prints, sent as it is but for the script that would look for its
+    job.
+    """
     ran = berg("run", "--dry-run", *wishes, "true")
     assert ran.returncode == 0, ran.stderr
     body = json.loads(ran.stdout)
     zone = body["machineType"].split("/")[1]
-    body["metadata"]["items"] = [item for item in body["metadata"]["items"] if item["key"] != "startup-script"]
+    body["metadata"]["items"] = [
+        item for item in body["metadata"]["items"] if item["key"] != "startup-script"
+    ]
     cloud.call("POST", f"/compute/v1/projects/berg-local/zones/{zone}/instances", body)
     machine = berg.machines()[body["name"]]
     assert machine["machineType"].endswith(machine_type or "n2-standard-2")
     asked = [
-        (g["acceleratorType"].rpartition("/")[2], g["acceleratorCount"]) for g in body.get("guestAccelerators", [])
+        (g["acceleratorType"].rpartition("/")[2], g["acceleratorCount"])
+        for g in body.get("guestAccelerators", [])
     ]
     assert [f"{kind}:{count}" for kind, count in asked] == ([gpus] if gpus else [])
 
 
 def test_a_right_that_somebody_lacks_is_not_put_on_the_bucket(berg, cloud):
     for method in ("machineTypes.aggregatedList", "instances.aggregatedList"):
-        cloud.fault(f"compute.{method}", status=403, message=f"Required 'compute.{method}' permission", times=None)
+        cloud.fault(
+            f"compute.{method}",
+            status=403,
+            message=f"Required 'compute.{method}' permission",
+            times=None,
+        )
     for arguments in (["run", "true"], ["list"]):
         done = berg(*arguments)
         assert done.returncode == 1
-        assert "you lack a right in the project 'berg-local': Required 'compute." in done.stderr, done.stderr
+        assert "you lack a right in the project 'berg-local': Required 'compute." in done.stderr, (
+            done.stderr
+        )
         assert "See: berg doctor" in done.stderr and "bucket" not in done.stderr
     cloud.call("DELETE", "/_berg/faults")
     cloud.fault("storage.buckets.get", status=403, times=None)
@@ -274,7 +362,9 @@ for n in $(seq 1000); do echo "now $(date +%s.%N)"; sleep 0.5; done
 
 
 def test_a_running_job_is_seen_and_ends_in_time(berg):
-    """What comes out while a job runs, and its limit: it is stopped early enough to save its results."""
+    """What comes out while a job runs, and its limit: it is stopped early enough to save its
+    results.
+    """
     (berg.repo / "live.sh").write_text(LIVE)
     ran = berg("run", "-g", "0", "-n", "live", "--max-hours", "0.0084", "bash live.sh")
     assert ran.returncode == 0 and ran.stdout == "live\n", ran.stderr
@@ -287,7 +377,9 @@ def test_a_running_job_is_seen_and_ends_in_time(berg):
     delays = []
     for _ in range(3):
         count = berg.log("live").count("\nnow ")
-        log = wait_for(lambda count=count: (text := berg.log("live")).count("\nnow ") > count and text)
+        log = wait_for(
+            lambda count=count: (text := berg.log("live")).count("\nnow ") > count and text
+        )
         delays.append(time.time() - float(re.findall(r"now (\d+\.\d+)\n", log)[-1]))
     assert max(delays) < 5, "a line must be in the bucket within 5 s of being printed"
 
@@ -305,7 +397,9 @@ def test_a_running_job_is_seen_and_ends_in_time(berg):
     assert tail.returncode != 0 and "live FAILED" in err and "--max-hours" in err
     state = check_ended(berg, "live", "FAILED", berg.state("live")["exit_code"])
     assert "time limit" in state["reason"]
-    assert results(berg, "live")["last.txt"] == b"late\n", "what the command saves when it is told to stop"
+    assert results(berg, "live")["last.txt"] == b"late\n", (
+        "what the command saves when it is told to stop"
+    )
     assert out == berg.log("live") and "told to stop" in out
 
 
@@ -318,11 +412,26 @@ while :; do sleep 0.1; done
 
 def test_kill_lets_the_command_save_its_work(berg):
     (berg.repo / "stoppable.sh").write_text(STOPPABLE)
-    ran = berg("run", "-g", "2", "-t", "t4", "--spot", "--zone", "us-central1-f", "-n", "gentle", "bash stoppable.sh")
+    ran = berg(
+        "run",
+        "-g",
+        "2",
+        "-t",
+        "t4",
+        "--spot",
+        "--zone",
+        "us-central1-f",
+        "-n",
+        "gentle",
+        "bash stoppable.sh",
+    )
     assert ran.returncode == 0, ran.stderr
     machine = berg.machines()["gentle"]
     assert machine["name"].startswith("gentle-"), "a group names its machine"
-    assert machine["zone"].endswith("/us-central1-f") and machine["scheduling"]["provisioningModel"] == "SPOT"
+    assert (
+        machine["zone"].endswith("/us-central1-f")
+        and machine["scheduling"]["provisioningModel"] == "SPOT"
+    )
     assert machine["guestAccelerators"][0]["acceleratorCount"] == 2
     begun(berg, "gentle")
     killed = berg("kill", "gentle")
@@ -339,14 +448,22 @@ def test_kill_now_and_preemption(berg, cloud):
     """Two jobs at once: one is deleted without a word, the other loses its spot machine."""
     (berg.repo / "stoppable.sh").write_text(STOPPABLE)
     once = ["--spot", "--max-restarts", "0"]
-    jobs = [berg.start("run", "-g", "0", "-n", name, *once, "bash stoppable.sh") for name in ("now", "spot")]
+    jobs = [
+        berg.start("run", "-g", "0", "-n", name, *once, "bash stoppable.sh")
+        for name in ("now", "spot")
+    ]
     assert [job.wait(60) for job in jobs] == [0, 0]
     for name in ("now", "spot"):
         begun(berg, name)
     cloud.call("POST", "/_berg/instances/spot/preempt", {})
     killed = berg("kill", "now", "--now")
-    assert killed.returncode == 0 and "now: KILLED" in killed.stderr and "now" not in berg.machines()
-    assert (berg.state("now")["state"], berg.state("now")["reason"]) == ("KILLED", "killed by tester")
+    assert (
+        killed.returncode == 0 and "now: KILLED" in killed.stderr and "now" not in berg.machines()
+    )
+    assert (berg.state("now")["state"], berg.state("now")["reason"]) == (
+        "KILLED",
+        "killed by tester",
+    )
     wait_for(lambda: berg.state("spot")["state"] in ("FAILED", "KILLED"))
     assert "preempted" in check_ended(berg, "spot", "FAILED", 3)["reason"]
     assert results(berg, "spot")["last.txt"] == b"saved\n"
@@ -374,23 +491,47 @@ def test_no_kill_keeps_the_machine_of_a_command_that_a_signal_killed(berg):
 
 def test_waiting_for_a_job_lists_its_logs_rarely(berg):
     """A list costs as much as a write."""
-    ran = berg("run", "-g", "0", "-n", "slow", "--tail", "for i in $(seq 50); do echo line $i; sleep 0.5; done")
+    ran = berg(
+        "run",
+        "-g",
+        "0",
+        "-n",
+        "slow",
+        "--tail",
+        "for i in $(seq 50); do echo line $i; sleep 0.5; done",
+    )
     assert ran.returncode == 0 and all(f"line {number}\n" in ran.stdout for number in range(1, 51))
     sent = berg.cloud.call("GET", "/_berg/requests")["requests"]
-    lists = [each for each in sent if each["method"] == "storage.objects.list" and "logs" in each["path"]]
-    reads = [each for each in sent if each["method"] == "storage.objects.get" and "logs" in each["path"]]
+    lists = [
+        each for each in sent if each["method"] == "storage.objects.list" and "logs" in each["path"]
+    ]
+    reads = [
+        each for each in sent if each["method"] == "storage.objects.get" and "logs" in each["path"]
+    ]
     assert len(lists) <= 18 and len(reads) >= 25, (len(lists), len(reads))
 
 
-def bare_machine(berg: Berg, name: str, user: str = "tester", labels: dict[str, str] | None = None) -> None:
+def bare_machine(
+    berg: Berg, name: str, user: str = "tester", labels: dict[str, str] | None = None
+) -> None:
     """A machine of berg's without a job, such as a laptop leaves that died at the wrong moment."""
     disk = {"boot": True, "autoDelete": True}
-    disk["initializeParams"] = {"sourceImage": "projects/debian-cloud/global/images/family/debian-12"}
-    metadata = {"berg-bucket": berg.bucket_name, "startup-script": "#!/bin/sh\necho hello from the console\n"}
+    disk["initializeParams"] = {
+        "sourceImage": "projects/debian-cloud/global/images/family/debian-12"
+    }
+    metadata = {
+        "berg-bucket": berg.bucket_name,
+        "startup-script": "#!/bin/sh\necho hello from the console\n",
+    }
     body = {
         "name": name,
         "machineType": "zones/us-central1-a/machineTypes/n1-standard-1",
-        "labels": {"berg": "1", "berg-user": user, "berg-bucket": berg.bucket_name, **(labels or {})},
+        "labels": {
+            "berg": "1",
+            "berg-user": user,
+            "berg-bucket": berg.bucket_name,
+            **(labels or {}),
+        },
         "networkInterfaces": [{}],
         "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
         "disks": [disk],
@@ -409,7 +550,9 @@ def test_globs_and_all_ask_first(berg):
 
     assert "do without it: -y" in berg("kill", "sweep-*").stderr
     for refused in (berg("kill", "sweep-*", stdin="n\n"), berg("kill", "sweep-*")):
-        assert refused.returncode != 0 and len(berg.machines()) == 4, "without a yes nothing is killed"
+        assert refused.returncode != 0 and len(berg.machines()) == 4, (
+            "without a yes nothing is killed"
+        )
         assert sorted(refused.stderr.split()[:2]) == ["sweep-1", "sweep-2"], refused.stderr
     assert berg("kill", "sweep-*", stdin="y\n").returncode == 0
     assert sorted(berg.machines()) == ["other", "sweep-3"]
@@ -425,7 +568,9 @@ def test_globs_and_all_ask_first(berg):
 
 def test_a_file_without_an_ending_is_no_folder(berg):
     (berg.repo / "save.py").write_text("import sys; open(sys.argv[2], 'w').write('weights')\n")
-    ran = berg("run", "-g", "0", "-n", "saver", "--wait", "python save.py --out /root/berg_results/x/model")
+    ran = berg(
+        "run", "-g", "0", "-n", "saver", "--wait", "python save.py --out /root/berg_results/x/model"
+    )
     assert ran.returncode == 0, ran.stderr
     assert "berg_results/x (read off the command; another: -r)" in ran.stderr
     assert berg.objects("berg_results/x/")["berg_results/x/model"] == b"weights"
@@ -433,9 +578,7 @@ def test_a_file_without_an_ending_is_no_folder(berg):
 
 def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, tmp_path):
     berg.bucket.write("berg_results/beside/foreign", "not of this job")
-    command = (
-        "cd /root/berg_results; mkdir -p beside own; echo b >beside/b; echo a >own/a; ln -s a own/l; ln -s a own/k"
-    )
+    command = "cd /root/berg_results; mkdir -p beside own; echo b >beside/b; echo a >own/a; ln -s a own/l; ln -s a own/k"
     ran = berg("run", "-g", "0", "-n", "two", "-r", "own", "--wait", command)
     assert ran.returncode == 0, ran.stderr
     says = "It wrote to other folders, too: berg_results/beside"
@@ -443,10 +586,17 @@ def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, 
     assert "Results that are not in berg_results/own: berg_results/beside\n" in berg.log("two")
     assert "2 links were sent as copies: a bucket has no links. own/k leads to" in berg.log("two")
     assert berg.state("two")["elsewhere"] == "berg_results/beside"
-    for folder, arguments in ((tmp_path / "here", [str(tmp_path / "here")]), (berg.home / "berg_results", [])):
+    for folder, arguments in (
+        (tmp_path / "here", [str(tmp_path / "here")]),
+        (berg.home / "berg_results", []),
+    ):
         fetched = berg("fetch", "two", *arguments)
-        assert fetched.returncode == 0 and "1 of its files is in other folders" in fetched.stderr, fetched.stderr
-        assert (folder / "beside/b").read_text() == "b\n" and not (folder / "beside/foreign").exists()
+        assert fetched.returncode == 0 and "1 of its files is in other folders" in fetched.stderr, (
+            fetched.stderr
+        )
+        assert (folder / "beside/b").read_text() == "b\n" and not (
+            folder / "beside/foreign"
+        ).exists()
         assert (folder / ("a" if arguments else "own/a")).exists()
 
 
@@ -459,7 +609,9 @@ def test_of_many_files_fetch_names_the_first(berg):
 
 
 def test_a_job_whose_machine_is_gone_is_lost(berg, cloud, monkeypatch):
-    """A crash leaves no word; a minute after the last one, every reader comes to the same conclusion."""
+    """A crash leaves no word; a minute after the last one, every reader comes to the same
+    conclusion.
+    """
     assert berg("run", "-g", "0", "-n", "crashed", "echo ready; sleep 100").returncode == 0
     begun(berg, "crashed")
     cloud.call("POST", "/_berg/instances/crashed/crash", {})
@@ -470,7 +622,9 @@ def test_a_job_whose_machine_is_gone_is_lost(berg, cloud, monkeypatch):
     monkeypatch.setenv("BERG_HOME", str(berg.home))
     lost = CliRunner().invoke(cli.cli, ["list"])
     assert re.search(r"crashed +LOST", lost.output), lost.output
-    assert "its machine is gone without a final state; it was RUNNING on crashed" in " ".join(lost.output.split())
+    assert "its machine is gone without a final state; it was RUNNING on crashed" in " ".join(
+        lost.output.split()
+    )
     assert "ready\n" in CliRunner().invoke(cli.cli, ["log", "crashed"]).output
     tail = CliRunner().invoke(cli.cli, ["tail", "crashed"])
     assert tail.exit_code == 1 and "crashed LOST" in tail.output
@@ -483,7 +637,10 @@ def make_wheel(folder: Path, name: str) -> None:
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{name}.py", f"print('{name} imported')\n")
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         wheel.writestr(f"{info}/RECORD", "")
 
 
@@ -501,7 +658,10 @@ PROJECT = '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "{name}"
             },
             ["tinyone", "tinytwo"],
         ),
-        ({"pyproject.toml": PROJECT.format(name="proj") + 'dependencies = ["tinytwo"]\n'}, ["tinytwo"]),
+        (
+            {"pyproject.toml": PROJECT.format(name="proj") + 'dependencies = ["tinytwo"]\n'},
+            ["tinytwo"],
+        ),
     ],
     ids=["setup.py and requirements.txt", "pyproject.toml"],
 )
@@ -511,12 +671,16 @@ def test_what_the_repo_requires_is_installed(berg, files, imports):
     for name, content in files.items():
         (berg.repo / name).write_text(content)
     script = ["--install-script", "prepare.sh"] if "prepare.sh" in files else []
-    prepared = "/usr/local/prepared" if os.getuid() == 0 else "/root/prepared"  # only a real root may write there
+    prepared = (
+        "/usr/local/prepared" if os.getuid() == 0 else "/root/prepared"
+    )  # only a real root may write there
     check = f"ls {prepared}; " if script else ""
     command = check + f'python -c "import {", ".join(imports)}" && git status --porcelain'
     more = ["--env", f"PREPARED={prepared}"]
     wheels = f"PIP_FIND_LINKS={WHEELHOUSE} /root/code/proj/wheels"
-    ran = berg("run", "-g", "0", "-n", "installs", *script, "--env", wheels, *more, "--wait", command)
+    ran = berg(
+        "run", "-g", "0", "-n", "installs", *script, "--env", wheels, *more, "--wait", command
+    )
     log = berg.log("installs")
     assert ran.returncode == 0, log
     for name in imports:
@@ -529,12 +693,26 @@ def test_what_the_repo_requires_is_installed(berg, files, imports):
 
 def test_a_failed_installation_ends_the_job(berg):
     (berg.repo / "setup.sh").write_text("echo beginning\nmkdir /proc/nowhere\necho never here\n")
-    ran = berg("run", "-g", "0", "-n", "broken", "--install-script", "setup.sh", "--wait", "echo never here")
+    ran = berg(
+        "run",
+        "-g",
+        "0",
+        "-n",
+        "broken",
+        "--install-script",
+        "setup.sh",
+        "--wait",
+        "echo never here",
+    )
     assert ran.returncode == 1, ran.stderr
     state = check_ended(berg, "broken", "FAILED", 1)
     assert state["reason"] == "the installation failed with exit code 1: bash -e setup.sh"
     log = berg.log("broken")
-    assert "\nbeginning\nmkdir: " in log and "\nnever here\n" not in log and log.endswith(f"{state['reason']}\n")
+    assert (
+        "\nbeginning\nmkdir: " in log
+        and "\nnever here\n" not in log
+        and log.endswith(f"{state['reason']}\n")
+    )
 
 
 def test_damage_in_the_bucket_is_named(berg, cloud):
@@ -548,9 +726,14 @@ def test_damage_in_the_bucket_is_named(berg, cloud):
     assert [start.wait(60) for start in starts] == [0, 0]
     for name in ("packless", "damaged"):
         wait_for(lambda name=name: berg.state(name)["finished_at"], what="the end of the job")
-    packless, damaged = (check_ended(berg, name, "FAILED", None) for name in ("packless", "damaged"))
+    packless, damaged = (
+        check_ended(berg, name, "FAILED", None) for name in ("packless", "damaged")
+    )
     assert f"commit {commit_sent} is missing" in packless["reason"]
-    assert ".berg/jobs/damaged_metadata.json is damaged" in damaged["reason"] and "berg run" in damaged["reason"]
+    assert (
+        ".berg/jobs/damaged_metadata.json is damaged" in damaged["reason"]
+        and "berg run" in damaged["reason"]
+    )
     assert berg.log("damaged").endswith(f"FAILED: {damaged['reason']}\n")
 
 
@@ -574,25 +757,33 @@ def test_a_worker_that_dies_is_survived(berg):
     wait_for(lambda: berg.state("orphan")["finished_at"], 60, "the end of the job")
     state = check_ended(berg, "orphan", "FAILED", None)
     assert "berg's worker was killed by signal 9" in state["reason"]
-    assert results(berg, "orphan")["last.txt"] == b"saved\n" and "\ntold to stop\n" in berg.log("orphan")
+    assert results(berg, "orphan")["last.txt"] == b"saved\n" and "\ntold to stop\n" in berg.log(
+        "orphan"
+    )
 
 
 def test_a_full_disk_is_named(berg):
     (berg.repo / "small.sh").write_text("mount -t tmpfs -o size=4m tmpfs /root/berg_results\n")
-    command = "mkdir -p $BERG_RESULTS_DIR && head -c 9000000 /dev/zero >$BERG_RESULTS_DIR/checkpoint"
+    command = (
+        "mkdir -p $BERG_RESULTS_DIR && head -c 9000000 /dev/zero >$BERG_RESULTS_DIR/checkpoint"
+    )
     ran = berg("run", "-g", "0", "-n", "full", "--install-script", "small.sh", "--wait", command)
     assert ran.returncode == 1, ran.stderr
     reason = check_ended(berg, "full", "FAILED", 1)["reason"]
     assert "the machine's disk is full (/root/berg_results): ask for more with --disk-gb" in reason
     assert "No space left on device" in berg.log("full")
-    assert len(results(berg, "full")["checkpoint"]) > 3_000_000, "what could be written is in the bucket"
+    assert len(results(berg, "full")["checkpoint"]) > 3_000_000, (
+        "what could be written is in the bucket"
+    )
 
 
 def test_settings_are_shown(berg):
     assert berg("config", "path").stdout == f"{berg.home}/berg.json\n"
     values = json.loads(berg("config", "show", "--json", BERG_REGION="europe-west4").stdout)
     assert (values["bucket"], values["region"]) == (berg.bucket_name, "europe-west4")
-    assert re.search(f'^bucket +"{berg.bucket_name}" +# bucket for', berg("config", "show").stdout, re.M)
+    assert re.search(
+        f'^bucket +"{berg.bucket_name}" +# bucket for', berg("config", "show").stdout, re.M
+    )
 
 
 def test_the_embedded_cloud_of_a_user(cloud, repo, tmp_path):
@@ -615,7 +806,9 @@ def test_the_embedded_cloud_of_a_user(cloud, repo, tmp_path):
         assert berg("local", "reset", stdin="n\n").returncode != 0 and (home / "local").exists()
         assert berg("local", "reset", "-y").returncode == 0 and not (home / "local").exists()
         after = berg("list")
-        assert after.returncode == 1 and "berg init --local" in after.stderr, "the next step after a reset"
+        assert after.returncode == 1 and "berg init --local" in after.stderr, (
+            "the next step after a reset"
+        )
     finally:
         berg("local", "reset", "-y")
 
@@ -627,6 +820,8 @@ def test_kill_counts_what_is_still_to_come_of_a_slow_upload(berg, cloud):
     wait_for(lambda: "\nwritten" in berg.log("heavy"), 60, "the file")
     killed = berg("kill", "heavy")
     assert killed.returncode == 0 and "heavy: KILLED" in killed.stderr, killed.stderr
-    told = re.search(r"heavy uploads its results since \S+: (\d+) files, ([\d,]+) bytes are left", killed.stderr)
+    told = re.search(
+        r"heavy uploads its results since \S+: (\d+) files, ([\d,]+) bytes are left", killed.stderr
+    )
     assert told and int(told[1]) == 1 and int(told[2].replace(",", "")) == 20 << 20, killed.stderr
     assert len(berg.objects("berg_results/heavy/")["berg_results/heavy/big"]) == 20 << 20

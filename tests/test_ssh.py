@@ -1,4 +1,6 @@
-"""`berg ssh` and `berg ssh-config` with real OpenSSH at both ends, on machines of the embedded cloud."""
+"""`berg ssh` and `berg ssh-config` with real OpenSSH at both ends, on machines of the embedded
+cloud.
+"""
 
 import json
 import os
@@ -25,7 +27,9 @@ from localcloud.machines import sandbox as machines
 from localcloud.machines import sshd
 from localcloud.machines.abilities import describe
 
-needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
+needs_sshd = pytest.mark.skipif(
+    bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}"
+)
 SOMEBODY = "anna:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkyVZ1H5v2hUq0b2cXj0cN2mE9mJc2aZ1oUe6yM2cXk anna@laptop"
 KEY = "google_compute_engine"
 PORT = sshd.PORT if os.geteuid() == 0 else sshd.USER_PORT
@@ -73,11 +77,15 @@ def box(cloud, tmp_path_factory):
     berg("kill", "box", "--now")
 
 
-def call(berg: Berg, *arguments: str, data: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
+def call(
+    berg: Berg, *arguments: str, data: bytes = b"", **env: str
+) -> subprocess.CompletedProcess[bytes]:
     """`berg ssh box` with bytes for its standard input."""
     command = [sys.executable, "-m", "berg", "ssh", "box", *arguments]
     environment = berg.environment(**env)
-    return subprocess.run(command, cwd=berg.repo, env=environment, input=data, capture_output=True, timeout=60)
+    return subprocess.run(
+        command, cwd=berg.repo, env=environment, input=data, capture_output=True, timeout=60
+    )
 
 
 def target_of(berg: Berg) -> ssh.Target:
@@ -117,7 +125,10 @@ def variables(output: bytes) -> dict[str, str]:
 
 @needs_sshd
 def test_a_command_over_ssh_finds_what_the_job_finds(box):
-    wait_for(lambda: call(box, "--", "grep -c BERG_JOB /tmp/env").returncode == 0, what="the job's command")
+    wait_for(
+        lambda: call(box, "--", "grep -c BERG_JOB /tmp/env").returncode == 0,
+        what="the job's command",
+    )
     job = variables(call(box, "--", "cat /tmp/env").stdout)
     job.pop("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "")  # of the worker's
     assert job.pop("TOKEN") == SECRET and job["WISH"] == WISH and job["BERG_JOB"] == "box"
@@ -126,7 +137,9 @@ def test_a_command_over_ssh_finds_what_the_job_finds(box):
     encoded = call(box, "-t", "--", "env -0 | base64 -w0").stdout
     ways = {
         "berg ssh": call(box, "--", "env -0").stdout,
-        "with a terminal": subprocess.run(["base64", "-d"], input=encoded, capture_output=True).stdout,
+        "with a terminal": subprocess.run(
+            ["base64", "-d"], input=encoded, capture_output=True
+        ).stdout,
         "ssh": subprocess.run([*plain, "env", "-0"], capture_output=True).stdout,
         "a login": subprocess.run(plain, input=b"env -0", capture_output=True).stdout,
         "a shell in a session": call(box, "--", "bash -ic 'env -0'").stdout,
@@ -137,15 +150,24 @@ def test_a_command_over_ssh_finds_what_the_job_finds(box):
     assert call(box, "--", "cd code/proj && python -c 'import sys; sys.exit(4)'").returncode == 4
     kept = call(box, "--", "PATH=/mine:$PATH bash -ic 'echo $PATH'").stdout
     assert kept.startswith(b"/mine:"), "a virtual environment stays active in a shell inside of it"
-    assert call(box, "--", f"grep -rl {shlex.quote(SECRET)} /root /etc /tmp --exclude=env").stdout == b""
+    assert (
+        call(box, "--", f"grep -rl {shlex.quote(SECRET)} /root /etc /tmp --exclude=env").stdout
+        == b""
+    )
     assert call(box, "--", "stat -c %a /root/berg/environment.sh").stdout == b"600\n"
 
 
 @needs_sshd
 def test_what_a_command_finds_stands_before_what_a_distribution_wrote(box):
-    """Ubuntu's .bashrc returns where nobody is at a terminal; that of berg's machines says more after that."""
+    """Ubuntu's .bashrc returns where nobody is at a terminal; that of berg's machines says more
+    after that.
+    """
     try:
-        call(box, "--", "cp /root/.bashrc /root/kept; echo '[ -z \"$PS1\" ] && return; echo noise' >>/root/.bashrc")
+        call(
+            box,
+            "--",
+            "cp /root/.bashrc /root/kept; echo '[ -z \"$PS1\" ] && return; echo noise' >>/root/.bashrc",
+        )
         assert call(box, "--", "echo $BERG_JOB").stdout == b"box\n"
         data = os.urandom(1 << 20)
         assert call(box, "--", "cat", data=data).stdout == data
@@ -154,23 +176,33 @@ def test_what_a_command_finds_stands_before_what_a_distribution_wrote(box):
 
 
 @needs_sshd
-@pytest.mark.parametrize("program", [["scp", "-q"], ["scp", "-q", "-O"], ["rsync", "-I", "-e"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "program", [["scp", "-q"], ["scp", "-q", "-O"], ["rsync", "-I", "-e"]], ids=" ".join
+)
 def test_files_arrive_as_they_are(box, tmp_path, program):
     box("ssh-config")
     config = str(box.home / "ssh_config")
     options = [shlex.join(["ssh", "-F", config])] if program[0] == "rsync" else ["-F", config]
     data = os.urandom(1 << 20)
     (tmp_path / "data").write_bytes(data)
-    for words in ([str(tmp_path / "data"), "box:/root/data"], ["box:/root/data", str(tmp_path / "back")]):
+    for words in (
+        [str(tmp_path / "data"), "box:/root/data"],
+        ["box:/root/data", str(tmp_path / "back")],
+    ):
         subprocess.run([*program, *options, *words], check=True)
     assert (tmp_path / "back").read_bytes() == data
 
 
 @needs_sshd
 def test_the_machine_has_a_host_key_of_its_own_and_takes_no_passwords(box):
-    shown = call(box, "--", "ls /etc/ssh; sshd -T; cat /etc/ssh/ssh_host_ed25519_key.pub").stdout.decode()
+    shown = call(
+        box, "--", "ls /etc/ssh; sshd -T; cat /etc/ssh/ssh_host_ed25519_key.pub"
+    ).stdout.decode()
     assert "passwordauthentication no" in shown and "permitrootlogin without-password" in shown
-    assert re.findall(r"^(ssh_host_.*)$", shown, re.M) == ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub"]
+    assert re.findall(r"^(ssh_host_.*)$", shown, re.M) == [
+        "ssh_host_ed25519_key",
+        "ssh_host_ed25519_key.pub",
+    ]
     for host_key in Path("/etc/ssh").glob("ssh_host_*.pub"):
         assert host_key.read_text().split()[1] not in shown
     assert shown.splitlines()[-1].split()[1] in (box.home / "known_hosts").read_text()
@@ -181,7 +213,9 @@ def test_the_machine_has_a_host_key_of_its_own_and_takes_no_passwords(box):
 def test_a_terminal(box, command):
     leader, follower = pty.openpty()
     arguments = [sys.executable, "-m", "berg", "ssh", "box", *command]
-    process = subprocess.Popen(arguments, env=box.environment(TERM="xterm"), stdin=follower, stdout=follower)
+    process = subprocess.Popen(
+        arguments, env=box.environment(TERM="xterm"), stdin=follower, stdout=follower
+    )
     os.close(follower)
     shown = b""
 
@@ -220,7 +254,10 @@ def test_a_port_that_is_taken_ends_it(box):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = box("ssh", "box", "-N", "-L", f"{port}:box:22")
-        assert done.returncode == 1 and f"berg: port {port} of this computer cannot be had (Address" in done.stderr
+        assert (
+            done.returncode == 1
+            and f"berg: port {port} of this computer cannot be had (Address" in done.stderr
+        )
         done = call(box, "-N", "-L", f"127.0.0.1:{port}:box:22")
     assert done.returncode == 255 and b"Address already in use" in done.stderr
 
@@ -230,28 +267,40 @@ def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(on_her_la
     box = on_her_laptop
     known = box.home / "known_hosts"
     pinned = known.read_text()
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True
+    )
     other = " ".join((tmp_path / "other.pub").read_text().split()[:2])
     name = ".berg/machines/box/box.json"
     published = box.bucket.read(name)
     try:
         known.write_text(re.sub(r"ssh-ed25519 \S+", other, pinned))
         done = call(box, "--", "echo in")
-        assert done.returncode == 255 and b"Host key verification failed" in done.stderr and done.stdout == b""
+        assert (
+            done.returncode == 255
+            and b"Host key verification failed" in done.stderr
+            and done.stdout == b""
+        )
         known.write_text(pinned)
         # What is pinned counts, not what the bucket says later.
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": [other]}))
         assert call(box, "--", "echo in").stdout == b"in\n"
         assert known.read_text() == pinned
         box.bucket.write(name, json.dumps({**json.loads(published), "introduced": False}))
-        with pytest.raises(BergError, match=r"cannot be logged in to after \d+ s: the machine box boots"):
-            ssh.find_target(box.cloud.settings(box.bucket_name), "box", lambda text: None, patience=1)
+        with pytest.raises(
+            BergError, match=r"cannot be logged in to after \d+ s: the machine box boots"
+        ):
+            ssh.find_target(
+                box.cloud.settings(box.bucket_name), "box", lambda text: None, patience=1
+            )
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": []}))
         with pytest.raises(BergError, match="box runs no ssh server"):
             target_of(box)
         began = time.monotonic()
         synced = box("sync", "box", "--once")
-        assert synced.returncode == 1 and "berg: the machine box runs no ssh server" in synced.stderr
+        assert (
+            synced.returncode == 1 and "berg: the machine box runs no ssh server" in synced.stderr
+        )
         assert time.monotonic() - began < 30
         box.bucket.write(name, b"{]")
         with pytest.raises(BergError, match="is damaged"):
@@ -270,7 +319,12 @@ def test_another_laptop_is_let_in_and_nobody_elses_key_is_lost(box, at_home):
         items = box.machines()["box"]["metadata"]["items"]
         return next(item["value"] for item in items if item["key"] == "ssh-keys").splitlines()
 
-    gce.tell(config, Machine("box", zone), "ssh-keys", lambda old: "\n".join([*old.splitlines(), SOMEBODY]))
+    gce.tell(
+        config,
+        Machine("box", zone),
+        "ssh-keys",
+        lambda old: "\n".join([*old.splitlines(), SOMEBODY]),
+    )
     before = keys()
     assert SOMEBODY in before and len(before) >= 2
     said: list[str] = []
@@ -286,11 +340,16 @@ def test_another_laptop_is_let_in_and_nobody_elses_key_is_lost(box, at_home):
 
 @needs_sshd
 def test_an_agent_does_no_harm(on_her_laptop, tmp_path):
-    config, target = on_her_laptop.cloud.settings(on_her_laptop.bucket_name), target_of(on_her_laptop)
+    config, target = (
+        on_her_laptop.cloud.settings(on_her_laptop.bucket_name),
+        target_of(on_her_laptop),
+    )
 
     def login(*words: str, options: tuple[str, ...] = (), **env: str) -> str:
         command = ssh.command(config, target, list(options), list(words))
-        return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, env={**os.environ, **env}, capture_output=True, text=True
+        ).stdout
 
     assert login("echo in", SSH_AUTH_SOCK="/nonexistent") == "in\n"
     shown = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
@@ -313,7 +372,9 @@ def test_dry_run_prints_a_command_that_works(box):
     done = box("ssh", "box", "--dry-run", "--", "echo it works")
     assert done.returncode == 0
     words = shlex.split(done.stdout)
-    assert words[0] == "ssh" and words[-1] == "echo it works" and "StrictHostKeyChecking=yes" in words
+    assert (
+        words[0] == "ssh" and words[-1] == "echo it works" and "StrictHostKeyChecking=yes" in words
+    )
     assert subprocess.run(words, capture_output=True, text=True).stdout == "it works\n"
 
 
@@ -333,7 +394,10 @@ def test_ssh_and_rsync_by_name(box):
     done = subprocess.run([*plain, "box", "hostname; exit 5"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (5, "box\n"), done.stderr
     if shutil.which("rsync"):
-        subprocess.run(["rsync", "-a", "-e", shlex.join(plain), box.repo / "train.py", "box:/root/sent/"], check=True)
+        subprocess.run(
+            ["rsync", "-a", "-e", shlex.join(plain), box.repo / "train.py", "box:/root/sent/"],
+            check=True,
+        )
         assert call(box, "ls", "/root/sent").stdout == b"train.py\n"
 
 
@@ -364,15 +428,28 @@ def test_through_iap_where_a_machine_has_no_external_address(on_her_laptop, tmp_
 
 @needs_sshd
 def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
-    """Logging in before the machines exist, by the cluster's name and by a machine's; then when they are gone."""
+    """Logging in before the machines exist, by the cluster's name and by a machine's; then when
+    they are gone.
+    """
     berg.cloud.call("POST", "/_berg/settings", {"delay": 1})
     run = berg.start("run", "-g", "0", "-m", "2", "-n", "duo", "sleep 1000")
-    berg.cloud.call("POST", "/_berg/settings", {"delay": 3})  # so that there is something to wait for
+    berg.cloud.call(
+        "POST", "/_berg/settings", {"delay": 3}
+    )  # so that there is something to wait for
     wait_for(lambda: berg.bucket.exists(".berg/jobs/duo_state.json"), what="the job")
-    first = berg("ssh", "duo", "--", "hostname; echo $BERG_HOSTS; ssh duo-1 hostname; bash -lc 'echo $MASTER_ADDR'")
+    first = berg(
+        "ssh",
+        "duo",
+        "--",
+        "hostname; echo $BERG_HOSTS; ssh duo-1 hostname; bash -lc 'echo $MASTER_ADDR'",
+    )
     address = berg.machines()["duo-0"]["networkInterfaces"][0]["networkIP"]
-    assert (first.returncode, first.stdout) == (0, f"duo-0\nduo-0,duo-1\nduo-1\n{address}\n"), first.stderr
-    assert re.search(r"Waiting for duo: (its machine is being created|the machine duo-0 \w+)", first.stderr)
+    assert (first.returncode, first.stdout) == (0, f"duo-0\nduo-0,duo-1\nduo-1\n{address}\n"), (
+        first.stderr
+    )
+    assert re.search(
+        r"Waiting for duo: (its machine is being created|the machine duo-0 \w+)", first.stderr
+    )
     assert first.stderr.count("Waiting") <= 5
     second = berg("ssh", "duo-1", "--", "hostname")
     assert (second.returncode, second.stdout) == (0, "duo-1\n"), second.stderr
@@ -385,14 +462,17 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     berg("ssh", "duo", "--", "pkill -o sshd")
     config = berg.cloud.settings(berg.bucket_name)
     mend = f"--project berg-local --network default --allow tcp:{PORT} --source-ranges YOUR_ADDRESS/32$"
-    with pytest.raises(BergError, match=rf"duo-0 runs, but nothing answers at 127\.[\d.]+ port {PORT}.* {mend}"):
+    with pytest.raises(
+        BergError, match=rf"duo-0 runs, but nothing answers at 127\.[\d.]+ port {PORT}.* {mend}"
+    ):
         ssh.find_target(config, "duo", lambda text: None, patience=1)
 
     assert berg("kill", "duo", "--now").returncode == 0
     gone = berg("ssh", "duo", "--", "hostname")
     assert gone.returncode == 1
     assert re.fullmatch(
-        r"berg: duo has no machine any more \(the job is [A-Z]+: .+\)\. .+: berg log duo\n", gone.stderr
+        r"berg: duo has no machine any more \(the job is [A-Z]+: .+\)\. .+: berg log duo\n",
+        gone.stderr,
     )
 
 
@@ -400,7 +480,9 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
 def test_an_unknown_name(berg, name):
     done = berg("ssh", "--", name)
     assert done.returncode == 1
-    assert done.stderr.endswith(f"berg: there is no job or machine {name!r}. See what there is: berg list -a\n")
+    assert done.stderr.endswith(
+        f"berg: there is no job or machine {name!r}. See what there is: berg list -a\n"
+    )
 
 
 def test_a_machine_that_never_comes(bucket, cloud, at_home, monkeypatch):
@@ -410,7 +492,9 @@ def test_a_machine_that_never_comes(bucket, cloud, at_home, monkeypatch):
     state = job.State().to_json()
     bucket.write(job.state_path("slow"), state, metadata={"state": state})
     said: list[str] = []
-    with pytest.raises(BergError, match=r"slow cannot be logged in to after \d s: its machine is being created"):
+    with pytest.raises(
+        BergError, match=r"slow cannot be logged in to after \d s: its machine is being created"
+    ):
         ssh.find_target(cloud.settings(bucket.name), "slow", said.append, patience=0.6)
     assert said[-1:] == ["Waiting for slow: its machine is being created"]
 
@@ -434,7 +518,10 @@ def test_the_key_is_made_once_as_gcloud_makes_it(at_home):
     assert key and key.startswith("ssh-rsa AAAA")
     assert said == [f"Made the ssh key {folder / KEY}, which gcloud uses, too"]
     assert [path.stat().st_mode & 0o777 for path in (folder, folder / KEY)] == [0o700, 0o600]
-    assert ssh.public_key(create=True, say=said.append) == ssh.public_key(create=False) == key and len(said) == 1
+    assert (
+        ssh.public_key(create=True, say=said.append) == ssh.public_key(create=False) == key
+        and len(said) == 1
+    )
     (folder / f"{KEY}.pub").unlink()  # made of the private one again
     assert ssh.public_key(create=False) is None
     assert ssh.public_key(create=True).split()[:2] == key.split()[:2]
@@ -450,7 +537,9 @@ def test_a_new_machine_brings_the_key_along(berg, at_home):
 
     without = items()
     assert "ssh-keys" not in without and "enable-oslogin" not in without
-    assert items(BERG_SSH_USER="anna")["enable-oslogin"] == "FALSE", "or Google's agent would not make that user"
+    assert items(BERG_SSH_USER="anna")["enable-oslogin"] == "FALSE", (
+        "or Google's agent would not make that user"
+    )
     key = ssh.public_key(create=True)
     assert items(HOME=str(at_home))["ssh-keys"] == f"root:{key}"
 
@@ -466,7 +555,8 @@ def test_the_include_goes_before_everything_and_a_linked_file_stays_linked(at_ho
     ssh_config.include()
     assert ssh_config.is_included() and (folder / "config").is_symlink()
     assert (dotfiles / "config").read_text() == (
-        f'Include "{at_home}/berg home/ssh_config"\n\nHost *\n    User me\n'  # quoted, because of the blank
+        # quoted, because of the blank
+        f'Include "{at_home}/berg home/ssh_config"\n\nHost *\n    User me\n'
     )
 
 
@@ -483,5 +573,7 @@ def test_where_nobody_can_ssh_the_status_says_why():
 def test_host_keys_are_always_checked():
     package = Path(ssh.__file__).parent
     texts = [path.read_text() for path in package.rglob("*") if path.suffix in (".py", ".sh")]
-    values = [value for text in texts for value in re.findall(r"StrictHostKeyChecking\W+(\w+)", text)]
+    values = [
+        value for text in texts for value in re.findall(r"StrictHostKeyChecking\W+(\w+)", text)
+    ]
     assert values and set(values) == {"yes"}

@@ -1,4 +1,6 @@
-"""Sweeps through the command line: many jobs of one command, on machines that take one after another."""
+"""Sweeps through the command line: many jobs of one command, on machines that take one after
+another.
+"""
 
 import csv
 import json
@@ -46,20 +48,40 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
     (berg.repo / "train.py").write_text(TRAIN)
     command = "python train.py {lr} {pause} --logdir=/root/berg_results/sweep1/{lr}_{pause}"
     grid = ["--grid", "lr=0.1,0.01", "--grid", "pause=0.1,0.2"]
-    ran = berg("run", "-g", "0", "-n", "lr", *grid, "--parallel", "2", "--max-hours", "3", "--wait", command)
+    ran = berg(
+        "run",
+        "-g",
+        "0",
+        "-n",
+        "lr",
+        *grid,
+        "--parallel",
+        "2",
+        "--max-hours",
+        "3",
+        "--wait",
+        command,
+    )
     assert ran.returncode == 1, ran.stderr
     assert "4 jobs on 2 machines, 12 machine-hours at most" in ran.stderr
     assert re.search(r"^lr-1  0.1 +0.2 +sweep1/0.1_0.2$", ran.stderr, re.M)
     assert ran.stdout == "lr\n" and "lr: 2 SUCCEEDED, 2 FAILED" in ran.stderr
     over(berg, "lr")
-    lines = [line for line in "".join(berg.log(f"lr-{n}") for n in range(4)).splitlines() if line.startswith("lr ")]
+    lines = [
+        line
+        for line in "".join(berg.log(f"lr-{n}") for n in range(4)).splitlines()
+        if line.startswith("lr ")
+    ]
     assert len(lines) == 4, "each job ran once"
     assert all("left False" in line for line in lines), "and found the code as it was submitted"
     assert re.search(r"^lr +2 SUCCEEDED, 2 FAILED .* sweep1/… *$", berg("list").stdout, re.M)
     assert re.search(r"^lr-2 +FAILED .* 4$", berg("list", "-v").stdout, re.M)
     assert "lr 0.01 attempt 1" in berg("log", "lr/2").stdout
     asked = berg("log", "lr")
-    assert asked.returncode == 1 and "lr is a sweep; name one of its jobs, such as lr/0" in asked.stderr
+    assert (
+        asked.returncode == 1
+        and "lr is a sweep; name one of its jobs, such as lr/0" in asked.stderr
+    )
 
     again = berg("run", "--resume", "lr", "--wait", "--parallel", "1")
     assert again.returncode == 0 and "2 jobs of lr run again" in again.stderr, again.stderr
@@ -69,7 +91,13 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
     assert fetched.stdout == f"{tmp_path}/here/results.csv\n", fetched.stderr
     rows = list(csv.DictReader((tmp_path / "here/results.csv").open()))
     assert [row["job"] for row in rows] == ["lr-0", "lr-1", "lr-2", "lr-3"]
-    third = {"state": "SUCCEEDED", "exit_code": "0", "lr": "0.01", "pause": "0.1", "metric:loss": "0.02"}
+    third = {
+        "state": "SUCCEEDED",
+        "exit_code": "0",
+        "lr": "0.01",
+        "pause": "0.1",
+        "metric:loss": "0.02",
+    }
     assert rows[2] | third == rows[2]
     assert (tmp_path / "here/sweep1/0.1_0.2/metrics.jsonl").exists()
     check_ended(berg, "lr-2", "SUCCEEDED", 0)
@@ -90,34 +118,60 @@ def test_what_failed_runs_again_with_the_code_as_it_is_now(berg, tmp_path):
     refused = berg("run", "--new-code", "true")
     assert refused.returncode == 2 and "--resume" in refused.stderr, refused.stderr
     elsewhere = berg("run", "--resume", "fix", "--new-code", cwd=tmp_path / "another")
-    assert elsewhere.returncode == 1 and "fix runs the repo proj, and this is another" in elsewhere.stderr
+    assert (
+        elsewhere.returncode == 1
+        and "fix runs the repo proj, and this is another" in elsewhere.stderr
+    )
     again = berg("run", "--resume", "fix", "--new-code", "--wait")
     assert again.returncode == 0 and "mended" in berg.log("fix-1"), again.stderr
     after = [json.loads(berg.bucket.read(job.metadata_path(f"fix-{n}"))) for n in range(2)]
     old, new = before[1]["git_snapshot"], after[1]["git_snapshot"]
     assert after[0] == before[0], "the job that succeeded stays as it was"
     assert new != old and after[1]["git_changed_files"] == ["M train.py"]
-    assert f"the code as it is now, {new[:12]}, HEAD " in again.stderr and f"before it was {old[:12]}" in again.stderr
+    assert (
+        f"the code as it is now, {new[:12]}, HEAD " in again.stderr
+        and f"before it was {old[:12]}" in again.stderr
+    )
     assert berg.state("fix-1")["job"]["commit"] == new[:12]
     assert f"Checked out {new[:12]}" in berg.log("fix-1")
     over(berg, "fix")
 
 
 def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
-    options = ["-g", "0", "-n", "dry", "--grid", "code=0,3,4", "--max-hours", "2", "--secret", "TOKEN", "--wait"]
+    options = [
+        "-g",
+        "0",
+        "-n",
+        "dry",
+        "--grid",
+        "code=0,3,4",
+        "--max-hours",
+        "2",
+        "--secret",
+        "TOKEN",
+        "--wait",
+    ]
     assert berg("run", *options, "exit {code}", TOKEN="sesame").returncode == 1
     over(berg, "dry")
     (berg.repo / "train.py").write_text("print('mended')\n")
     before = berg.objects(".berg/")
     for more, code in ((), "that they ran before, "), (["--new-code"], "as it is now, "):
-        shown = berg("run", "--resume", "dry", "--parallel", "1", "--dry-run", *more, TOKEN="sesame")
+        shown = berg(
+            "run", "--resume", "dry", "--parallel", "1", "--dry-run", *more, TOKEN="sesame"
+        )
         assert shown.returncode == 0, shown.stderr
         lines = [" ".join(line.split()) for line in shown.stderr.splitlines()]
-        assert lines[:3] == ["JOB STATE code RESULTS", "dry-1 FAILED 3 dry/1", "dry-2 FAILED 4 dry/2"]
+        assert lines[:3] == [
+            "JOB STATE code RESULTS",
+            "dry-1 FAILED 3 dry/1",
+            "dry-2 FAILED 4 dry/2",
+        ]
         assert f"Code      the code {code}" in shown.stderr
         assert "Machines  1 x n1-standard-8, in us-central1-a" in shown.stderr
         assert json.loads(shown.stdout)["name"] == "dry-machine-0"
-    assert "TOKEN" in berg("run", "--resume", "dry", "--dry-run").stderr, "what it would fail for it fails for now"
+    assert "TOKEN" in berg("run", "--resume", "dry", "--dry-run").stderr, (
+        "what it would fail for it fails for now"
+    )
     one = berg("run", "--resume", "dry/0", "--dry-run", TOKEN="sesame")
     assert "dry-0  SUCCEEDED" in one.stderr and "dry-1" not in one.stderr
     assert berg.objects(".berg/") == before and machines(berg, "dry") == []
@@ -125,22 +179,42 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
 
 def test_a_machine_that_goes_leaves_its_job_to_another(berg):
     (berg.repo / "train.py").write_text(TRAIN)
-    wishes = ["-g", "0", "-n", "spot", "--spot", "--parallel", "2", "--grid", "n=1,2,3", "--secret", "TOKEN"]
+    wishes = [
+        "-g",
+        "0",
+        "-n",
+        "spot",
+        "--spot",
+        "--parallel",
+        "2",
+        "--grid",
+        "n=1,2,3",
+        "--secret",
+        "TOKEN",
+    ]
     ran = berg("run", *wishes, "python train.py {n} 2", TOKEN="sesame")
     assert ran.returncode == 0, ran.stderr
-    running = wait_for(lambda: berg.state("spot-0")["state"] == "RUNNING" and berg.state("spot-0")["machine"], 60)
+    running = wait_for(
+        lambda: berg.state("spot-0")["state"] == "RUNNING" and berg.state("spot-0")["machine"], 60
+    )
     berg.cloud.call("POST", f"/_berg/instances/{running}/preempt", {"grace": 20})
     wait_for(lambda: set(states(berg, "spot").values()) == {"SUCCEEDED"}, 60, "the end of all jobs")
     state = berg.state("spot-0")
     assert state["attempt"] == 2 and state["machine"] != running
     over(berg, "spot")
     assert "\n6 letters\n" in berg.log("spot-2")
-    secrets = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
-    assert not [each for each in secrets if each["name"].endswith("/berg-spot")], "it goes with the sweep"
+    secrets = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get(
+        "secrets", []
+    )
+    assert not [each for each in secrets if each["name"].endswith("/berg-spot")], (
+        "it goes with the sweep"
+    )
 
 
 def test_names_that_begin_alike_are_left_alone(berg):
-    """A sweep takes no other job, and a job whose submit fails, or that ends, deletes no machine of a sweep."""
+    """A sweep takes no other job, and a job whose submit fails, or that ends, deletes no machine of
+    a sweep.
+    """
     ran = berg("run", "-g", "0", "-n", "lr", "--parallel", "1", "--grid", "s=600,601", "sleep {s}")
     assert ran.returncode == 0 and "\n2 jobs on 1 machine, " in ran.stderr, ran.stderr
     wait_for(lambda: "RUNNING" in states(berg, "lr").values(), 60)
@@ -149,7 +223,9 @@ def test_names_that_begin_alike_are_left_alone(berg):
         failed = berg("run", "-g", "0", "-n", "lr-none", "true")
     finally:
         berg.cloud.call("POST", "/_berg/stockout", {"on": False})
-    assert failed.returncode == 1 and "Taking back" in failed.stderr and machines(berg, "lr"), failed.stderr
+    assert failed.returncode == 1 and "Taking back" in failed.stderr and machines(berg, "lr"), (
+        failed.stderr
+    )
     ended = berg("run", "-g", "0", "-m", "2", "-n", "lr-two", "--wait", "true")
     assert ended.returncode == 0 and machines(berg, "lr"), ended.stderr
     text = job.State(job={"user": "tester", "created_at": job.now()}).to_json()
@@ -164,9 +240,14 @@ def test_a_job_that_has_the_name_of_one_of_a_sweep_goes_on(berg):
     wait_for(lambda: berg.state("lr-1")["state"] == "RUNNING", 60)
     metadata = berg.objects(".berg/jobs/lr-1_metadata")
     refused = berg("run", "-g", "0", "-n", "lr", "--grid", "s=1,2,3", "sleep {s}")
-    assert refused.returncode == 1 and "there is a job 'lr-1' already. Choose another" in refused.stderr, refused.stderr
+    assert (
+        refused.returncode == 1
+        and "there is a job 'lr-1' already. Choose another" in refused.stderr
+    ), refused.stderr
     assert list(berg.objects(".berg/jobs/")) == [job.metadata_path("lr-1"), job.state_path("lr-1")]
-    assert berg.objects(".berg/jobs/lr-1_metadata") == metadata and not berg.objects(".berg/sweeps/")
+    assert berg.objects(".berg/jobs/lr-1_metadata") == metadata and not berg.objects(
+        ".berg/sweeps/"
+    )
     assert berg.state("lr-1")["state"] == "RUNNING" and list(berg.machines()) == ["lr-1"]
     assert berg("kill", "--now", "lr-1").returncode == 0
 
@@ -176,7 +257,9 @@ def test_a_sweep_that_is_killed_at_once_leaves_no_secret(berg):
     assert berg("run", "-g", "0", "-n", "hush", *options, "sleep {s}", TOKEN="x").returncode == 0
 
     def left() -> list[str]:
-        listed = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
+        listed = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get(
+            "secrets", []
+        )
         return [each["name"] for each in listed if each["name"].endswith("/berg-hush")]
 
     assert left() and berg("kill", "--now", "hush/0").returncode == 0 and left()
@@ -185,7 +268,18 @@ def test_a_sweep_that_is_killed_at_once_leaves_no_secret(berg):
 
 
 def test_a_worker_that_dies_loses_only_its_job(berg):
-    ran = berg("run", "-g", "0", "-n", "dies", "--parallel", "1", "--grid", "s=30,0.1,0.2", "echo begun; sleep {s}")
+    ran = berg(
+        "run",
+        "-g",
+        "0",
+        "-n",
+        "dies",
+        "--parallel",
+        "1",
+        "--grid",
+        "s=30,0.1,0.2",
+        "echo begun; sleep {s}",
+    )
     assert ran.returncode == 0, ran.stderr
     wait_for(lambda: "\nbegun\n" in berg.log("dies-0"), 60)
     os.kill(worker_of_sweep("dies"), signal.SIGKILL)
@@ -200,15 +294,23 @@ def test_what_one_job_could_not_save_is_no_matter_of_the_next(berg, tmp_path):
     command = f"[ {{n}} != 0 ] || ln -s /etc/hostname {out}/link; "
     command += f"[ {{n}} != 1 ] || {{ rm -r {out}; mkdir {elsewhere}; ln -s {elsewhere} {out}; }}; "
     command += f"echo {{n}} >{out}/n; echo has $(ls $(dirname {out}))"
-    ran = berg("run", "-g", "0", "-n", "odd", "--parallel", "1", "--grid", "n=0,1,2", "--wait", command)
+    ran = berg(
+        "run", "-g", "0", "-n", "odd", "--parallel", "1", "--grid", "n=0,1,2", "--wait", command
+    )
     over(berg, "odd")
     assert ran.returncode == 0, ran.stderr
     fetched = berg("fetch", "odd", str(tmp_path / "here"))
     for said in (ran.stderr, fetched.stderr):
         assert "\nodd-0 SUCCEEDED: 1 file is not in the bucket: odd/0/link (" in said, said
     reasons = [berg.state(f"odd-{n}")["reason"] for n in range(3)]
-    assert reasons == ["1 file is not in the bucket: odd/0/link (a link to outside of the results)", "", ""]
-    assert "\nhas 2\n" in berg.log("odd-2") and berg.objects("berg_results/odd/1/n") == {"berg_results/odd/1/n": b"1\n"}
+    assert reasons == [
+        "1 file is not in the bucket: odd/0/link (a link to outside of the results)",
+        "",
+        "",
+    ]
+    assert "\nhas 2\n" in berg.log("odd-2") and berg.objects("berg_results/odd/1/n") == {
+        "berg_results/odd/1/n": b"1\n"
+    }
 
 
 def worker_of_sweep(name: str) -> int:
@@ -223,12 +325,18 @@ def worker_of_sweep(name: str) -> int:
 
 
 def test_kill_takes_all_jobs(berg):
-    ran = berg("run", "-g", "0", "-n", "many", "--parallel", "2", "--grid", "s=50,51,52,53,54", "sleep {s}")
+    ran = berg(
+        "run", "-g", "0", "-n", "many", "--parallel", "2", "--grid", "s=50,51,52,53,54", "sleep {s}"
+    )
     assert ran.returncode == 0, ran.stderr
     wait_for(lambda: list(states(berg, "many").values()).count("RUNNING") == 2, 60)
     one = berg("kill", "many/1")
     assert one.returncode == 0 and states(berg, "many")["many-1"] == "KILLED", one.stderr
-    wait_for(lambda: list(states(berg, "many").values()).count("RUNNING") == 2, 60, "the machine with its next job")
+    wait_for(
+        lambda: list(states(berg, "many").values()).count("RUNNING") == 2,
+        60,
+        "the machine with its next job",
+    )
     assert berg("kill", "many").returncode == 0
     assert set(states(berg, "many").values()) == {"KILLED"}
     over(berg, "many")
@@ -239,13 +347,22 @@ def test_kill_takes_all_jobs(berg):
     ("options", "says"),
     [
         (["--grid", "lr=1,2", "x {lr} {bs}"], "row 0 (lr=1) has no value for {bs} of the command"),
-        (["--grid", "lr=1,2", "x"], "row 0 (lr=1) has a value for 'lr', but the command has no {lr}"),
-        (["--grid", "lr=1,2", "x {lr} /root/berg_results/a"], "row 1 (lr=2) has the same results dir as row 0: a"),
+        (
+            ["--grid", "lr=1,2", "x"],
+            "row 0 (lr=1) has a value for 'lr', but the command has no {lr}",
+        ),
+        (
+            ["--grid", "lr=1,2", "x {lr} /root/berg_results/a"],
+            "row 1 (lr=2) has the same results dir as row 0: a",
+        ),
         (["--grid", "lr", "x {lr}"], "--grid 'lr' is not of the form NAME=VALUE,VALUE…"),
         (["--grid", "lr=1,1", "x {lr}"], "names a value twice"),
         (["--grid", "lr=1,2", "-m", "2", "x {lr}"], "each job of a sweep runs on one machine"),
         (["--tasks", "empty.csv", "x {lr}"], "empty.csv holds no tasks"),
-        (["--tasks", "nowhere.csv", "x {lr}"], "cannot read nowhere.csv: No such file or directory"),
+        (
+            ["--tasks", "nowhere.csv", "x {lr}"],
+            "cannot read nowhere.csv: No such file or directory",
+        ),
         (["--tasks", "ragged.csv", "x {lr}"], "ragged.csv, row 3: 2 values for 1 columns"),
         (["--tasks", "bad.jsonl", "x {lr}"], "bad.jsonl, line 2: "),
         (["--resume", "nothing"], "there is no job or machine 'nothing'"),
@@ -264,11 +381,17 @@ def test_more_than_the_quota_leaves_nothing(berg):
     quota = {"metric": "CPUS", "region": "us-central1"}
     berg.cloud.call("POST", "/_berg/quotas", {**quota, "limit": 10})
     try:
-        ran = berg("run", "-g", "0", "-c", "2", "-n", "much", "--grid", "n=1,2,3,4,5,6,7,8", "echo {n}")
+        ran = berg(
+            "run", "-g", "0", "-c", "2", "-n", "much", "--grid", "n=1,2,3,4,5,6,7,8", "echo {n}"
+        )
     finally:
         berg.cloud.call("POST", "/_berg/quotas", {**quota, "limit": 10_000})
     assert ran.returncode == 1 and "Quota 'CPUS' exceeded.  Limit: 10.0" in ran.stderr, ran.stderr
-    assert berg.machines() == {} and not berg.objects(".berg/jobs/") and not berg.objects(".berg/sweeps/")
+    assert (
+        berg.machines() == {}
+        and not berg.objects(".berg/jobs/")
+        and not berg.objects(".berg/sweeps/")
+    )
 
 
 def test_only_placeholders_are_filled_and_values_are_words():
@@ -285,8 +408,14 @@ def test_braces_without_a_grid_are_left_alone(berg):
 def test_tasks_from_files(tmp_path):
     (tmp_path / "t.csv").write_text('lr,text\n0.1,"a, b"\n\n0.2,c\n')
     (tmp_path / "t.jsonl").write_text('{"lr": 0.1, "flag": true}\n\n{"lr": 1, "flag": "x"}\n')
-    assert sweep.tasks(tmp_path / "t.csv") == [{"lr": "0.1", "text": "a, b"}, {"lr": "0.2", "text": "c"}]
-    assert sweep.tasks(tmp_path / "t.jsonl") == [{"lr": "0.1", "flag": "true"}, {"lr": "1", "flag": "x"}]
+    assert sweep.tasks(tmp_path / "t.csv") == [
+        {"lr": "0.1", "text": "a, b"},
+        {"lr": "0.2", "text": "c"},
+    ]
+    assert sweep.tasks(tmp_path / "t.jsonl") == [
+        {"lr": "0.1", "flag": "true"},
+        {"lr": "1", "flag": "x"},
+    ]
     with pytest.raises(BergError, match="is given twice"):
         sweep.grid(("a=1", "a=2"))
     assert sweep.grid(("a=1,2", "b=x")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "x"}]

@@ -1,4 +1,6 @@
-"""Machines with TPUs: one is a machine like any other, several are a slice that comes and goes as a whole."""
+"""Machines with TPUs: one is a machine like any other, several are a slice that comes and goes as a
+whole.
+"""
 
 import json
 import os
@@ -30,7 +32,11 @@ def clean(cloud):
 
 
 def machines(cloud, name: str) -> dict[str, dict]:
-    return {key: each for key, each in cloud.instances().items() if each.get("labels", {}).get("berg-job") == name}
+    return {
+        key: each
+        for key, each in cloud.instances().items()
+        if each.get("labels", {}).get("berg-job") == name
+    }
 
 
 def running(berg, cloud, name: str, count: int) -> None:
@@ -51,7 +57,9 @@ def test_a_slice_runs_the_command_on_every_worker_in_its_own_order(berg, cloud):
     assert [line[6] for line in lines] == ["0", "1"] == [line[9] for line in lines]
     addresses = {line[7] for line in lines}
     assert len(addresses) == 1 and addresses.pop().split(",")[0] == lines[0][8] == lines[1][8]
-    assert {"pod-0", "pod-1"} <= {name.split("/")[3].partition(".")[0] for name in berg.objects(".berg/logs/pod/")}
+    assert {"pod-0", "pod-1"} <= {
+        name.split("/")[3].partition(".")[0] for name in berg.objects(".berg/logs/pod/")
+    }
     wait_for(lambda: not machines(cloud, "pod"), what="the end of the machines")
     wait_for(lambda: "items" not in cloud.call("GET", GROUPS), what="the end of the group")
 
@@ -66,17 +74,31 @@ def test_one_machine_with_tpus_is_no_slice(berg, cloud):
 
 
 def test_a_dry_run_shows_the_four_requests(berg):
-    done = berg("run", "--tpu", "v6e-4x4", "--spot", "--max-hours", "4", "--dry-run", "-n", "pod", "true")
+    done = berg(
+        "run", "--tpu", "v6e-4x4", "--spot", "--max-hours", "4", "--dry-run", "-n", "pod", "true"
+    )
     assert done.returncode == 0, done.stderr
-    assert "4 machines, each ct6e-standard-4t, spot" in done.stderr and "v6e-4x4, 16 chips" in done.stderr
+    assert (
+        "4 machines, each ct6e-standard-4t, spot" in done.stderr
+        and "v6e-4x4, 16 chips" in done.stderr
+    )
     bodies = json.loads(done.stdout)
-    workload = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4", "acceleratorTopologyMode": "AUTO_CONNECT"}
+    workload = {
+        "type": "HIGH_THROUGHPUT",
+        "acceleratorTopology": "4x4",
+        "acceleratorTopologyMode": "AUTO_CONNECT",
+    }
     assert bodies["policy"]["workloadPolicy"] == workload
     properties = bodies["template"]["properties"]
     assert properties["machineType"] == "ct6e-standard-4t"
     scheduling = properties["scheduling"]
-    assert scheduling["provisioningModel"] == "SPOT" and scheduling["maxRunDuration"] == {"seconds": "14400"}
-    assert scheduling["instanceTerminationAction"] == "DELETE" and scheduling["onHostMaintenance"] == "TERMINATE"
+    assert scheduling["provisioningModel"] == "SPOT" and scheduling["maxRunDuration"] == {
+        "seconds": "14400"
+    }
+    assert (
+        scheduling["instanceTerminationAction"] == "DELETE"
+        and scheduling["onHostMaintenance"] == "TERMINATE"
+    )
     group = bodies["group"]
     assert group["targetSizePolicy"] == {"mode": "BULK"} and group["targetSize"] == 0
     assert group["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
@@ -86,16 +108,25 @@ def test_a_dry_run_shows_the_four_requests(berg):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("v6e-8", "one machine with 8 chips (--tpu ct6e-standard-8t) or a slice of two with 4 each (--tpu v6e-2x4)"),
+        (
+            "v6e-8",
+            "one machine with 8 chips (--tpu ct6e-standard-8t) or a slice of two with 4 each (--tpu v6e-2x4)",
+        ),
         ("v6e-16", "it may count chips (--tpu v6e-4x4)"),
-        ("v5p-16", "chips (--tpu v5p-2x2x4) or it may count cores, two of each chip (--tpu v5p-2x2x2)"),
+        (
+            "v5p-16",
+            "chips (--tpu v5p-2x2x4) or it may count cores, two of each chip (--tpu v5p-2x2x2)",
+        ),
         ("v6e-3x3", "v6e has no topology '3x3'. It has: 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"),
         ("v5p-8x4x4", "v5p has no topology '8x4x4'"),
         ("v4-8", "v4 exists only in the Cloud TPU API"),
         ("v5p-4", "it may count chips (--tpu v5p-2x2x1). See: berg tpus"),
         ("v5p-7", "v5p has no topology '7'. It has: 2x2x1, 2x2x2"),
         ("v6e-0", "v6e has no topology '0'. It has: 1x1, 2x2"),
-        ("h100", "there is no such family, only v6e, v5p, tpu7x. Give FAMILY-TOPOLOGY; see: berg tpus"),
+        (
+            "h100",
+            "there is no such family, only v6e, v5p, tpu7x. Give FAMILY-TOPOLOGY; see: berg tpus",
+        ),
     ],
 )
 def test_names_that_are_not_clear_are_not_guessed(berg, name, said):
@@ -124,8 +155,12 @@ def test_what_does_not_go_with_tpus(berg, options, said):
 def test_tpus_lists_what_there_is(berg):
     rows = {row["tpu"]: row for row in json.loads(berg("tpus", "--json").stdout)}
     assert rows["v6e-4x4"]["hosts"] == 4 and rows["v6e-4x4"]["chips"] == 16
-    assert rows["v6e-4x4"]["machine_type"] == "ct6e-standard-4t" and ZONE in rows["v6e-4x4"]["zones"]
-    assert rows["ct6e-standard-8t"]["hosts"] == 1 and rows["tpu7x-2x2x1"]["zones"] == ["us-central1-c"]
+    assert (
+        rows["v6e-4x4"]["machine_type"] == "ct6e-standard-4t" and ZONE in rows["v6e-4x4"]["zones"]
+    )
+    assert rows["ct6e-standard-8t"]["hosts"] == 1 and rows["tpu7x-2x2x1"]["zones"] == [
+        "us-central1-c"
+    ]
     table = berg("tpus").stdout
     assert len(table.splitlines()) == len(rows) + 1 and "v5p-4x4x4" in table
 
@@ -134,15 +169,31 @@ def test_tpus_lists_what_there_is(berg):
 def test_no_room_in_one_zone_leads_to_the_next(berg, cloud, code):
     fault = {"code": code, "message": "An internal error has occurred"}
     cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault)
-    done = berg("run", "-n", "pod", "--tpu", "v6e-2x4", "--zone", "us-east5-a", "--zone", ZONE, "--wait", "true")
+    done = berg(
+        "run",
+        "-n",
+        "pod",
+        "--tpu",
+        "v6e-2x4",
+        "--zone",
+        "us-east5-a",
+        "--zone",
+        ZONE,
+        "--wait",
+        "true",
+    )
     assert done.returncode == 0, done.stderr
     assert "us-east5-a: out of stock" in done.stderr and f"in {ZONE} after" in done.stderr
-    left = cloud.call("GET", "/compute/v1/projects/berg-local/zones/us-east5-a/instanceGroupManagers")
+    left = cloud.call(
+        "GET", "/compute/v1/projects/berg-local/zones/us-east5-a/instanceGroupManagers"
+    )
     assert "items" not in left
 
 
 def test_what_machines_said_that_were_taken_back_ends_no_job_in_the_next_zone(berg, cloud):
-    """A group tries again by itself: between its failure and its end machines come, begin the job and are shut down."""
+    """A group tries again by itself: between its failure and its end machines come, begin the job
+    and are shut down.
+    """
     fault = {"code": "INTERNAL_ERROR", "message": "An internal error has occurred"}
     cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault)
     cloud.fault("compute.instanceGroupManagers.delete", zone="us-east5-a", delay=8)
@@ -150,7 +201,9 @@ def test_what_machines_said_that_were_taken_back_ends_no_job_in_the_next_zone(be
     started = berg.start("run", "-n", "pod", "--tpu", "v6e-2x4", *zones, "--wait", "sleep 10")
     there = ".berg/machines/pod/pod-1.json"
     wait_for(lambda: berg.bucket.exists(there), 60, "a machine of the first zone")
-    cloud.fault("storage.objects.insert", match=there, delay=3, times=None)  # so that the next one's word comes late
+    cloud.fault(
+        "storage.objects.insert", match=there, delay=3, times=None
+    )  # so that the next one's word comes late
     _, said = started.communicate(timeout=120)
     assert started.returncode == 0, said
     assert berg.state("pod")["zone"] == ZONE and "us-east5-a: out of stock" in said
@@ -161,7 +214,9 @@ def test_between_two_zones_a_slice_is_not_lost(berg, cloud, monkeypatch):
     cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault, times=None)
     cloud.fault("compute.instanceGroupManagers.insert", zone=ZONE, delay=10)
     state = ".berg/jobs/pod_state.json"
-    started = berg.start("run", "-n", "pod", "--tpu", "v6e-2x4", "--zone", "us-east5-a", "--zone", ZONE, "true")
+    started = berg.start(
+        "run", "-n", "pod", "--tpu", "v6e-2x4", "--zone", "us-east5-a", "--zone", ZONE, "true"
+    )
     first = wait_for(lambda: berg.bucket.get(state), what="the state")
     asked = "compute.instanceGroupManagers.insert"
 
@@ -170,7 +225,9 @@ def test_between_two_zones_a_slice_is_not_lost(berg, cloud, monkeypatch):
         return any(each["method"] == asked and each["hits"] for each in faults)
 
     wait_for(is_between, 60, "the request for the second zone")
-    assert berg.bucket.get(state).generation > first.generation, "whoever looks sees that somebody works on it"
+    assert berg.bucket.get(state).generation > first.generation, (
+        "whoever looks sees that somebody works on it"
+    )
     monkeypatch.setattr(jobs, "LOST_AFTER", -60)
     (entry,) = jobs.overview(cloud.settings(berg.bucket_name), None)
     assert entry.state.state == "SUBMITTED" and not entry.machines
@@ -187,7 +244,11 @@ def test_no_quota_is_said_and_nothing_stays(berg, cloud):
     cloud.call("POST", "/_berg/quotas", {**metric, "limit": 4})
     done = berg("run", "-n", "pod", "--tpu", "v6e-2x4", "--spot", "true")
     cloud.call("POST", "/_berg/quotas", {**metric, "limit": 1536})
-    assert done.returncode == 1 and "PREEMPTIBLE_TPU_V6E" in done.stderr and "none was left behind" in done.stderr
+    assert (
+        done.returncode == 1
+        and "PREEMPTIBLE_TPU_V6E" in done.stderr
+        and "none was left behind" in done.stderr
+    )
     assert "items" not in cloud.call("GET", GROUPS) and not machines(cloud, "pod")
     assert not [name for name in berg.objects(".berg/jobs/") if "pod" in name]
 
@@ -196,20 +257,30 @@ def test_one_machine_without_room_is_told_what_to_try(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {"zone": ZONE, "left": 0})
     done = berg("run", "-n", "one", "--tpu", "v6e-1", "true")
     assert done.returncode == 1 and f"{ZONE}: out of stock" in done.stderr
-    assert "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot" in done.stderr
+    assert (
+        "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
+        in done.stderr
+    )
 
 
 def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
     command = "[ -e $BERG_RESULTS_DIR/half ] && exit; touch $BERG_RESULTS_DIR/half; sleep 100"
     assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", command).returncode == 0
     running(berg, cloud, "pod", 2)
-    wait_for(lambda: "berg_results/pod/half" in berg.objects("berg_results/pod/"), 40, "the first results")
+    wait_for(
+        lambda: "berg_results/pod/half" in berg.objects("berg_results/pod/"),
+        40,
+        "the first results",
+    )
     cloud.call("POST", "/_berg/instances/pod-1/preempt", {"grace": 20})
     wait_for(lambda: berg.state("pod")["state"] == "FAILED", 60, "the end of the attempt")
     assert "pod-1" in berg.state("pod")["reason"]
     wait_for(lambda: not machines(cloud, "pod"), what="the end of the machines")
     other = berg("run", "--resume", "pod", "--zone", "us-east5-a", "--spot")
-    assert other.returncode == 2 and "leave out --zone, --spot. With other options: berg rerun pod" in other.stderr
+    assert (
+        other.returncode == 2
+        and "leave out --zone, --spot. With other options: berg rerun pod" in other.stderr
+    )
     done = berg("run", "--resume", "pod", "--tail")
     assert done.returncode == 0, done.stderr
     assert "pod-1 | [berg] Running" in done.stdout
@@ -261,7 +332,10 @@ def test_ssh_knows_workers_and_all_machines(berg, cloud):
     there = berg("ssh", "pod", "--worker", "0", "--dry-run")
     assert "pod-1" in there.stdout, there.stderr
     missing = berg("ssh", "pod", "--worker", "7", "--dry-run")
-    assert missing.returncode == 1 and "no machine with the number 7. Those that came up: 0, 1" in missing.stderr
+    assert (
+        missing.returncode == 1
+        and "no machine with the number 7. Those that came up: 0, 1" in missing.stderr
+    )
     failed = berg("ssh", "pod", "--all", "--", "exit $((BERG_NODE_RANK + 3))")
     assert failed.returncode == 4  # of pod-0, the first by name
     assert berg("ssh", "pod", "--all").returncode == 2
@@ -271,7 +345,10 @@ def test_ssh_knows_workers_and_all_machines(berg, cloud):
     assert berg("devbox", "-n", "one", "-g", "0").returncode == 0
     assert "one" in berg("ssh", "one", "--worker", "0", "--dry-run").stdout
     missing = berg("ssh", "one", "--worker", "1", "--dry-run")
-    assert missing.returncode == 1 and "no machine with the number 1. Those that came up: 0" in missing.stderr
+    assert (
+        missing.returncode == 1
+        and "no machine with the number 1. Those that came up: 0" in missing.stderr
+    )
 
 
 def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypatch):
@@ -311,7 +388,9 @@ def test_the_example_learns_on_a_slice_and_goes_on_after_a_lost_machine(berg, cl
     done = berg("run", "--resume", "digits", "--wait")
     assert done.returncode == 0, done.stderr + berg.log("digits")
     rows = metrics()
-    assert [(row["epoch"], row["chips"], row["workers"]) for row in rows] == [(n, 8, 2) for n in range(1, 7)]
+    assert [(row["epoch"], row["chips"], row["workers"]) for row in rows] == [
+        (n, 8, 2) for n in range(1, 7)
+    ]
     assert rows[-1]["train_loss"] < 0.5 * rows[0]["train_loss"] and rows[-1]["test_accuracy"] > 0.8
     log = berg.log("digits")
     assert log.count("going on after epoch 3") == 1

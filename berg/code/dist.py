@@ -22,8 +22,12 @@ def build_wheel() -> tuple[str, bytes]:
     info = f"berg-{__version__}.dist-info"
     installed = distribution("berg")
     for name in ("METADATA", "entry_points.txt"):
-        files[f"{info}/{name}"] = (installed.read_text(name) or installed.read_text("PKG-INFO") or "").encode()
-    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: berg\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        files[f"{info}/{name}"] = (
+            installed.read_text(name) or installed.read_text("PKG-INFO") or ""
+        ).encode()
+    files[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: berg\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
     record = io.StringIO()
     rows = csv.writer(record, lineterminator="\n")
     for name, content in files.items():

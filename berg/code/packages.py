@@ -1,9 +1,11 @@
-"""The packages that the worker imports, as one archive: machines need no pip, no apt and no network but the bucket.
+"""The packages that the worker imports, as one archive: machines need no pip, no apt and no network
+but the bucket.
 
-They are those that the laptop has installed, for whatever python 3.10 or later is on the image. Only google-crc32c must
-be compiled, because in pure python a gigabyte takes an hour: its library, for x86-64 Linux, serves every python. What
-the laptop's python compiled of the modules that the worker imports travels too: a machine with that python imports them
-sooner. Not covered: other processors, and installations that do not know their files. There the machine asks pip.
+They are those that the laptop has installed, for whatever python 3.10 or later is on the image.
+Only google-crc32c must be compiled, because in pure python a gigabyte takes an hour: its library,
+for x86-64 Linux, serves every python. What the laptop's python compiled of the modules that the
+worker imports travels too: a machine with that python imports them sooner. Not covered: other
+processors, and installations that do not know their files. There the machine asks pip.
 """
 
 import contextlib
@@ -22,16 +24,27 @@ from pathlib import Path, PurePosixPath
 from berg.config import home
 
 ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
-UNUSED = ("cryptography", "pyasn1-modules")  # sign for google-auth, which nobody needs; see berg/machine/libraries.py
+UNUSED = (
+    "cryptography",
+    "pyasn1-modules",
+)  # sign for google-auth, which nobody needs; see berg/machine/libraries.py
 CRC32C = "google-crc32c"
 COMPILED = "google_crc32c"  # what these folders begin with
 LIBRARY = "google_crc32c.libs/libcrc32c"
 LEFT_OUT = (".pyc", ".pyi", ".c", ".h")
-DOWNLOAD = ("--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--platform", "manylinux2014_x86_64")
-MODULES = (
-    "import sys, berg.worker; print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
+DOWNLOAD = (
+    "--no-deps",
+    "--only-binary",
+    ":all:",
+    "--python-version",
+    "3.12",
+    "--platform",
+    "manylinux2014_x86_64",
 )
-UNCHECKED = (1).to_bytes(4, "little")  # bytecode that is not compared with its source, whose time is another there
+MODULES = "import sys, berg.worker; print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
+UNCHECKED = (1).to_bytes(
+    4, "little"
+)  # bytecode that is not compared with its source, whose time is another there
 ANY_PYTHON = '''\
 """What the compiled module of this name does, for a python that it was not compiled for."""
 
@@ -56,13 +69,17 @@ def value(chunk):
 
 
 def build() -> tuple[str, bytes]:
-    """Name and content of the archive, made once for the packages' versions; ("", b"") where it cannot be made."""
+    """Name and content of the archive, made once for the packages' versions; ("", b"") where it
+    cannot be made.
+    """
     try:
         wanted = find(ROOTS)
     except PackageNotFoundError:
         return "", b""
     versions = (
-        repr([(each.metadata["Name"], each.version) for each in wanted]) + sys.version + Path(__file__).read_text()
+        repr([(each.metadata["Name"], each.version) for each in wanted])
+        + sys.version
+        + Path(__file__).read_text()
     )
     made = home() / "packages" / f"{hashlib.sha256(versions.encode()).hexdigest()[:12]}.zip"
     if not made.exists():
@@ -77,7 +94,9 @@ def build() -> tuple[str, bytes]:
 
 
 def find(names: tuple[str, ...]) -> list[Distribution]:
-    """The installed packages of these names and all that they need; raises PackageNotFoundError without a root."""
+    """The installed packages of these names and all that they need; raises PackageNotFoundError
+    without a root.
+    """
     found: dict[str, Distribution] = {}
     ahead = list(names)
     while ahead:
@@ -90,20 +109,27 @@ def find(names: tuple[str, ...]) -> list[Distribution]:
             if name in (root.lower() for root in names):
                 raise
             continue
-        needs = [need for need in found[name].requires or [] if not re.search(r";.*\bextra\b", need)]
+        needs = [
+            need for need in found[name].requires or [] if not re.search(r";.*\bextra\b", need)
+        ]
         ahead += [match[0] for need in needs if (match := re.match(r"[\w.-]+", need))]
     return [found[name] for name in sorted(found)]
 
 
 def collect(wanted: list[Distribution]) -> dict[str, bytes]:
-    """The archive's files; {} where the packages do not know theirs, or google-crc32c's library cannot be had."""
+    """The archive's files; {} where the packages do not know theirs, or google-crc32c's library
+    cannot be had.
+    """
     sources: dict[str, Path] = {}  # by their names in the archive
     ours = sysconfig.get_platform() == "linux-x86_64"
     for each in wanted:
         if each.files is None:
             return {}
         for path in each.files:
-            about = path.parts[0].endswith(".dist-info") and path.name not in ("METADATA", "entry_points.txt")
+            about = path.parts[0].endswith(".dist-info") and path.name not in (
+                "METADATA",
+                "entry_points.txt",
+            )
             compiled = bool({".so", ".pyd", ".dylib"} & set(path.suffixes))
             if compiled:
                 taken = ours and path.parts[0].startswith(COMPILED)
@@ -113,15 +139,21 @@ def collect(wanted: list[Distribution]) -> dict[str, bytes]:
                 sources[path.as_posix()] = Path(str(path.locate()))
     files = {name: source.read_bytes() for name, source in sources.items()} | bytecode(sources)
     if not any(name.startswith(LIBRARY) for name in files):
-        files |= download_library(next(each.version for each in wanted if each.metadata["Name"] == CRC32C))
+        files |= download_library(
+            next(each.version for each in wanted if each.metadata["Name"] == CRC32C)
+        )
     # A python imports what was compiled for it before a file of this name.
     files["google_crc32c/_crc32c.py"] = ANY_PYTHON.encode()
     return files if any(name.startswith(LIBRARY) for name in files) else {}
 
 
 def bytecode(sources: dict[str, Path]) -> dict[str, bytes]:
-    """What this python compiled the worker's modules to, as far as it did, in a form that holds wherever they lie."""
-    imported = subprocess.run([sys.executable, "-c", MODULES], capture_output=True, text=True).stdout.splitlines()
+    """What this python compiled the worker's modules to, as far as it did, in a form that holds
+    wherever they lie.
+    """
+    imported = subprocess.run(
+        [sys.executable, "-c", MODULES], capture_output=True, text=True
+    ).stdout.splitlines()
     found = {}
     for name, source in sources.items():
         if str(source) not in imported:
@@ -132,15 +164,29 @@ def bytecode(sources: dict[str, Path]) -> dict[str, bytes]:
             made = b"".join((each & 0xFFFFFFFF).to_bytes(4, "little") for each in times)
             if code[:16] == importlib.util.MAGIC_NUMBER + made:
                 marks = code[:4] + UNCHECKED + importlib.util.source_hash(text)
-                found[(PurePosixPath(name).parent / "__pycache__" / kept.name).as_posix()] = marks + code[16:]
+                found[(PurePosixPath(name).parent / "__pycache__" / kept.name).as_posix()] = (
+                    marks + code[16:]
+                )
     return found
 
 
 def download_library(version: str) -> dict[str, bytes]:
     """What is compiled in google-crc32c's wheel for machines; {} where pip cannot get it."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "1", "--timeout", "10"]
-        asked = subprocess.run([*command, *DOWNLOAD, "--dest", folder, f"{CRC32C}=={version}"], capture_output=True)
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--retries",
+            "1",
+            "--timeout",
+            "10",
+        ]
+        asked = subprocess.run(
+            [*command, *DOWNLOAD, "--dest", folder, f"{CRC32C}=={version}"], capture_output=True
+        )
         if asked.returncode:
             return {}
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
@@ -152,5 +198,7 @@ def pack(files: dict[str, bytes]) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
         for name in sorted(files):
-            zipped.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), files[name], zipfile.ZIP_DEFLATED)
+            zipped.writestr(
+                zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), files[name], zipfile.ZIP_DEFLATED
+            )
     return archive.getvalue()

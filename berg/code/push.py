@@ -3,11 +3,11 @@
 Changes are noticed by inotify or its like, found by a scan of the working tree (worktree.py) and
 sent by rsync through one ssh connection per machine, which stays open.
 
-What is here is made so there. Of what is only there, files that came from here are removed: those of the
-commit that the machine was started with (refs/berg/start there), and those that were pushed later, which are
-listed in .git/berg-pushed of the checkout. What else a machine has stays: ignored files, what was made or
-committed there, and a link that took a folder's place, to a larger disk or to the results. Before 3.5 rsync writes
-through it; from then on it says that it does not.
+What is here is made so there. Of what is only there, files that came from here are removed: those
+of the commit that the machine was started with (refs/berg/start there), and those that were pushed
+later, which are listed in .git/berg-pushed of the checkout. What else a machine has stays: ignored
+files, what was made or committed there, and a link that took a folder's place, to a larger disk or
+to the results. Before 3.5 rsync writes through it; from then on it says that it does not.
 
 Not covered: empty folders, owners, hard links, and changes that are made on the machine.
 """
@@ -31,18 +31,44 @@ from berg.code.worktree import Stamp
 from berg.words import plural
 
 CODE = "/root/code"
-STEP, LONGEST_BURST = 50, 1000  # ms without a change that end a burst of saves; ms after which it is sent anyway
+STEP, LONGEST_BURST = (
+    50,
+    1000,
+)  # ms without a change that end a burst of saves; ms after which it is sent anyway
 SETTLES = 120  # seconds from a machine's answer in which its worker may still restore the checkout
 RESCAN = 10  # seconds: some file systems tell nothing, and a rule outside of the repo may change
 PATIENCE = 300  # seconds that --once waits for a machine that does not answer
 SHOWN = 3  # files named in a line
 LARGE = 8 << 20  # bytes worth a word before they are sent
-# A file that is being received lies in .git, where neither git nor a program that watches the code sees it.
-RSYNC = ["rsync", "--from0", "--files-from=-", "--ignore-missing-args", "--checksum", "--links", "--perms", "--times"]
-RSYNC += ["--omit-dir-times", "--keep-dirlinks", "--compress", "--protect-args", "--8-bit-output", "--temp-dir=.git"]
+# A file that is being received lies in .git, where neither git nor a program that watches the code
+# sees it.
+RSYNC = [
+    "rsync",
+    "--from0",
+    "--files-from=-",
+    "--ignore-missing-args",
+    "--checksum",
+    "--links",
+    "--perms",
+    "--times",
+]
+RSYNC += [
+    "--omit-dir-times",
+    "--keep-dirlinks",
+    "--compress",
+    "--protect-args",
+    "--8-bit-output",
+    "--temp-dir=.git",
+]
 RSYNC += ["--out-format=%i %b %n"]
-USAGE, PARTIAL, VANISHED = 1, 23, 24  # exit codes of rsync; after the last two everything else has been sent
-SENT = re.compile(r"(?:<f|cL)\S* (\d+) (.*)")  # not: a folder, or what is the same but for time and mode
+USAGE, PARTIAL, VANISHED = (
+    1,
+    23,
+    24,
+)  # exit codes of rsync; after the last two everything else has been sent
+SENT = re.compile(
+    r"(?:<f|cL)\S* (\d+) (.*)"
+)  # not: a folder, or what is the same but for time and mode
 SENT_OR_MODE = re.compile(r"(?:<f|cL|\.f..[.t]p)\S* (\d+) (.*)")
 
 Say = Callable[[str], None]
@@ -66,19 +92,25 @@ class Checkout:
     sudo: list[str] = field(default_factory=list)
     ssh: list[str] = field(default_factory=list)
     destination: str = ""
-    # What of the machine's files came from here, each as it was when it was sent (None: earlier); None: not known.
+    # What of the machine's files came from here, each as it was when it was sent (None: earlier);
+    # None: not known.
     has: dict[str, Stamp | None] | None = None
     started: set[str] = field(default_factory=set)  # what came with the start
-    pushed: set[str] = field(default_factory=set)  # what came later: what the list on the machine says
+    pushed: set[str] = field(
+        default_factory=set
+    )  # what came later: what the list on the machine says
     index: bytes = b""  # which one git has there; a checkout that is made anew has another
     ready: bool = False
     reached: float = 0  # when it answered, on the monotonic clock
     process: subprocess.Popen | None = None
     ended: bool = False
 
-    def call(self, command: list[str], cwd: Path | None = None, stdin: bytes = b"") -> subprocess.CompletedProcess:
+    def call(
+        self, command: list[str], cwd: Path | None = None, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess:
         """Run a program of this computer; `end` ends it, too."""
-        # The ssh that holds the connection outlives the one that opened it, and would keep a pipe open.
+        # The ssh that holds the connection outlives the one that opened it, and would keep a pipe
+        # open.
         with tempfile.TemporaryFile() as errors:
             pipe = subprocess.PIPE
             # In a session of its own, so that Ctrl-C reaches berg alone, which then ends it.
@@ -122,7 +154,11 @@ class Report:
 
 
 def last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("rsync error: unexplained")]
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("rsync error: unexplained")
+    ]
     return lines[-1].strip() if lines else ""
 
 
@@ -147,7 +183,9 @@ def index_of(checkout: Checkout) -> bytes:
 def note(checkout: Checkout, pushed: set[str]) -> None:
     """Keep the list of what was pushed beside the checkout, so that it is as lasting as the files."""
     if pushed != checkout.pushed:
-        checkout.remote(["tee", f"{checkout.folder}/.git/berg-pushed"], stdin=joined(sorted(pushed)))
+        checkout.remote(
+            ["tee", f"{checkout.folder}/.git/berg-pushed"], stdin=joined(sorted(pushed))
+        )
         checkout.pushed = pushed
 
 
@@ -155,8 +193,12 @@ def joined(paths: list[str]) -> bytes:
     return b"".join(os.fsencode(path) + b"\0" for path in paths)
 
 
-def push(root: Path, files: dict[str, Stamp | None], checkout: Checkout, say: Say = lambda text: None) -> Report:
-    """Make one machine's checkout as `files` of the working tree; raises Away if it cannot be reached."""
+def push(
+    root: Path, files: dict[str, Stamp | None], checkout: Checkout, say: Say = lambda text: None
+) -> Report:
+    """Make one machine's checkout as `files` of the working tree; raises Away if it cannot be
+    reached.
+    """
     began = time.monotonic()
     changed, gone = compare(root, files, checkout)
     if checkout.has is not None and not changed and not gone and began > checkout.reached + SETTLES:
@@ -166,7 +208,9 @@ def push(root: Path, files: dict[str, Stamp | None], checkout: Checkout, say: Sa
         look(checkout)
         changed, gone = compare(root, files, checkout)
     ours = files.keys() - checkout.started
-    note(checkout, checkout.pushed | ours)  # before they are sent: what is lost from here on is still known to be ours
+    note(
+        checkout, checkout.pushed | ours
+    )  # before they are sent: what is lost from here on is still known to be ours
     complaint = remove(checkout, gone, files) if gone else ""
     size = sum(stamp[1] for path in changed if (stamp := files[path]))
     if size > LARGE and not first:
@@ -174,24 +218,33 @@ def push(root: Path, files: dict[str, Stamp | None], checkout: Checkout, say: Sa
     lines, more = send(root, changed, checkout) if changed else ([], "")
     note(checkout, ours)
     checkout.has = dict(files)
-    # The machine that made the checkout had a umask of its own, so that at first all modes may differ.
+    # The machine that made the checkout had a umask of its own, so that at first all modes may
+    # differ.
     telling = SENT if first else SENT_OR_MODE
     matches = [match for line in lines if (match := telling.fullmatch(line))]
     sent, size = [match[2] for match in matches], sum(int(match[1]) for match in matches)
     seconds = time.monotonic() - began
-    return Report(sorted(sent), sorted(gone), size, seconds, len(files) if first else 0, complaint + more)
+    return Report(
+        sorted(sent), sorted(gone), size, seconds, len(files) if first else 0, complaint + more
+    )
 
 
-def compare(root: Path, files: dict[str, Stamp | None], checkout: Checkout) -> tuple[list[str], list[str]]:
+def compare(
+    root: Path, files: dict[str, Stamp | None], checkout: Checkout
+) -> tuple[list[str], list[str]]:
     """Which files to send to a machine, and which to delete there."""
     has = checkout.has or {}
     changed = [path for path, stamp in files.items() if stamp and has.get(path) != stamp]
-    return changed, [path for path in has if path not in files and worktree.is_gone(root, path, files)]
+    return changed, [
+        path for path in has if path not in files and worktree.is_gone(root, path, files)
+    ]
 
 
 def remove(checkout: Checkout, gone: list[str], files: dict[str, Stamp | None]) -> str:
     """Delete files on the machine, and the folders that this leaves empty; returns what went wrong."""
-    done = checkout.remote(["xargs", "-0", "rm", "-f", "--"], joined([f"{checkout.folder}/{path}" for path in gone]))
+    done = checkout.remote(
+        ["xargs", "-0", "rm", "-f", "--"], joined([f"{checkout.folder}/{path}" for path in gone])
+    )
     left = {parent for path in gone for parent in worktree.parents(path)}
     left -= {parent for path in files for parent in worktree.parents(path)}
     deepest_first = sorted(left, key=lambda path: -path.count("/"))
@@ -209,7 +262,9 @@ def send(root: Path, paths: list[str], checkout: Checkout) -> tuple[list[str], s
     # Without "./" rsync would take names that begin with # or ; for comments.
     done = checkout.call(command, cwd=root, stdin=joined([f"./{path}" for path in paths]))
     if done.returncode == USAGE:
-        raise BergError(f"{explain(done.stderr, USAGE)}. Berg needs rsync 3.1, here and on the machine (macOS: brew)")
+        raise BergError(
+            f"{explain(done.stderr, USAGE)}. Berg needs rsync 3.1, here and on the machine (macOS: brew)"
+        )
     if done.returncode not in (0, PARTIAL, VANISHED):
         raise Away(explain(done.stderr, done.returncode))
     complaint = done.stderr if done.returncode == PARTIAL else ""
@@ -219,11 +274,17 @@ def send(root: Path, paths: list[str], checkout: Checkout) -> tuple[list[str], s
 
 
 def explain(stderr: str, code: int) -> str:
-    """The line of rsync's complaint that says most: the first one, except where a lost connection follows it."""
+    """The line of rsync's complaint that says most: the first one, except where a lost connection
+    follows it.
+    """
     if "command not found" in stderr:
         return "it has no rsync. On the machine: apt-get install rsync"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(("rsync error:", "rsync: connection unexpectedly"))]
+    telling = [
+        line
+        for line in lines
+        if not line.startswith(("rsync error:", "rsync: connection unexpectedly"))
+    ]
     return (telling or lines or [f"rsync ended with exit code {code}"])[0]
 
 
@@ -257,7 +318,9 @@ class Push:
         finally:
             for checkout in self.checkouts:
                 if checkout.ssh:
-                    subprocess.run([*checkout.ssh, "-O", "exit", checkout.destination], capture_output=True)
+                    subprocess.run(
+                        [*checkout.ssh, "-O", "exit", checkout.destination], capture_output=True
+                    )
 
     def work(self, pool: ThreadPoolExecutor, once: bool, began: float) -> None:
         while not self.over.is_set():
@@ -266,11 +329,19 @@ class Push:
             if checkouts:
                 files = worktree.scan(self.root)
                 reports = list(pool.map(self.attempt, repeat(files), checkouts))
-                done = [(checkout, report) for checkout, report in zip(checkouts, reports, strict=True) if report]
+                done = [
+                    (checkout, report)
+                    for checkout, report in zip(checkouts, reports, strict=True)
+                    if report
+                ]
                 for line in tell(done):
                     self.say(line)
-                if once and (names := [checkout.name for checkout, report in done if report.complaint]):
-                    raise BergError(f"not all of it could be put in place on {', '.join(names)}, as said above")
+                if once and (
+                    names := [checkout.name for checkout, report in done if report.complaint]
+                ):
+                    raise BergError(
+                        f"not all of it could be put in place on {', '.join(names)}, as said above"
+                    )
             living = [checkout for checkout in self.checkouts if checkout.name not in self.lost]
             if not living or (once and self.lost):
                 raise BergError("; ".join(self.lost.values()))
@@ -278,14 +349,21 @@ class Push:
                 return
 
     def wait_for_change(self, patience: float | None, began: float) -> None:
-        # Without a timeout, an interrupt would be heard only after the next change on some platforms.
+        # Without a timeout, an interrupt would be heard only after the next change on some
+        # platforms.
         while not self.changed.wait(1):
             if patience and time.monotonic() > began + patience:
-                names = ", ".join(checkout.name for checkout in self.checkouts if checkout.has is None)
-                raise BergError(f"{names} could not be reached within {patience:.0f} s. See: berg list")
+                names = ", ".join(
+                    checkout.name for checkout in self.checkouts if checkout.has is None
+                )
+                raise BergError(
+                    f"{names} could not be reached within {patience:.0f} s. See: berg list"
+                )
         self.changed.clear()
         if self.failure:
-            raise BergError(f"changes are no longer noticed: {type(self.failure).__name__}: {self.failure}")
+            raise BergError(
+                f"changes are no longer noticed: {type(self.failure).__name__}: {self.failure}"
+            )
 
     def start(self, function: Callable, *arguments) -> None:
         def work() -> None:
@@ -308,7 +386,9 @@ class Push:
             return None
 
     def reach(self, checkout: Checkout) -> None:
-        """Try to reach a machine until it answers or will not come back; then there is something to do."""
+        """Try to reach a machine until it answers or will not come back; then there is something to
+        do.
+        """
         said, pause = "", 0.5
         while not self.over.is_set():
             try:
@@ -322,7 +402,11 @@ class Push:
                     self.say(error.message)
                 break
             except Exception as error:  # of whatever kind: the network may be down
-                message = error.message if isinstance(error, BergError) else f"{type(error).__name__}: {error}"
+                message = (
+                    error.message
+                    if isinstance(error, BergError)
+                    else f"{type(error).__name__}: {error}"
+                )
                 if message != said and not self.over.is_set():
                     self.say(f"{checkout.name}: {message}")
                 said = message
@@ -334,15 +418,24 @@ class Push:
         """Set `changed` whenever a file of the working tree may have changed."""
         import watchfiles
 
-        options = {"step": STEP, "debounce": LONGEST_BURST, "rust_timeout": RESCAN * 1000, "yield_on_timeout": True}
+        options: dict[str, Any] = {
+            "step": STEP,
+            "debounce": LONGEST_BURST,
+            "rust_timeout": RESCAN * 1000,
+            "yield_on_timeout": True,
+        }
         warned = False
         while not self.over.is_set():
             try:
-                for batch in watchfiles.watch(self.root, watch_filter=None, stop_event=self.over, **options):  # type: ignore[arg-type]
+                for batch in watchfiles.watch(
+                    self.root, watch_filter=None, stop_event=self.over, **options
+                ):
                     if not batch or worktree.matters(self.root, {path for _, path in batch}):
                         self.changed.set()
             except OSError as error:
-                self.say(f"Looking for changes every 2 s, as this system cannot report them: {error}")
+                self.say(
+                    f"Looking for changes every 2 s, as this system cannot report them: {error}"
+                )
                 while not self.over.wait(2):
                     self.changed.set()
             except RuntimeError as error:  # watchfiles ends at a name that is not UTF-8
@@ -362,10 +455,16 @@ def tell(reports: list[tuple[Checkout, Report]]) -> Iterator[str]:
     for members in groups.values():
         report = members[0][1]
         seconds = max(each.seconds for _, each in members)
-        names = ", ".join(checkout.name for checkout, _ in members) if len(members) < 4 else f"{len(members)} machines"
+        names = (
+            ", ".join(checkout.name for checkout, _ in members)
+            if len(members) < 4
+            else f"{len(members)} machines"
+        )
         what = [f"compared {plural(report.compared, 'file')}"] if report.compared else []
         what += [
-            f"{verb} {some(paths)}" for verb, paths in (("sent", report.sent), ("removed", report.removed)) if paths
+            f"{verb} {some(paths)}"
+            for verb, paths in (("sent", report.sent), ("removed", report.removed))
+            if paths
         ]
         if what:
             how = f"{megabytes(report.size)} in {seconds:.2f} s"
@@ -382,4 +481,10 @@ def some(paths: list[str]) -> str:
 
 
 def megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB" if size >= 1000 else f"{size} bytes"
+    return (
+        f"{size / 1e6:.1f} MB"
+        if size >= 1e6
+        else f"{size / 1e3:.1f} kB"
+        if size >= 1000
+        else f"{size} bytes"
+    )

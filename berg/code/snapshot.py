@@ -1,8 +1,8 @@
 """The working tree as a commit: make it, send what is new of it, restore it on a machine.
 
-The user's index, stash, refs and objects stay untouched: files are added to a copy of the index, and
-new objects go to a folder of berg's own. In the bucket a snapshot is one pack, or a small pack on top
-of a pack that was sent before:
+The user's index, stash, refs and objects stay untouched: files are added to a copy of the index,
+and new objects go to a folder of berg's own. In the bucket a snapshot is one pack, or a small pack
+on top of a pack that was sent before:
 
     .berg/repos/<repo>/<commit>.pack
     .berg/repos/<repo>/<commit>-on-<base>.pack
@@ -45,19 +45,28 @@ class Snapshot:
     changed: list[str] = field(default_factory=list)  # "M path": modified, A new, D deleted
     left_out: list[str] = field(default_factory=list)  # "path (why)"
     submodules: dict[str, "Snapshot"] = field(default_factory=dict)
-    sent: dict[str, Any] | None = None  # what `send` returned when it was sent, of one that lies only in the bucket
+    sent: dict[str, Any] | None = (
+        None  # what `send` returned when it was sent, of one that lies only in the bucket
+    )
 
     @property
     def dirty(self) -> bool:
         return bool(self.changed) or any(s.dirty for s in self.submodules.values())
 
     def all_changed(self) -> list[str]:
-        inner = [f"{line[:2]}{path}/{line[2:]}" for path, s in self.submodules.items() for line in s.all_changed()]
+        inner = [
+            f"{line[:2]}{path}/{line[2:]}"
+            for path, s in self.submodules.items()
+            for line in s.all_changed()
+        ]
         return self.changed + inner
 
 
-def git(folder: Path, *arguments: str, env=None, stdin: bytes | IO[bytes] | None = None, stdout=None) -> bytes:
-    """Run git in `folder` and return what it printed, or write that to `stdout`; raises git.GitCommandError.
+def git(
+    folder: Path, *arguments: str, env=None, stdin: bytes | IO[bytes] | None = None, stdout=None
+) -> bytes:
+    """Run git in `folder` and return what it printed, or write that to `stdout`; raises
+    git.GitCommandError.
 
     Raises BergError for a repo of another user, in which git does nothing.
     """
@@ -81,7 +90,9 @@ def git(folder: Path, *arguments: str, env=None, stdin: bytes | IO[bytes] | None
         if not (found := re.search(r"dubious ownership in repository at '(.*)'", str(error))):
             raise
         trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
-        raise BergError(f"git does not trust {found[1]}, which belongs to another user. Run: {trust}") from None
+        raise BergError(
+            f"git does not trust {found[1]}, which belongs to another user. Run: {trust}"
+        ) from None
     return output
 
 
@@ -98,7 +109,9 @@ def find_root(folder: Path) -> Path:
     try:
         import git as gitpython
     except ImportError:
-        raise BergError("git is not installed. Install it, for example: sudo apt-get install git") from None
+        raise BergError(
+            "git is not installed. Install it, for example: sudo apt-get install git"
+        ) from None
     try:
         repo = gitpython.Repo(folder, search_parent_directories=True)
     except gitpython.InvalidGitRepositoryError:
@@ -107,7 +120,9 @@ def find_root(folder: Path) -> Path:
             "Run: git init && git add -A && git commit -m start"
         ) from None
     if repo.working_tree_dir is None:
-        raise BergError(f"{folder} is a bare git repo. Run berg in a working tree of it: git worktree add PATH")
+        raise BergError(
+            f"{folder} is a bare git repo. Run berg in a working tree of it: git worktree add PATH"
+        )
     return Path(repo.working_tree_dir)
 
 
@@ -119,7 +134,9 @@ def take(folder: Path) -> Snapshot:
     try:
         head = text(root, "rev-parse", "--verify", "HEAD^{commit}")
     except gitpython.GitCommandError:
-        raise BergError(f"the repo {root} has no commit yet. Run: git add -A && git commit -m start") from None
+        raise BergError(
+            f"the repo {root} has no commit yet. Run: git add -A && git commit -m start"
+        ) from None
     try:
         branch = text(root, "symbolic-ref", "--short", "HEAD")
     except gitpython.GitCommandError:
@@ -137,8 +154,12 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
     excluded = leave_out(snapshot)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         index = Path(temporary, "index")
-        with contextlib.suppress(FileNotFoundError):  # as old as it is, so that git trusts no file changed since
-            shutil.copy2(text(root, "rev-parse", "--path-format=absolute", "--git-path", "index"), index)
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # as old as it is, so that git trusts no file changed since
+            shutil.copy2(
+                text(root, "rev-parse", "--path-format=absolute", "--git-path", "index"), index
+            )
         env = {
             "GIT_INDEX_FILE": str(index),
             "GIT_OBJECT_DIRECTORY": str(snapshot.objects),
@@ -149,17 +170,42 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
         if git(root, "ls-files", "--unmerged", "-z"):
             raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
         try:
-            git(root, "-c", "advice.addEmbeddedRepo=false", "add", "-A", "--", ".", *excluded, env=env)
+            git(
+                root,
+                "-c",
+                "advice.addEmbeddedRepo=false",
+                "add",
+                "-A",
+                "--",
+                ".",
+                *excluded,
+                env=env,
+            )
             add_submodules(snapshot, env)
             tree = text(root, "write-tree", env=env)
-            changes = names(git(root, "diff-tree", "-r", "-z", "--no-renames", "--name-status", head, tree, env=env))
-            snapshot.changed = [f"{status} {path}" for status, path in zip(changes[::2], changes[1::2], strict=True)]
+            changes = names(
+                git(
+                    root,
+                    "diff-tree",
+                    "-r",
+                    "-z",
+                    "--no-renames",
+                    "--name-status",
+                    head,
+                    tree,
+                    env=env,
+                )
+            )
+            snapshot.changed = [
+                f"{status} {path}" for status, path in zip(changes[::2], changes[1::2], strict=True)
+            ]
             add_lfs_content(root, env)
             tree = text(root, "write-tree", env=env)
         except gitpython.GitCommandError as error:
             raise BergError(f"git cannot add the files of {root}: {last_line(error)}") from None
         if tree != text(root, "rev-parse", f"{head}^{{tree}}"):
-            # Dated as HEAD, so that the same files make the same commit, which is then sent only once.
+            # Dated as HEAD, so that the same files make the same commit, which is then sent only
+            # once.
             date = text(root, "show", "-s", "--format=%cI", head)
             for role in ("AUTHOR", "COMMITTER"):
                 env |= {
@@ -176,8 +222,12 @@ def leave_out(snapshot: Snapshot) -> list[str]:
     """Find what does not travel; returns the pathspecs that keep virtual environments out."""
     root = snapshot.root
     untracked = names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))
-    ignored = names(git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"))
-    environments = {str(Path(name).parent) for name in untracked if Path(name).name == "pyvenv.cfg"} - {"."}
+    ignored = names(
+        git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+    )
+    environments = {
+        str(Path(name).parent) for name in untracked if Path(name).name == "pyvenv.cfg"
+    } - {"."}
     snapshot.left_out = [f"{name} (ignored by git)" for name in ignored if name != ".git/"]
     snapshot.left_out += [f"{name}/ (a virtual environment)" for name in sorted(environments)]
     sizes = {}
@@ -201,19 +251,25 @@ def add_submodules(snapshot: Snapshot, env: dict[str, str]) -> None:
         path = rest.partition("\t")[2]
         inner = snapshot.root / path
         if mode == "160000" and not (inner / ".git").exists():
-            snapshot.left_out.append(f"{path}/ (a submodule that is not checked out: git submodule update --init)")
+            snapshot.left_out.append(
+                f"{path}/ (a submodule that is not checked out: git submodule update --init)"
+            )
         elif mode == "160000":
             head = text(inner, "rev-parse", "HEAD")
             sub = commit_tree(inner, f"{snapshot.repo_name}.{Path(path).name}", "berg", head)
             snapshot.submodules[path] = sub
-            git(snapshot.root, "update-index", "--cacheinfo", f"160000,{sub.commit},{path}", env=env)
+            git(
+                snapshot.root, "update-index", "--cacheinfo", f"160000,{sub.commit},{path}", env=env
+            )
 
 
 def add_lfs_content(root: Path, env: dict[str, str]) -> None:
     """Replace the pointers of Git LFS in the index by the files that lie in the working tree."""
     paths = git(root, "ls-files", "-z", "--", ":(attr:filter=lfs)", env=env)
     if paths:
-        present = b"\0".join(p.encode(errors="surrogateescape") for p in names(paths) if (root / p).is_file())
+        present = b"\0".join(
+            p.encode(errors="surrogateescape") for p in names(paths) if (root / p).is_file()
+        )
         git(root, "update-index", "--force-remove", "-z", "--stdin", env=env, stdin=present)
         literal = {**env, "GIT_LITERAL_PATHSPECS": "1"}
         from_stdin = ["--force", "--pathspec-from-file=-", "--pathspec-file-nul"]
@@ -221,9 +277,17 @@ def add_lfs_content(root: Path, env: dict[str, str]) -> None:
 
 
 def last_line(error) -> str:
-    output = error.stderr if isinstance(error.stderr, str) else (error.stderr or b"").decode(errors="replace")
-    lines = [line for line in output.replace("stderr:", "").strip(" \n'").splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith("error: ")][:1]  # which file; the last line only sums up
+    output = (
+        error.stderr
+        if isinstance(error.stderr, str)
+        else (error.stderr or b"").decode(errors="replace")
+    )
+    lines = [
+        line for line in output.replace("stderr:", "").strip(" \n'").splitlines() if line.strip()
+    ]
+    named = [line for line in lines if line.startswith("error: ")][
+        :1
+    ]  # which file; the last line only sums up
     return [*lines[-1:], *named][-1].strip() if lines else str(error)
 
 
@@ -233,17 +297,28 @@ def write_out(snapshot: Snapshot, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         env = {**objects_of(snapshot), "GIT_INDEX_FILE": str(Path(temporary, "index"))}
         git(snapshot.root, "read-tree", snapshot.commit, env=env)
-        git(snapshot.root, *NO_LFS, "checkout-index", "--all", "--force", f"--prefix={folder}/", env=env)
+        git(
+            snapshot.root,
+            *NO_LFS,
+            "checkout-index",
+            "--all",
+            "--force",
+            f"--prefix={folder}/",
+            env=env,
+        )
     for path, sub in snapshot.submodules.items():
         write_out(sub, folder / path)
 
 
-def send(snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n, size: None) -> dict[str, Any]:
-    """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's metadata.
+def send(
+    snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n, size: None
+) -> dict[str, Any]:
+    """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's
+    metadata.
 
-    `tell` hears how many bytes of how many went up, pack by pack. What was sent before is remembered in a file beside
-    the objects. That is a hint: the bucket is asked whether it is still there, and so is the repo, whose history may
-    have been rewritten since.
+    `tell` hears how many bytes of how many went up, pack by pack. What was sent before is
+    remembered in a file beside the objects. That is a hint: the bucket is asked whether it is still
+    there, and so is the repo, whose history may have been rewritten since.
     """
     if snapshot.sent:
         return snapshot.sent
@@ -305,8 +380,12 @@ def add_to(snapshot: Snapshot, bucket, first: str, base: dict[str, Any], tell) -
     return [first, name] if send_pack(snapshot, bucket, name, base, tell, most) < most else []
 
 
-def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None, tell, most: float = math.inf) -> int:
-    """Upload the objects of a snapshot that its base lacks, if they are less than `most`; returns their bytes."""
+def send_pack(
+    snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None, tell, most: float = math.inf
+) -> int:
+    """Upload the objects of a snapshot that its base lacks, if they are less than `most`; returns
+    their bytes.
+    """
     revisions = [f"--shallow {snapshot.head}", snapshot.commit]
     options = ["--window=0"]  # deltas among the files of one commit save little and cost seconds
     if base:
@@ -315,10 +394,23 @@ def send_pack(snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         pack = Path(temporary, "pack")
         with pack.open("wb") as file:
-            command = ["pack-objects", "--revs", "--shallow", "--stdout", "-q", "--delta-base-offset"]
+            command = [
+                "pack-objects",
+                "--revs",
+                "--shallow",
+                "--stdout",
+                "-q",
+                "--delta-base-offset",
+            ]
             stdin = "\n".join([*revisions, ""]).encode()
             git(
-                snapshot.root, *command, "--compression=1", *options, env=objects_of(snapshot), stdin=stdin, stdout=file
+                snapshot.root,
+                *command,
+                "--compression=1",
+                *options,
+                env=objects_of(snapshot),
+                stdin=stdin,
+                stdout=file,
             )
         size = pack.stat().st_size
         if size < most:
@@ -332,7 +424,9 @@ def all_packs(description: dict[str, Any]) -> Iterator[str]:
         yield from all_packs(sub)
 
 
-def restore(description: dict[str, Any], folder: Path, open_pack: Callable[[str], IO[bytes]]) -> None:
+def restore(
+    description: dict[str, Any], folder: Path, open_pack: Callable[[str], IO[bytes]]
+) -> None:
     """Make `folder` a real checkout of a snapshot; `open_pack` opens a pack of it by name.
 
     Raises BergError if the commit or a part of it is not in the packs.
@@ -343,13 +437,22 @@ def restore(description: dict[str, Any], folder: Path, open_pack: Callable[[str]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         # Older gits, which know sha1 alone, pass over the variable and would refuse an option.
-        git(folder, "init", "--quiet", env={"GIT_DEFAULT_HASH": "sha256" if len(commit) == 64 else "sha1"})
+        git(
+            folder,
+            "init",
+            "--quiet",
+            env={"GIT_DEFAULT_HASH": "sha256" if len(commit) == 64 else "sha1"},
+        )
         (folder / ".git/shallow").write_text("".join(f"{c}\n" for c in description["shallow"]))
         for name in description["packs"]:
             with open_pack(name) as stream:
                 git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
-        git(folder, "update-ref", "--no-deref", f"refs/heads/{branch}" if branch else "HEAD", commit)
-        git(folder, "update-ref", "refs/berg/start", commit)  # what is not in it was made here, or pushed later
+        git(
+            folder, "update-ref", "--no-deref", f"refs/heads/{branch}" if branch else "HEAD", commit
+        )
+        git(
+            folder, "update-ref", "refs/berg/start", commit
+        )  # what is not in it was made here, or pushed later
         if branch:
             git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
         for setting in NO_LFS[1::2]:

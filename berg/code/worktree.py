@@ -1,7 +1,9 @@
-"""The files of a working tree as git sees them, here and on a machine: tracked, or untracked and not ignored.
+"""The files of a working tree as git sees them, here and on a machine: tracked, or untracked and
+not ignored.
 
-Submodules, and repos inside of the repo, count with their own ignore rules. Untracked virtual environments
-do not count, as in snapshot.py. Symbolic links are files of their own and never followed.
+Submodules, and repos inside of the repo, count with their own ignore rules. Untracked virtual
+environments do not count, as in snapshot.py. Symbolic links are files of their own and never
+followed.
 """
 
 import os
@@ -13,14 +15,23 @@ from pathlib import Path
 from berg import BergError
 from berg.code.snapshot import names
 
-# Mode, size in bytes, times of content and of inode in ns: what differs after a save, also where one of them does not.
+# Mode, size in bytes, times of content and of inode in ns: what differs after a save, also where
+# one of them does not.
 Stamp = tuple[int, int, int, int]
-# Runs git in a folder of the tree ("" for its root) and returns what it printed; b"" if no repo is there.
+# Runs git in a folder of the tree ("" for its root) and returns what it printed; b"" if no repo is
+# there.
 Git = Callable[[str, list[str]], bytes]
 
 LIST = ["ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard"]
-START = ["ls-tree", "-r", "-z", "--full-tree", "refs/berg/start"]  # which snapshot.restore leaves on a machine
-# Unlike `ls-files --deleted`, it takes a file that is only to be seen through a symbolic link for deleted.
+START = [
+    "ls-tree",
+    "-r",
+    "-z",
+    "--full-tree",
+    "refs/berg/start",
+]  # which snapshot.restore leaves on a machine
+# Unlike `ls-files --deleted`, it takes a file that is only to be seen through a symbolic link for
+# deleted.
 DELETED = ["diff-files", "-z", "--name-only", "--diff-filter=D", "--ignore-submodules"]
 
 
@@ -30,7 +41,9 @@ def command(folder: str, arguments: list[str]) -> list[str]:
 
 
 def list_files(git: Git, folder: str = "", nested: bool = False) -> tuple[set[str], set[str]]:
-    """Tracked and untracked files below `folder`; those of `nested` repos that git does not track, too."""
+    """Tracked and untracked files below `folder`; those of `nested` repos that git does not track,
+    too.
+    """
     tracked: set[str] = set()
     untracked: set[str] = set()
     inner: set[str] = set()
@@ -56,24 +69,32 @@ def list_start(git: Git, folder: str = "") -> set[str]:
     found: set[str] = set()
     for entry in names(git(folder, START)):
         details, _, path = entry.partition("\t")
-        found |= list_start(git, f"{folder}{path}/") if details.startswith("160000") else {folder + path}
+        found |= (
+            list_start(git, f"{folder}{path}/") if details.startswith("160000") else {folder + path}
+        )
     return found
 
 
 def scan(root: Path) -> dict[str, Stamp | None]:
-    """Every file of the working tree below `root`; None for one that is tracked, but not checked out.
+    """Every file of the working tree below `root`; None for one that is tracked, but not checked
+    out.
 
-    Sparse checkouts have such files. A file that vanishes meanwhile reads the same; the next scan lacks it.
+    Sparse checkouts have such files. A file that vanishes meanwhile reads the same; the next scan
+    lacks it.
     """
 
     def git(folder: str, arguments: list[str]) -> bytes:
         done = subprocess.run(command(str(root / folder), arguments), capture_output=True)
         if done.returncode and not folder:
-            raise BergError(f"git cannot list the files of {root}: {done.stderr.decode(errors='replace').strip()}")
+            raise BergError(
+                f"git cannot list the files of {root}: {done.stderr.decode(errors='replace').strip()}"
+            )
         return done.stdout
 
     tracked, untracked = list_files(git, nested=True)
-    environments = {path.removesuffix("pyvenv.cfg") for path in untracked if Path(path).name == "pyvenv.cfg"}
+    environments = {
+        path.removesuffix("pyvenv.cfg") for path in untracked if Path(path).name == "pyvenv.cfg"
+    }
     outside = tuple(environments - {""})
     files = tracked | {path for path in untracked if not path.startswith(outside)}
     base = f"{root}/"  # of 20,000 files, making a Path each would take most of the time
@@ -96,18 +117,26 @@ def parents(path: str) -> list[str]:
 
 
 def is_gone(root: Path, path: str, files: dict[str, Stamp | None]) -> bool:
-    """Whether a file that is not among `files` is deleted, or a folder by now; else it is there, and ignored now."""
+    """Whether a file that is not among `files` is deleted, or a folder by now; else it is there,
+    and ignored now.
+    """
     there = root / path
     is_folder = there.is_dir() and not there.is_symlink()
-    return is_folder or any(parent in files for parent in parents(path)) or not os.path.lexists(there)
+    return (
+        is_folder or any(parent in files for parent in parents(path)) or not os.path.lexists(there)
+    )
 
 
 def matters(root: Path, paths: set[str]) -> bool:
-    """Whether a change of these paths can be a change of the working tree: not in .git, not ignored."""
+    """Whether a change of these paths can be a change of the working tree: not in .git, not
+    ignored.
+    """
     relative = [os.path.relpath(path, root) for path in paths]
     relative = [path for path in relative if ".git" not in Path(path).parts]
     if not relative or len(relative) > 100:  # asking about many takes longer than a scan
         return bool(relative)
     asked = b"".join(os.fsencode(path) + b"\0" for path in relative)
-    done = subprocess.run(command(str(root), ["check-ignore", "-z", "--stdin"]), input=asked, capture_output=True)
+    done = subprocess.run(
+        command(str(root), ["check-ignore", "-z", "--stdin"]), input=asked, capture_output=True
+    )
     return done.returncode != 0 or done.stdout.count(b"\0") < len(relative)

@@ -22,13 +22,16 @@ def cache() -> None:
 
 @cache.command()
 @click.argument("name")
-@click.option("--size", type=int, default=200, show_default=True, help="GB of objects that it keeps, at most.")
+@click.option(
+    "--size", type=int, default=200, show_default=True, help="GB of objects that it keeps, at most."
+)
 def deploy(name: str, size: int) -> None:
     """Make the dataset cache of the cluster NAME, or change its size, which empties it.
 
-    It is NGINX on a node of its own, which costs money until berg cache delete. Jobs that begin from then on find it in
-    BERG_CACHE_URL: $BERG_CACHE_URL/BUCKET/OBJECT is what https://storage.googleapis.com/BUCKET/OBJECT is, with the same
-    token. What Cloud Storage would not let them read, the cache does not either.
+    It is NGINX on a node of its own, which costs money until berg cache delete. Jobs that begin
+    from then on find it in BERG_CACHE_URL: $BERG_CACHE_URL/BUCKET/OBJECT is what
+    https://storage.googleapis.com/BUCKET/OBJECT is, with the same token. What Cloud Storage would
+    not let them read, the cache does not either.
 
     \b
     berg cache deploy train --size 200
@@ -37,7 +40,9 @@ def deploy(name: str, size: int) -> None:
     from berg.laptop import cache as caches
 
     caches.deploy(settings, name, size, say)
-    say(f"The dataset cache of {name} is ready. Hits: berg cache status {name}; its end: berg cache delete {name}")
+    say(
+        f"The dataset cache of {name} is ready. Hits: berg cache status {name}; its end: berg cache delete {name}"
+    )
 
 
 @cache.command()

@@ -1,4 +1,6 @@
-"""The commands for clusters: create, list, status, resize, drivers, credentials, delete; for programs token, exec."""
+"""The commands for clusters: create, list, status, resize, drivers, credentials, delete; for
+programs token, exec.
+"""
 
 import json
 import sys
@@ -23,21 +25,31 @@ def cluster() -> None:
 
 @cluster.command()
 @click.argument("name")
-@click.option("--num-nodes", type=int, default=2, show_default=True, help="Nodes for jobs, at most.")
-@click.option("--min-nodes", type=int, default=0, show_default=True, help="Nodes that stay without jobs.")
+@click.option(
+    "--num-nodes", type=int, default=2, show_default=True, help="Nodes for jobs, at most."
+)
+@click.option(
+    "--min-nodes", type=int, default=0, show_default=True, help="Nodes that stay without jobs."
+)
 @click.option("--max-nodes", type=int, help="The same as --num-nodes, and comes before it.")
-@click.option("--machine-type", help="Machine type of the nodes.  [default: the usual for the GPUs]")
-@click.option("-t", "--gpu-type", shell_complete=complete_types, help="GPU type of the nodes.  [default: l4]")
+@click.option(
+    "--machine-type", help="Machine type of the nodes.  [default: the usual for the GPUs]"
+)
+@click.option(
+    "-t", "--gpu-type", shell_complete=complete_types, help="GPU type of the nodes.  [default: l4]"
+)
 @click.option("-g", "--num-gpus", type=int, help="GPUs of each node; 0 for none.  [default: 1]")
-@click.option("--disk-gb", type=int, default=100, show_default=True, help="Size of each node's disk.")
+@click.option(
+    "--disk-gb", type=int, default=100, show_default=True, help="Size of each node's disk."
+)
 @click.option("--disk-type", help="Kind of it: pd-ssd, pd-balanced, …  [default: the usual]")
 @click.option("--zone", help="Zone of the cluster.  [default: one of the region that has the GPUs]")
 @click.option("--spot", is_flag=True, help="Cheaper nodes that Google may take away.")
 def create(name: str, **options) -> None:
     """Make the cluster NAME, or add a pool of other nodes to it.
 
-    It has one small node for itself, and nodes for jobs only while jobs need them. Google installs the GPUs' drivers.
-    After an interruption the same command goes on.
+    It has one small node for itself, and nodes for jobs only while jobs need them. Google installs
+    the GPUs' drivers. After an interruption the same command goes on.
 
     \b
     berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2 --disk-gb 100 --disk-type pd-ssd
@@ -47,7 +59,9 @@ def create(name: str, **options) -> None:
     from berg.laptop import clusters
 
     place = clusters.create(settings, name, clusters.Wanted(**options), say)
-    say(f'\nRun a job:  berg run --cluster {name} "python train.py"\nkubectl:    berg cluster credentials {name}')
+    say(
+        f'\nRun a job:  berg run --cluster {name} "python train.py"\nkubectl:    berg cluster credentials {name}'
+    )
     say(f"Delete it:  berg cluster delete {name}\n")
     click.echo(place)
 
@@ -80,9 +94,18 @@ def list_(as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
         cells = [
-            [*map(str, list(row.values())[:4]), "yes" if row["berg"] else "no", ", ".join(row["pools"])] for row in rows
+            [
+                *map(str, list(row.values())[:4]),
+                "yes" if row["berg"] else "no",
+                ", ".join(row["pools"]),
+            ]
+            for row in rows
         ]
-        click.echo(tables.table([["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"], *cells], sys.stdout))
+        click.echo(
+            tables.table(
+                [["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"], *cells], sys.stdout
+            )
+        )
     else:
         say("No clusters. Make one: berg cluster create NAME")
 
@@ -102,7 +125,11 @@ def status(name: str, as_json: bool) -> None:
     from berg.laptop import clusters
 
     found = clusters.status(settings, container.find(settings, name))
-    click.echo(json.dumps(asdict(found), indent=2) if as_json else tables.cluster(found, clusters.IDLE_PRICE))
+    click.echo(
+        json.dumps(asdict(found), indent=2)
+        if as_json
+        else tables.cluster(found, clusters.IDLE_PRICE)
+    )
 
 
 @cluster.command()
@@ -111,7 +138,9 @@ def status(name: str, as_json: bool) -> None:
 @click.option("--min-nodes", type=int, help="Nodes that stay without jobs.")
 @click.option("--max-nodes", type=int, help="Nodes at most.")
 @click.option("--num-nodes", type=int, help="Nodes right now.")
-def resize(name: str, pool: str | None, min_nodes: int | None, max_nodes: int | None, num_nodes: int | None) -> None:
+def resize(
+    name: str, pool: str | None, min_nodes: int | None, max_nodes: int | None, num_nodes: int | None
+) -> None:
     """Change how many nodes a cluster has for jobs.
 
     \b
@@ -150,7 +179,11 @@ def drivers(name: str, as_json: bool) -> None:
     for pool in pools:
         nodes = [each for each in found.nodes if each["pool"] == pool["pool"]]
         ready = sum(each["drivers"] == "ready" for each in nodes)
-        how = f"Google installs {pool['drivers']}" if pool["drivers"] not in ("", "INSTALLATION_DISABLED") else "nobody"
+        how = (
+            f"Google installs {pool['drivers']}"
+            if pool["drivers"] not in ("", "INSTALLATION_DISABLED")
+            else "nobody"
+        )
         rows.append([pool["pool"], pool["gpus"], how, f"{ready} of {len(nodes)}"])
     click.echo(tables.table(rows, sys.stdout))
 

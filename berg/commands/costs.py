@@ -13,11 +13,22 @@ from berg.google import prices
 
 def gpus(found, region: str, everywhere: bool) -> str:
     """GPU types as a table."""
-    rows = [["TYPE", "PER MACHINE", "QUOTA, SPOT", "$/H, SPOT", f"ZONES{'' if everywhere else f' OF {region}-'}"]]
+    rows = [
+        [
+            "TYPE",
+            "PER MACHINE",
+            "QUOTA, SPOT",
+            "$/H, SPOT",
+            f"ZONES{'' if everywhere else f' OF {region}-'}",
+        ]
+    ]
     for each in found:
         zones = [zone for zone in each.zones if everywhere or zone.startswith(f"{region}-")]
         zones = zones if everywhere else [zone.removeprefix(f"{region}-") for zone in zones]
-        quota = [f"{count:g}" if count is not None else "?" for count in (each.quota_left, each.spot_quota_left)]
+        quota = [
+            f"{count:g}" if count is not None else "?"
+            for count in (each.quota_left, each.spot_quota_left)
+        ]
         about = [", ".join(map(str, each.per_machine)), ", ".join(quota)]
         rows.append([each.type, *about, dollars(each.usd_per_hour, each.spot_usd_per_hour)])
         rows[-1].append(", ".join(zones) or elsewhere(each))
@@ -38,13 +49,20 @@ def about_prices(listed, why: str) -> str:
 def per_chip(found) -> str:
     """Prices of each family of TPUs, of which every chip costs the same."""
     first = {each["family"]: each for each in reversed(found)}
-    costs = {name: (each["usd_per_hour"], each["spot_usd_per_hour"], each["chips"]) for name, each in first.items()}
-    shown = [f"{name} {dollars(*(each and each / chips for each in two))}" for name, (*two, chips) in costs.items()]
+    costs = {
+        name: (each["usd_per_hour"], each["spot_usd_per_hour"], each["chips"])
+        for name, each in first.items()
+    }
+    shown = [
+        f"{name} {dollars(*(each and each / chips for each in two))}"
+        for name, (*two, chips) in costs.items()
+    ]
     return f" $/h a chip, on demand and Spot: {'; '.join(reversed(shown))}."
 
 
 def price(plan, jobs: int, at_once: int) -> str:
-    """What the machines of a plan cost, as far as it was looked up before; of pods, what a node does that they share.
+    """What the machines of a plan cost, as far as it was looked up before; of pods, what a node
+    does that they share.
 
     "" for pods without GPUs, which any node may hold.
     """
@@ -57,9 +75,16 @@ def price(plan, jobs: int, at_once: int) -> str:
     hourly = [listed.per_hour(shape, kind) if listed else None for kind in (spot, not spot)]
     if listed is None or hourly[0] is None:
         return "unknown" + ("; berg gpus looks for prices" if listed is None else f" in {region}")
-    count, hours = 1 if is_pod else at_once or plan.job.num_machines, plan.job.max_run_seconds / 3600
+    count, hours = (
+        1 if is_pod else at_once or plan.job.num_machines,
+        plan.job.max_run_seconds / 3600,
+    )
     kinds = ("as Spot", "on demand") if spot else ("on demand", "as Spot")
-    each = [f"${dollars(cost * count)} an hour {kind}" for cost, kind in zip(hourly, kinds, strict=True) if cost]
+    each = [
+        f"${dollars(cost * count)} an hour {kind}"
+        for cost, kind in zip(hourly, kinds, strict=True)
+        if cost
+    ]
     limit = f"{jobs * hours:,g} machine-hours" if jobs else f"{hours:g} h"
     most = f"; at most ${hourly[0] * (jobs or count) * hours:,.0f} in {limit}"
     what = f" for each node, {shape}, which pods share" if is_pod else most
@@ -79,4 +104,8 @@ def tpus(found) -> str:
 
 def elsewhere(gpu) -> str:
     regions = sorted({zone.rpartition("-")[0] for zone in gpu.zones})
-    return f"none; in {', '.join(regions[:3])}{', …' if len(regions) > 3 else ''}" if regions else "none"
+    return (
+        f"none; in {', '.join(regions[:3])}{', …' if len(regions) > 3 else ''}"
+        if regions
+        else "none"
+    )

@@ -12,8 +12,8 @@ from berg.commands.terminal import json_option, say, yes_option
 def dashboard() -> None:
     """Keep a dashboard of berg's machines in Cloud Monitoring.
 
-    It shows CPU, network and disk of each machine, which Google measures without an agent, by job. Memory, GPUs and
-    TPUs are there too where `berg init --monitoring` lets the machines write them.
+    It shows CPU, network and disk of each machine, which Google measures without an agent, by job.
+    Memory, GPUs and TPUs are there too where `berg init --monitoring` lets the machines write them.
 
     \b
     berg dashboard create
@@ -34,7 +34,9 @@ def create(as_json: bool) -> None:
     there, is_new = monitoring.create(settings)
     say(f"{'Created' if is_new else 'Brought up to date:'} {there['displayName']}")
     if not settings.monitoring:
-        say("Memory, GPUs and TPUs stay empty until machines may write them: berg init --monitoring")
+        say(
+            "Memory, GPUs and TPUs stay empty until machines may write them: berg init --monitoring"
+        )
     click.echo(json.dumps(there, indent=2) if as_json else monitoring.address(settings, there))
 
 
@@ -71,7 +73,11 @@ def delete(yes: bool) -> None:
 
     there = existing(settings)
     if not yes:
-        click.confirm(f"Delete the dashboard {there['displayName']} of {settings.project}?", abort=True, err=True)
+        click.confirm(
+            f"Delete the dashboard {there['displayName']} of {settings.project}?",
+            abort=True,
+            err=True,
+        )
     monitoring.delete(settings, there)
     say("Deleted.")
 
@@ -81,7 +87,9 @@ def existing(settings) -> dict:
 
     there = monitoring.find(settings)
     if there is None:
-        raise BergError(f"{settings.project} has no dashboard of berg's. Make it: berg dashboard create")
+        raise BergError(
+            f"{settings.project} has no dashboard of berg's. Make it: berg dashboard create"
+        )
     return there
 
 

@@ -18,8 +18,9 @@ SHOWN = 8  # files that are named
 def data() -> None:
     """Keep data sets in the bucket, for jobs to take along.
 
-    A data set is a folder `data/NAME/` of plain files in the bucket; DATA is its NAME, or the address of any folder,
-    such as gs://my-bucket/folder. `berg run --data NAME` brings it to the machine before the command begins.
+    A data set is a folder `data/NAME/` of plain files in the bucket; DATA is its NAME, or the
+    address of any folder, such as gs://my-bucket/folder. `berg run --data NAME` brings it to the
+    machine before the command begins.
 
     \b
     berg data push ~/mnist mnist
@@ -30,14 +31,17 @@ def data() -> None:
 @data.command()
 @click.argument("path", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
 @click.argument("where", metavar="DATA")
-@click.option("--delete", is_flag=True, help="Delete what the bucket has and FOLDER has not, after asking.")
+@click.option(
+    "--delete", is_flag=True, help="Delete what the bucket has and FOLDER has not, after asking."
+)
 @yes_option
 @json_option
 def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None:
     """Send a folder or a file to the bucket; only what changed.
 
-    Files are compared by size and crc32c. Interrupted, it goes on where it was when it is called again. Files that are
-    links are sent as what they lead to; links to folders are left out, and named.
+    Files are compared by size and crc32c. Interrupted, it goes on where it was when it is called
+    again. Files that are links are sent as what they lead to; links to folders are left out, and
+    named.
 
     \b
     berg data push ~/mnist mnist
@@ -59,7 +63,9 @@ def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None
     if not plan.files:
         raise BergError(f"{path} has no files to send")
     size, began = plan.bytes, time.monotonic()
-    say(f"{tables.plural(len(plan.changed), 'file')} of {len(plan.files):,} to send, {tables.size(size)}")
+    say(
+        f"{tables.plural(len(plan.changed), 'file')} of {len(plan.files):,} to send, {tables.size(size)}"
+    )
     data.push(bucket, plan, bytes_shown("Sent", size))
     seconds = time.monotonic() - began
     if plan.changed:
@@ -67,14 +73,20 @@ def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None
     if plan.extra and delete:
         say("\n".join(f"gs://{bucket.name}/{name}" for name in tables.shorten(plan.extra)))
         if not yes:
-            click.confirm(f"Delete {'these' if len(plan.extra) > 1 else 'it'}?", abort=True, err=True)
+            click.confirm(
+                f"Delete {'these' if len(plan.extra) > 1 else 'it'}?", abort=True, err=True
+            )
         data.delete(bucket, plan.extra)
         say(f"Deleted {tables.plural(len(plan.extra), 'file')} of the bucket")
     elif plan.extra:
-        say(f"The bucket keeps {tables.plural(len(plan.extra), 'file')} that {path} has not (--delete)")
+        say(
+            f"The bucket keeps {tables.plural(len(plan.extra), 'file')} that {path} has not (--delete)"
+        )
     if as_json:
         sent = {"files": len(plan.files), "sent": len(plan.changed), "bytes_sent": size}
-        click.echo(json.dumps({"data": f"gs://{bucket.name}/{prefix}", **sent, "left_out": plan.left_out}))
+        click.echo(
+            json.dumps({"data": f"gs://{bucket.name}/{prefix}", **sent, "left_out": plan.left_out})
+        )
     else:
         click.echo(f"gs://{bucket.name}/{prefix}")
 
@@ -131,7 +143,10 @@ def ls(where: str | None, as_json: bool) -> None:
 
     if where:
         bucket, prefix = data.find(settings, where)
-        files = [{"path": blob.name.removeprefix(prefix), "bytes": blob.size} for blob in existing(bucket, prefix)]
+        files = [
+            {"path": blob.name.removeprefix(prefix), "bytes": blob.size}
+            for blob in existing(bucket, prefix)
+        ]
         lines = "\n".join(f"{file['bytes']:>14,}  {file['path']}" for file in files)
         click.echo(json.dumps(files, indent=2) if as_json else lines)
         return
@@ -184,7 +199,9 @@ def rm(where: str, yes: bool) -> None:
 def existing(bucket, prefix: str) -> list:
     blobs = list(bucket.list(prefix))
     if not blobs:
-        raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See what there is: berg data ls")
+        raise BergError(
+            f"there is nothing in gs://{bucket.name}/{prefix}. See what there is: berg data ls"
+        )
     return blobs
 
 
@@ -199,7 +216,11 @@ def bytes_shown(what: str, total: int):
         if total > 4 << 20 and sys.stderr.isatty() and (done >= total or now - shown[0] > 0.2):
             shown[0] = now
             speed = tables.size(done / max(now - began, 0.1))
-            click.echo(f"\r{what} {tables.size(done)} of {tables.size(total)}, {speed}/s ", nl=done >= total, err=True)
+            click.echo(
+                f"\r{what} {tables.size(done)} of {tables.size(total)}, {speed}/s ",
+                nl=done >= total,
+                err=True,
+            )
 
     return tell
 

@@ -12,11 +12,22 @@ from berg.commands.terminal import json_option, say
 @click.command(name="list")
 @click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
 @click.option("-c", "--command", is_flag=True, help="Show the command, too.")
-@click.option("-v", "--verbose", is_flag=True, help="Show every machine of a cluster, every job of a sweep.")
-@click.option("--limit", default=20, show_default=True, help="Jobs that are over, at most; the newest.")
-@click.option("--watch", "keep", is_flag=True, help="Show it anew every 5 seconds, until nothing lives any more.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show every machine of a cluster, every job of a sweep."
+)
+@click.option(
+    "--limit", default=20, show_default=True, help="Jobs that are over, at most; the newest."
+)
+@click.option(
+    "--watch",
+    "keep",
+    is_flag=True,
+    help="Show it anew every 5 seconds, until nothing lives any more.",
+)
 @json_option
-def list_(everybody: bool, command: bool, verbose: bool, limit: int, keep: bool, as_json: bool) -> None:
+def list_(
+    everybody: bool, command: bool, verbose: bool, limit: int, keep: bool, as_json: bool
+) -> None:
     """Show machines and recent jobs with what became of them.
 
     \b
@@ -26,18 +37,24 @@ def list_(everybody: bool, command: bool, verbose: bool, limit: int, keep: bool,
     berg list --json | jq -r '.[] | select(.state == "FAILED") | .name'
     """
     if keep and as_json:
-        raise click.UsageError("--watch is for people; for a program: berg list --json, again and again")
+        raise click.UsageError(
+            "--watch is for people; for a program: berg list --json, again and again"
+        )
     settings = config.load_ready()
     from berg.commands import tables
     from berg.laptop import jobs
 
     def newest() -> list:
-        return jobs.newest(jobs.overview(settings, None if everybody else settings.user, say=say), limit)
+        return jobs.newest(
+            jobs.overview(settings, None if everybody else settings.user, say=say), limit
+        )
 
     shown = newest()
     if keep:
         with contextlib.suppress(KeyboardInterrupt):
-            tables.watch(newest, lambda entries: tables.entries(entries, command, everybody, verbose))
+            tables.watch(
+                newest, lambda entries: tables.entries(entries, command, everybody, verbose)
+            )
     elif as_json:
         click.echo(json.dumps([each.to_dict() for each in shown], indent=2))
     elif shown:

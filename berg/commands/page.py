@@ -11,16 +11,25 @@ from berg.commands.terminal import complete_names, say
 @click.command()
 @click.argument("names", metavar="[NAME…]", nargs=-1, shell_complete=complete_names)
 @click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's jobs, not only mine.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this computer.  [default: a free one]")
 @click.option(
-    "--export", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="Write files instead."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port on this computer.  [default: a free one]",
+)
+@click.option(
+    "--export",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write files instead.",
 )
 def page(names: tuple[str, ...], everybody: bool, port: int, export: Path | None) -> None:
     """Show jobs, logs, charts and results in a browser.
 
-    The page is served on this computer alone, until Ctrl-C, to who opens the whole address with its token. What lives
-    is followed; jobs can be ended, after a question, and nothing else can be changed. With --export the pages of jobs
-    and sweeps NAME… are written to a new folder instead, with their logs and results, to open from disk or to send.
+    The page is served on this computer alone, until Ctrl-C, to who opens the whole address with its
+    token. What lives is followed; jobs can be ended, after a question, and nothing else can be
+    changed. With --export the pages of jobs and sweeps NAME… are written to a new folder instead,
+    with their logs and results, to open from disk or to send.
 
     \b
     berg page
@@ -35,7 +44,11 @@ def page(names: tuple[str, ...], everybody: bool, port: int, export: Path | None
         from berg.laptop import records
         from berg.watch import export as exporting
 
-        click.echo(exporting.export(settings, [records.resolve(settings, name) for name in names], export, say))
+        click.echo(
+            exporting.export(
+                settings, [records.resolve(settings, name) for name in names], export, say
+            )
+        )
         return
     from berg import BergError
     from berg.watch.serve import Server
@@ -43,7 +56,9 @@ def page(names: tuple[str, ...], everybody: bool, port: int, export: Path | None
     try:
         server = Server(settings, port, None if everybody else settings.user)
     except OSError as error:
-        raise BergError(f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out") from None
+        raise BergError(
+            f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out"
+        ) from None
     click.echo(server.address)
     say("Open it in a browser on this computer. Ctrl-C ends it.")
     try:

@@ -17,15 +17,23 @@ KINDS = {
 
 @click.command()
 @name_argument()
-@click.option("-s", "--seconds", type=click.FloatRange(1, 600), default=10, show_default=True, help="How long.")
+@click.option(
+    "-s",
+    "--seconds",
+    type=click.FloatRange(1, 600),
+    default=10,
+    show_default=True,
+    help="How long.",
+)
 @click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
 @json_option
 def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> None:
     """Take a profile of a command that runs.
 
-    All its machines take it at once, and the command runs on. It is JAX's if the command started the profiler server
-    on the port BERG_PROFILER_PORT, PyTorch's if the job was started with --profile; else py-spy looks at its python
-    processes from outside. Files are kept among the results, and brought to ~/berg_results.
+    All its machines take it at once, and the command runs on. It is JAX's if the command started
+    the profiler server on the port BERG_PROFILER_PORT, PyTorch's if the job was started with
+    --profile; else py-spy looks at its python processes from outside. Files are kept among the
+    results, and brought to ~/berg_results.
 
     \b
     berg profile @
@@ -38,18 +46,26 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
     answers = profiles.take(settings, name, seconds, machine)
     files = profiles.bring(settings, answers, Path.home() / "berg_results", say)
     for each in sorted(answers):
-        say(f"{each}: {KINDS.get(answers[each].get('kind', ''), answers[each].get('error', 'odd answer'))}")
+        say(
+            f"{each}: {KINDS.get(answers[each].get('kind', ''), answers[each].get('error', 'odd answer'))}"
+        )
     kinds = {answer.get("kind") for answer in answers.values()}
     if as_json:
-        click.echo(json.dumps({"machines": answers, "files": [str(file) for file in files]}, indent=2))
+        click.echo(
+            json.dumps({"machines": answers, "files": [str(file) for file in files]}, indent=2)
+        )
     else:
         click.echo("\n".join(map(str, files)))
         if "jax" in kinds:
-            say(f"Open it:  berg tensorboard {name}    (with the profile plugin: pip install xprof)")
+            say(
+                f"Open it:  berg tensorboard {name}    (with the profile plugin: pip install xprof)"
+            )
         if "kineto" in kinds:
             say("Open it:  https://ui.perfetto.dev (files stay in the browser)")
         if "py-spy" in kinds:
-            say("Open it:  https://www.speedscope.app (files stay in the browser), or: npx speedscope FILE")
+            say(
+                "Open it:  https://www.speedscope.app (files stay in the browser), or: npx speedscope FILE"
+            )
     sys.exit(0 if files else 1)
 
 

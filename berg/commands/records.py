@@ -31,8 +31,8 @@ SHOWN = 20  # files that are named; the rest is summed up
 def show(name: str, lines: int, as_json: bool) -> None:
     """Show all about one job: state, machine, code, results, log.
 
-    NAME is a job or its machine; @ is my latest job, here and wherever a name goes. Of a sweep it shows how each
-    job went, with its parameters and the last values of its metrics.jsonl.
+    NAME is a job or its machine; @ is my latest job, here and wherever a name goes. Of a sweep it
+    shows how each job went, with its parameters and the last values of its metrics.jsonl.
 
     \b
     berg show digits-1121-0930-x7k
@@ -60,32 +60,71 @@ def describe(record) -> str:
     entry, this = record.entry, record.job
     state, details = entry.state, entry.state.job
     rows = [("Job" if details.get("kind") != "devbox" else "Devbox", entry.name)]
-    rows.append(("State", click.style(f"{entry.status}{tables.why(state)}", fg=tables.COLORS.get(state.state))))
+    rows.append(
+        (
+            "State",
+            click.style(f"{entry.status}{tables.why(state)}", fg=tables.COLORS.get(state.state)),
+        )
+    )
     rows += listed("History", [f"{begun}  {word}" for word, begun in state.history])
     if state.attempt > 1:
-        rows.append(("Attempts", f"{state.attempt}, {state.restarts} of them after a machine went away"))
-    times = (("created", details.get("created_at")), ("started", state.started_at), ("finished", state.finished_at))
+        rows.append(
+            ("Attempts", f"{state.attempt}, {state.restarts} of them after a machine went away")
+        )
+    times = (
+        ("created", details.get("created_at")),
+        ("started", state.started_at),
+        ("finished", state.finished_at),
+    )
     rows.append(("Times", ", ".join(f"{word} {when}" for word, when in times if when)))
     if this:
         rows += [("Command", this.cmd)] if this.cmd else []
-        dirty = f" with {tables.plural(len(this.git_changed_files), 'uncommitted change')}" if this.git_dirty else ""
+        dirty = (
+            f" with {tables.plural(len(this.git_changed_files), 'uncommitted change')}"
+            if this.git_dirty
+            else ""
+        )
         branch = this.snapshot.get("branch", "")
-        rows.append(("Code", f"{this.repo_name} at {this.git_commit[:12]}{f' ({branch})' if branch else ''}{dirty}"))
+        rows.append(
+            (
+                "Code",
+                f"{this.repo_name} at {this.git_commit[:12]}{f' ({branch})' if branch else ''}{dirty}",
+            )
+        )
         rows += listed("", tables.shorten(this.git_changed_files))
         gpus = f" with {this.gpus_per_machine} x {this.gpu_type}" if this.gpus_per_machine else ""
         several = f"{this.num_machines} of " if this.num_machines > 1 else ""
-        rows.append(("Machine", f"{several}{this.machine_type}{gpus}, {this.image.rpartition('/')[2]}"))
+        rows.append(
+            ("Machine", f"{several}{this.machine_type}{gpus}, {this.image.rpartition('/')[2]}")
+        )
     else:
-        rows.append(("Trouble", "what was to run cannot be read: its metadata in the bucket is missing or damaged"))
-    where = [f"{each.name} {each.status} in {each.zone} {each.external_ip}".rstrip() for each in entry.machines]
+        rows.append(
+            (
+                "Trouble",
+                "what was to run cannot be read: its metadata in the bucket is missing or damaged",
+            )
+        )
+    where = [
+        f"{each.name} {each.status} in {each.zone} {each.external_ip}".rstrip()
+        for each in entry.machines
+    ]
     rows += listed(
-        "" if this else "Machine", where or ([f"{state.machine} in {state.zone}, gone"] if state.machine else [])
+        "" if this else "Machine",
+        where or ([f"{state.machine} in {state.zone}, gone"] if state.machine else []),
     )
     size = sum(each.size for each in record.results)
     until = f", up to {state.synced_until}" if state.synced_until else ""
     folder = details.get("results_dir", "")
-    rows.append(("Results", f"{folder}: {tables.plural(len(record.results), 'file')}, {tables.size(size)}{until}"))
-    names = [f"{each.size:>14,}  {each.name.removeprefix(f'berg_results/{folder}/')}" for each in record.results]
+    rows.append(
+        (
+            "Results",
+            f"{folder}: {tables.plural(len(record.results), 'file')}, {tables.size(size)}{until}",
+        )
+    )
+    names = [
+        f"{each.size:>14,}  {each.name.removeprefix(f'berg_results/{folder}/')}"
+        for each in record.results
+    ]
     more = [f"{'':>14}  … and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
     rows += listed("", names[:SHOWN] + more + ([tables.also(state)] if state.elsewhere else []))
     rows += listed("Log", record.log)
@@ -93,14 +132,22 @@ def describe(record) -> str:
 
 
 def describe_sweep(name: str, rows) -> str:
-    """A sweep as people read it: how many jobs are in which state, a row for each, and what one may do next."""
+    """A sweep as people read it: how many jobs are in which state, a row for each, and what one may
+    do next.
+    """
     from berg import job
     from berg.commands import tables
 
     counts = Counter(row["state"] for row in rows)
     states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
     head = labelled([("Sweep", name), ("Jobs", f"{len(rows):,}: {states}")], sys.stdout)
-    lines = [head, "", tables.outcomes(rows), f"One job:    berg show {name}/0", f"Results:    berg fetch {name}"]
+    lines = [
+        head,
+        "",
+        tables.outcomes(rows),
+        f"One job:    berg show {name}/0",
+        f"Results:    berg fetch {name}",
+    ]
     over = all(row["state"] in job.FINAL for row in rows)
     lines.append(f"Delete it:  berg rm {name}" if over else f"End it:     berg kill {name}")
     return "\n".join(lines)
@@ -126,7 +173,9 @@ def next_commands(entry) -> str:
 
 @click.command()
 @click.argument("old", metavar="NAME", shell_complete=complete_names)
-@click.option("--new-code", is_flag=True, help="Take the repo around you, not the code that NAME ran.")
+@click.option(
+    "--new-code", is_flag=True, help="Take the repo around you, not the code that NAME ran."
+)
 @machine_options
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: as for berg run]")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
@@ -135,8 +184,9 @@ def next_commands(entry) -> str:
 def rerun(ctx, old, new_code, wait, tail, as_json, dry_run, **options) -> None:
     """Run a job again, as a new one with a name of its own.
 
-    The command, the code and the options are those of the job NAME; options that are given here replace them. Secrets
-    are read anew. A job of a sweep runs on its own. Defaults of a repo are not looked at again.
+    The command, the code and the options are those of the job NAME; options that are given here
+    replace them. Secrets are read anew. A job of a sweep runs on its own. Defaults of a repo are
+    not looked at again.
 
     \b
     berg rerun @
@@ -166,8 +216,8 @@ def rerun(ctx, old, new_code, wait, tail, as_json, dry_run, **options) -> None:
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Delete jobs that are over: results, logs and states.
 
-    The names can be used again. NAME is a job, a sweep, or a pattern for mine. Results that other jobs have as well
-    stay, and are named; so does code, which jobs share.
+    The names can be used again. NAME is a job, a sweep, or a pattern for mine. Results that other
+    jobs have as well stay, and are named; so does code, which jobs share.
 
     \b
     berg rm digits-1121-0930-x7k
@@ -192,9 +242,13 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
         for folder, owner in each.shared.items():
             say(f"  berg_results/{folder} stays: {owner} has its results there, too")
     if not yes:
-        click.confirm(f"Delete {'these' if len(removals) > 1 else 'it'} for good?", abort=True, err=True)
+        click.confirm(
+            f"Delete {'these' if len(removals) > 1 else 'it'} for good?", abort=True, err=True
+        )
     for each in removals:
-        records.remove(settings, each, tables.counter("Deleting", len(each.results) + len(each.others)))
+        records.remove(
+            settings, each, tables.counter("Deleting", len(each.results) + len(each.others))
+        )
         names_seen.forget([each.name])
         say(f"Deleted {each.name}")
 

@@ -34,14 +34,22 @@ def watch(settings, name: str, quiet: bool = False, machine: str | None = None) 
         shown.append(line)
 
     try:
-        state = logs.follow(settings, name, (lambda *_: None) if quiet else output.write, machine, tell=tell)
+        state = logs.follow(
+            settings, name, (lambda *_: None) if quiet else output.write, machine, tell=tell
+        )
     except KeyboardInterrupt:
         say(tables.left(name, f"berg tail {name}"))
         raise
     if state is None:
         return None
-    lines = records.last_lines(Bucket(settings), name, LAST_LINES) if quiet and state.state != "SUCCEEDED" else []
-    if lines := [line for line in lines if not line.startswith(f"[berg] Job {name} {state.state}")]:  # said below
+    lines = (
+        records.last_lines(Bucket(settings), name, LAST_LINES)
+        if quiet and state.state != "SUCCEEDED"
+        else []
+    )
+    if lines := [
+        line for line in lines if not line.startswith(f"[berg] Job {name} {state.state}")
+    ]:  # said below
         say(f"The end of the log (all of it: berg log {name}):\n" + "\n".join(lines) + "\n")
     say(tables.outcome(name, state))
     return state
@@ -80,7 +88,8 @@ def log(name: str, machine: str | None) -> None:
 def tail(name: str, machine: str | None) -> None:
     """Follow the log of a job until it ends.
 
-    The exit code is the command's. The lines of a cluster's machines are mixed, each with the name of its machine.
+    The exit code is the command's. The lines of a cluster's machines are mixed, each with the name
+    of its machine.
 
     \b
     berg tail digits-1121-0930-x7k
@@ -92,14 +101,17 @@ def tail(name: str, machine: str | None) -> None:
 @click.command()
 @name_argument()
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over.")
+@click.option(
+    "--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over."
+)
 @json_option
 def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Bring results to this computer; only what changed.
 
-    NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, the same tree as on the
-    machines. A sweep comes with results.csv, a row for each job: parameters, state, exit code, and the last value of
-    each metric in the job's metrics.jsonl, if it wrote one ({"loss": 0.1} a line).
+    NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, the same
+    tree as on the machines. A sweep comes with results.csv, a row for each job: parameters, state,
+    exit code, and the last value of each metric in the job's metrics.jsonl, if it wrote one
+    ({"loss": 0.1} a line).
 
     \b
     berg fetch digits-1121-0930-x7k
@@ -140,7 +152,9 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
 
 
 def fetch_beside(bucket, name: str, prefix: str, folder: Path | None, tell=lambda path, size: None):
-    """Bring what a job wrote to other folders than its own; FOLDER then stands for berg_results. As fetch() returns."""
+    """Bring what a job wrote to other folders than its own; FOLDER then stands for berg_results. As
+    fetch() returns.
+    """
     from berg import job
     from berg.google import fetch, mirror
 
@@ -154,7 +168,9 @@ def fetch_beside(bucket, name: str, prefix: str, folder: Path | None, tell=lambd
 
 
 def told():
-    """A function that says which files came, with their bytes; those after the first ones in one line, with ("", 0)."""
+    """A function that says which files came, with their bytes; those after the first ones in one
+    line, with ("", 0).
+    """
     sizes: list[int] = []  # several threads tell
 
     def tell(path: str, size: int) -> None:
@@ -169,7 +185,9 @@ def told():
 
 
 def tell_missing(states, left: dict[str, Exception]) -> None:
-    """Say what the jobs could not save; raises BergError if something of what they saved could not be brought."""
+    """Say what the jobs could not save; raises BergError if something of what they saved could not
+    be brought.
+    """
     from berg.google.storage import explain
     from berg.words import plural
 
@@ -179,7 +197,9 @@ def tell_missing(states, left: dict[str, Exception]) -> None:
     for path, why in left.items():
         say(f"{path} was not fetched: {explain(why) or why}")
     if left:
-        raise BergError(f"{plural(len(left), 'file')} could not be fetched. Once it is mended, fetch again: berg fetch")
+        raise BergError(
+            f"{plural(len(left), 'file')} could not be fetched. Once it is mended, fetch again: berg fetch"
+        )
 
 
 def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
@@ -200,7 +220,9 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
             new, files, missing = fetch(bucket, f"berg_results/{results}/", target / results)
             fetched, total, left = fetched + new, total + files, left | missing
             if entry.state and (entry.state.elsewhere or entry.state.state != "SUCCEEDED"):
-                new, files, missing = fetch_beside(bucket, entry.name, f"berg_results/{results}/", target)
+                new, files, missing = fetch_beside(
+                    bucket, entry.name, f"berg_results/{results}/", target
+                )
                 fetched, total, left = fetched + new, total + files, left | missing
             if new:
                 say(f"{new:>6} new  {results}")
@@ -209,11 +231,17 @@ def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: b
             break
         time.sleep(10)
     if as_json:
-        click.echo(json.dumps({"folder": str(target), "table": str(table), "files": total, "fetched": fetched}))
+        click.echo(
+            json.dumps(
+                {"folder": str(target), "table": str(table), "files": total, "fetched": fetched}
+            )
+        )
     else:
         say(f"{fetched} of {plural(total, 'file')} of {plural(len(entries), 'job')} new or changed")
         click.echo(table)
-    tell_missing({entry.name: entry.state for entry in entries if entry.state and entry.state.lost}, left)
+    tell_missing(
+        {entry.name: entry.state for entry in entries if entry.state and entry.state.lost}, left
+    )
 
 
 COMMANDS = (log, tail, fetch)

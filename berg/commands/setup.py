@@ -17,30 +17,44 @@ def sentence(key: str) -> str:
 
 
 @click.command()
-@click.option("--local", is_flag=True, help="Use the embedded cloud on this computer instead of Google.")
+@click.option(
+    "--local", is_flag=True, help="Use the embedded cloud on this computer instead of Google."
+)
 @click.option("--project", help=sentence("project"))
 @click.option("--region", help=sentence("region"))
 @click.option("--bucket", help=sentence("bucket"))
 @click.option("--service-account", help="Account that machines act as.")
 @click.option("--image", "default_image", help=sentence("default_image"))
 @click.option("--image-project", "default_image_project", help=sentence("default_image_project"))
-@click.option("--monitoring/--no-monitoring", default=None, help="Machines tell Cloud Monitoring how busy they are.")
+@click.option(
+    "--monitoring/--no-monitoring",
+    default=None,
+    help="Machines tell Cloud Monitoring how busy they are.",
+)
 @click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
 @click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
-def init(local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, **given: str | None) -> None:
+def init(
+    local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, **given: str | None
+) -> None:
     """Set berg up: find what it needs, and keep the answers.
 
-    That is project, region, bucket, service account and image. Running it again offers the earlier answers. Every
-    answer is also a flag. With --monitoring the machines' account may write metrics, and memory, GPUs and TPUs appear
-    in Cloud Monitoring (berg dashboard).
+    That is project, region, bucket, service account and image. Running it again offers the earlier
+    answers. Every answer is also a flag. With --monitoring the machines' account may write metrics,
+    and memory, GPUs and TPUs appear in Cloud Monitoring (berg dashboard).
 
     \b
     berg init
     berg init --project my-project --region us-central1 --bucket my-bucket -y
     berg init --local                        # no Google account needed
     """
-    if local and (flags := [f"--{key.removeprefix('default_').replace('_', '-')}" for key in given if given[key]]):
-        raise click.UsageError(f"--local sets up all of the embedded cloud by itself; leave {', '.join(flags)} out")
+    if local and (
+        flags := [
+            f"--{key.removeprefix('default_').replace('_', '-')}" for key in given if given[key]
+        ]
+    ):
+        raise click.UsageError(
+            f"--local sets up all of the embedded cloud by itself; leave {', '.join(flags)} out"
+        )
     settings = load_or_set_aside()
     if monitoring is not None:
         settings.monitoring = int(monitoring)
@@ -63,7 +77,8 @@ def init(local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, *
             answers = setup.walk_through(settings, given, yes, create_bucket)
         except (click.ClickException, click.Abort):
             raise
-        except Exception as error:  # in the words of the cloud that was asked, not of the one that is set up so far
+        except Exception as error:
+            # in the words of the cloud that was asked, not of the one that is set up so far
             if sentence := explain(error, settings):
                 raise BergError(sentence) from error
             raise
@@ -89,8 +104,8 @@ def load_or_set_aside() -> config.Config:
 def doctor(as_json: bool) -> None:
     """Check all that berg needs, and say what mends it.
 
-    Settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall: one line for each thing, and for
-    trouble the command that mends it. The exit code is 1 if a check failed.
+    Settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall: one line for each
+    thing, and for trouble the command that mends it. The exit code is 1 if a check failed.
 
     \b
     berg doctor
@@ -112,13 +127,16 @@ def doctor(as_json: bool) -> None:
 
 
 @click.command()
-@click.option("-a", "--all", "everywhere", is_flag=True, help="Zones of all regions, not only of mine.")
+@click.option(
+    "-a", "--all", "everywhere", is_flag=True, help="Zones of all regions, not only of mine."
+)
 @json_option
 def gpus(everywhere: bool, as_json: bool) -> None:
     """Show GPU types, zones that have them, quota left, prices.
 
-    Quotas and prices are those of the configured region, on demand and of Spot machines; `?` stands for what Google
-    does not show. A quota is a right, not a promise: a zone may be out of stock all the same.
+    Quotas and prices are those of the configured region, on demand and of Spot machines; `?` stands
+    for what Google does not show. A quota is a right, not a promise: a zone may be out of stock all
+    the same.
 
     \b
     berg gpus
@@ -136,7 +154,10 @@ def gpus(everywhere: bool, as_json: bool) -> None:
         click.echo(json.dumps([vars(each) for each in found], indent=2))
         return
     click.echo(costs.gpus(found, settings.region, everywhere))
-    say(f"\n{costs.about_prices(listed, why)}" + " The smallest machine with such GPUs." * bool(listed))
+    say(
+        f"\n{costs.about_prices(listed, why)}"
+        + " The smallest machine with such GPUs." * bool(listed)
+    )
 
 
 @click.command()
@@ -144,8 +165,9 @@ def gpus(everywhere: bool, as_json: bool) -> None:
 def tpus(as_json: bool) -> None:
     """Show TPU families, their topologies, zones, prices.
 
-    One host is a machine like any other; several are a slice. v5p and tpu7x have larger slices than are shown: sides
-    that are multiples of 4, the smallest first. Quotas for TPUs are not shown by Google's API for regions.
+    One host is a machine like any other; several are a slice. v5p and tpu7x have larger slices than
+    are shown: sides that are multiples of 4, the smallest first. Quotas for TPUs are not shown by
+    Google's API for regions.
 
     \b
     berg tpus
@@ -246,12 +268,18 @@ def parse(key: str, text: str):
     if not text:
         raise BergError(f"{key} needs a value. To take it out: berg config unset {key}")
     value = config.convert(key, text, getattr(config.Config(), key))
-    if key == "zones" and (wrong := [zone for zone in value if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone)]):
-        raise BergError(f"zones: {wrong[0]!r} is no zone: give names such as us-central1-a, with commas between them")
+    if key == "zones" and (
+        wrong := [zone for zone in value if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone)]
+    ):
+        raise BergError(
+            f"zones: {wrong[0]!r} is no zone: give names such as us-central1-a, with commas between them"
+        )
     if key == "ssh_port" and not 1 <= value <= 65535:
         raise BergError(f"ssh_port must be 1 to 65535, not {value}")
     if key == "endpoint" and not value.startswith(("http://", "https://")):
-        raise BergError(f"endpoint must be an address, not {value!r}. For Google: berg config unset endpoint")
+        raise BergError(
+            f"endpoint must be an address, not {value!r}. For Google: berg config unset endpoint"
+        )
     return value
 
 
@@ -351,9 +379,10 @@ def confirm_machines(verb: str, yes: bool) -> None:
 def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     """Find what was left behind, and delete it after asking.
 
-    That is machines and groups that no live job owns, disks that no machine has, and unused templates and ConfigMaps of
-    berg's. Machines delete themselves, and Google deletes them at --max-hours: this finds what went wrong all the same.
-    A cluster that is idle is named with what it costs, and stays.
+    That is machines and groups that no live job owns, disks that no machine has, and unused
+    templates and ConfigMaps of berg's. Machines delete themselves, and Google deletes them at
+    --max-hours: this finds what went wrong all the same. A cluster that is idle is named with what
+    it costs, and stays.
 
     \b
     berg reap
@@ -380,7 +409,9 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
             line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
             click.echo(wrapped(line, sys.stdout, 10))
         if not yes:
-            click.confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True)
+            click.confirm(
+                f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True
+            )
         reap.delete(settings, leftovers)
         say("Deleted.")
 

@@ -22,7 +22,9 @@ def wish(options: dict):
 
 
 def check_resume(name: str | None, options: dict) -> None:
-    """Raise UsageError for what a job or sweep that goes on cannot have otherwise than it had it, and for neither."""
+    """Raise UsageError for what a job or sweep that goes on cannot have otherwise than it had it,
+    and for neither.
+    """
     if (options["cmd"] is None) != bool(name):
         raise click.UsageError("give a command, or --resume NAME")
     ctx = click.get_current_context()
@@ -35,7 +37,8 @@ def check_resume(name: str | None, options: dict) -> None:
 def start_machines(wishes, dry_run, quiet, code_of=None):
     """Show the plan and launch it; returns settings, job and zone, or None after a dry run.
 
-    `code_of` makes of the settings a snapshot that was sent before; without it that is the working tree.
+    `code_of` makes of the settings a snapshot that was sent before; without it that is the working
+    tree.
     """
     settings = config.load_ready(**wishes.settings)
     from berg.commands import tables
@@ -50,7 +53,9 @@ def start_machines(wishes, dry_run, quiet, code_of=None):
     began = time.monotonic()
     zone = launch.submit(plan, say, tables.sending)
     if zone:
-        say(f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n")
+        say(
+            f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n"
+        )
     if not quiet:
         click.echo(plan.job.job_name)
     return settings, plan.job, zone
@@ -59,9 +64,14 @@ def start_machines(wishes, dry_run, quiet, code_of=None):
 def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
     """Say how to go on with a job that was launched, or see it to its end; returns the exit code."""
     settings, this, zone = launched
-    name, about = this.job_name, {"job": this.job_name, "zone": zone, "results": this.gcs_results_dir}
+    name, about = (
+        this.job_name,
+        {"job": this.job_name, "zone": zone, "results": this.gcs_results_dir},
+    )
     if not (tail or wait):
-        say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n")
+        say(
+            f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n"
+        )
         if as_json:
             click.echo(json.dumps(about))
         return 0

@@ -23,7 +23,9 @@ def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dr
     if grid and tasks:
         raise click.UsageError("give --grid or --tasks, not both")
     if new_code and not resume:
-        raise click.UsageError("--new-code goes with --resume; what is new runs the code around you anyway")
+        raise click.UsageError(
+            "--new-code goes with --resume; what is new runs the code around you anyway"
+        )
     if resume:
         if grid or tasks:
             raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
@@ -40,7 +42,9 @@ def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dr
         found = sweep.again(settings, resume, say, Path.cwd() if new_code else None)
         name, count = found.sweep, len(found.jobs)
         if not count:
-            say(f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0")
+            say(
+                f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0"
+            )
         elif dry_run:
             preview(settings, found, parallel)
         else:
@@ -72,7 +76,9 @@ def preview(settings, found, parallel) -> None:
 
 
 def start(wishes, grid, tasks, parallel, as_json, dry_run):
-    """Show a sweep and launch it; returns settings, name and number of jobs, or None after a dry run."""
+    """Show a sweep and launch it; returns settings, name and number of jobs, or None after a dry
+    run.
+    """
     for option, value in (("-m", wishes.num_machines > 1), ("--each", wishes.each)):
         if value:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
@@ -90,7 +96,9 @@ def start(wishes, grid, tasks, parallel, as_json, dry_run):
     say(tables.plan(plan, len(jobs), at_once))
     say(tables.sweep(jobs))
     hours = len(jobs) * plan.job.max_run_seconds / 3600
-    say(f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} machine-hours at most\n")
+    say(
+        f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} machine-hours at most\n"
+    )
     if dry_run:
         click.echo(json.dumps(launch.preview(plan), indent=2))
         return None

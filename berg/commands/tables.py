@@ -14,19 +14,31 @@ from berg.google import tpus as tpu_types
 from berg.google.accelerators import Shape
 from berg.words import also, cells, folded, idle, plural, size
 
-COLORS = {"SUCCEEDED": "green", "FAILED": "red", "LOST": "red", "KILLED": "yellow", "RUNNING": "cyan"}
+COLORS = {
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "LOST": "red",
+    "KILLED": "yellow",
+    "RUNNING": "cyan",
+}
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 SHOWN = 8  # files named in a plan; the rest is counted
 
 
 def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
-    """What will run, where, with which code, and what stops it; of a sweep with so many jobs and machines."""
+    """What will run, where, with which code, and what stops it; of a sweep with so many jobs and
+    machines.
+    """
     this, snapshot = plan.job, plan.snapshot
     code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch or 'detached HEAD'})"
     if this.git_dirty:
         code += f" with {plural(len(this.git_changed_files), 'uncommitted change')}, as {this.git_snapshot[:12]}"
     several = f"{this.num_machines} machines, each " if this.num_machines > 1 else ""
-    where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on] if several else ""
+    where = (
+        {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on]
+        if several
+        else ""
+    )
     is_guess = not this.wishes.get("results_dir") and not this.results_dir.endswith(this.job_name)
     ender = "Kubernetes ends the pod" if this.place == "gke" else "Google deletes the machine"
     rows = [
@@ -35,8 +47,15 @@ def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
         *([("Folder", f"{this.cwd} of the repo (--cwd)")] if this.cwd else []),
         ("Code", code),
         *[("", line) for line in shorten(this.git_changed_files)],
-        *[("Left out" if n == 0 else "", line) for n, line in enumerate(shorten(snapshot.left_out))],
-        *([("TPUs", f"{this.tpu}, {plural(tpu_types.parse(this.tpu).chips, 'chip')}")] if this.tpu else []),
+        *[
+            ("Left out" if n == 0 else "", line)
+            for n, line in enumerate(shorten(snapshot.left_out))
+        ],
+        *(
+            [("TPUs", f"{this.tpu}, {plural(tpu_types.parse(this.tpu).chips, 'chip')}")]
+            if this.tpu
+            else []
+        ),
         machine(plan, several),
         ("Image", this.image if this.place == "gke" else this.image.rpartition("/")[2]),
         ("Cluster", this.group) if this.place == "gke" else ("Zones", ", ".join(plan.zones)),
@@ -49,14 +68,28 @@ def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
         *([("Price", cost)] if (cost := price(plan, jobs, at_once)) else []),
         *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
         *([("Restarts", restarts(plan))] if this.group else []),
-        *([("Again", f"{this.restart_on_failure} times if the command fails")] if this.restart_on_failure else []),
+        *(
+            [("Again", f"{this.restart_on_failure} times if the command fails")]
+            if this.restart_on_failure
+            else []
+        ),
         *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
         *([("Notify", "a webhook, of the end")] if this.notify else []),
         *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
-        *[("Defaults" if n == 0 else "", text) for n, text in enumerate(this.wishes.get("defaults", ()))],
-        ("Results", this.gcs_results_dir + (" (read off the command; another: -r)" if is_guess else "")),
+        *[
+            ("Defaults" if n == 0 else "", text)
+            for n, text in enumerate(this.wishes.get("defaults", ()))
+        ],
+        (
+            "Results",
+            this.gcs_results_dir + (" (read off the command; another: -r)" if is_guess else ""),
+        ),
         ("Limit", f"{this.max_run_seconds / 3600:g} h, then {ender} (--max-hours)"),
-        *([("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")] if this.idle_seconds else []),
+        *(
+            [("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")]
+            if this.idle_seconds
+            else []
+        ),
     ]
     return labelled(rows, sys.stderr) + "\n"
 
@@ -89,15 +122,21 @@ def network(plan) -> list[str]:
     lines = ["no external address; ssh goes through IAP, with gcloud"]
     for ways in plan.ways:
         if ways.to_google is None:
-            lines.append(f"you may not see whether {ways.region} has Private Google Access, without which nothing runs")
+            lines.append(
+                f"you may not see whether {ways.region} has Private Google Access, without which nothing runs"
+            )
         if ways.to_internet is False:
             command = ways.mend(plan.config.project, to_internet=True)
-            lines.append(f"{ways.region} has no Cloud NAT: pip and the internet are out of reach. For one: {command}")
+            lines.append(
+                f"{ways.region} has no Cloud NAT: pip and the internet are out of reach. For one: {command}"
+            )
     return lines
 
 
 def data_set(wish) -> str:
-    return f"{wish['name']}: {plural(wish['files'], 'file')}, {size(wish['bytes'])}, to {wish['path']}"
+    return (
+        f"{wish['name']}: {plural(wish['files'], 'file')}, {size(wish['bytes'])}, to {wish['path']}"
+    )
 
 
 def cluster(found, price: str) -> str:
@@ -118,12 +157,24 @@ def cluster(found, price: str) -> str:
         free = sum(node["gpus"] - node["used"] for node in found.nodes)
         rows = [["NODE", "POOL", "READY", "GPUS", "USED"]]
         for node in found.nodes:
-            drivers = "drivers are coming" if node["drivers"] == "coming" else "yes" if node["ready"] else "no"
+            drivers = (
+                "drivers are coming"
+                if node["drivers"] == "coming"
+                else "yes"
+                if node["ready"]
+                else "no"
+            )
             rows.append([node["node"], node["pool"], drivers, str(node["gpus"]), str(node["used"])])
-        parts += [table(rows, sys.stdout), f"GPUs: {sum(node['used'] for node in found.nodes)} used, {free} free"]
+        parts += [
+            table(rows, sys.stdout),
+            f"GPUs: {sum(node['used'] for node in found.nodes)} used, {free} free",
+        ]
     if found.pods:
         rows = [["POD", "JOB", "STATUS", "NODE", "GPUS"]]
-        rows += [[pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])] for pod in found.pods]
+        rows += [
+            [pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])]
+            for pod in found.pods
+        ]
         notes = [f"{pod['name']} waits: {pod['note']}" for pod in found.pods if pod["note"]]
         parts.append("\n".join([table(rows, sys.stdout), *notes]))
     return "\n\n".join(parts)
@@ -161,7 +212,9 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
     widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
     room = max(columns(sys.stdout) or 10_000, 60)
     results = header.index("RESULTS")
-    widths[results] = max(8, min(widths[results], widths[results] + room + 2 - sum(widths) - 2 * len(widths)))
+    widths[results] = max(
+        8, min(widths[results], widths[results] + room + 2 - sum(widths) - 2 * len(widths))
+    )
     apart = sum(widths) + 2 * len(widths) > room + 2  # names are for typing: they are never cut
 
     def line(row: list[str]) -> str:
@@ -171,7 +224,11 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
     for row, each in zip(rows, entries, strict=True):
         color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
         lines.append(click.style(line(row), fg=color))
-        notes = {machine.note: f"{machine.name} waits: {machine.note}" for machine in each.machines if machine.note}
+        notes = {
+            machine.note: f"{machine.name} waits: {machine.note}"
+            for machine in each.machines
+            if machine.note
+        }
         said = [each.state.reason, also(each.state), idle(each.state)] if each.state else []
         for text in filter(None, [*said[:1], *notes.values(), *said[1:]]):
             lines.append(wrapped(f"    {text}", sys.stdout))
@@ -180,12 +237,18 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
                 addresses = f"{machine.internal_ip}  {machine.external_ip}"
                 lines.append(f"    {machine.name}  {machine.status}  {addresses}")
         if with_command and each.state:
-            lines.append(f"    $ {each.state.job.get('cmd')}" if each.state.job.get("cmd") else "    (devbox)")
+            lines.append(
+                f"    $ {each.state.job.get('cmd')}"
+                if each.state.job.get("cmd")
+                else "    (devbox)"
+            )
     return "\n".join(lines)
 
 
 def watch(newest, table, interval: float = 5) -> None:
-    """Show a table anew where it was, or below, if this is no terminal and it changed; until nothing lives."""
+    """Show a table anew where it was, or below, if this is no terminal and it changed; until
+    nothing lives.
+    """
     shown = ""
     while True:
         entries = newest()
@@ -196,7 +259,9 @@ def watch(newest, table, interval: float = 5) -> None:
         elif states(entries) != shown:
             click.echo(text)
             shown = states(entries)
-        if not any(each.machines or each.crew or not (each.state and each.state.final) for each in entries):
+        if not any(
+            each.machines or each.crew or not (each.state and each.state.final) for each in entries
+        ):
             return
         time.sleep(interval)
 
@@ -218,7 +283,14 @@ def again(found, machines: list[str]) -> str:
     params = found.jobs[0].state.job["params"]
     jobs = [["JOB", "STATE", *params, "RESULTS"]]
     for each in found.jobs:
-        jobs.append([each.name, each.status, *each.state.job["params"].values(), each.state.job["results_dir"]])
+        jobs.append(
+            [
+                each.name,
+                each.status,
+                *each.state.job["params"].values(),
+                each.state.job["results_dir"],
+            ]
+        )
     this, spot = found.first, ", spot" if found.first.wishes.get("spot") else ""
     shape = Shape(this.machine_type, this.gpus_per_machine, this.gpu_type)
     where = this.wishes["cluster"] if this.place == "gke" else ", ".join(found.about["machines"])
@@ -227,15 +299,26 @@ def again(found, machines: list[str]) -> str:
         if machines
         else "none beside those there"
     )
-    rows = [("Code", str(found)), ("Machines", new), ("Limit", f"{this.max_run_seconds / 3600:g} h each")]
+    rows = [
+        ("Code", str(found)),
+        ("Machines", new),
+        ("Limit", f"{this.max_run_seconds / 3600:g} h each"),
+    ]
     return f"{shortened(jobs, sys.stderr)}\n{labelled(rows, sys.stderr)}\n"
 
 
 def outcomes(rows) -> str:
-    """How the jobs of a sweep went, with what differs between them and the last values of their metrics."""
+    """How the jobs of a sweep went, with what differs between them and the last values of their
+    metrics.
+    """
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    header = [key.upper() if key in ("job", "state", "exit_code") else key.removeprefix("metric:") for key in keys]
-    texts = [[str(row.get(key, "") if row.get(key) is not None else "") for key in keys] for row in rows]
+    header = [
+        key.upper() if key in ("job", "state", "exit_code") else key.removeprefix("metric:")
+        for key in keys
+    ]
+    texts = [
+        [str(row.get(key, "") if row.get(key) is not None else "") for key in keys] for row in rows
+    ]
     return shortened([header, *texts], sys.stdout)
 
 
@@ -252,7 +335,10 @@ def shortened(rows: list[list[str]], stream) -> str:
 
 
 def fit(row: list[str], widths: list[int]) -> str:
-    cut = [text if len(text) <= width else text[: width - 1] + "…" for text, width in zip(row, widths, strict=True)]
+    cut = [
+        text if len(text) <= width else text[: width - 1] + "…"
+        for text, width in zip(row, widths, strict=True)
+    ]
     return "  ".join(f"{text:<{width}}" for text, width in zip(cut, widths, strict=True)).rstrip()
 
 
@@ -265,9 +351,19 @@ def progress(found) -> str:
         where = f" on {state.machine} in {state.zone}" if state.machine else ""
         return f"{found.name} {state.state}{where}"
     if machine is None:
-        what = "a machine of its sweep" if found.sweep else "room for its machine" if found.group else "its machine"
+        what = (
+            "a machine of its sweep"
+            if found.sweep
+            else "room for its machine"
+            if found.group
+            else "its machine"
+        )
     else:
-        what = f"{machine.name} in {machine.zone}, which boots" if machine.status == "RUNNING" else machine.name
+        what = (
+            f"{machine.name} in {machine.zone}, which boots"
+            if machine.status == "RUNNING"
+            else machine.name
+        )
         what += f" ({machine.note or machine.status})"
     return f"{found.name} SUBMITTED: waiting for {what}"
 
@@ -281,8 +377,16 @@ def left(name: str, see: str) -> str:
 def outcome(name: str, state: job.State) -> str:
     """How a job ended, in a line."""
     beside = f"\n{also(state)}" if state.elsewhere else ""
-    kept = f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}" if state.job.get("kept") else ""
-    return click.style(f"{name} {state.state}{why(state)}", fg=COLORS.get(state.state), bold=True) + beside + kept
+    kept = (
+        f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}"
+        if state.job.get("kept")
+        else ""
+    )
+    return (
+        click.style(f"{name} {state.state}{why(state)}", fg=COLORS.get(state.state), bold=True)
+        + beside
+        + kept
+    )
 
 
 def why(state: job.State) -> str:
@@ -305,7 +409,11 @@ def counter(what: str, total: int):
 def sending(done: int, size: int) -> None:
     """One line on a terminal that grows with what was sent; what is sent at once needs none."""
     if size > 4 << 20 and sys.stderr.isatty():
-        click.echo(f"\rSending the code: {done / 1e6:.1f} of {size / 1e6:.1f} MB ", nl=done == size, err=True)
+        click.echo(
+            f"\rSending the code: {done / 1e6:.1f} of {size / 1e6:.1f} MB ",
+            nl=done == size,
+            err=True,
+        )
 
 
 class Interleaved:
@@ -332,5 +440,7 @@ class Interleaved:
     def prefix(self, source: str) -> bytes:
         text = f"{source} | "
         if self.stream.isatty() and not os.environ.get("NO_COLOR"):
-            text = click.style(text, fg=MACHINE_COLORS[list(self.rest).index(source) % len(MACHINE_COLORS)])
+            text = click.style(
+                text, fg=MACHINE_COLORS[list(self.rest).index(source) % len(MACHINE_COLORS)]
+            )
         return text.encode()

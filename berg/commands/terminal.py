@@ -1,4 +1,6 @@
-"""What the command modules share: the sections of `berg --help`, where notes go, options, completion of names."""
+"""What the command modules share: the sections of `berg --help`, where notes go, options,
+completion of names.
+"""
 
 import contextlib
 import shlex
@@ -11,7 +13,8 @@ import click
 
 from berg import columns, config, wrapped
 
-# Heading in `berg --help` -> its commands. Each command stands in one section, and its first sentence on one line.
+# Heading in `berg --help` -> its commands. Each command stands in one section, and its first
+# sentence on one line.
 SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
     "Machines": ("devbox", "cluster", "image", "ssh", "ssh-config", "sync", "ip", "reap"),
@@ -32,7 +35,10 @@ class Sections(click.Group):
         for heading, names in SECTIONS.items():
             with formatter.section(heading):
                 formatter.write_dl(
-                    [(name.ljust(width), self.commands[name].get_short_help_str(1000)) for name in names]
+                    [
+                        (name.ljust(width), self.commands[name].get_short_help_str(1000))
+                        for name in names
+                    ]
                 )
 
 
@@ -49,7 +55,10 @@ class Quoted(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            at = next((n for n, word in enumerate(given) if word.partition("=")[0] == error.option_name), 0)
+            at = next(
+                (n for n, word in enumerate(given) if word.partition("=")[0] == error.option_name),
+                0,
+            )
             if at and not any(word.startswith("-") for word in given[max(0, at - 2) : at]):
                 raise click.UsageError(f"{error.format_message()} {QUOTE}", ctx) from None
             raise
@@ -63,9 +72,13 @@ def interrupted(error: BaseException) -> str:
     """What to say when somebody left or answered no, or a question found the end of the input."""
     if isinstance(error, click.Abort) and error.__context__ is None:
         return "berg: nothing was done"
-    line = "\n" if isinstance(error, click.Abort) and error.__cause__ is None else ""  # the question's goes on
+    line = (
+        "\n" if isinstance(error, click.Abort) and error.__cause__ is None else ""
+    )  # the question's goes on
     unanswered = isinstance(error, click.Abort) and isinstance(error.__context__, EOFError)
-    what = "there is nobody to answer the question; do without it: -y" if unanswered else "interrupted"
+    what = (
+        "there is nobody to answer the question; do without it: -y" if unanswered else "interrupted"
+    )
     return f"{line}berg: {what}"
 
 
@@ -92,7 +105,9 @@ def table(rows: list[list[str]], stream: IO[str]) -> str:
     lines = []
     for row in rows:
         start = "".join(f"{text:<{width}}  " for text, width in zip(row, widths, strict=False))
-        first, *rest = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
+        first, *rest = textwrap.wrap(
+            row[-1], room, break_long_words=False, break_on_hyphens=False
+        ) or [""]
         lines += [f"{start}{first}".rstrip(), *(" " * before + line for line in rest)]
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
@@ -106,7 +121,8 @@ def remembered(file: str) -> list[str]:
 
 
 def complete_names(ctx, param, incomplete: str) -> list[str]:
-    """Names of jobs and sweeps, and behind SWEEP/ the numbers of its jobs; for ssh and the like those with a machine.
+    """Names of jobs and sweeps, and behind SWEEP/ the numbers of its jobs; for ssh and the like
+    those with a machine.
 
     A line is a name, `live` for what has a machine, and `sweep` with the number of its jobs.
     """
@@ -117,7 +133,10 @@ def complete_names(ctx, param, incomplete: str) -> list[str]:
     if slash:
         counts = [int(row[-1]) for row in rows if row[0] == sweep and "sweep" in row]
         return [
-            name for count in counts for index in range(count) if (name := f"{sweep}/{index}").startswith(incomplete)
+            name
+            for count in counts
+            for index in range(count)
+            if (name := f"{sweep}/{index}").startswith(incomplete)
         ]
     return [row[0] for row in rows if row[0].startswith(incomplete)]
 
@@ -166,24 +185,51 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def machine_options(command):
     """What `run` and `devbox` let one say of the machines."""
     options = [
-        click.option("-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"),
-        click.option("-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 1]"),
+        click.option(
+            "-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"
+        ),
+        click.option(
+            "-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 1]"
+        ),
         click.option(
             "-t",
             "--gpu-type",
             shell_complete=complete_types,
             help="GPU type: l4, t4, v100, a100, h100, b200, …  [default: l4]",
         ),
-        click.option("-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"),
+        click.option(
+            "-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"
+        ),
         click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
-        click.option("-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"),
-        click.option("--tpu", metavar="FAMILY-TOPOLOGY", help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg tpus)"),
-        click.option("--cluster", metavar="NAME", help="In pods of this cluster instead (berg cluster list)."),
-        click.option("--docker", metavar="IMAGE", help="Container image of the pods.  [default: of the config]"),
-        click.option("--wait-hours", type=float, default=0, help="Give up if not all pods have come up by then."),
-        click.option("--image", help="Image or image family.  [default: default_image of the config]"),
+        click.option(
+            "-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"
+        ),
+        click.option(
+            "--tpu",
+            metavar="FAMILY-TOPOLOGY",
+            help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg tpus)",
+        ),
+        click.option(
+            "--cluster", metavar="NAME", help="In pods of this cluster instead (berg cluster list)."
+        ),
+        click.option(
+            "--docker",
+            metavar="IMAGE",
+            help="Container image of the pods.  [default: of the config]",
+        ),
+        click.option(
+            "--wait-hours",
+            type=float,
+            default=0,
+            help="Give up if not all pods have come up by then.",
+        ),
+        click.option(
+            "--image", help="Image or image family.  [default: default_image of the config]"
+        ),
         click.option("--image-project", help="Project of the image."),
-        click.option("--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."),
+        click.option(
+            "--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."
+        ),
         click.option(
             "--zone",
             "zones",
@@ -191,14 +237,40 @@ def machine_options(command):
             shell_complete=complete_zones,
             help="Zone to try; repeatable.  [default: all of the region]",
         ),
-        click.option("--any-zone", is_flag=True, help="After the zones given, try the others of their region."),
-        click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
-        click.option("--no-external-ip", is_flag=True, help="Machines that only their network reaches, and IAP."),
-        click.option("--max-hours", type=float, default=168, show_default=True, help="Google deletes them then."),
-        click.option("--install-script", metavar="PATH", help="Script in the repo to run before anything else."),
-        click.option("--data", multiple=True, metavar="NAME[:PATH]", help="Data set to bring there; repeatable."),
         click.option(
-            "--sample-seconds", type=int, default=30, help="How often to look how busy they are.  [default: 30]"
+            "--any-zone",
+            is_flag=True,
+            help="After the zones given, try the others of their region.",
+        ),
+        click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
+        click.option(
+            "--no-external-ip",
+            is_flag=True,
+            help="Machines that only their network reaches, and IAP.",
+        ),
+        click.option(
+            "--max-hours",
+            type=float,
+            default=168,
+            show_default=True,
+            help="Google deletes them then.",
+        ),
+        click.option(
+            "--install-script",
+            metavar="PATH",
+            help="Script in the repo to run before anything else.",
+        ),
+        click.option(
+            "--data",
+            multiple=True,
+            metavar="NAME[:PATH]",
+            help="Data set to bring there; repeatable.",
+        ),
+        click.option(
+            "--sample-seconds",
+            type=int,
+            default=30,
+            help="How often to look how busy they are.  [default: 30]",
         ),
         click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
         json_option,
@@ -211,14 +283,42 @@ def machine_options(command):
 def job_options(command):
     """What `run` lets one say of a job."""
     options = [
-        click.option("-r", "--results-dir", help="Folder under berg_results.  [default: read off the command]"),
-        click.option("--cwd", metavar="PATH", help="Folder of the repo to run CMD in.  [default: the one you are in]"),
-        click.option("--each", is_flag=True, help="Run CMD on every machine at once, not only on the first."),
-        click.option("--keep-going", is_flag=True, help="With --each: where CMD fails first, the others go on."),
-        click.option("--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated."),
-        click.option("--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees."),
-        click.option("--notify", metavar="URL", help="Webhook to tell of the end; or NAME[=FILE] that holds its URL."),
-        click.option("--profile", is_flag=True, help="Let berg profile take PyTorch's own profiles of CMD."),
+        click.option(
+            "-r",
+            "--results-dir",
+            help="Folder under berg_results.  [default: read off the command]",
+        ),
+        click.option(
+            "--cwd",
+            metavar="PATH",
+            help="Folder of the repo to run CMD in.  [default: the one you are in]",
+        ),
+        click.option(
+            "--each", is_flag=True, help="Run CMD on every machine at once, not only on the first."
+        ),
+        click.option(
+            "--keep-going",
+            is_flag=True,
+            help="With --each: where CMD fails first, the others go on.",
+        ),
+        click.option(
+            "--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated."
+        ),
+        click.option(
+            "--secret",
+            "secrets",
+            multiple=True,
+            metavar="NAME[=FILE]",
+            help="Variable that only CMD sees.",
+        ),
+        click.option(
+            "--notify",
+            metavar="URL",
+            help="Webhook to tell of the end; or NAME[=FILE] that holds its URL.",
+        ),
+        click.option(
+            "--profile", is_flag=True, help="Let berg profile take PyTorch's own profiles of CMD."
+        ),
         click.option(
             "--min-utilization",
             type=int,
@@ -234,14 +334,28 @@ def job_options(command):
             metavar="MINUTES",
             help="For --min-utilization.  [default: 30]",
         ),
-        click.option("--wait-for-capacity", is_flag=True, help="No room is no error: Google starts it when there is."),
         click.option(
-            "--max-restarts", type=int, default=20, show_default=True, help="Restarts after lost machines, at most."
+            "--wait-for-capacity",
+            is_flag=True,
+            help="No room is no error: Google starts it when there is.",
         ),
         click.option(
-            "--restart-on-failure", type=int, default=0, metavar="N", help="Run CMD again when it fails, N times."
+            "--max-restarts",
+            type=int,
+            default=20,
+            show_default=True,
+            help="Restarts after lost machines, at most.",
         ),
-        click.option("--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours)."),
+        click.option(
+            "--restart-on-failure",
+            type=int,
+            default=0,
+            metavar="N",
+            help="Run CMD again when it fails, N times.",
+        ),
+        click.option(
+            "--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours)."
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -251,16 +365,31 @@ def job_options(command):
 def sweep_options(command):
     """What `run` takes to make many jobs of one command."""
     options = [
-        click.option("--grid", multiple=True, metavar="NAME=V,V…", help="Values for {NAME} in CMD: a job for each."),
-        click.option("--tasks", type=click.Path(dir_okay=False), help="CSV or JSONL file; a job for each row."),
-        click.option("--parallel", type=click.IntRange(1), help="Machines for all jobs.  [default: one each]"),
+        click.option(
+            "--grid",
+            multiple=True,
+            metavar="NAME=V,V…",
+            help="Values for {NAME} in CMD: a job for each.",
+        ),
+        click.option(
+            "--tasks",
+            type=click.Path(dir_okay=False),
+            help="CSV or JSONL file; a job for each row.",
+        ),
+        click.option(
+            "--parallel", type=click.IntRange(1), help="Machines for all jobs.  [default: one each]"
+        ),
         click.option(
             "--resume",
             metavar="NAME",
             shell_complete=complete_names,
             help="Go on with a job that failed or was lost, or with such jobs of a sweep, or with one: SWEEP/3.",
         ),
-        click.option("--new-code", is_flag=True, help="With --resume: take the repo around you, not the sweep's code."),
+        click.option(
+            "--new-code",
+            is_flag=True,
+            help="With --resume: take the repo around you, not the sweep's code.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)

@@ -22,7 +22,9 @@ STALE = 120  # seconds after which a sample says nothing of now
 BLOCKS = "▁▂▃▄▅▆▇█"
 COLUMNS = ("GPU", "GPU MEM", "CPU", "MEMORY")
 
-names_argument = click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
+names_argument = click.argument(
+    "names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names
+)
 
 
 def parts_of(settings, names: tuple[str, ...]) -> list[str]:
@@ -30,7 +32,9 @@ def parts_of(settings, names: tuple[str, ...]) -> list[str]:
     from berg.laptop import records
 
     resolved = [records.resolve(settings, name) for name in names]
-    return list(dict.fromkeys(part for name in resolved for part in records.members(settings, name)))
+    return list(
+        dict.fromkeys(part for name in resolved for part in records.members(settings, name))
+    )
 
 
 @click.command()
@@ -40,7 +44,8 @@ def parts_of(settings, names: tuple[str, ...]) -> list[str]:
 def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
     """Wait until jobs are over.
 
-    A sweep is waited for whole. Exits with 0 if all succeeded, else with the exit code of the first that did not.
+    A sweep is waited for whole. Exits with 0 if all succeeded, else with the exit code of the first
+    that did not.
 
     \b
     berg wait digits-1121-0930-x7k && berg fetch digits-1121-0930-x7k
@@ -55,7 +60,9 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
     while True:
         for entry in found:
             if entry.state is None:
-                raise BergError(f"{entry.name} is a machine without a job, which is never over. End it: berg kill")
+                raise BergError(
+                    f"{entry.name} is a machine without a job, which is never over. End it: berg kill"
+                )
             if entry.state.final:
                 over[entry.name] = entry.state
                 say(tables.outcome(entry.name, entry.state))
@@ -65,7 +72,14 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
         time.sleep(POLL)
         found = again(settings, waiting)
     if as_json:
-        click.echo(json.dumps([{"name": name, "state": s.state, "exit_code": s.exit_code} for name, s in over.items()]))
+        click.echo(
+            json.dumps(
+                [
+                    {"name": name, "state": s.state, "exit_code": s.exit_code}
+                    for name, s in over.items()
+                ]
+            )
+        )
     sys.exit(next((exit_code(state) for state in over.values() if exit_code(state)), 0))
 
 
@@ -77,7 +91,12 @@ def again(settings, names: list[str]) -> list:
 
     try:
         return look_at(settings, names)
-    except (auth.TransportError, exceptions.RetryError, exceptions.ServerError, requests.RequestException) as error:
+    except (
+        auth.TransportError,
+        exceptions.RetryError,
+        exceptions.ServerError,
+        requests.RequestException,
+    ) as error:
         from berg.google.storage import explain
 
         say(f"Waiting on: {explain(error, settings) or error}")
@@ -103,8 +122,9 @@ def look_at(settings, names: list[str]) -> list:
 def top(name: str | None, once: bool, as_json: bool) -> None:
     """Show how busy my machines are, live.
 
-    A row for each machine: GPUs (or TPUs), CPU, memory and network now, and the last half hour of its GPUs, or of its
-    CPUs where it has none. With NAME a row for each GPU as well. Machines look at themselves every 30 seconds.
+    A row for each machine: GPUs (or TPUs), CPU, memory and network now, and the last half hour of
+    its GPUs, or of its CPUs where it has none. With NAME a row for each GPU as well. Machines look
+    at themselves every 30 seconds.
 
     \b
     berg top
@@ -129,10 +149,18 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
             found = [each for each in found if each.machines and (each.name in parts or not parts)]
         _ = bucket.client
         rows = []
-        for entry, samples in side_by_side(lambda each: (each, usage.read(bucket, each.name, HISTORY)), found):
+        for entry, samples in side_by_side(
+            lambda each: (each, usage.read(bucket, each.name, HISTORY)), found
+        ):
             machines = [machine.name for machine in entry.machines] or sorted(samples)
-            about = {"job": entry.name, "state": entry.status, "over": bool(entry.state and entry.state.final)}
-            rows += [{**about, "machine": each, "samples": samples.get(each, [])} for each in machines]
+            about = {
+                "job": entry.name,
+                "state": entry.status,
+                "over": bool(entry.state and entry.state.final),
+            }
+            rows += [
+                {**about, "machine": each, "samples": samples.get(each, [])} for each in machines
+            ]
         return rows
 
     while True:
@@ -140,7 +168,11 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps(rows))
             return
-        shown = table(rows, bool(name), api.now(settings)) if rows else "No machine of yours runs. See: berg list"
+        shown = (
+            table(rows, bool(name), api.now(settings))
+            if rows
+            else "No machine of yours runs. See: berg list"
+        )
         if once or not sys.stdout.isatty():
             click.echo(shown) if rows else say(shown)
             return
@@ -162,15 +194,24 @@ def table(rows: list[dict], in_detail: bool, now: float) -> str:
         samples = row["samples"]
         is_new = samples and (row["over"] or now - samples[-1]["time"] < STALE)
         last = samples[-1] if is_new else {}
-        shown = row["machine"] if len(row["machine"]) <= width else f"{row['machine'][: width - 1]}…"
-        percents = [usage.mean(last), memory_percent(last), last.get("cpu_percent"), last.get("memory_percent")]
+        shown = (
+            row["machine"] if len(row["machine"]) <= width else f"{row['machine'][: width - 1]}…"
+        )
+        percents = [
+            usage.mean(last),
+            memory_percent(last),
+            last.get("cpu_percent"),
+            last.get("memory_percent"),
+        ]
         network = last.get("received_per_second", 0) + last.get("sent_per_second", 0)
         left = f"{shown:<{width}}  {'  '.join(map(bar, percents))}  {tables.size(network) if last else '-':>7}  "
         history = [(each["time"], usage.mean(each)) for each in samples if usage.accelerators(each)]
         history = history or [(each["time"], each.get("cpu_percent")) for each in samples]
         lines.append(left + (sparkline(history, room - len(left)) if is_new else row["state"]))
         for name, each in usage.accelerators(last).items() if in_detail else ():
-            lines.append(f"  {name:<{width - 2}}  {bar(each.get('percent'))}  {bar(memory_percent({'gpus': [each]}))}")
+            lines.append(
+                f"  {name:<{width - 2}}  {bar(each.get('percent'))}  {bar(memory_percent({'gpus': [each]}))}"
+            )
             for key, unit in (("watt", "W"), ("celsius", "°C")):
                 lines[-1] += f"  {each[key]:.0f} {unit}" if each.get(key) is not None else ""
     return "\n".join(lines)
@@ -202,20 +243,33 @@ def sparkline(history: list[tuple[float, float | None]], room: int) -> str:
         if percent is not None and age < HISTORY:
             buckets[columns - 1 - int(age / HISTORY * columns)].append(percent)
     means = [sum(bucket) / len(bucket) if bucket else None for bucket in buckets]
-    return "".join(" " if value is None else BLOCKS[min(7, max(0, int(value / 12.5)))] for value in means)
+    return "".join(
+        " " if value is None else BLOCKS[min(7, max(0, int(value / 12.5)))] for value in means
+    )
 
 
 @click.command()
 @names_argument
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this computer.  [default: a free one]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port on this computer.  [default: a free one]",
+)
 @click.option("--once", is_flag=True, help="Bring what there is, print the folder, and stop.")
-@click.option("--on", "machine", metavar="NAME", help="Let a machine do it, such as a devbox, and show it here.")
+@click.option(
+    "--on",
+    "machine",
+    metavar="NAME",
+    help="Let a machine do it, such as a devbox, and show it here.",
+)
 def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | None) -> None:
     """Show metrics, event files and profiles of jobs in TensorBoard.
 
-    NAME is a job, a sweep, or a folder of results; jobs that are over count, too. What changed is brought every 30
-    seconds, how busy the machines were is shown beside it, and so is a metrics.jsonl. Ctrl-C ends it. What is large
-    had better not come here: --on runs it on a machine, which needs TensorBoard, and leads here through ssh.
+    NAME is a job, a sweep, or a folder of results; jobs that are over count, too. What changed is
+    brought every 30 seconds, how busy the machines were is shown beside it, and so is a
+    metrics.jsonl. Ctrl-C ends it. What is large had better not come here: --on runs it on a
+    machine, which needs TensorBoard, and leads here through ssh.
 
     \b
     berg tensorboard digits-1121-0930-x7k
@@ -223,7 +277,9 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
     berg tensorboard lr-sweep --on my-devbox
     """
     if once and machine:
-        raise click.UsageError("--once brings it here, and --on to a machine: leave one of them out")
+        raise click.UsageError(
+            "--once brings it here, and --on to a machine: leave one of them out"
+        )
     settings = config.load_ready()
     from berg.commands import tables
     from berg.watch import board
@@ -238,7 +294,9 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
     made: dict = {}
     brought = sum(board.follow(settings, each, folder, made) for each in parts)
     if not any(path.is_file() for path in folder.rglob("*")):
-        missing = "no event file, profile or metrics.jsonl in its results, and no sample of a machine"
+        missing = (
+            "no event file, profile or metrics.jsonl in its results, and no sample of a machine"
+        )
         raise BergError(f"there is nothing to show of {', '.join(names)} yet: {missing}")
     say(f"Brought {tables.plural(brought, 'file')} to {folder}")
     if once:
@@ -263,7 +321,9 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
 
 
 def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
-    """Show what TensorBoard's machine says, and the address here once it is up; raises BergError where it ends."""
+    """Show what TensorBoard's machine says, and the address here once it is up; raises BergError
+    where it ends.
+    """
     try:
         for line in there.stdout or ():
             if line.startswith("http://127.0.0.1:"):
@@ -272,7 +332,9 @@ def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
                 say(f"{machine}: {line.strip()}")
         code = there.wait()
         older = f"berg on {machine} is older than this one: start a machine anew"
-        raise BergError(older if code == 127 else f"TensorBoard ended on {machine}, or the connection to it did")
+        raise BergError(
+            older if code == 127 else f"TensorBoard ended on {machine}, or the connection to it did"
+        )
     except KeyboardInterrupt:
         pass
     finally:

@@ -1,9 +1,10 @@
-"""Which machine type carries which GPUs, so that impossible machines are refused before any request.
+"""Which machine type carries which GPUs, so that impossible machines are refused before any
+request.
 
 Source: https://cloud.google.com/compute/docs/gpus (2026-11).
 
-Not covered: machines from reservations or with flex-start, and with several network interfaces, as GPUs of several
-machines use to talk to each other past the CPUs.
+Not covered: machines from reservations or with flex-start, and with several network interfaces, as
+GPUs of several machines use to talk to each other past the CPUs.
 """
 
 import re
@@ -11,18 +12,20 @@ from dataclasses import dataclass
 
 from berg import BergError
 
-# What one gets without a wish. A new project may have one GPU in all (GPUS_ALL_REGIONS), and L4 is the one in the most
-# zones, with a bfloat16 that T4 lacks and memory for half as much again.
+# What one gets without a wish. A new project may have one GPU in all (GPUS_ALL_REGIONS), and L4 is
+# the one in the most zones, with a bfloat16 that T4 lacks and memory for half as much again.
 DEFAULT = "l4"
 N1_SIZES = (1, 2, 4, 8, 16, 32, 64, 96)
-# GPUs that are attached to N1 machines: accelerator type, then the most vCPUs for each number of GPUs.
+# GPUs that are attached to N1 machines: accelerator type, then the most vCPUs for each number of
+# GPUs.
 ATTACHED = {
     "p4": ("nvidia-tesla-p4", {1: 24, 2: 48, 4: 96}),
     "p100": ("nvidia-tesla-p100", {1: 16, 2: 32, 4: 64}),
     "t4": ("nvidia-tesla-t4", {1: 48, 2: 48, 4: 96}),
     "v100": ("nvidia-tesla-v100", {1: 12, 2: 24, 4: 48, 8: 96}),
 }
-# GPUs that are part of a machine type: number of GPUs, then the machine types by vCPUs, the usual one first.
+# GPUs that are part of a machine type: number of GPUs, then the machine types by vCPUs, the usual
+# one first.
 BUILT_IN = {
     "a100": {
         1: {12: "a2-highgpu-1g"},
@@ -79,16 +82,35 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
     "nvidia-l4": "l4",
     "nvidia-rtx-pro-6000": "rtx-pro-6000",
 }
-TYPES = tuple(name for name in (*ATTACHED, *BUILT_IN) if name != "gb200")  # which comes from reservations only
+TYPES = tuple(
+    name for name in (*ATTACHED, *BUILT_IN) if name != "gb200"
+)  # which comes from reservations only
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
-# They take no persistent disk. Beyond GPUs: https://docs.cloud.google.com/compute/docs/machine-resource
+# They take no persistent disk. Beyond GPUs:
+# https://docs.cloud.google.com/compute/docs/machine-resource
 HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x", "c4", "n4", "h4d", "m4", "x4")
-GVNIC_FAMILIES = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")  # they have no other kind of network interface
+GVNIC_FAMILIES = (
+    "a3",
+    "a4",
+    "g4",
+    "ct5p",
+    "ct6e",
+    "tpu7x",
+)  # they have no other kind of network interface
 TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
 NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")
 # https://developer.nvidia.com/cuda-gpus
 CAPABILITY = {
-    **{"p4": 6.1, "p100": 6.0, "v100": 7.0, "t4": 7.5, "a100": 8.0, "a100-80gb": 8.0, "l4": 8.9, "h100": 9.0},
+    **{
+        "p4": 6.1,
+        "p100": 6.0,
+        "v100": 7.0,
+        "t4": 7.5,
+        "a100": 8.0,
+        "a100-80gb": 8.0,
+        "l4": 8.9,
+        "h100": 9.0,
+    },
     **{"h100-mega": 9.0, "h200": 9.0, "b200": 10.0, "gb200": 10.0, "rtx-pro-6000": 12.0},
 }
 # CUDA in the name of an image with torch -> the compute capabilities that this torch is made for.
@@ -96,13 +118,28 @@ CAPABILITY = {
 TORCH = {"cu126": (5.0, 9.0), "cu128": (7.0, 12.0), "cu129": (7.0, 12.0), "cu130": (7.5, 12.0)}
 WITH_TORCH = re.compile(r"pytorch-\d+-\d+-(cu\d+)-(.*)")
 OLD_TORCH = "https://download.pytorch.org/whl/cu126"
-CPU_QUOTAS = {"n2": "N2_CPUS", "c2": "C2_CPUS", "c3": "C3_CPUS", "a2": "A2_CPUS"}  # families beside those in CPUS
-GPU_QUOTAS = ("p4", "p100", "v100", "t4", "l4", "a100", "a100-80gb")  # newer ones have quotas that no region shows
+CPU_QUOTAS = {
+    "n2": "N2_CPUS",
+    "c2": "C2_CPUS",
+    "c3": "C3_CPUS",
+    "a2": "A2_CPUS",
+}  # families beside those in CPUS
+GPU_QUOTAS = (
+    "p4",
+    "p100",
+    "v100",
+    "t4",
+    "l4",
+    "a100",
+    "a100-80gb",
+)  # newer ones have quotas that no region shows
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A machine to ask for. `accelerator` is what is attached to an N1; built-in GPUs need no asking."""
+    """A machine to ask for. `accelerator` is what is attached to an N1; built-in GPUs need no
+    asking.
+    """
 
     machine_type: str
     num_gpus: int
@@ -112,7 +149,11 @@ class Shape:
 
     @property
     def disk_type(self) -> str:
-        return "hyperdisk-balanced" if self.machine_type.startswith(HYPERDISK_FAMILIES) else "pd-balanced"
+        return (
+            "hyperdisk-balanced"
+            if self.machine_type.startswith(HYPERDISK_FAMILIES)
+            else "pd-balanced"
+        )
 
     @property
     def nic_type(self) -> str:
@@ -123,17 +164,26 @@ class Shape:
     def num_cpus(self) -> int:
         """vCPUs; 0 if the name of the machine type does not tell."""
         sizes = [by_cpus for counts in BUILT_IN.values() for by_cpus in counts.values()]
-        built_in = [cpus for by_cpus in sizes for cpus, name in by_cpus.items() if name == self.machine_type]
+        built_in = [
+            cpus for by_cpus in sizes for cpus, name in by_cpus.items() if name == self.machine_type
+        ]
         named = re.search(r"custom-(\d+)|-(\d+)$", self.machine_type)
         return built_in[0] if built_in else int(named[1] or named[2]) if named else 0
 
     def __str__(self) -> str:
         count = FRACTIONS.get(self.machine_type, f"{self.num_gpus} x")
-        return f"{self.machine_type} with {count} {self.gpu_type}" if self.num_gpus else self.machine_type
+        return (
+            f"{self.machine_type} with {count} {self.gpu_type}"
+            if self.num_gpus
+            else self.machine_type
+        )
 
 
-def choose(num_gpus: int | None, gpu_type: str | None, num_cpus: int | None, machine_type: str | None) -> Shape:
-    """The machine for what was asked (None: not given); raises BergError where Google offers no such one.
+def choose(
+    num_gpus: int | None, gpu_type: str | None, num_cpus: int | None, machine_type: str | None
+) -> Shape:
+    """The machine for what was asked (None: not given); raises BergError where Google offers no
+    such one.
 
     Without any wishes it is one L4, and N1 machines have 8 vCPUs per GPU.
     """
@@ -142,7 +192,9 @@ def choose(num_gpus: int | None, gpu_type: str | None, num_cpus: int | None, mac
     built_in = find_built_in(machine_type) if machine_type else None
     if built_in:
         return check_built_in(machine_type or "", built_in, num_gpus, gpu_type)
-    wanted = (gpu_type or ("t4" if (machine_type or "").startswith(("n1-", "custom-")) else DEFAULT)).lower()
+    wanted = (
+        gpu_type or ("t4" if (machine_type or "").startswith(("n1-", "custom-")) else DEFAULT)
+    ).lower()
     name = ALIASES.get(wanted, wanted)
     if name not in CAPABILITY:
         raise BergError(f"unknown GPU type {gpu_type!r}. Berg knows: {', '.join(TYPES)}")
@@ -155,12 +207,20 @@ def choose(num_gpus: int | None, gpu_type: str | None, num_cpus: int | None, mac
         return choose_n1(num_gpus, name, num_cpus, machine_type)
     sizes = BUILT_IN[name]
     if machine_type or num_gpus not in sizes:
-        place = f"be attached to {machine_type}" if machine_type else f"be had in a number of {num_gpus}"
-        raise BergError(f"{name} GPUs cannot {place}: Google offers {', '.join(map(str, sizes))} in one machine")
+        place = (
+            f"be attached to {machine_type}"
+            if machine_type
+            else f"be had in a number of {num_gpus}"
+        )
+        raise BergError(
+            f"{name} GPUs cannot {place}: Google offers {', '.join(map(str, sizes))} in one machine"
+        )
     by_cpus = sizes[num_gpus]
     if num_cpus and num_cpus not in by_cpus:
         offered = ", ".join(map(str, sorted(by_cpus)))
-        raise BergError(f"{num_gpus} x {name} comes with {offered} vCPUs, not {num_cpus}: leave out --num-cpus")
+        raise BergError(
+            f"{num_gpus} x {name} comes with {offered} vCPUs, not {num_cpus}: leave out --num-cpus"
+        )
     return Shape(by_cpus[num_cpus] if num_cpus else next(iter(by_cpus.values())), num_gpus, name)
 
 
@@ -172,17 +232,25 @@ def choose_n1(num_gpus: int, name: str, num_cpus: int | None, machine_type: str 
     if num_gpus and machine_type and not machine_type.startswith(("n1-", "custom-")):
         raise BergError(f"{name} GPUs can only be attached to N1 machines, not to {machine_type}")
     cpus = 8 * max(num_gpus, 1) if num_cpus is None else num_cpus
-    if machine_type and machine_type.rpartition("-")[2].isdigit() and machine_type.startswith("n1-"):
+    if (
+        machine_type
+        and machine_type.rpartition("-")[2].isdigit()
+        and machine_type.startswith("n1-")
+    ):
         cpus = int(machine_type.rpartition("-")[2])
     limit = most_cpus[num_gpus] if num_gpus else 96
     if not 1 <= cpus <= limit:
         what = f"with {num_gpus} x {name} " if num_gpus else ""
         raise BergError(f"an N1 machine {what}has 1 to {limit} vCPUs, not {cpus}: choose -c")
     if cpus not in N1_SIZES and cpus % 2:
-        raise BergError(f"an N1 machine has 1 or an even number of vCPUs, not {cpus}: choose -c {cpus + 1}")
+        raise BergError(
+            f"an N1 machine has 1 or an even number of vCPUs, not {cpus}: choose -c {cpus + 1}"
+        )
     # 3.75 GB per vCPU, as in the standard sizes.
     n1 = f"n1-standard-{cpus}" if cpus in N1_SIZES else f"custom-{cpus}-{cpus * 3840}"
-    return Shape(machine_type or n1, num_gpus, name if num_gpus else "", accelerator if num_gpus else "")
+    return Shape(
+        machine_type or n1, num_gpus, name if num_gpus else "", accelerator if num_gpus else ""
+    )
 
 
 def find_built_in(machine_type: str) -> tuple[str, int] | None:
@@ -193,7 +261,9 @@ def find_built_in(machine_type: str) -> tuple[str, int] | None:
     return None
 
 
-def check_built_in(machine_type: str, built_in: tuple[str, int], num_gpus: int | None, gpu_type: str | None) -> Shape:
+def check_built_in(
+    machine_type: str, built_in: tuple[str, int], num_gpus: int | None, gpu_type: str | None
+) -> Shape:
     name, count = built_in
     asked = ALIASES.get((gpu_type or name).lower(), (gpu_type or name).lower())
     if asked != name or num_gpus not in (None, count):
@@ -202,7 +272,9 @@ def check_built_in(machine_type: str, built_in: tuple[str, int], num_gpus: int |
 
 
 def check(shape: Shape, image: str, spot: bool) -> None:
-    """Raise BergError for a machine that exists, but not to be had like this, or not to be used with an image."""
+    """Raise BergError for a machine that exists, but not to be had like this, or not to be used
+    with an image.
+    """
     kind = shape.machine_type
     if kind.startswith("a4x"):
         raise BergError(
@@ -225,25 +297,45 @@ def check(shape: Shape, image: str, spot: bool) -> None:
 
 
 def quota_needs(
-    shape: Shape, machines: int, disk_gb: int, spot: bool, addresses: bool = True, brief: bool = True
+    shape: Shape,
+    machines: int,
+    disk_gb: int,
+    spot: bool,
+    addresses: bool = True,
+    brief: bool = True,
 ) -> list[tuple[int, list[str]]]:
     """What machines count against: an amount, and the metrics of which one must have room for it.
 
-    GPUs of a machine that Google deletes within a week may draw on the quota of preemptible ones, too.
+    GPUs of a machine that Google deletes within a week may draw on the quota of preemptible ones,
+    too.
     """
     family, cpus = shape.machine_type.partition("-")[0], machines * shape.num_cpus
     needs = []
     if not family.startswith(("a3", "a4", "g4")):  # these need quota for their GPUs alone
         metric = CPU_QUOTAS.get(family, "CPUS")
-        needs.append((cpus, [metric, "PREEMPTIBLE_CPUS"] if spot and metric == "CPUS" else [metric]))
+        needs.append(
+            (cpus, [metric, "PREEMPTIBLE_CPUS"] if spot and metric == "CPUS" else [metric])
+        )
     gpus = machines * shape.num_gpus
     if shape.gpu_type in GPU_QUOTAS:
         metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
         needs.append(
-            (gpus, [f"PREEMPTIBLE_{metric}"] if spot else [metric, *([f"PREEMPTIBLE_{metric}"] if brief else [])])
+            (
+                gpus,
+                [f"PREEMPTIBLE_{metric}"]
+                if spot
+                else [metric, *([f"PREEMPTIBLE_{metric}"] if brief else [])],
+            )
         )
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
-    needs += [(machines * disk_gb, [disk]), (machines * addresses, ["IN_USE_ADDRESSES"]), (machines, ["INSTANCES"])]
+    needs += [
+        (machines * disk_gb, [disk]),
+        (machines * addresses, ["IN_USE_ADDRESSES"]),
+        (machines, ["INSTANCES"]),
+    ]
     # Without any quota for GPUs there are no TPUs either; theirs no region shows.
-    needs += [(cpus, ["CPUS_ALL_REGIONS"]), (gpus or int(family in TPU_FAMILIES), ["GPUS_ALL_REGIONS"])]
+    needs += [
+        (cpus, ["CPUS_ALL_REGIONS"]),
+        (gpus or int(family in TPU_FAMILIES), ["GPUS_ALL_REGIONS"]),
+    ]
     return [(amount, metrics) for amount, metrics in needs if amount]

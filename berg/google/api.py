@@ -1,7 +1,8 @@
-"""Single requests to Google's APIs, retried where that is safe; operations, and what their errors mean.
+"""Single requests to Google's APIs, retried where that is safe; operations, and what their errors
+mean.
 
-Waiting is a request of berg's own, too: google-cloud-compute asks Google's own host about an operation, whatever
-endpoint it was given.
+Waiting is a request of berg's own, too: google-cloud-compute asks Google's own host about an
+operation, whatever endpoint it was given.
 """
 
 import functools
@@ -19,12 +20,19 @@ import click
 from berg import BergError
 from berg.config import Config
 
-# What a failed create blocks; whatever is not named here blocks only itself and is told to the user.
-BLOCKS_ZONE = {"ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "insufficientCapacity"}
+# What a failed create blocks; whatever is not named here blocks only itself and is told to the
+# user.
+BLOCKS_ZONE = {
+    "ZONE_RESOURCE_POOL_EXHAUSTED",
+    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+    "insufficientCapacity",
+}
 BLOCKS_ZONE |= {"UNSUPPORTED_OPERATION", "RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND"}
 BLOCKS_REGION = ("QUOTA_EXCEEDED", "quotaExceeded")
 BLOCKS_ALL = ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS")
-SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
+SUMMARY = (
+    "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
+)
 EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
 ADVICE = {  # what Google says, policies of organisations among it, and what to do then
     r"/networks/\S+'\.? (The referenced network resource cannot be found|was not found)": (
@@ -33,13 +41,14 @@ ADVICE = {  # what Google says, policies of organisations among it, and what to 
     EXTERNAL: "Give --no-external-ip, or for all machines: berg config set no_external_ip true",
     OS_LOGIN: "Log in as root, whose keys berg brings itself: berg config set ssh_user root",
 }
-# What an API says to credentials of gcloud's that name no quota project: one is needed, or gcloud's own has it off.
+# What an API says to credentials of gcloud's that name no quota project: one is needed, or gcloud's
+# own has it off.
 QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
 tell: Callable[[str], None] = functools.partial(click.echo, err=True)
 told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
-# time.monotonic() until which 403 may pass, in a process of a machine: what was granted a moment ago counts after
-# minutes. On a laptop it is for a person to mend.
+# time.monotonic() until which 403 may pass, in a process of a machine: what was granted a moment
+# ago counts after minutes. On a laptop it is for a person to mend.
 forbidden_passes_until = -math.inf
 
 
@@ -54,7 +63,9 @@ class OperationFailed(BergError):
 
     @property
     def blocks(self) -> str:
-        """What it makes no sense to try again: the zone, the region, or all; "" for what is no matter of room."""
+        """What it makes no sense to try again: the zone, the region, or all; "" for what is no
+        matter of room.
+        """
         if self.code in BLOCKS_REGION:
             return "all" if any(metric in self.message for metric in BLOCKS_ALL) else "region"
         return "zone" if self.code in BLOCKS_ZONE | {SUMMARY} else ""
@@ -64,7 +75,10 @@ class OperationFailed(BergError):
         if self.code in BLOCKS_REGION:
             where = "the whole project" if self.blocks == "all" else region
             return f"quota of {where}: {self.message} Raise it: https://console.cloud.google.com/iam-admin/quotas"
-        if self.code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED") or self.code == "insufficientCapacity":
+        if (
+            self.code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
+            or self.code == "insufficientCapacity"
+        ):
             return "out of stock"
         if self.code == "alreadyExists":
             return f"{self.message}. Choose another name: -n NAME"
@@ -76,12 +90,18 @@ class OperationFailed(BergError):
 def retrying():
     """The retry of every request here: 408, 429, 5xx and broken connections, with jitter, for 90 s.
 
-    Too many requests in a minute are a 403 at Compute Engine; with the next minute they are allowed again.
+    Too many requests in a minute are a 403 at Compute Engine; with the next minute they are allowed
+    again.
     """
     import requests
     from google.api_core import exceptions
 
-    broken = (requests.ConnectionError, requests.Timeout, exceptions.TooManyRequests, exceptions.ServerError)
+    broken = (
+        requests.ConnectionError,
+        requests.Timeout,
+        exceptions.TooManyRequests,
+        exceptions.ServerError,
+    )
 
     def passes(error: BaseException) -> bool:
         too_fast = isinstance(error, exceptions.Forbidden) and reason(error) == "rateLimitExceeded"
@@ -91,9 +111,14 @@ def retrying():
 
 
 def patient(
-    passes: Callable[[BaseException], bool], seconds: float, what: str, forbidden: bool = True, **pauses: float
+    passes: Callable[[BaseException], bool],
+    seconds: float,
+    what: str,
+    forbidden: bool = True,
+    **pauses: float,
 ):
-    """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that may pass.
+    """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that
+    may pass.
 
     While 403 does not, it is good for calls one after the other, too.
     """
@@ -103,8 +128,12 @@ def patient(
     until = forbidden_passes_until if forbidden else -math.inf
 
     def predicate(error: Exception) -> bool:
-        # An object's content comes and goes with errors of its own, which have nothing but the response.
-        if getattr(getattr(error, "response", None), "status_code", None) == 403 and time.monotonic() < until:
+        # An object's content comes and goes with errors of its own, which have nothing but the
+        # response.
+        if (
+            getattr(getattr(error, "response", None), "status_code", None) == 403
+            and time.monotonic() < until
+        ):
             return True
         return passes(error) and (longest == seconds or time.monotonic() < began + seconds)
 
@@ -120,10 +149,20 @@ def tell_if_slow(what: str) -> Callable[[Exception], None]:
         nonlocal began
         if time.monotonic() - began > SLOW:
             began = math.inf
-            why = words(error) if getattr(error, "message", "") else f"no connection ({type(error).__name__})"
-            late = "; rights that were granted just now take minutes" if getattr(error, "code", 0) == 403 else ""
+            why = (
+                words(error)
+                if getattr(error, "message", "")
+                else f"no connection ({type(error).__name__})"
+            )
+            late = (
+                "; rights that were granted just now take minutes"
+                if getattr(error, "code", 0) == 403
+                else ""
+            )
             minutes, now = "15" if late else "two", time.time()
-            sentence = f"Waiting for {what}, and trying again for up to {minutes} minutes: {why}{late}"
+            sentence = (
+                f"Waiting for {what}, and trying again for up to {minutes} minutes: {why}{late}"
+            )
             if (before := told.setdefault(sentence, now)) == now or now - before > 120:
                 told[sentence] = now
                 tell(sentence)
@@ -150,11 +189,15 @@ def is_off(error: Any) -> bool:
     """Whether a request was refused because the project has not enabled the API."""
     if lacks_quota_project(error):
         return False
-    return "has not been used in project" in error.message or "accessNotConfigured" in str(error.errors)
+    return "has not been used in project" in error.message or "accessNotConfigured" in str(
+        error.errors
+    )
 
 
 def lacks_quota_project(error: Any) -> bool:
-    """Whether a request was refused because a person's credentials do not say whose quota it counts against."""
+    """Whether a request was refused because a person's credentials do not say whose quota it counts
+    against.
+    """
     return bool(QUOTA_PROJECT.search(error.message))
 
 
@@ -178,16 +221,22 @@ def enable_command(config: Config, *services: str) -> str:
     return f"gcloud services enable {hosts} --project {config.project}"
 
 
-def call(config: Config, method: str, path: str, body: dict | None = None, project="", **query) -> dict[str, Any]:
-    """One request below the project, or to a whole address; raises google.api_core.exceptions.GoogleAPICallError.
+def call(
+    config: Config, method: str, path: str, body: dict | None = None, project="", **query
+) -> dict[str, Any]:
+    """One request below the project, or to a whole address; raises
+    google.api_core.exceptions.GoogleAPICallError.
 
-    Every method used here may be repeated: reads, and writes that carry a requestId or a fingerprint.
+    Every method used here may be repeated: reads, and writes that carry a requestId or a
+    fingerprint.
     """
     from google.api_core import exceptions
 
     def once() -> dict[str, Any]:
         url = path if path.startswith("http") else config.compute_url(project) + path
-        response = config.session.request(method, url, params=query or None, json=body, timeout=(10, 150))
+        response = config.session.request(
+            method, url, params=query or None, json=body, timeout=(10, 150)
+        )
         if "Date" in response.headers:
             date = parsedate_to_datetime(response.headers["Date"])
             config.clock_is_behind = date.timestamp() - time.time()
@@ -199,7 +248,9 @@ def call(config: Config, method: str, path: str, body: dict | None = None, proje
 
 
 def now(config: Config) -> float:
-    """The time by Google's clock, as of its last answer: this computer's may be wrong. Seconds since 1970."""
+    """The time by Google's clock, as of its last answer: this computer's may be wrong. Seconds
+    since 1970.
+    """
     return time.time() + config.clock_is_behind
 
 
@@ -228,7 +279,10 @@ def last_part(url: str) -> str:
 
 def wait(config: Config, operation: dict[str, Any]) -> None:
     """Wait for an operation; raises OperationFailed with Google's code."""
-    scope = next((f"{key}s/{last_part(operation[key])}" for key in ("zone", "region") if key in operation), "global")
+    scope = next(
+        (f"{key}s/{last_part(operation[key])}" for key in ("zone", "region") if key in operation),
+        "global",
+    )
     path = f"/{scope}/operations/{operation['name']}"
     while operation["status"] != "DONE":
         operation = call(config, "POST", f"{path}/wait")

@@ -1,7 +1,7 @@
 """Artifact Registry: the project's repository of container images, and what is in it.
 
-Its images are called REGION-docker.pkg.dev/PROJECT/berg/NAME:TAG. Whoever pushes is `oauth2accesstoken`, with an access
-token as the password.
+Its images are called REGION-docker.pkg.dev/PROJECT/berg/NAME:TAG. Whoever pushes is
+`oauth2accesstoken`, with an access token as the password.
 """
 
 import time
@@ -27,11 +27,15 @@ def host(config: Config) -> str:
 
 
 def full_name(config: Config, name: str, tag: str) -> str:
-    """What an image is called everywhere. A project of a domain has a slash there in place of its colon."""
+    """What an image is called everywhere. A project of a domain has a slash there in place of its
+    colon.
+    """
     return f"{host(config)}/{config.project.replace(':', '/')}/{REPOSITORY}/{name}:{tag}"
 
 
-def ask(config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
+def ask(
+    config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any
+) -> dict[str, Any]:
     """One request below the region's place."""
     base = f"{config.service_url('artifactregistry')}/v1/projects/{config.project}/locations/{config.region}"
     return api.call(config, method, base + path, body, **query)
@@ -51,18 +55,24 @@ def ensure(config: Config) -> bool:
     body = {"format": "DOCKER", "description": "Images of berg's jobs", "labels": {"berg": "1"}}
     try:
         operation = ask(config, "POST", "/repositories", body, repositoryId=REPOSITORY)
-    except exceptions.Conflict:  # made by a request whose answer was lost, or by somebody else just now
+    except (
+        exceptions.Conflict
+    ):  # made by a request whose answer was lost, or by somebody else just now
         return False
     except exceptions.Forbidden as error:
         raise refusal(config, error, "make") from None
     end = time.monotonic() + PATIENCE
     while not operation.get("done"):
         if time.monotonic() > end:
-            raise BergError(f"the repository {REPOSITORY} did not come within {PATIENCE // 60} minutes. Try again")
+            raise BergError(
+                f"the repository {REPOSITORY} did not come within {PATIENCE // 60} minutes. Try again"
+            )
         time.sleep(0.3)
         operation = ask(config, "GET", f"/operations/{api.last_part(operation['name'])}")
     if failed := operation.get("error"):
-        raise BergError(f"the repository {REPOSITORY} could not be made: {failed.get('message', 'no reason given')}")
+        raise BergError(
+            f"the repository {REPOSITORY} could not be made: {failed.get('message', 'no reason given')}"
+        )
     return True
 
 
@@ -72,12 +82,16 @@ def refusal(config: Config, error: Any, verb: str) -> BergError:
     if why := api.refused_to_all(config, error, "Artifact Registry", "artifactregistry"):
         return BergError(why)
     create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker {where}"
-    return BergError(f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: {create}")
+    return BergError(
+        f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: {create}"
+    )
 
 
 def check_push(config: Config) -> None:
     """Raise BergError unless the person may push images."""
-    held = ask(config, "POST", f"/repositories/{REPOSITORY}:testIamPermissions", {"permissions": [PUSH]})
+    held = ask(
+        config, "POST", f"/repositories/{REPOSITORY}:testIamPermissions", {"permissions": [PUSH]}
+    )
     if not held.get("permissions"):
         raise BergError(
             f"you may not push images to the repository {REPOSITORY} of {config.project}. Somebody who may should run: "

@@ -1,7 +1,7 @@
 """Cloud Build: an image built on Google's machines, from a source in the bucket, its log followed.
 
-For one platform, that of Google's machines, docker builds and Cloud Build pushes. For others docker gets a builder of
-its own, which pushes, and the kernel programs that stand for other processors.
+For one platform, that of Google's machines, docker builds and Cloud Build pushes. For others docker
+gets a builder of its own, which pushes, and the kernel programs that stand for other processors.
 """
 
 import time
@@ -23,7 +23,8 @@ UNDER_WAY = ("STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING")
 LOGS = ".berg/builds"
 LAST = 5  # lines of the log that an error repeats
 ROLE = "roles/cloudbuild.builds.editor"
-READER = "roles/storage.legacyBucketReader"  # of the bucket of the log, at which Cloud Build looks as the account
+# of the bucket of the log, at which Cloud Build looks as the account
+READER = "roles/storage.legacyBucketReader"
 
 
 class Forbidden(BergError):
@@ -54,7 +55,9 @@ def run(
     account: str,
     show: Callable[[str], None],
 ) -> None:
-    """Build and push an image from an archive; raises BergError with the last lines of the log if that fails."""
+    """Build and push an image from an archive; raises BergError with the last lines of the log if
+    that fails.
+    """
     from google.api_core import exceptions
 
     bucket = Bucket(config)
@@ -88,7 +91,11 @@ def run(
     finally:
         bucket.delete(name)
     if build["status"] != "SUCCESS":
-        why = build.get("failureInfo", {}).get("detail") or build.get("statusDetail") or "no reason given"
+        why = (
+            build.get("failureInfo", {}).get("detail")
+            or build.get("statusDetail")
+            or "no reason given"
+        )
         raise (Forbidden if "403" in why + last else BergError)(
             f"Cloud Build could not build the image ({build['status']}): {why}\n{last}\n"
             f"All of its log: gs://{bucket.name}/{LOGS}/log-{build['id']}.txt"
@@ -138,7 +145,9 @@ def admit(config: Config) -> bool:
     if not config.service_account:
         return False
     try:
-        return grants.bind(config, grants.bucket_policy, READER, f"serviceAccount:{config.service_account}")
+        return grants.bind(
+            config, grants.bucket_policy, READER, f"serviceAccount:{config.service_account}"
+        )
     except exceptions.GoogleAPICallError:
         return False
 
@@ -149,11 +158,17 @@ def refusal(config: Config, error: Any, account: str) -> BergError:
     if why := api.refused_to_all(config, error, "Cloud Build", "cloudbuild"):
         return BergError(why)
     if "actAs" in said or "serviceAccountUser" in said:
-        return BergError(f"you may not let {account} build. {said} Run: {grants.act_as_command(config, account)}")
+        return BergError(
+            f"you may not let {account} build. {said} Run: {grants.act_as_command(config, account)}"
+        )
     if "logs bucket" in said:
         bind = f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member serviceAccount:{account}"
-        return Forbidden(f"Cloud Build refused the build: {said}. Somebody who may should run: {bind} --role {READER}")
+        return Forbidden(
+            f"Cloud Build refused the build: {said}. Somebody who may should run: {bind} --role {READER}"
+        )
     if error.code == 403:
         bind = f"gcloud projects add-iam-policy-binding {config.project} --member {grants.person(config)} --role {ROLE}"
-        return BergError(f"you may not build with Cloud Build ({said}). Somebody who may should run: {bind}")
+        return BergError(
+            f"you may not build with Cloud Build ({said}). Somebody who may should run: {bind}"
+        )
     return BergError(f"Cloud Build refused the build: {said}")

@@ -1,7 +1,8 @@
 """Google Kubernetes Engine: clusters, their pools of nodes, and operations on them.
 
-GKE does one thing at a time to a cluster, and refuses all else meanwhile, deletion too. Pools begin without nodes and
-grow when pods need them: an operation that finds no room goes on for half an hour, and nobody can end it.
+GKE does one thing at a time to a cluster, and refuses all else meanwhile, deletion too. Pools begin
+without nodes and grow when pods need them: an operation that finds no room goes on for half an
+hour, and nobody can end it.
 
 Not covered: Autopilot, regional clusters, flex-start.
 """
@@ -22,7 +23,10 @@ PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one wit
 TELL_INTERVAL = 20  # seconds between two notes on how far it is
 BUSY = "incompatible operation"
 LABEL = "cloud.google.com/"
-SYSTEM, CACHE = "system", "cache"  # pools that are not for jobs: Kubernetes' own, and the dataset cache's
+SYSTEM, CACHE = (
+    "system",
+    "cache",
+)  # pools that are not for jobs: Kubernetes' own, and the dataset cache's
 # What Google calls the GPUs of machines whose type says them.
 ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
 ACCELERATORS |= {name: accelerator for name, (accelerator, _) in ATTACHED.items()}
@@ -34,7 +38,9 @@ class Gone(BergError):
     """A cluster that is not there any more."""
 
 
-def ask(config: Config, method: str, path: str, body: dict | None = None, **query: Any) -> dict[str, Any]:
+def ask(
+    config: Config, method: str, path: str, body: dict | None = None, **query: Any
+) -> dict[str, Any]:
     """One request below the project's locations; raises Denied for who may not."""
     from google.api_core import exceptions
 
@@ -75,7 +81,9 @@ def get(config: Config, place: str) -> dict[str, Any]:
     try:
         return ask(config, "GET", f"{location}/clusters/{name}")
     except exceptions.NotFound:
-        raise Gone(f"there is no cluster {name!r} in {location} any more. See: berg cluster list") from None
+        raise Gone(
+            f"there is no cluster {name!r} in {location} any more. See: berg cluster list"
+        ) from None
 
 
 def find(config: Config, name: str) -> dict[str, Any]:
@@ -108,16 +116,27 @@ def check_name(name: str) -> str:
 
 def node_config(config: Config, **more: Any) -> dict[str, Any]:
     account = {"serviceAccount": config.service_account} if config.service_account else {}
-    return {**account, "oauthScopes": SCOPES, "labels": {"berg": "1"}, "resourceLabels": {"berg": "1"}, **more}
+    return {
+        **account,
+        "oauthScopes": SCOPES,
+        "labels": {"berg": "1"},
+        "resourceLabels": {"berg": "1"},
+        **more,
+    }
 
 
 def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
     """A zonal cluster with the one small node that a cluster needs for itself."""
-    network = {"network": config.network, **({"subnetwork": config.subnetwork} if config.subnetwork else {})}
+    network = {
+        "network": config.network,
+        **({"subnetwork": config.subnetwork} if config.subnetwork else {}),
+    }
     system = {
         "name": SYSTEM,
         "initialNodeCount": 1,
-        "config": node_config(config, machineType="e2-medium", diskSizeGb=30, diskType="pd-standard"),
+        "config": node_config(
+            config, machineType="e2-medium", diskSizeGb=30, diskType="pd-standard"
+        ),
         "management": {"autoUpgrade": True, "autoRepair": True},
     }
     return {
@@ -165,14 +184,22 @@ def pool_body(
     return {
         "name": f"{what}{'-spot' if spot else ''}"[:40].strip("-"),
         "initialNodeCount": 0,
-        "autoscaling": {"enabled": True, "minNodeCount": min_nodes, "maxNodeCount": max_nodes, "locationPolicy": "ANY"},
+        "autoscaling": {
+            "enabled": True,
+            "minNodeCount": min_nodes,
+            "maxNodeCount": max_nodes,
+            "locationPolicy": "ANY",
+        },
         "config": {**node, "kubeletConfig": kubelet},
         "management": {"autoUpgrade": True, "autoRepair": True},
     }
 
 
-def change(config: Config, place: str, method: str, path: str, body: dict | None, what: str, say: Say) -> None:
-    """Ask for a change of the cluster LOCATION/NAME and wait until it is made; what others do to it comes first.
+def change(
+    config: Config, place: str, method: str, path: str, body: dict | None, what: str, say: Say
+) -> None:
+    """Ask for a change of the cluster LOCATION/NAME and wait until it is made; what others do to it
+    comes first.
 
     Raises BergError with what Google says when it could not be made.
     """
@@ -185,15 +212,23 @@ def change(config: Config, place: str, method: str, path: str, body: dict | None
         try:
             operation = ask(config, method, path, body)
             break
-        except exceptions.NotFound:  # gone by what was settled, or by a request whose answer was lost
+        except (
+            exceptions.NotFound
+        ):  # gone by what was settled, or by a request whose answer was lost
             if method != "DELETE":
                 raise
             return
-        except exceptions.Conflict:  # made by a request whose answer was lost, or by somebody else just now
+        except (
+            exceptions.Conflict
+        ):  # made by a request whose answer was lost, or by somebody else just now
             settle(config, place, say)
             return
         except exceptions.BadRequest as error:
-            patience = grants.SETTLING if grants.is_settling(config, error) else PATIENCE * (BUSY in error.message)
+            patience = (
+                grants.SETTLING
+                if grants.is_settling(config, error)
+                else PATIENCE * (BUSY in error.message)
+            )
             if time.monotonic() > began + patience:
                 raise
             time.sleep(2)
@@ -214,12 +249,16 @@ def settle(config: Config, place: str, say: Say) -> None:
 
 
 def wait(config: Config, location: str, operation: dict[str, Any], what: str, say: Say) -> None:
-    """Wait until an operation is over; `say` hears how far it is. Raises OperationFailed with Google's words."""
+    """Wait until an operation is over; `say` hears how far it is. Raises OperationFailed with
+    Google's words.
+    """
     began = told = time.monotonic()
     while operation["status"] != "DONE":
         now = time.monotonic()
         if now > began + PATIENCE:
-            raise BergError(f"{what} took more than {PATIENCE // 60} minutes. See: berg cluster list")
+            raise BergError(
+                f"{what} took more than {PATIENCE // 60} minutes. See: berg cluster list"
+            )
         if now > told + TELL_INTERVAL:
             told = now
             say(f"{what}: {progress(operation)}after {now - began:.0f} s")
@@ -233,7 +272,9 @@ def wait(config: Config, location: str, operation: dict[str, Any], what: str, sa
 
 def progress(operation: dict[str, Any]) -> str:
     metrics = operation.get("progress", {}).get("metrics", [])
-    told = {each.get("name", ""): each.get("intValue", each.get("stringValue", "")) for each in metrics}
+    told = {
+        each.get("name", ""): each.get("intValue", each.get("stringValue", "")) for each in metrics
+    }
     return "".join(f"{key.lower().replace('_', ' ')} {value}, " for key, value in told.items())
 
 

@@ -1,7 +1,9 @@
-"""Data sets in the bucket: files under `data/NAME/`, as they are, so that others can read and write them, too.
+"""Data sets in the bucket: files under `data/NAME/`, as they are, so that others can read and write
+them, too.
 
-What is there already is recognised by its size and crc32c. Not covered: empty folders, permissions, versions of a data
-set, and writers at the same time: a file that somebody else replaces meanwhile is an error, one that he adds is not.
+What is there already is recognised by its size and crc32c. Not covered: empty folders, permissions,
+versions of a data set, and writers at the same time: a file that somebody else replaces meanwhile
+is an error, one that he adds is not.
 """
 
 import hashlib
@@ -28,7 +30,9 @@ THREADS = 8
 
 def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
-        raise BergError(f"{name!r} cannot be the name of a data set: use letters, digits, dots, dashes, as in mnist-v2")
+        raise BergError(
+            f"{name!r} cannot be the name of a data set: use letters, digits, dots, dashes, as in mnist-v2"
+        )
     return name
 
 
@@ -43,7 +47,9 @@ def find(config: Config, where: str) -> tuple[Bucket, str]:
     bucket, _, folder = where.removeprefix("gs://").partition("/")
     if not bucket or not folder.strip("/"):
         raise BergError(f"{where} names no folder of a bucket: give it as gs://BUCKET/FOLDER")
-    return Bucket(config if bucket == config.bucket else replace(config, bucket=bucket)), f"{folder.strip('/')}/"
+    return Bucket(
+        config if bucket == config.bucket else replace(config, bucket=bucket)
+    ), f"{folder.strip('/')}/"
 
 
 def wanted(text: str) -> tuple[str, str]:
@@ -51,24 +57,41 @@ def wanted(text: str) -> tuple[str, str]:
     name, _, path = text.partition(":")
     check_name(name)
     given = PurePosixPath(path or HOME / name)
-    if not given.is_absolute() or ".." in given.parts or len(given.parts) < 2 or str(given) == "/root":
-        raise BergError(f"--data {text}: {path!r} is no folder for data: give a whole path, as in {name}:{HOME / name}")
+    if (
+        not given.is_absolute()
+        or ".." in given.parts
+        or len(given.parts) < 2
+        or str(given) == "/root"
+    ):
+        raise BergError(
+            f"--data {text}: {path!r} is no folder for data: give a whole path, as in {name}:{HOME / name}"
+        )
     if any(f"{given}/".startswith(f"{folder}/") for folder in OURS):
-        raise BergError(f"--data {text}: {path} is berg's own, or a folder of results; data goes elsewhere")
+        raise BergError(
+            f"--data {text}: {path} is berg's own, or a folder of results; data goes elsewhere"
+        )
     return name, str(given)
 
 
 def measure(bucket: Bucket, text: str) -> dict[str, Any]:
     """What a job is to know of NAME[:PATH]; raises BergError if there are no files."""
     name, path = wanted(text)
-    blobs = [blob for blob in bucket.list(prefix_of(name)) if blob.size or not blob.name.endswith("/")]
+    blobs = [
+        blob for blob in bucket.list(prefix_of(name)) if blob.size or not blob.name.endswith("/")
+    ]
     if not blobs:
         raise BergError(
             f"--data {name}: there is nothing in gs://{bucket.name}/{prefix_of(name)}. "
             f"Send it: berg data push FOLDER {name} (what there is: berg data ls)"
         )
     size = sum(blob.size for blob in blobs)
-    return {"name": name, "path": path, "files": len(blobs), "bytes": size, "checksum": checksum(blobs)}
+    return {
+        "name": name,
+        "path": path,
+        "files": len(blobs),
+        "bytes": size,
+        "checksum": checksum(blobs),
+    }
 
 
 def checksum(blobs: Iterable[Any]) -> str:
@@ -95,7 +118,9 @@ def plan_push(bucket: Bucket, prefix: str, path: Path) -> Push:
     """Compare a file, or the files of a folder, with what lies below the prefix."""
     plan = Push({})
     if path.is_dir():
-        for folder, folders, files in os.walk(path, onerror=lambda error: left_out(plan, path, error)):
+        for folder, folders, files in os.walk(
+            path, onerror=lambda error: left_out(plan, path, error)
+        ):
             for name in [each for each in folders if Path(folder, each).is_symlink()]:
                 plan.left_out[str(Path(folder, name).relative_to(path))] = "a link to a folder"
             for file in (Path(folder, name) for name in files):
@@ -107,7 +132,11 @@ def plan_push(bucket: Bucket, prefix: str, path: Path) -> Push:
 
     def compare(name: str) -> tuple[str, Listed | None, bool]:
         blob, file = there.get(name), plan.files[name]
-        same = blob is not None and blob.size == file.stat().st_size and blob.crc32c == file_crc32c(file)
+        same = (
+            blob is not None
+            and blob.size == file.stat().st_size
+            and blob.crc32c == file_crc32c(file)
+        )
         return name, blob, same
 
     for name, blob, same in side_by_side(compare, list(plan.files), THREADS):
@@ -133,7 +162,9 @@ def add(plan: Push, prefix: str, file: Path, path: str) -> None:
 
 
 def push(bucket: Bucket, plan: Push, tell: Callable[[int], None]) -> None:
-    """Send what changed; `tell` hears how many bytes went up so far. Repeated, it goes on where it was interrupted."""
+    """Send what changed; `tell` hears how many bytes went up so far. Repeated, it goes on where it
+    was interrupted.
+    """
     sent: dict[str, int] = {}
     lock = threading.Lock()
 
@@ -147,7 +178,9 @@ def push(bucket: Bucket, plan: Push, tell: Callable[[int], None]) -> None:
             size = os.fstat(file.fileno()).st_size
             try:
                 bucket.upload_stream(name, file, size, plan.changed[name], note)
-            except Changed:  # a write whose answer was lost is refused when it is repeated: then what is there is ours
+            except Changed:
+                # a write whose answer was lost is refused when it is repeated: then what is there
+                # is ours
                 blob = bucket.get(name)
                 if blob is None or blob.crc32c != file_crc32c(plan.files[name]):
                     raise

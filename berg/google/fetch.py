@@ -38,18 +38,22 @@ def fetch(
     done: Callable[[Any], None] = lambda blob: None,
     listed: Iterable[Any] | None = None,
 ) -> tuple[int, int, dict[str, Exception]]:
-    """Bring the objects under `prefix`, or those `listed`, to `folder`, each below it as below the prefix.
+    """Bring the objects under `prefix`, or those `listed`, to `folder`, each below it as below the
+    prefix.
 
-    Returns how many were new or changed, how many there are, and by their names those that could not be brought, with
-    why: NoPlace, or trouble that may pass. Files keep the object's time, so that a later fetch recognises them without
-    reading them. `done` hears of the Blob of each, one at a time.
+    Returns how many were new or changed, how many there are, and by their names those that could
+    not be brought, with why: NoPlace, or trouble that may pass. Files keep the object's time, so
+    that a later fetch recognises them without reading them. `done` hears of the Blob of each, one
+    at a time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts = parts_beside(folder)
 
     def bring(blob) -> tuple[Any, bool, Exception | None]:
         try:
-            return *bring_one(bucket, blob, folder / below(blob.name, prefix), parts, progress), None
+            return *bring_one(
+                bucket, blob, folder / below(blob.name, prefix), parts, progress
+            ), None
         except OSError as error:
             return blob, False, NoPlace(error.strerror) if error.errno in NO_PLACE else error
         except Exception as error:  # the others are brought all the same
@@ -59,7 +63,9 @@ def fetch(
     left: dict[str, Exception] = {}
     blobs = bucket.list(prefix) if listed is None else listed
     try:
-        files = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))  # else what shows as a folder
+        files = (
+            blob for blob in blobs if blob.size or not blob.name.endswith("/")
+        )  # else what shows as a folder
         for blob, is_new, error in side_by_side(bring, files):
             if error:
                 left[blob.name] = error
@@ -78,7 +84,9 @@ def below(name: str, prefix: str) -> str:
     return relative
 
 
-def bring_one(bucket, blob, path: Path, parts: Path, progress: Callable[[str, int], None]) -> tuple[Any, bool]:
+def bring_one(
+    bucket, blob, path: Path, parts: Path, progress: Callable[[str, int], None]
+) -> tuple[Any, bool]:
     """The Blob that is here now, and whether it is new; None for one that was deleted meanwhile."""
     from google.api_core import exceptions
 
@@ -104,7 +112,8 @@ def bring_one(bucket, blob, path: Path, parts: Path, progress: Callable[[str, in
 
 
 def parts_beside(folder: Path) -> Path:
-    """A new folder for what is on its way to `folder`, on its file system; outside of `berg_results`, if that can be.
+    """A new folder for what is on its way to `folder`, on its file system; outside of
+    `berg_results`, if that can be.
 
     The mirror passes over it where it cannot, and where a machine died before it was removed.
     """
@@ -116,7 +125,9 @@ def parts_beside(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=".berg-parts-", dir=folder))
 
 
-def side_by_side(work: Callable[[Item], Done], items: Iterable[Item], threads: int = THREADS) -> Iterator[Done]:
+def side_by_side(
+    work: Callable[[Item], Done], items: Iterable[Item], threads: int = THREADS
+) -> Iterator[Done]:
     """What `work` makes of each item, in their order, with a bounded number of them under way."""
     with ThreadPoolExecutor(threads) as pool:
         pending: deque[Future[Done]] = deque()

@@ -1,8 +1,10 @@
-"""What the account of the machines may do: the least that works. `berg init` grants it, `berg doctor` looks at it.
+"""What the account of the machines may do: the least that works. `berg init` grants it, `berg
+doctor` looks at it.
 
-Machines read and write objects, list the machines of their job, and delete those, themselves, and the group that
-would make them anew. The secrets of a job come through policies of their own (secret.py). Policies are read, changed
-and written with their etag; bindings with conditions stay as they are and count for nothing.
+Machines read and write objects, list the machines of their job, and delete those, themselves, and
+the group that would make them anew. The secrets of a job come through policies of their own
+(secret.py). Policies are read, changed and written with their etag; bindings with conditions stay
+as they are and count for nothing.
 
 Not covered: resource tags or conditions that would limit deletion.
 """
@@ -34,8 +36,11 @@ UNLIMITED = (
     "Compute Engine cannot limit deletion to berg's own machines without resource tags or conditions, "
     "so that it may delete any machine and any managed instance group of the project"
 )
-SETTLING = 90  # seconds until a new account is known everywhere, or others stop changing the same policy
-# What Compute Engine and Kubernetes Engine say of an account, or of a right to act as one, unheard of by now.
+SETTLING = (
+    90  # seconds until a new account is known everywhere, or others stop changing the same policy
+)
+# What Compute Engine and Kubernetes Engine say of an account, or of a right to act as one, unheard
+# of by now.
 UNHEARD_OF = re.compile(
     r"of type 'serviceAccount' was not found|does not have access to service account"
     r'|Service account "\S+" does not exist'
@@ -56,7 +61,9 @@ def account(config: Config) -> str:
 
 
 def missing(config: Config) -> tuple[list[Grant], str]:
-    """What berg's own account lacks, in the order of making; and Google's refusal, if not all can be looked up."""
+    """What berg's own account lacks, in the order of making; and Google's refusal, if not all can
+    be looked up.
+    """
     project, email = config.project, account(config)
     member, role = f"serviceAccount:{email}", f"projects/{project}/roles/{ROLE}"
     refusals: list[str] = []
@@ -77,12 +84,22 @@ def missing(config: Config) -> tuple[list[Grant], str]:
     there = look(iam, config, "GET", f"/roles/{ROLE}")
     if there.get("deleted"):
         undelete = f"gcloud iam roles undelete {ROLE} --project {project}"
-        raise BergError(f"the custom role {ROLE} was deleted. Bring it back: {undelete}; then run berg init again")
-    lacks = [permission for permission in PERMISSIONS if permission not in there.get("includedPermissions", [])]
-    update = f"gcloud iam roles update {ROLE} --project {project} --add-permissions {','.join(lacks)}"
+        raise BergError(
+            f"the custom role {ROLE} was deleted. Bring it back: {undelete}; then run berg init again"
+        )
+    lacks = [
+        permission
+        for permission in PERMISSIONS
+        if permission not in there.get("includedPermissions", [])
+    ]
+    update = (
+        f"gcloud iam roles update {ROLE} --project {project} --add-permissions {','.join(lacks)}"
+    )
     create = f"gcloud iam roles create {ROLE} --project {project} --permissions {','.join(lacks)}"
     to_project = f"gcloud projects add-iam-policy-binding {project} --member {member} --role {role} --condition None"
-    to_bucket = f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member {member}"
+    to_bucket = (
+        f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member {member}"
+    )
     wanted: list[tuple[Any, str, str, Callable[[], Any]]] = [
         (
             look(iam, config, "GET", f"/serviceAccounts/{email}"),
@@ -122,7 +139,14 @@ def missing(config: Config) -> tuple[list[Grant], str]:
     return found, refusals[0] if refusals else ""
 
 
-def iam(config: Config, method: str, path: str, body: dict | None = None, project: str = "", **query: Any) -> dict:
+def iam(
+    config: Config,
+    method: str,
+    path: str,
+    body: dict | None = None,
+    project: str = "",
+    **query: Any,
+) -> dict:
     base = f"{config.service_url('iam')}/v1/projects/{project or config.project}"
     return api.call(config, method, base + path, body, **query)
 
@@ -134,11 +158,16 @@ def roles(policy: dict[str, Any], members: Iterable[str]) -> set[str]:
 
 
 def may_act_as(config: Config, email: str) -> bool:
-    """Whether the person may start machines that act as an account; raises NotFound if there is none."""
-    # Of the account's own project: anywhere else Google answers "forbidden" for an account that does not exist.
+    """Whether the person may start machines that act as an account; raises NotFound if there is
+    none.
+    """
+    # Of the account's own project: anywhere else Google answers "forbidden" for an account that
+    # does not exist.
     home = re.fullmatch(r".*@(.*)\.iam\.gserviceaccount\.com", email)
     path, asked = f"/serviceAccounts/{email}:testIamPermissions", {"permissions": [ACT_AS]}
-    return bool(iam(config, "POST", path, asked, project=home[1] if home else "").get("permissions"))
+    return bool(
+        iam(config, "POST", path, asked, project=home[1] if home else "").get("permissions")
+    )
 
 
 def is_settling(config: Config, error: BaseException) -> bool:
@@ -157,12 +186,16 @@ def is_settling(config: Config, error: BaseException) -> bool:
 def once_known(config: Config, make: Callable[[], Any]) -> None:
     """Make machines, again and again while their account is too new."""
     settling = functools.partial(is_settling, config)
-    api.patient(settling, SETTLING, "the new service account", forbidden=False, initial=1, maximum=8)(make)()
+    api.patient(
+        settling, SETTLING, "the new service account", forbidden=False, initial=1, maximum=8
+    )(make)()
 
 
 def act_as_command(config: Config, email: str) -> str:
     """What gives the person that right."""
-    command = f"gcloud iam service-accounts add-iam-policy-binding {email} --project {config.project}"
+    command = (
+        f"gcloud iam service-accounts add-iam-policy-binding {email} --project {config.project}"
+    )
     return f"{command} --member {person(config)} --role roles/iam.serviceAccountUser"
 
 
@@ -185,7 +218,9 @@ def create_account(config: Config) -> None:
             "/serviceAccounts",
             {"accountId": NAME, "serviceAccount": {"displayName": "Berg's machines"}},
         )
-    except exceptions.Conflict:  # made by a request whose answer was lost, or by somebody else just now
+    except (
+        exceptions.Conflict
+    ):  # made by a request whose answer was lost, or by somebody else just now
         pass
 
 
@@ -211,7 +246,9 @@ def project_policy(config: Config, new: dict | None = None) -> dict:
     """Read the project's policy, or write it."""
     url = f"{config.service_url('cloudresourcemanager')}/v1/projects/{config.project}"
     if new is None:
-        return api.call(config, "POST", f"{url}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
+        return api.call(
+            config, "POST", f"{url}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}}
+        )
     return api.call(config, "POST", f"{url}:setIamPolicy", {"policy": new})
 
 
@@ -245,7 +282,9 @@ def bind(config: Config, policy: Callable[..., dict], role: str, member: str) ->
 
 
 def until_settled(change: Callable[[], Any]) -> Any:
-    """Read, change and write again while others change the same, and while a new account is not known everywhere."""
+    """Read, change and write again while others change the same, and while a new account is not
+    known everywhere.
+    """
     from google.api_core import exceptions, retry
 
     def unsettled(error: BaseException) -> bool:

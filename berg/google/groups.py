@@ -1,10 +1,11 @@
-"""Instance groups: Google keeps a machine for a job, whenever and in whichever zone there is room for it.
+"""Instance groups: Google keeps a machine for a job, whenever and in whichever zone there is room
+for it.
 
-A job's group is a regional managed instance group of one machine. The group is named like the job, the machine as
-Google likes; it knows its job from what the group sets for all its machines. When the machine is preempted or
-crashes, Google makes it anew; not when its time is over. The machine's worker deletes the group when the job is over.
-What the machine is to be lies in an instance template that is named after its content, so that jobs of the same kind
-share it.
+A job's group is a regional managed instance group of one machine. The group is named like the job,
+the machine as Google likes; it knows its job from what the group sets for all its machines. When
+the machine is preempted or crashes, Google makes it anew; not when its time is over. The machine's
+worker deletes the group when the job is over. What the machine is to be lies in an instance
+template that is named after its content, so that jobs of the same kind share it.
 """
 
 import hashlib
@@ -20,14 +21,17 @@ from berg.google.instances import without_zones
 
 PATIENCE = 60  # seconds to wait for the first word on whether there is room
 MOST = 58  # characters of the name that members' names begin with
-OF_THE_JOB = "berg-job"  # key of the label and of the metadata; all else is the same for jobs of the same kind
+# key of the label and of the metadata; all else is the same for jobs of the same kind
+OF_THE_JOB = "berg-job"
 
 
 def description(config: Config) -> str:
     return f"for berg's jobs in gs://{config.bucket}"
 
 
-def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
+def requests(
+    config: Config, zones: list[str], body: dict[str, Any], name: str
+) -> dict[str, dict[str, Any]]:
     """The bodies of the two requests that make a group, for a machine with the body of an insert."""
     made_from = template(config, body)
     group = {
@@ -42,7 +46,10 @@ def requests(config: Config, zones: list[str], body: dict[str, Any], name: str) 
         },
         "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
         # Else a machine waits for room in the zone where it was first.
-        "instanceLifecyclePolicy": {"forceUpdateOnRepair": "YES", "onRepair": {"allowChangingZone": "YES"}},
+        "instanceLifecyclePolicy": {
+            "forceUpdateOnRepair": "YES",
+            "onRepair": {"allowChangingZone": "YES"},
+        },
         "allInstancesConfig": all_instances(name),
     }
     return {"template": made_from, "group": group}
@@ -68,7 +75,9 @@ def path_of(region: str, name: str) -> str:
     return f"/regions/{region}/instanceGroupManagers/{name}"
 
 
-def create(config: Config, zones: list[str], body: dict[str, Any], name: str, say: Callable[[str], None]) -> str:
+def create(
+    config: Config, zones: list[str], body: dict[str, Any], name: str, say: Callable[[str], None]
+) -> str:
     """Make a job's group; returns the zone of its machine, or "" while there is no room for one.
 
     Raises BergError for what waiting does not mend; then nothing is left behind but the template.
@@ -85,7 +94,9 @@ def create(config: Config, zones: list[str], body: dict[str, Any], name: str, sa
     try:
         api.write(config, f"/regions/{region}/instanceGroupManagers", bodies["group"])
     except (exceptions.GoogleAPICallError, api.OperationFailed) as error:
-        raise BergError(f"no group of machines could be made in {region}: {error.message}") from None
+        raise BergError(
+            f"no group of machines could be made in {region}: {error.message}"
+        ) from None
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         machine, errors = member(config, region, name)
@@ -99,24 +110,40 @@ def create(config: Config, zones: list[str], body: dict[str, Any], name: str, sa
                 why = failed.explain(region)
                 raise BergError(f"no machine could be created, and none was left behind.\n  {why}")
         time.sleep(0.5)
-    say(f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, without this computer.")
+    say(
+        f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, without this computer."
+    )
     return ""
 
 
 def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, Any]]]:
-    """Zone of the machine that a group has ("": none yet), and why the last attempt to make it failed."""
-    listed = api.call(config, "POST", f"{path_of(region, name)}/listManagedInstances").get("managedInstances", [])
+    """Zone of the machine that a group has ("": none yet), and why the last attempt to make it
+    failed.
+    """
+    listed = api.call(config, "POST", f"{path_of(region, name)}/listManagedInstances").get(
+        "managedInstances", []
+    )
     for instance in listed:
         if instance.get("instanceStatus"):
             return instance["instance"].split("/")[-3], []
-    return "", [error for each in listed for error in each.get("lastAttempt", {}).get("errors", {}).get("errors", [])]
+    return "", [
+        error
+        for each in listed
+        for error in each.get("lastAttempt", {}).get("errors", {}).get("errors", [])
+    ]
 
 
 def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
-    """Berg's groups, in the API's words, with `region` or `zone` as its short name; of one job if it is given."""
+    """Berg's groups, in the API's words, with `region` or `zone` as its short name; of one job if
+    it is given.
+    """
     found = []
-    query = {"filter": f'description="{description(config)}"' + (f" AND name={name}" if name else "")}
-    fields = "items/*/instanceGroupManagers(name,region,targetSize,creationTimestamp,instanceTemplate,"
+    query = {
+        "filter": f'description="{description(config)}"' + (f" AND name={name}" if name else "")
+    }
+    fields = (
+        "items/*/instanceGroupManagers(name,region,targetSize,creationTimestamp,instanceTemplate,"
+    )
     fields += "zone,resourcePolicies,status(bulkInstanceOperation)),nextPageToken"
     for page in api.pages(config, "/aggregated/instanceGroupManagers", **query, fields=fields):
         for scope in page.get("items", {}).values():
@@ -127,12 +154,25 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
 
 
 def waiting(config: Config, name: str | None = None) -> set[str]:
-    """Names of the groups that have a machine, or wait for room for one; not those whose machine's time is over."""
-    return {group["name"] for group in find(config, name) if "region" in group and group.get("targetSize")}
+    """Names of the groups that have a machine, or wait for room for one; not those whose machine's
+    time is over.
+    """
+    return {
+        group["name"]
+        for group in find(config, name)
+        if "region" in group and group.get("targetSize")
+    }
 
 
 def unused_templates(config: Config, used: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Berg's templates that none of these groups is made from."""
-    pages = api.pages(config, "/global/instanceTemplates", filter=f'description="{description(config)}"')
+    pages = api.pages(
+        config, "/global/instanceTemplates", filter=f'description="{description(config)}"'
+    )
     names = {api.last_part(group["instanceTemplate"]) for group in used}
-    return [template for page in pages for template in page.get("items", []) if template["name"] not in names]
+    return [
+        template
+        for page in pages
+        for template in page.get("items", [])
+        if template["name"] not in names
+    ]

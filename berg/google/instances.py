@@ -1,7 +1,7 @@
 """Compute Engine's machines: listed, read, told, created, deleted.
 
-Inserts go through google-cloud-compute, which takes long to import and is imported where it is used. Everything else
-is a single HTTP request.
+Inserts go through google-cloud-compute, which takes long to import and is imported where it is
+used. Everything else is a single HTTP request.
 """
 
 import importlib.util
@@ -34,11 +34,15 @@ def find(
     names: Collection[str] = (),
     zone: str = "",
 ) -> list[Machine]:
-    """Machines of this bucket's jobs, by name: all, or those of these jobs and sweeps, and of these names.
+    """Machines of this bucket's jobs, by name: all, or those of these jobs and sweeps, and of these
+    names.
 
-    Who asks again and again names the zone: of lists of all zones a project has 750 a minute for everybody together.
+    Who asks again and again names the zone: of lists of all zones a project has 750 a minute for
+    everybody together.
     """
-    wanted = [f"labels.berg-job={name}" for name in jobs] + [f"labels.berg-sweep={name}" for name in sweeps]
+    wanted = [f"labels.berg-job={name}" for name in jobs] + [
+        f"labels.berg-sweep={name}" for name in sweeps
+    ]
     wanted += [f"name={name}" for name in names]
     fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
     fields += ",machineType,scheduling/provisioningModel"
@@ -48,12 +52,16 @@ def find(
         filter=ours(config) + (f" AND ({' OR '.join(wanted)})" if wanted else ""),
         returnPartialSuccess="true",
         maxResults="500",
-        fields=f"items({fields}),nextPageToken" if zone else f"items/*/instances({fields}),nextPageToken",
+        fields=f"items({fields}),nextPageToken"
+        if zone
+        else f"items/*/instances({fields}),nextPageToken",
     )
     found = []
     for page in listed:
         scopes = [{"instances": page.get("items", [])}] if zone else page.get("items", {}).values()
-        found += [machine_of(instance) for scope in scopes for instance in scope.get("instances", [])]
+        found += [
+            machine_of(instance) for scope in scopes for instance in scope.get("instances", [])
+        ]
     return sorted(found, key=lambda machine: machine.name)
 
 
@@ -74,7 +82,10 @@ def machine_of(instance: dict[str, Any]) -> Machine:
         place=instance.get("labels", {}).get("berg-place", "gce"),
         machine_type=last_part(instance["machineType"]),
         spot=instance.get("scheduling", {}).get("provisioningModel") == "SPOT",
-        gpus=", ".join(f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}" for gpu in gpus),
+        gpus=", ".join(
+            f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}"
+            for gpu in gpus
+        ),
     )
 
 
@@ -113,7 +124,14 @@ def tunnel(config: Config, machine: Machine) -> list[str]:
     """The command that connects to a machine's ssh server through IAP."""
     command = ["gcloud", "compute", "start-iap-tunnel", machine.name, "%p", "--listen-on-stdin"]
     # At "warning" it recommends NumPy each time.
-    options = ["--project", config.project, "--zone", machine.zone, "--verbosity=error", *config.tunnel_options]
+    options = [
+        "--project",
+        config.project,
+        "--zone",
+        machine.zone,
+        "--verbosity=error",
+        *config.tunnel_options,
+    ]
     return command + options
 
 
@@ -122,8 +140,12 @@ def no_shell(machine: Machine) -> list[str]:
     return []
 
 
-def set_metadata(config: Config, machine: Machine, key: str, value: str | Callable[[str], str]) -> None:
-    """Set one metadata value of a running machine, which it hears of at once; a function makes it of the old one."""
+def set_metadata(
+    config: Config, machine: Machine, key: str, value: str | Callable[[str], str]
+) -> None:
+    """Set one metadata value of a running machine, which it hears of at once; a function makes it
+    of the old one.
+    """
     from google.api_core import exceptions
 
     path = path_of(machine)
@@ -131,9 +153,15 @@ def set_metadata(config: Config, machine: Machine, key: str, value: str | Callab
         metadata = call(config, "GET", path, fields="metadata")["metadata"]
         values = {item["key"]: item["value"] for item in metadata.get("items", [])}
         values[key] = value if isinstance(value, str) else value(values.get(key, ""))
-        body = {"fingerprint": metadata["fingerprint"], "items": [{"key": k, "value": v} for k, v in values.items()]}
+        body = {
+            "fingerprint": metadata["fingerprint"],
+            "items": [{"key": k, "value": v} for k, v in values.items()],
+        }
         try:
-            return wait(config, call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())))
+            return wait(
+                config,
+                call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())),
+            )
         except exceptions.PreconditionFailed:  # somebody else changed it since it was read
             if attempt == 4:
                 raise
@@ -149,9 +177,11 @@ def unused_disks(config: Config) -> list[dict[str, Any]]:
 
 
 def import_compute() -> None:
-    """Import what `insert` needs of google-cloud-compute without the other hundred services, which take a second more.
+    """Import what `insert` needs of google-cloud-compute without the other hundred services, which
+    take a second more.
 
-    The package's own __init__ imports all of them; in its place stands an empty one with the same path.
+    The package's own __init__ imports all of them; in its place stands an empty one with the same
+    path.
     """
     name = "google.cloud.compute_v1"
     if name not in sys.modules and (spec := importlib.util.find_spec(name)):
@@ -164,7 +194,8 @@ def import_compute() -> None:
 def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) -> None:
     """Create machines of those names, all or none, and wait until they exist.
 
-    Raises OperationFailed with what Google says. A machine that lives although its creation failed is deleted.
+    Raises OperationFailed with what Google says. A machine that lives although its creation failed
+    is deleted.
     """
     from google.api_core import exceptions
 
@@ -174,7 +205,11 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
 
     options = {"api_endpoint": config.endpoint} if config.endpoint else None
     client = InstancesClient(credentials=config.credentials, client_options=options)
-    request: dict[str, Any] = {"project": config.project, "zone": zone, "request_id": str(uuid.uuid4())}
+    request: dict[str, Any] = {
+        "project": config.project,
+        "zone": zone,
+        "request_id": str(uuid.uuid4()),
+    }
     text = json.dumps(request_body(body, names))
     try:
         if len(names) == 1:
@@ -182,7 +217,9 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
             request["instance_resource"] = Instance.from_json(text)
         else:
             call_once = client.bulk_insert_unary
-            request["bulk_insert_instance_resource_resource"] = BulkInsertInstanceResource.from_json(text)
+            request["bulk_insert_instance_resource_resource"] = (
+                BulkInsertInstanceResource.from_json(text)
+            )
         operation = call_once(request=request, retry=api.retrying(), timeout=60)
     except exceptions.Conflict:
         raise OperationFailed("alreadyExists", f"a machine {names[0]!r} exists in {zone}") from None
@@ -209,7 +246,9 @@ def request_body(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def without_zones(value: Any) -> Any:
-    """A request's body for a bulk insert, which wants bare names of types where an insert wants paths."""
+    """A request's body for a bulk insert, which wants bare names of types where an insert wants
+    paths.
+    """
     if isinstance(value, dict):
         return {key: without_zones(inner) for key, inner in value.items()}
     if isinstance(value, list):

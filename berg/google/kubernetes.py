@@ -1,6 +1,7 @@
 """The Kubernetes API of a cluster in single requests: no package of Kubernetes' takes part.
 
-A request is repeated while that may help: 408, 429 (after as long as the server asks for), 5xx, broken connections.
+A request is repeated while that may help: 408, 429 (after as long as the server asks for), 5xx,
+broken connections.
 
 Not covered: watches; who waits asks again every second or so. Proxies, for what podexec.py does.
 """
@@ -63,12 +64,16 @@ def server_of(config: Config, cluster: dict[str, Any]) -> Server:
         return Server(place, f"https://{dns['endpoint']}")
     certificate = cluster.get("masterAuth", {}).get("clusterCaCertificate")
     if not cluster.get("endpoint") or not certificate:
-        raise BergError(f"the cluster {cluster['name']} is {cluster.get('status')}: see berg cluster status")
+        raise BergError(
+            f"the cluster {cluster['name']} is {cluster.get('status')}: see berg cluster status"
+        )
     file = ca_file(config, place)
     data = base64.b64decode(certificate)
     if not file.exists() or file.read_bytes() != data:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:  # other threads write it, too
+        with tempfile.NamedTemporaryFile(
+            dir=file.parent, delete=False
+        ) as temporary:  # other threads write it, too
             temporary.write(data)
         Path(temporary.name).replace(file)
     return Server(place, f"https://{cluster['endpoint']}", str(file))
@@ -84,7 +89,9 @@ def connect(config: Config, place: str) -> Server:
     return server_of(config, container.get(config, place))
 
 
-def request(config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any):
+def request(
+    config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any
+):
     """An answer of the API; raises Refused with what it says, or Silent."""
     return send(config.session, server, method, path, body, **options)
 
@@ -128,7 +135,9 @@ def send(
             pause = max(pause, float(asked)) if asked.isdigit() else pause
             why, passes = f"{answer.status_code}: {refused.message}", True
         if not passes or time.monotonic() + pause > end:
-            raise Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list")
+            raise Silent(
+                f"the cluster {server.place} does not answer ({why}). See: berg cluster list"
+            )
         time.sleep(pause * random.uniform(0.8, 1.2))
         pause = min(pause * 2, 10)
 
@@ -146,7 +155,9 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
     return Refused(code, reason, message)
 
 
-def call(config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any) -> dict[str, Any]:
+def call(
+    config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any
+) -> dict[str, Any]:
     return request(config, server, method, path, body, **options).json()
 
 
@@ -176,7 +187,15 @@ def items(config: Config, server: Server, path: str, **query: Any) -> list[dict[
     found: list[dict[str, Any]] = []
     token = ""
     while True:
-        page = call(config, server, "GET", path, limit=500, **query, **({"continue": token} if token else {}))
+        page = call(
+            config,
+            server,
+            "GET",
+            path,
+            limit=500,
+            **query,
+            **({"continue": token} if token else {}),
+        )
         found += page.get("items", [])
         token = page.get("metadata", {}).get("continue", "")
         if not token:

@@ -1,10 +1,12 @@
-"""A folder mirrored to the bucket while programs write to it: which files are sent when, and what became of them.
+"""A folder mirrored to the bucket while programs write to it: which files are sent when, and what
+became of them.
 
-A pass compares names, sizes and times with what was sent. That is kept in a temporary database, so that memory does
-not grow with the tree, and a pass over files that did not change asks the bucket nothing. Bytes that may have changed
-without a sign are compared with their object's crc32c: once a file that grew is quiet, and all at the end. Deleting a
-file never deletes its object. How one file is sent, and whose objects are never overwritten, is in sending.py. Not
-covered: empty folders, permissions, and names that Cloud Storage cannot take, which are refused.
+A pass compares names, sizes and times with what was sent. That is kept in a temporary database, so
+that memory does not grow with the tree, and a pass over files that did not change asks the bucket
+nothing. Bytes that may have changed without a sign are compared with their object's crc32c: once a
+file that grew is quiet, and all at the end. Deleting a file never deletes its object. How one file
+is sent, and whose objects are never overwritten, is in sending.py. Not covered: empty folders,
+permissions, and names that Cloud Storage cannot take, which are refused.
 """
 
 import contextlib
@@ -32,11 +34,16 @@ from berg.google.storage import Changed, Unreadable
 LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
 SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
-PATIENCE, LAST_PATIENCE, HURRY = 120.0, 60.0, 5.0  # seconds without a byte, after which a file is sent anew
+PATIENCE, LAST_PATIENCE, HURRY = (
+    120.0,
+    60.0,
+    5.0,
+)  # seconds without a byte, after which a file is sent anew
 RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
 PASSING = (408, 412, 429)  # of the other 4xx, those that are no refusal
-REFUSED_FOR = 900  # seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
+# seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
+REFUSED_FOR = 900
 
 
 @dataclass
@@ -49,18 +56,26 @@ class Mirror:
     writer: str = field(default_factory=lambda: secrets.token_hex(8))  # JOB/DISK
     own: str = ""  # folder that all of the job's files lie in, as far as one can tell
     records: str = ""  # prefix of objects that say to which other folders it wrote; "": none
-    restored: Path | None = None  # file that knows what was restored to this disk, for a worker after this one
+    restored: Path | None = (
+        None  # file that knows what was restored to this disk, for a worker after this one
+    )
     sent: Store = field(default_factory=Store)
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not mirrored
-    failed: dict[str, str] = field(default_factory=dict)  # path -> why the last pass could not send it
+    failed: dict[str, str] = field(
+        default_factory=dict
+    )  # path -> why the last pass could not send it
     synced_until: str = ""
     bytes_sent: int = 0
     patience: float = PATIENCE
     finishing: bool = False
     underway: dict[str, Sending] = field(default_factory=dict)
-    ready: queue.Queue = field(default_factory=queue.Queue)  # SimpleQueue may wait for ever in Python 3.10
+    ready: queue.Queue = field(
+        default_factory=queue.Queue
+    )  # SimpleQueue may wait for ever in Python 3.10
     folders: set[str] = field(default_factory=set)  # that are recorded
-    links: set[str] = field(default_factory=set)  # paths that were sent as copies of what they lead to
+    links: set[str] = field(
+        default_factory=set
+    )  # paths that were sent as copies of what they lead to
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
     sender: Sender = field(init=False)
@@ -77,10 +92,12 @@ class Mirror:
                     self.sent.put_known(*json.loads(line))
 
     def sync(self, seconds: float = math.inf, stop: Callable[[], bool] = lambda: False) -> int:
-        """Send what changed since the last pass, the newest first; returns how many files were sent.
+        """Send what changed since the last pass, the newest first; returns how many files were
+        sent.
 
-        What is under way after so many seconds, or when it is to stop, goes on, and the next pass passes over it. A
-        pass that breaks off, such as over a full disk, is a failure of the folder; the next one does without the disk.
+        What is under way after so many seconds, or when it is to stop, goes on, and the next pass
+        passes over it. A pass that breaks off, such as over a full disk, is a failure of the
+        folder; the next one does without the disk.
         """
         began, sent = job.now(), 0
         self.refused, self.failed = dict(self.rejected), {}
@@ -89,7 +106,9 @@ class Mirror:
             sent = self.send_changes(time.monotonic() + seconds, stop)
         except Exception as error:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
-            if isinstance(error, sqlite3.Error):  # it is damaged; what this mirror wrote is known by its writer
+            if isinstance(
+                error, sqlite3.Error
+            ):  # it is damaged; what this mirror wrote is known by its writer
                 self.sent = Store(":memory:")
                 self.recall()
         if is_whole and not (self.failed or self.underway):
@@ -121,7 +140,8 @@ class Mirror:
         for path, seen in self.scan():
             last = self.sent.get(path)
             is_same = bool(last and last.is_of(seen))
-            # Reading a file again and again would cost its writer time: the larger it is, the longer it must be quiet.
+            # Reading a file again and again would cost its writer time: the larger it is, the
+            # longer it must be quiet.
             is_quiet = self.finishing or time.time_ns() - seen.st_mtime_ns > 50 * seen.st_size
             if path in self.underway or (is_same and (last.sure or not is_quiet)):  # type: ignore[union-attr]
                 continue
@@ -141,7 +161,9 @@ class Mirror:
         self.ready.put(sending)
 
     def note(self, seconds: float) -> int:
-        """Wait for files to be through, and remember what became of them; returns how many were sent."""
+        """Wait for files to be through, and remember what became of them; returns how many were
+        sent.
+        """
         sent = 0
         with contextlib.suppress(queue.Empty):
             while True:
@@ -171,24 +193,31 @@ class Mirror:
         now, code = time.monotonic(), getattr(error, "code", None) or 0
         since = self.failing_since.setdefault(path, now)
         is_refusal = 400 <= code < 500 and code not in PASSING
-        patience = 0 if code in HOPELESS else REFUSED_FOR if is_refusal and self.finishing else math.inf
+        patience = (
+            0 if code in HOPELESS else REFUSED_FOR if is_refusal and self.finishing else math.inf
+        )
         if now - since > patience:
             self.refused[path] = self.rejected[path] = f"the bucket refuses it: {why}"
         else:
             self.failed[path] = why
 
     def give_up(self, which: Callable[[Sending], bool]) -> None:
-        """Wait for some no more. What they write all the same is known as ours, and replaced by the next pass."""
+        """Wait for some no more. What they write all the same is known as ours, and replaced by the
+        next pass.
+        """
         for path, sending in list(self.underway.items()):
             if which(sending):
                 sending.given_up = True
                 del self.underway[path]
-                self.failed[path] = f"the bucket did not answer for {time.monotonic() - sending.moved:.0f} s"
+                self.failed[path] = (
+                    f"the bucket did not answer for {time.monotonic() - sending.moved:.0f} s"
+                )
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
         """Regular files under the folder with their stat.
 
-        Links are followed where they stay inside, and where they stand for the whole folder of the job.
+        Links are followed where they stay inside, and where they stand for the whole folder of the
+        job.
         """
         inside = [os.path.realpath(self.folder)]
         pending: list[tuple[str, tuple[str, ...]]] = [("", (inside[0],))]
@@ -205,7 +234,11 @@ class Mirror:
                 path = f"{relative}/{entry.name}" if relative else entry.name
                 try:
                     real = os.path.realpath(entry.path) if entry.is_symlink() else ""
-                    if real and f"{self.own}/".startswith(f"{path}/") and is_harmless(real, inside[0]):
+                    if (
+                        real
+                        and f"{self.own}/".startswith(f"{path}/")
+                        and is_harmless(real, inside[0])
+                    ):
                         inside.append(real)
                     if path in self.rejected or fetch.PARTS.fullmatch(entry.name):
                         continue
@@ -229,7 +262,9 @@ class Mirror:
                     self.refused[path] = error.strerror or str(error)
 
     def record(self, path: str) -> None:
-        """Before the first file goes to a folder that nobody would guess: say that the job writes there."""
+        """Before the first file goes to a folder that nobody would guess: say that the job writes
+        there.
+        """
         folder = path.rpartition("/")[0]
         if not self.records or folder in self.folders or f"{folder}/".startswith(f"{self.own}/"):
             return
@@ -239,10 +274,12 @@ class Mirror:
         self.folders.add(folder)
 
     def restore(self, bring: bool = True) -> tuple[int, dict[str, Exception]]:
-        """Bring the job's files, where they count as sent; returns how many, and what can have no file here.
+        """Bring the job's files, where they count as sent; returns how many, and what can have no
+        file here.
 
-        That is all there is in its own folder, and what it wrote to others. Without `bring` the files are here already,
-        and only what they are in the bucket is learnt. Raises BergError if it cannot be done.
+        That is all there is in its own folder, and what it wrote to others. Without `bring` the
+        files are here already, and only what they are in the bucket is learnt. Raises BergError if
+        it cannot be done.
         """
         brought = 0
         for pause in RESTORE_PAUSES:
@@ -251,16 +288,24 @@ class Mirror:
                     self.learn()
                     return 0, {}
                 new, _, left = fetch.fetch(
-                    self.bucket, self.prefix, self.folder, done=self.note_restored, listed=self.listed()
+                    self.bucket,
+                    self.prefix,
+                    self.folder,
+                    done=self.note_restored,
+                    listed=self.listed(),
                 )
                 brought += new
-                trouble = next((error for error in left.values() if not isinstance(error, fetch.NoPlace)), None)
+                trouble = next(
+                    (error for error in left.values() if not isinstance(error, fetch.NoPlace)), None
+                )
                 if not trouble:
                     return brought, left
             except Exception as error:
                 trouble = error
             time.sleep(pause)
-        raise BergError(f"its results could not be brought back, and stay in the bucket as they are: {trouble}")
+        raise BergError(
+            f"its results could not be brought back, and stay in the bucket as they are: {trouble}"
+        )
 
     def note_restored(self, blob) -> None:
         path = blob.name[len(self.prefix) :]
@@ -273,40 +318,51 @@ class Mirror:
                 notes.write(json.dumps([path, blob.size, blob.generation, blob.crc32c]) + "\n")
 
     def learn(self) -> None:
-        """Know the job's objects by their generation; their files are compared with them before they are sent."""
+        """Know the job's objects by their generation; their files are compared with them before
+        they are sent.
+        """
         for blob in self.listed():
             if self.is_jobs(blob):
-                self.sent.put_known(blob.name[len(self.prefix) :], blob.size, blob.generation, blob.crc32c)
+                self.sent.put_known(
+                    blob.name[len(self.prefix) :], blob.size, blob.generation, blob.crc32c
+                )
 
     def listed(self) -> Iterator[Any]:
         """The job's objects."""
         yield from self.bucket.list(f"{self.prefix}{self.own}/", LISTED)
         if self.records:
             job_name = self.writer.rpartition("/")[0]
-            yield from beside(self.bucket, self.prefix, self.own, self.records, job_name, self.folders.add)
+            yield from beside(
+                self.bucket, self.prefix, self.own, self.records, job_name, self.folders.add
+            )
 
     def is_jobs(self, blob) -> bool:
         return writer_of(blob) == self.writer.rpartition("/")[0]
 
     def elsewhere(self, alone: bool) -> str:
-        """In words, the folders beside its own that the job wrote to; other machines' are read off the bucket."""
+        """In words, the folders beside its own that the job wrote to; other machines' are read off
+        the bucket.
+        """
         records = () if alone else self.bucket.list(self.records, "name,metadata")
         folders = sorted(self.folders.union(record.metadata["folder"] for record in records))
         more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
         return ", ".join(shorten(f"{self.prefix}{folder}", 80) for folder in folders[:3]) + more
 
     def finish(self, progress: Callable[[str], None], seconds: float = math.inf) -> dict[str, str]:
-        """Pass over the folder until every file is in the bucket byte for byte; returns those that are not, with why.
+        """Pass over the folder until every file is in the bucket byte for byte; returns those that
+        are not, with why.
 
-        Failures are retried, with growing pauses, for so many seconds; `progress` hears of each. A request that
-        stalls holds nothing else up.
+        Failures are retried, with growing pauses, for so many seconds; `progress` hears of each. A
+        request that stalls holds nothing else up.
         """
         end, pause = time.monotonic() + max(seconds, 2), 1.0
         if not self.finishing:
             self.finishing = True
             self.sent.doubt_all()
         self.patience = LAST_PATIENCE if seconds > 60 else HURRY
-        self.give_up(lambda each: time.monotonic() - each.moved > 2 or self.inode_of(each.path) != each.inode)
+        self.give_up(
+            lambda each: time.monotonic() - each.moved > 2 or self.inode_of(each.path) != each.inode
+        )
         while True:
             sent = self.sync(min(60, max(0, end - time.monotonic())))
             late = dict.fromkeys(self.underway, "it is being sent")
@@ -324,7 +380,9 @@ class Mirror:
 
     def left(self) -> list[tuple[str, int]]:
         """Files that are not in the bucket as they are, and how many bytes of each."""
-        files = [(path, seen, self.sent.get(path), self.underway.get(path)) for path, seen in self.scan()]
+        files = [
+            (path, seen, self.sent.get(path), self.underway.get(path)) for path, seen in self.scan()
+        ]
         return [
             (path, max(seen.st_size - (sending.through if sending else 0), 0))
             for path, seen, sent, sending in files
@@ -337,15 +395,24 @@ class Mirror:
         return 0
 
     def run(self, interval: float, stop: threading.Event) -> None:
-        """Pass over the folder every `interval` seconds until `stop`; failures wait for the next pass."""
+        """Pass over the folder every `interval` seconds until `stop`; failures wait for the next
+        pass.
+        """
         while not stop.wait(interval):
             self.sync(stop=stop.is_set)
 
 
 def beside(
-    bucket, prefix: str, own: str, records: str, job_name: str, tell: Callable[[str], None] = lambda folder: None
+    bucket,
+    prefix: str,
+    own: str,
+    records: str,
+    job_name: str,
+    tell: Callable[[str], None] = lambda folder: None,
 ) -> Iterator[Any]:
-    """What a job wrote to other folders than its own, in those that it recorded; `tell` hears of each."""
+    """What a job wrote to other folders than its own, in those that it recorded; `tell` hears of
+    each.
+    """
     for record in bucket.list(records, "name,metadata"):
         folder = record.metadata["folder"]
         tell(folder)

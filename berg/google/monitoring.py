@@ -1,7 +1,7 @@
 """Cloud Monitoring: the dashboard "Berg training", and what machines write for it.
 
-The dashboard shows what Google measures of every machine without an agent, and metrics of berg's own, which machines
-write once a minute where `berg init --monitoring` said so. Not covered: alerts.
+The dashboard shows what Google measures of every machine without an agent, and metrics of berg's
+own, which machines write once a minute where `berg init --monitoring` said so. Not covered: alerts.
 """
 
 import contextlib
@@ -24,9 +24,17 @@ CHARTS = {
     "CPU": [(f"{GOOGLE}cpu/utilization", "")],
     "Memory (berg init --monitoring)": [(f"{OWN}memory_percent", "")],
     "GPU or TPU (berg init --monitoring)": [(f"{OWN}accelerator_percent", ACCELERATOR)],
-    "GPU or TPU memory (berg init --monitoring)": [(f"{OWN}accelerator_memory_percent", ACCELERATOR)],
-    "Network": [(f"{GOOGLE}network/received_bytes_count", " in"), (f"{GOOGLE}network/sent_bytes_count", " out")],
-    "Disk": [(f"{GOOGLE}disk/read_bytes_count", " read"), (f"{GOOGLE}disk/write_bytes_count", " written")],
+    "GPU or TPU memory (berg init --monitoring)": [
+        (f"{OWN}accelerator_memory_percent", ACCELERATOR)
+    ],
+    "Network": [
+        (f"{GOOGLE}network/received_bytes_count", " in"),
+        (f"{GOOGLE}network/sent_bytes_count", " out"),
+    ],
+    "Disk": [
+        (f"{GOOGLE}disk/read_bytes_count", " read"),
+        (f"{GOOGLE}disk/write_bytes_count", " written"),
+    ],
 }
 
 
@@ -52,7 +60,9 @@ def explained(config: Config) -> Iterator[None]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Monitoring takes it: each chart has a line for each machine, and can be limited to a job."""
+    """The dashboard as Monitoring takes it: each chart has a line for each machine, and can be
+    limited to a job.
+    """
     tiles = [
         {
             "xPos": WIDTH * (number % 2),
@@ -66,7 +76,12 @@ def dashboard() -> dict[str, Any]:
     # Without a variable, which only charts that name it would hear, it is every chart's.
     job = {"filterType": "USER_METADATA_LABEL", "labelKey": "berg-job", "stringValue": ""}
     layout = {"columns": COLUMNS, "tiles": tiles}
-    return {"displayName": TITLE, "labels": {LABEL: ""}, "dashboardFilters": [job], "mosaicLayout": layout}
+    return {
+        "displayName": TITLE,
+        "labels": {LABEL: ""},
+        "dashboardFilters": [job],
+        "mosaicLayout": layout,
+    }
 
 
 def line(metric: str, legend: str) -> dict[str, Any]:
@@ -77,7 +92,10 @@ def line(metric: str, legend: str) -> dict[str, Any]:
         "alignmentPeriod": "60s",
         "perSeriesAligner": "ALIGN_RATE" if is_count else "ALIGN_MEAN",
         "crossSeriesReducer": "REDUCE_SUM" if is_count else "REDUCE_MEAN",
-        "groupByFields": [*groups, *(['metric.label."accelerator"'] if legend == ACCELERATOR else [])],
+        "groupByFields": [
+            *groups,
+            *(['metric.label."accelerator"'] if legend == ACCELERATOR else []),
+        ],
     }
     machines = f'metric.type="{metric}" AND resource.type="gce_instance" AND metadata.user_labels."berg"="1"'
     query = {"timeSeriesFilter": {"filter": machines, "aggregation": aggregation}}
@@ -92,9 +110,20 @@ def line(metric: str, legend: str) -> dict[str, Any]:
 def find(config: Config) -> dict[str, Any] | None:
     """The dashboard that berg made in this project."""
     with explained(config):
-        pages = list(api.pages(config, url(config, "v1", f"projects/{config.project}/dashboards"), pageSize=1000))
+        pages = list(
+            api.pages(
+                config, url(config, "v1", f"projects/{config.project}/dashboards"), pageSize=1000
+            )
+        )
     found = [each for page in pages for each in page.get("dashboards", [])]
-    return next((each for each in found if each["displayName"] == TITLE and LABEL in each.get("labels", {})), None)
+    return next(
+        (
+            each
+            for each in found
+            if each["displayName"] == TITLE and LABEL in each.get("labels", {})
+        ),
+        None,
+    )
 
 
 def create(config: Config) -> tuple[dict[str, Any], bool]:
@@ -106,17 +135,27 @@ def create(config: Config) -> tuple[dict[str, Any], bool]:
         with explained(config):
             if there is None:
                 return api.call(
-                    config, "POST", url(config, "v1", f"projects/{config.project}/dashboards"), wanted
+                    config,
+                    "POST",
+                    url(config, "v1", f"projects/{config.project}/dashboards"),
+                    wanted,
                 ), True
-            return api.call(config, "PATCH", url(config, "v1", there["name"]), {**wanted, "etag": there["etag"]}), False
+            return api.call(
+                config, "PATCH", url(config, "v1", there["name"]), {**wanted, "etag": there["etag"]}
+            ), False
     except exceptions.Conflict:
-        raise BergError("somebody changes the dashboard just now. Try again: berg dashboard create") from None
+        raise BergError(
+            "somebody changes the dashboard just now. Try again: berg dashboard create"
+        ) from None
 
 
 def delete(config: Config, there: dict[str, Any]) -> None:
     from google.api_core import exceptions
 
-    with explained(config), contextlib.suppress(exceptions.NotFound):  # somebody else did, or an answer was lost
+    with (
+        explained(config),
+        contextlib.suppress(exceptions.NotFound),
+    ):  # somebody else did, or an answer was lost
         api.call(config, "DELETE", url(config, "v1", there["name"]))
 
 
@@ -129,10 +168,14 @@ def address(config: Config, there: dict[str, Any]) -> str:
 # --- what machines write
 
 
-def points(config: Config, zone: str, instance: str, sample: dict[str, Any]) -> list[dict[str, Any]]:
+def points(
+    config: Config, zone: str, instance: str, sample: dict[str, Any]
+) -> list[dict[str, Any]]:
     """A sample of machine/usage.py as time series with a point each."""
     labels = {"project_id": config.project, "zone": zone, "instance_id": instance}
-    when = datetime.fromtimestamp(sample.get("time", time.time()), timezone.utc).isoformat(timespec="seconds")
+    when = datetime.fromtimestamp(sample.get("time", time.time()), timezone.utc).isoformat(
+        timespec="seconds"
+    )
     interval = {"endTime": when.replace("+00:00", "Z")}
 
     def one(name: str, value: float, **told: str) -> dict[str, Any]:
@@ -144,7 +187,11 @@ def points(config: Config, zone: str, instance: str, sample: dict[str, Any]) -> 
             "points": [{"interval": interval, "value": {"doubleValue": float(value)}}],
         }
 
-    found = [one("memory_percent", sample["memory_percent"])] if sample.get("memory_percent") is not None else []
+    found = (
+        [one("memory_percent", sample["memory_percent"])]
+        if sample.get("memory_percent") is not None
+        else []
+    )
     for accelerator in [*(sample.get("gpus") or []), *(sample.get("tpus") or [])]:
         which = str(int(accelerator.get("index") or 0))
         if accelerator.get("percent") is not None:
@@ -156,7 +203,9 @@ def points(config: Config, zone: str, instance: str, sample: dict[str, Any]) -> 
 
 
 def write(config: Config, series: Iterable[dict[str, Any]]) -> None:
-    """Write points, once: one that is lost is not missed, and a second try would be refused as out of order."""
+    """Write points, once: one that is lost is not missed, and a second try would be refused as out
+    of order.
+    """
     from google.api_core import exceptions
 
     address = url(config, "v3", f"projects/{config.project}/timeSeries")

@@ -1,4 +1,6 @@
-"""Ways out of a network for machines without an external address, and the organisation policies about that."""
+"""Ways out of a network for machines without an external address, and the organisation policies
+about that.
+"""
 
 from dataclasses import dataclass
 
@@ -12,7 +14,9 @@ IAP = "35.235.240.0/20"  # where tunnels through Identity-Aware Proxy come from
 
 @dataclass
 class Ways:
-    """How machines without an external address get out of a region; None: Google does not let one look."""
+    """How machines without an external address get out of a region; None: Google does not let one
+    look.
+    """
 
     region: str
     network: str
@@ -38,13 +42,17 @@ def let_ssh_in(config: Config, port: int, tunnel: bool) -> str:
 
 
 def ways(config: Config, region: str) -> Ways:
-    """What leads out of the configured subnetwork of a region; raises BergError if there is no such subnetwork."""
+    """What leads out of the configured subnetwork of a region; raises BergError if there is no such
+    subnetwork.
+    """
     from google.api_core import exceptions
 
     name = config.subnetwork or config.network
     private = nat = None
     try:
-        found = api.call(config, "GET", f"/regions/{region}/subnetworks/{name}", fields="privateIpGoogleAccess")
+        found = api.call(
+            config, "GET", f"/regions/{region}/subnetworks/{name}", fields="privateIpGoogleAccess"
+        )
         private = found.get("privateIpGoogleAccess", False)
     except exceptions.Forbidden:
         pass
@@ -53,15 +61,25 @@ def ways(config: Config, region: str) -> Ways:
             f"there is no subnetwork {name!r} in {region}. Name it: berg config set subnetwork NAME"
         ) from None
     try:
-        routers = [row for page in api.pages(config, f"/regions/{region}/routers") for row in page.get("items", [])]
-        nat = any(row.get("nats") for row in routers if api.last_part(row.get("network", "")) == config.network)
+        routers = [
+            row
+            for page in api.pages(config, f"/regions/{region}/routers")
+            for row in page.get("items", [])
+        ]
+        nat = any(
+            row.get("nats")
+            for row in routers
+            if api.last_part(row.get("network", "")) == config.network
+        )
     except exceptions.Forbidden:
         pass
     return Ways(region, config.network, name, True if nat else private, nat)
 
 
 def enforced(config: Config) -> dict[str, bool]:
-    """Whether each of the policies is in force for the project; raises Forbidden where one may not ask."""
+    """Whether each of the policies is in force for the project; raises Forbidden where one may not
+    ask.
+    """
     url = f"{config.service_url('cloudresourcemanager')}/v1/projects/{config.project}:getEffectiveOrgPolicy"
     external = api.call(config, "POST", url, {"constraint": EXTERNAL}).get("listPolicy", {})
     login = api.call(config, "POST", url, {"constraint": OS_LOGIN}).get("booleanPolicy", {})

@@ -1,4 +1,6 @@
-"""What Google offers: images by their family or name, zones that have a kind of machine, GPUs and their quotas."""
+"""What Google offers: images by their family or name, zones that have a kind of machine, GPUs and
+their quotas.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,34 +34,52 @@ def find_image(config: Config, image: str, project: str) -> str:
 def image_gb(config: Config, image: str) -> int:
     """Size of the disk that an image fills, at most."""
     _, project, *_, name = image.split("/")
-    return int(api.call(config, "GET", f"/global/images/{name}", project=project, fields="diskSizeGb")["diskSizeGb"])
+    return int(
+        api.call(config, "GET", f"/global/images/{name}", project=project, fields="diskSizeGb")[
+            "diskSizeGb"
+        ]
+    )
 
 
 def zones_with(config: Config, shape: Shape, wanted: list[str], others_too: bool) -> list[str]:
-    """Zones to try for a machine: those wanted, or all of the region; raises BergError where there is none.
+    """Zones to try for a machine: those wanted, or all of the region; raises BergError where there
+    is none.
 
     With `others_too` the region's others come after those wanted.
     """
-    kind, name = ("acceleratorTypes", shape.accelerator) if shape.accelerator else ("machineTypes", shape.machine_type)
+    kind, name = (
+        ("acceleratorTypes", shape.accelerator)
+        if shape.accelerator
+        else ("machineTypes", shape.machine_type)
+    )
     if name.startswith(("custom-", "n1-custom-")):
         name = "n1-standard-1"  # custom types are in no list; they exist where N1 does
     offered = set()
     for page in api.pages(
-        config, f"/aggregated/{kind}", filter=f"name={name}", fields=f"items/*/{kind}(zone),nextPageToken"
+        config,
+        f"/aggregated/{kind}",
+        filter=f"name={name}",
+        fields=f"items/*/{kind}(zone),nextPageToken",
     ):
         offered |= {
-            api.last_part(item["zone"]) for scope in page.get("items", {}).values() for item in scope.get(kind, [])
+            api.last_part(item["zone"])
+            for scope in page.get("items", {}).values()
+            for item in scope.get(kind, [])
         }
     what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
     region = wanted[0].rpartition("-")[0] if wanted else config.region
     zones = list(dict.fromkeys(wanted))
     if others_too or not wanted:
-        zones += sorted(zone for zone in offered if zone.startswith(f"{region}-") and zone not in wanted)
+        zones += sorted(
+            zone for zone in offered if zone.startswith(f"{region}-") and zone not in wanted
+        )
     missing = [zone for zone in zones if zone not in offered]
     if missing or not zones:
         where = f"zone {missing[0]}" if missing else f"region {config.region}"
         others = ", ".join(sorted(offered)) or "no zone at all"
-        raise BergError(f"there is no {what} in {where} (or no such place). It is offered in: {others}")
+        raise BergError(
+            f"there is no {what} in {where} (or no such place). It is offered in: {others}"
+        )
     return zones
 
 
@@ -72,20 +92,29 @@ def quotas(config: Config, region: str) -> dict[str, tuple[float, float]]:
     return {row["metric"]: (row["limit"], row["usage"]) for row in rows}
 
 
-def shortages(there: dict[str, tuple[float, float]], needs: list[tuple[int, list[str]]]) -> list[str]:
-    """A sentence for each need that no quota has room for; a quota that is not shown is not counted."""
+def shortages(
+    there: dict[str, tuple[float, float]], needs: list[tuple[int, list[str]]]
+) -> list[str]:
+    """A sentence for each need that no quota has room for; a quota that is not shown is not
+    counted.
+    """
     found = []
     for amount, metrics in needs:
         shown = {metric: there[metric] for metric in metrics if metric in there}
         if shown and not any(limit - usage >= amount for limit, usage in shown.values()):
-            what = ", ".join(f"{metric}: {usage:g} of {limit:g} in use" for metric, (limit, usage) in shown.items())
+            what = ", ".join(
+                f"{metric}: {usage:g} of {limit:g} in use"
+                for metric, (limit, usage) in shown.items()
+            )
             found.append(f"{what}; this needs {amount:g}")
     return found
 
 
 @dataclass
 class Gpu:
-    """A GPU type: how many a machine may have, where there are any, and what is left of the region's quotas."""
+    """A GPU type: how many a machine may have, where there are any, and what is left of the
+    region's quotas.
+    """
 
     type: str
     per_machine: list[int]
@@ -98,7 +127,9 @@ class Gpu:
 
 
 def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
-    """The GPU types that berg knows, with the zones of all regions, and quotas and prices of the configured one."""
+    """The GPU types that berg knows, with the zones of all regions, and quotas and prices of the
+    configured one.
+    """
     _ = config.session
     with ThreadPoolExecutor() as pool:
         there = pool.submit(quotas, config, config.region)
@@ -118,11 +149,17 @@ def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
     found = []
     for name, places in zones.items():
         metric = f"NVIDIA_{name.upper().replace('-', '_')}_GPUS"
-        counts = accelerators.ATTACHED[name][1] if name in accelerators.ATTACHED else accelerators.BUILT_IN[name]
+        counts = (
+            accelerators.ATTACHED[name][1]
+            if name in accelerators.ATTACHED
+            else accelerators.BUILT_IN[name]
+        )
         shape = accelerators.choose(None, name, None, None)
         on_demand, spot = per_hour(listed, shape)
         quota = left(metric), left(f"PREEMPTIBLE_{metric}")
-        found.append(Gpu(name, [*counts], sorted(set(places)), *quota, shape.machine_type, on_demand, spot))
+        found.append(
+            Gpu(name, [*counts], sorted(set(places)), *quota, shape.machine_type, on_demand, spot)
+        )
     return found
 
 
@@ -131,11 +168,15 @@ def per_hour(listed: Prices | None, shape: Shape) -> tuple[float | None, float |
     if listed is None:
         return None, None
     only_spot = shape.machine_type.startswith(accelerators.NOT_ON_DEMAND)
-    return None if only_spot else listed.per_hour(shape, spot=False), listed.per_hour(shape, spot=True)
+    return None if only_spot else listed.per_hour(shape, spot=False), listed.per_hour(
+        shape, spot=True
+    )
 
 
 def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
-    """What there is of TPUs: names for --tpu, hosts, chips, machine types, prices, and the zones of all regions."""
+    """What there is of TPUs: names for --tpu, hosts, chips, machine types, prices, and the zones of
+    all regions.
+    """
     there = all_tpus()
     kinds = " OR ".join(f"name={kind}" for kind in sorted({each.machine_type for each in there}))
     zones: dict[str, list[str]] = {}
@@ -144,7 +185,10 @@ def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
         for scope in page.get("items", {}).values():
             for item in scope.get("machineTypes", []):
                 zones.setdefault(item["name"], []).append(api.last_part(item["zone"]))
-    costs = {each: [price and price * each.hosts for price in per_hour(listed, each.shape)] for each in there}
+    costs = {
+        each: [price and price * each.hosts for price in per_hour(listed, each.shape)]
+        for each in there
+    }
     return [
         {
             "tpu": each.machine_type if each.machine_type == EIGHT else str(each),

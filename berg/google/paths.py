@@ -1,4 +1,6 @@
-"""Names of files: which Cloud Storage takes, which folders a mirror may follow, and how those left out are told."""
+"""Names of files: which Cloud Storage takes, which folders a mirror may follow, and how those left
+out are told.
+"""
 
 import os
 from pathlib import Path
@@ -11,9 +13,15 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def is_harmless(target: str, root: str) -> bool:
-    """Whether what a job's folder is a link to can be mirrored: a folder of its own, and none of the system's."""
+    """Whether what a job's folder is a link to can be mirrored: a folder of its own, and none of
+    the system's.
+    """
     system = ("/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/root/berg")
-    return Path(target).is_dir() and not is_below(root, target) and not any(is_below(target, each) for each in system)
+    return (
+        Path(target).is_dir()
+        and not is_below(root, target)
+        and not any(is_below(target, each) for each in system)
+    )
 
 
 def bad_name(name: str) -> str:
@@ -28,11 +36,15 @@ def bad_name(name: str) -> str:
 
 
 def tell(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
-    """How many files are not in the bucket, and the first of them with why, in so few words that a state holds them."""
+    """How many files are not in the bucket, and the first of them with why, in so few words that a
+    state holds them.
+    """
     if not left:
         return ""
     count = "1 file is" if len(left) == 1 else f"{len(left)} files are"
-    names = [f"{shorten(path, 80)} ({shorten(why, 120)})" for path, why in list(left.items())[:shown]]
+    names = [
+        f"{shorten(path, 80)} ({shorten(why, 120)})" for path, why in list(left.items())[:shown]
+    ]
     more = [f"{len(left) - shown} more"] if len(left) > shown else []
     return f"{count} not in the bucket{yet}: " + ", ".join(names + more)
 

@@ -1,7 +1,9 @@
-"""Run a program in a pod with this process's standard input and outputs: `exec` of the Kubernetes API.
+"""Run a program in a pod with this process's standard input and outputs: `exec` of the Kubernetes
+API.
 
-It speaks v5.channel.k8s.io over a WebSocket (RFC 6455): the first byte of a message says which stream it is of, and
-the last message is the exit code. Older servers cannot be told that standard input has ended.
+It speaks v5.channel.k8s.io over a WebSocket (RFC 6455): the first byte of a message says which
+stream it is of, and the last message is the exit code. Older servers cannot be told that standard
+input has ended.
 
 Not covered: proxies; resuming a connection that was cut, which ends the program there as well.
 """
@@ -43,7 +45,9 @@ def run(
     query += [("stdin", "true")] if stdin is not None else []
     query += [("tty", "true")] if terminal else [("stderr", "true")]  # a terminal has one output
     link = Link(config, server, f"{CORE}/pods/{pod}/exec?{urlencode(query)}")
-    restore = raw_terminal(link, stdin) if terminal and stdin is not None and os.isatty(stdin) else None
+    restore = (
+        raw_terminal(link, stdin) if terminal and stdin is not None and os.isatty(stdin) else None
+    )
     over = threading.Event()
     if stdin is not None:
         threading.Thread(target=feed, args=(link, stdin, over), daemon=True).start()
@@ -90,7 +94,9 @@ def raw_terminal(link: "Link", stdin: int):
 
     def resize(*_) -> None:
         size = os.get_terminal_size(stdin)
-        link.send(bytes([RESIZE]) + json.dumps({"Width": size.columns, "Height": size.lines}).encode())
+        link.send(
+            bytes([RESIZE]) + json.dumps({"Width": size.columns, "Height": size.lines}).encode()
+        )
 
     tty.setraw(stdin)
     signal.signal(signal.SIGWINCH, resize)
@@ -131,8 +137,15 @@ class Link:
         self.socket = dial(server)
         headers: dict[str, str] = {}
         config.credentials.apply(headers)
-        headers |= {"Host": urlsplit(server.url).netloc, "Connection": "Upgrade", "Upgrade": "websocket"}
-        headers |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Protocol": "v5.channel.k8s.io, v4.channel.k8s.io"}
+        headers |= {
+            "Host": urlsplit(server.url).netloc,
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+        }
+        headers |= {
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Protocol": "v5.channel.k8s.io, v4.channel.k8s.io",
+        }
         headers |= {"Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode()}
         lines = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
         try:
@@ -148,7 +161,10 @@ class Link:
             self.fill()
         head, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
         first, *rest = head.decode(errors="replace").split("\r\n")
-        told = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in rest)}
+        told = {
+            key.strip().lower(): value.strip()
+            for key, _, value in (line.partition(":") for line in rest)
+        }
         code = int(first.split()[1])
         if code != 101:
             while len(self.buffer) < int(told.get("content-length", 0)):
@@ -172,7 +188,11 @@ class Link:
         mask, size = os.urandom(4), len(data)
         length = bytes([0x80 | min(size, 126)])
         if size > 125:
-            length = b"\xfe" + struct.pack(">H", size) if size < 65536 else b"\xff" + struct.pack(">Q", size)
+            length = (
+                b"\xfe" + struct.pack(">H", size)
+                if size < 65536
+                else b"\xff" + struct.pack(">Q", size)
+            )
         key = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
         masked = (int.from_bytes(data, "big") ^ key).to_bytes(size, "big")
         with self.lock:
@@ -185,7 +205,9 @@ class Link:
             first, second = self.take(2)
             size = second & 127
             if size > 125:
-                size = struct.unpack(*((">H", self.take(2)) if size == 126 else (">Q", self.take(8))))[0]
+                size = struct.unpack(
+                    *((">H", self.take(2)) if size == 126 else (">Q", self.take(8)))
+                )[0]
             data, opcode = self.take(size), first & 15
             if opcode == 8:
                 return
@@ -202,9 +224,13 @@ def dial(server: Server) -> socket.socket:
     address = urlsplit(server.url)
     secure = address.scheme == "https"
     try:
-        raw = socket.create_connection((address.hostname or "", address.port or (443 if secure else 80)), 15)
+        raw = socket.create_connection(
+            (address.hostname or "", address.port or (443 if secure else 80)), 15
+        )
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         context = ssl.create_default_context(cafile=server.ca or None) if secure else None
         return context.wrap_socket(raw, server_hostname=address.hostname) if context else raw
     except OSError as error:
-        raise BergError(f"the cluster {server.place} does not answer ({error}). See: berg cluster list") from None
+        raise BergError(
+            f"the cluster {server.place} does not answer ({error}). See: berg cluster list"
+        ) from None

@@ -1,8 +1,9 @@
 """Secrets of a job: from the laptop to its command by way of Secret Manager, and nowhere else.
 
-A job with secrets has one secret there, named after it, that holds all of them as a JSON object. Only the account
-that the machines act as may read it, and delete it when the job is over; Google deletes it some time after the
-job's limit in any case. A job's metadata, state, log and plan hold the names alone.
+A job with secrets has one secret there, named after it, that holds all of them as a JSON object.
+Only the account that the machines act as may read it, and delete it when the job is over; Google
+deletes it some time after the job's limit in any case. A job's metadata, state, log and plan hold
+the names alone.
 """
 
 import base64
@@ -33,18 +34,26 @@ def read(text: str, option: str = "--secret") -> tuple[str, str]:
             why = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
             raise BergError(f"{option} {name}: cannot read {file}: {why}") from None
     if name not in os.environ:
-        raise BergError(f"{option} {name}: there is no such variable. Export it, or give a file: {option} {name}=FILE")
+        raise BergError(
+            f"{option} {name}: there is no such variable. Export it, or give a file: {option} {name}=FILE"
+        )
     return name, os.environ[name]
 
 
 def webhook(text: str) -> str:
     """The URL of a webhook: as it is, or what a NAME or NAME=FILE holds; no error repeats it."""
     if not text.strip():  # as of a variable that the shell does not know
-        raise BergError("--notify has nothing: give a URL, or a variable or NAME=FILE that holds it")
+        raise BergError(
+            "--notify has nothing: give a URL, or a variable or NAME=FILE that holds it"
+        )
     url = (text if "://" in text else read(text, "--notify")[1]).strip()
     try:
         parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and not set(url) & set(" \t\r\n")
+        is_url = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and not set(url) & set(" \t\r\n")
+        )
     except ValueError:
         is_url = False
     if not is_url:
@@ -93,7 +102,11 @@ def find(config: Config) -> list[Thing]:
     """The secrets of this bucket's jobs and sweeps, named like these; none where nobody may look."""
     from google.api_core import exceptions
 
-    listed = api.pages(config, url(config, "").rpartition("/")[0], filter=f"labels.berg-bucket={bucket_label(config)}")
+    listed = api.pages(
+        config,
+        url(config, "").rpartition("/")[0],
+        filter=f"labels.berg-bucket={bucket_label(config)}",
+    )
     try:
         found = [each for page in listed for each in page.get("secrets", [])]
     except exceptions.Forbidden:  # the API is off, or not for this user

@@ -1,10 +1,12 @@
 """A file of a mirror on its way to the bucket.
 
-An object that this mirror neither restored nor wrote is never overwritten: every upload carries the generation of the
-object that it replaces, 0 for a new one, and every object says in its metadata who wrote it, so that a write whose
-answer was lost is known as ours. What is there from somebody else stays, and the file is refused by name.
+An object that this mirror neither restored nor wrote is never overwritten: every upload carries the
+generation of the object that it replaces, 0 for a new one, and every object says in its metadata
+who wrote it, so that a write whose answer was lost is known as ours. What is there from somebody
+else stays, and the file is refused by name.
 
-A file that grew is sent as its tail and composed on. Which files are to be sent, and when, is in mirror.py.
+A file that grew is sent as its tail and composed on. Which files are to be sent, and when, is in
+mirror.py.
 """
 
 import contextlib
@@ -24,7 +26,9 @@ from berg.google.storage import Changed
 
 WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
 TAILS = ".berg/tmp/"
-GROWS_FROM = 1 << 20  # bytes from which a file that grew is sent as its tail: composing takes three requests
+GROWS_FROM = (
+    1 << 20
+)  # bytes from which a file that grew is sent as its tail: composing takes three requests
 
 
 class Refused(Exception):
@@ -83,9 +87,14 @@ class Sender:
             if not stat.S_ISREG(now.st_mode):
                 return None
             sending.inode = now.st_ino
-            # A change within one tick of the file system's clock after this would have the same time.
+            # A change within one tick of the file system's clock after this would have the same
+            # time.
             is_settled = time.time_ns() - now.st_ctime_ns > 50_000_000
-            if last and last.size == now.st_size and self.checksum(sending, file, now.st_size) == last.crc32c:
+            if (
+                last
+                and last.size == now.st_size
+                and self.checksum(sending, file, now.st_size) == last.crc32c
+            ):
                 blob, is_whole = last, True
             else:
                 self.record(sending.path)
@@ -98,12 +107,18 @@ class Sender:
     def put(self, sending: Sending, name: str, file, size: int) -> tuple[Any, bool]:
         """Write the object; returns its Blob, and whether all of its bytes were read just now."""
         generation, metadata = 0, {WRITER: self.writer}
-        if sending.path in self.taken and (there := self.bucket.get(name)) and not self.is_ours(there):
+        if (
+            sending.path in self.taken
+            and (there := self.bucket.get(name))
+            and not self.is_ours(there)
+        ):
             raise Taken("the bucket has a file of that name which this job did not write")
         if last := sending.last:
             generation = last.generation
             if GROWS_FROM <= last.size < size and block_before(file, last.size) == last.last_block:
-                with contextlib.suppress(Exception):  # not the object that this mirror wrote, or else: all of it
+                with contextlib.suppress(
+                    Exception
+                ):  # not the object that this mirror wrote, or else: all of it
                     blob, is_right = self.extend(sending, last, name, file, size)
                     if is_right:
                         return blob, False
@@ -113,27 +128,39 @@ class Sender:
             sending.tell(0)
             file.seek(0)
             try:
-                blob = self.bucket.upload_stream(name, file, size, generation, sending.tell, metadata)
+                blob = self.bucket.upload_stream(
+                    name, file, size, generation, sending.tell, metadata
+                )
                 sending.wrote, sending.bytes = True, sending.bytes + size
                 return blob, True
             except Changed:
                 there = self.bucket.get(name)
                 sending.tell()
-                if there and there.size == size and there.crc32c == self.checksum(sending, file, size):
+                if (
+                    there
+                    and there.size == size
+                    and there.crc32c == self.checksum(sending, file, size)
+                ):
                     return there, True  # such as a write whose answer was lost
                 if there and not self.is_ours(there):
-                    raise Taken("the bucket has a file of that name which this job did not write") from None
+                    raise Taken(
+                        "the bucket has a file of that name which this job did not write"
+                    ) from None
                 generation = there.generation if there else 0
         raise BergError("its object changes all the time")
 
     def extend(self, sending: Sending, last: Sent, name: str, file, size: int) -> tuple[Any, bool]:
-        """Send what the file grew by and compose it on; returns the object's Blob, and whether it is the file now."""
+        """Send what the file grew by and compose it on; returns the object's Blob, and whether it
+        is the file now.
+        """
         start, metadata = last.size, {WRITER: self.writer}
         file.seek(start)
         whole = crc32c_of(blocks(file, size - start), last.crc32c)
         file.seek(start)
         sending.begins = start
-        blob = self.bucket.append(name, self.tail(name), file, size - start, last.generation, sending.tell, metadata)
+        blob = self.bucket.append(
+            name, self.tail(name), file, size - start, last.generation, sending.tell, metadata
+        )
         sending.wrote, sending.bytes = True, size - start
         return blob, blob.crc32c == whole
 

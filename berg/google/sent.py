@@ -27,7 +27,8 @@ class Sent:
 
 
 def marks(seen: stat_result) -> tuple[int, int, int, int]:
-    """What tells a file from others and from itself before: inode, size and times, in the 63 bits that SQLite has.
+    """What tells a file from others and from itself before: inode, size and times, in the 63 bits
+    that SQLite has.
 
     A time after 2262 has more, and so has an inode on some file systems.
     """
@@ -36,7 +37,9 @@ def marks(seen: stat_result) -> tuple[int, int, int, int]:
 
 
 class Store:
-    """What was sent, by path, and a queue of what is to be. It lies in a file that SQLite deletes, or in memory."""
+    """What was sent, by path, and a queue of what is to be. It lies in a file that SQLite deletes,
+    or in memory.
+    """
 
     def __init__(self, where: str = "") -> None:
         self.passes = 1  # over all files, to compare their bytes
@@ -57,7 +60,9 @@ class Store:
 
     def put(self, path: str, sent: Sent) -> None:
         values = (*astuple(sent)[:-1], self.passes if sent.sure else 0)
-        self.database.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (path, *values))
+        self.database.execute(
+            "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (path, *values)
+        )
 
     def put_known(self, path: str, size: int, generation: int, crc32c: str) -> None:
         """Remember an object whose file is to be compared with it."""
@@ -74,7 +79,9 @@ class Store:
         self.database.execute("INSERT INTO queue VALUES (?, ?, ?, ?)", (path, large, again, mtime))
 
     def queued(self, large: bool) -> Iterator[str]:
-        """Paths in the queue: what changed first, of that the newest first; then what is only to be compared again."""
+        """Paths in the queue: what changed first, of that the newest first; then what is only to be
+        compared again.
+        """
         order = "SELECT path FROM queue WHERE large = ? ORDER BY again, mtime DESC"
         for (path,) in self.database.execute(order, (large,)):
             yield path

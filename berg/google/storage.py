@@ -1,7 +1,7 @@
 """The bucket: reads, writes and lists, retried where that is safe, with errors in plain sentences.
 
-Every write can carry a generation precondition (0: the object must not exist yet), which is what makes
-a retry, a second laptop or a second worker unable to do a thing twice.
+Every write can carry a generation precondition (0: the object must not exist yet), which is what
+makes a retry, a second laptop or a second worker unable to do a thing twice.
 """
 
 import contextlib
@@ -21,7 +21,9 @@ from berg.google import api
 
 API = "https://storage.googleapis.com"
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
-CHUNK = 8 << 20  # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more CPU
+CHUNK = (
+    8 << 20
+)  # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more CPU
 PIECE = 32 << 20  # bytes of a large download that one connection brings
 
 
@@ -30,7 +32,9 @@ class Unreadable(BergError):
 
 
 class Part:
-    """A file from where it stands on, as a stream of its own: it begins at 0, as resumable uploads demand."""
+    """A file from where it stands on, as a stream of its own: it begins at 0, as resumable uploads
+    demand.
+    """
 
     def __init__(self, file: IO[bytes], tell: Callable[[int], None]):
         self.file, self.start, self.report = file, file.tell(), tell
@@ -47,7 +51,10 @@ class Part:
         return self.file.tell() - self.start
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self.file.seek(offset + (self.start if whence == os.SEEK_SET else 0), whence) - self.start
+        return (
+            self.file.seek(offset + (self.start if whence == os.SEEK_SET else 0), whence)
+            - self.start
+        )
 
 
 class Changed(BergError):
@@ -55,7 +62,9 @@ class Changed(BergError):
 
 
 class Bucket:
-    """One bucket. Methods raise what google-cloud-storage raises, save `Changed` for a precondition."""
+    """One bucket. Methods raise what google-cloud-storage raises, save `Changed` for a
+    precondition.
+    """
 
     def __init__(self, config: Config):
         self.config = config
@@ -64,14 +73,18 @@ class Bucket:
 
     @functools.cached_property
     def client(self):
-        # Else the library asks for the bucket's metadata in the background, to label traces nobody reads.
+        # Else the library asks for the bucket's metadata in the background, to label traces nobody
+        # reads.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         from google.cloud import storage
         from requests.adapters import HTTPAdapter
 
-        # The library reads downloads by 8 KB, whatever it is told: by 1 MB a large file takes a third of the time.
+        # The library reads downloads by 8 KB, whatever it is told: by 1 MB a large file takes a
+        # third of the time.
         with contextlib.suppress(ImportError):
-            reader: Any = importlib.import_module("google.cloud.storage._media.requests._request_helpers")
+            reader: Any = importlib.import_module(
+                "google.cloud.storage._media.requests._request_helpers"
+            )
             reader._SINGLE_GET_CHUNK_SIZE = 1 << 20  # bytes
 
         options = {"api_endpoint": self.config.endpoint} if self.config.endpoint else {}
@@ -80,8 +93,11 @@ class Bucket:
         )
         http = client._http
         http.mount("http", HTTPAdapter(pool_maxsize=64, pool_block=True))
-        # Proxies and certificates of the environment are looked up once: for each request that is a seventh of its CPU.
-        settings = http.merge_environment_settings(self.config.endpoint or API, {}, None, None, None)
+        # Proxies and certificates of the environment are looked up once: for each request that is a
+        # seventh of its CPU.
+        settings = http.merge_environment_settings(
+            self.config.endpoint or API, {}, None, None, None
+        )
         http.proxies, http.verify, http.trust_env = settings["proxies"], settings["verify"], False
         return client
 
@@ -91,7 +107,8 @@ class Bucket:
 
     @property
     def retry(self):
-        """For one call: 408, 429, 500-504 and broken connections, with jitter, for two minutes; never another 4xx.
+        """For one call: 408, 429, 500-504 and broken connections, with jitter, for two minutes;
+        never another 4xx.
 
         On a machine that is new 403 as well.
         """
@@ -101,7 +118,9 @@ class Bucket:
 
     @property
     def retry_of_files(self):
-        """The same for the content of files, but never 403: who mirrors them names what is refused, and tries again."""
+        """The same for the content of files, but never 403: who mirrors them names what is refused,
+        and tries again.
+        """
         from google.cloud.storage.retry import DEFAULT_RETRY
 
         return api.patient(DEFAULT_RETRY._predicate, 120, f"gs://{self.name}", forbidden=False)
@@ -111,7 +130,9 @@ class Bucket:
         return self.read_from(name, 0)
 
     def read_from(self, name: str, start: int, end: int | None = None) -> bytes | None:
-        """Bytes of an object from `start` on (before `end`); b"" where it ends, None without the object."""
+        """Bytes of an object from `start` on (before `end`); b"" where it ends, None without the
+        object.
+        """
         from google.api_core import exceptions
 
         try:
@@ -143,7 +164,9 @@ class Bucket:
         generation: int | None = None,
         metadata: dict[str, str] | None = None,
     ) -> int:
-        """Write a small object and return its generation; raises Changed if it is not at `generation`."""
+        """Write a small object and return its generation; raises Changed if it is not at
+        `generation`.
+        """
         data = data.encode() if isinstance(data, str) else data
         blob = self.bucket.blob(name)
         blob.metadata = metadata
@@ -154,14 +177,16 @@ class Bucket:
         try:
             return self._put(blob, generation, put, self.retry)
         except Changed:
-            # A write whose answer was lost is refused when it is repeated: then what is there is ours.
+            # A write whose answer was lost is refused when it is repeated: then what is there is
+            # ours.
             there = self.get(name)
             if there is None or self.read(name) != data or there.metadata != metadata:
                 raise
             return there.generation
 
     def upload(self, name: str, path: Path, tell: Callable[[int], None] = lambda n: None) -> None:
-        """Upload a file under a name that stands for its content: one that is there already counts as sent.
+        """Upload a file under a name that stands for its content: one that is there already counts
+        as sent.
 
         `tell` hears how many bytes went up so far.
         """
@@ -180,9 +205,11 @@ class Bucket:
         tell: Callable[[int], None] = lambda n: None,
         metadata: dict[str, str] | None = None,
     ) -> Any:
-        """Upload `size` bytes of a file from where it stands; returns the Blob with its generation and crc32c.
+        """Upload `size` bytes of a file from where it stands; returns the Blob with its generation
+        and crc32c.
 
-        Raises Changed if the object is not at `generation`; a write whose answer was lost may be why.
+        Raises Changed if the object is not at `generation`; a write whose answer was lost may be
+        why.
         """
         blob = self.bucket.blob(name, chunk_size=CHUNK)
         blob.metadata = metadata
@@ -190,7 +217,9 @@ class Bucket:
 
         def put(**options):
             part.seek(0)
-            blob.upload_from_file(part, size=size, content_type="application/octet-stream", **options)
+            blob.upload_from_file(
+                part, size=size, content_type="application/octet-stream", **options
+            )
 
         self._put(blob, generation, put, self.retry_of_files)
         return blob
@@ -198,10 +227,12 @@ class Bucket:
     def _put(self, blob, generation: int | None, put, retry) -> int:
         from google.api_core import exceptions
 
-        # Content is checked by its crc32c on arrival. Without a precondition the last writer wins, which
-        # makes a repeated write harmless, so that it may be retried as well.
+        # Content is checked by its crc32c on arrival. Without a precondition the last writer wins,
+        # which makes a repeated write harmless, so that it may be retried as well.
         try:
-            put(if_generation_match=generation, timeout=self.timeout, retry=retry, checksum="crc32c")
+            put(
+                if_generation_match=generation, timeout=self.timeout, retry=retry, checksum="crc32c"
+            )
         except exceptions.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{blob.name} was changed by somebody else") from None
         return blob.generation
@@ -226,8 +257,8 @@ class Bucket:
         blob = self.bucket.blob(name)
         blob.metadata = metadata
         try:
-            # The tail is named twice in what a retry sees, never in what it writes: a second attempt
-            # finds the object at another generation and changes nothing.
+            # The tail is named twice in what a retry sees, never in what it writes: a second
+            # attempt finds the object at another generation and changes nothing.
             blob.compose(
                 [self.bucket.blob(name), tail],
                 if_generation_match=generation,
@@ -243,11 +274,18 @@ class Bucket:
         return blob
 
     def download(
-        self, name: str, path: Path, generation: int | None = None, parts: Path | None = None, size: int = 0
+        self,
+        name: str,
+        path: Path,
+        generation: int | None = None,
+        parts: Path | None = None,
+        size: int = 0,
     ) -> None:
-        """Download an object to a name of its own in `parts` (beside `path`), check its crc32c, then move it there.
+        """Download an object to a name of its own in `parts` (beside `path`), check its crc32c,
+        then move it there.
 
-        One of several pieces by its `size` comes in ranges side by side: a single connection seldom fills the link.
+        One of several pieces by its `size` comes in ranges side by side: a single connection seldom
+        fills the link.
         """
         from google.cloud.storage import transfer_manager
 
@@ -257,9 +295,15 @@ class Bucket:
             blob = self.bucket.blob(name, generation=generation)
             options = {"timeout": self.timeout, "retry": self.retry_of_files}
             if size > PIECE:
-                blob.reload(**options)  # its crc32c, and its encoding: what is packed cannot be unpacked by pieces
+                blob.reload(
+                    **options
+                )  # its crc32c, and its encoding: what is packed cannot be unpacked by pieces
             if size > PIECE and not blob.content_encoding:
-                how = {"chunk_size": PIECE, "worker_type": transfer_manager.THREAD, "download_kwargs": options}
+                how = {
+                    "chunk_size": PIECE,
+                    "worker_type": transfer_manager.THREAD,
+                    "download_kwargs": options,
+                }
                 transfer_manager.download_chunks_concurrently(blob, str(temporary), **how)
             else:
                 blob.download_to_filename(str(temporary), checksum="crc32c", **options)
@@ -284,7 +328,8 @@ class Bucket:
         glob: str | None = None,
         delimiter: str | None = None,
     ) -> Iterator["Listed"]:
-        """Objects under a prefix in order of their names, a page of 1,000 at a time; only those that a glob matches.
+        """Objects under a prefix in order of their names, a page of 1,000 at a time; only those
+        that a glob matches.
 
         With a delimiter, only those without one behind the prefix.
         """
@@ -298,12 +343,19 @@ class Bucket:
         kinds: dict[str, Callable] = {"size": int, "generation": int, "updated": api.time_of}
         for page in api.pages(self.config, path, **query):
             for item in page.get("items", []):
-                yield Listed(**{key: kinds[key](value) if key in kinds else value for key, value in item.items()})
+                yield Listed(
+                    **{
+                        key: kinds[key](value) if key in kinds else value
+                        for key, value in item.items()
+                    }
+                )
 
 
 @dataclass
 class Listed:
-    """What a list says of an object. Asked for by itself it takes half the time that google-cloud-storage does."""
+    """What a list says of an object. Asked for by itself it takes half the time that
+    google-cloud-storage does.
+    """
 
     name: str
     size: int = 0  # bytes
@@ -320,7 +372,11 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
     from google.auth import exceptions as auth
 
     bucket, project = (config.bucket, config.project) if config else ("", "")
-    cloud, init = ("The embedded cloud", "berg init --local") if config and config.endpoint else ("Google", "berg init")
+    cloud, init = (
+        ("The embedded cloud", "berg init --local")
+        if config and config.endpoint
+        else ("Google", "berg init")
+    )
     renew = "Run: gcloud auth application-default login"
     if config and config.credentials_file:
         restart = "Restart the embedded cloud: berg local stop && berg local start"
@@ -334,7 +390,9 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
             return f"cannot reach {config.endpoint}. Check the network, or set up an embedded cloud: {init}"
         return "cannot reach Google Cloud. Check the network and try again"
     if isinstance(error, exceptions.RetryError):
-        return (config and explain(error.cause, config)) or f"{error.cause or error}; it was retried. Try again later"
+        return (
+            config and explain(error.cause, config)
+        ) or f"{error.cause or error}; it was retried. Try again later"
     if isinstance(error, exceptions.NotFound) and "specified bucket does not exist" in str(error):
         return f"bucket {bucket!r} does not exist. Create it, or choose another one: {init}"
     if isinstance(error, exceptions.Forbidden):
@@ -343,7 +401,9 @@ def explain(error: BaseException, config: Config | None = None) -> str | None:
         if api.is_off(error):
             return f"an API is not enabled: {error.message}"
         if "/storage/v1/" not in error.message:  # in the request, which comes first
-            return f"you lack a right in the project {project!r}: {api.words(error)}. See: berg doctor"
+            return (
+                f"you lack a right in the project {project!r}: {api.words(error)}. See: berg doctor"
+            )
         return (
             f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the role "
             f"roles/storage.objectAdmin on it ({error.message}). Choose another one: {init}"

@@ -17,7 +17,9 @@ OLDER = ("v2", "v3", "v4", "v5e", "v5litepod")
 
 @dataclass(frozen=True)
 class Family:
-    """What one generation of TPUs comes in: machine types by topology, one machine each, and the slices."""
+    """What one generation of TPUs comes in: machine types by topology, one machine each, and the
+    slices.
+    """
 
     name: str
     image: str
@@ -38,7 +40,9 @@ FAMILIES = {
         {"1x1": "ct6e-standard-1t", "2x2": "ct6e-standard-4t"},
         ("2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
     ),
-    "v5p": Family("v5p", V6E_IMAGE, "ct5p-hightpu-4t", {"2x2x1": "ct5p-hightpu-4t"}, CUBES, more=True),
+    "v5p": Family(
+        "v5p", V6E_IMAGE, "ct5p-hightpu-4t", {"2x2x1": "ct5p-hightpu-4t"}, CUBES, more=True
+    ),
     "tpu7x": Family(
         "tpu7x",
         "ubuntu-accel-2404-amd64-tpu-tpu7x",
@@ -51,7 +55,9 @@ FAMILIES = {
 }
 EIGHT = "ct6e-standard-8t"  # one machine of v6e with the topology of a slice of two
 MACHINE_TYPES = {EIGHT: ("v6e", "2x4")} | {
-    kind: (family.name, topology) for family in FAMILIES.values() for topology, kind in family.alone.items()
+    kind: (family.name, topology)
+    for family in FAMILIES.values()
+    for topology, kind in family.alone.items()
 }
 
 
@@ -84,7 +90,9 @@ def choose(text: str, spot: bool) -> Tpu:
     """The TPUs that FAMILY-TOPOLOGY names; raises BergError with what there is for any other name."""
     found = parse(text.lower())
     if spot and not FAMILIES[found.family].spot:
-        raise BergError(f"{found.family} cannot be had as a Spot machine unless Google let your project in: no --spot")
+        raise BergError(
+            f"{found.family} cannot be had as a Spot machine unless Google let your project in: no --spot"
+        )
     return found
 
 
@@ -100,35 +108,56 @@ def parse(text: str) -> Tpu:
     family = FAMILIES.get(name)
     if family is None:
         known = ", ".join(FAMILIES)
-        raise BergError(f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg tpus")
+        raise BergError(
+            f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg tpus"
+        )
     alone = {"1": "1x1", "4": "2x2"}.get(rest, rest) if name == "v6e" else rest
     if alone in family.alone:
         return Tpu(name, alone, family.alone[alone], 1)
     if rest in family.slices or (family.more and is_large_cube(rest)):
-        return Tpu(name, rest, family.host_type, prod(int(side) for side in rest.split("x")) // HOST_CHIPS)
+        return Tpu(
+            name, rest, family.host_type, prod(int(side) for side in rest.split("x")) // HOST_CHIPS
+        )
     if rest.isdigit() and (meant := readings(family, int(rest))):
         raise BergError(f"--tpu {text} is not clear: {meant}. See: berg tpus")
     offered = ", ".join([*family.alone, *family.slices])
-    raise BergError(f"--tpu {text}: {name} has no topology {rest!r}. It has: {offered}{', …' * family.more}")
+    raise BergError(
+        f"--tpu {text}: {name} has no topology {rest!r}. It has: {offered}{', …' * family.more}"
+    )
 
 
 def is_large_cube(topology: str) -> bool:
-    sides = [int(side) for side in topology.split("x")] if re.fullmatch(r"\d{1,3}(x\d{1,3}){2}", topology) else []
+    sides = (
+        [int(side) for side in topology.split("x")]
+        if re.fullmatch(r"\d{1,3}(x\d{1,3}){2}", topology)
+        else []
+    )
     return bool(sides) and sides == sorted(sides) and all(side and side % 4 == 0 for side in sides)
 
 
 def readings(family: Family, number: int) -> str:
-    """What a name with a bare number may mean, each as one would have to write it; "" if nothing there is."""
+    """What a name with a bare number may mean, each as one would have to write it; "" if nothing
+    there is.
+    """
     chips: dict[str, float] = {"it may count chips": number}
     if family.more:
         chips["it may count cores, two of each chip"] = number / 2
     said = []
     for what, count in chips.items():
-        fitting = [t for t in (*family.alone, *family.slices) if prod(int(side) for side in t.split("x")) == count]
+        fitting = [
+            t
+            for t in (*family.alone, *family.slices)
+            if prod(int(side) for side in t.split("x")) == count
+        ]
         if fitting:
-            said.append(f"{what} ({', '.join(f'--tpu {family.name}-{topology}' for topology in fitting)})")
+            said.append(
+                f"{what} ({', '.join(f'--tpu {family.name}-{topology}' for topology in fitting)})"
+            )
     if family.name == "v6e" and number == 8:
-        said = [f"one machine with 8 chips (--tpu {EIGHT})", "a slice of two with 4 each (--tpu v6e-2x4)"]
+        said = [
+            f"one machine with 8 chips (--tpu {EIGHT})",
+            "a slice of two with 4 each (--tpu v6e-2x4)",
+        ]
     return " or ".join(said)
 
 
@@ -136,5 +165,7 @@ def everything() -> list[Tpu]:
     """All that can be asked for, but for the cubes that have no end."""
     found = []
     for family in FAMILIES.values():
-        found += [parse(f"{family.name}-{topology}") for topology in (*family.alone, *family.slices)]
+        found += [
+            parse(f"{family.name}-{topology}") for topology in (*family.alone, *family.slices)
+        ]
     return [*found[:2], parse(EIGHT), *found[2:]]

@@ -1,4 +1,6 @@
-"""Protocol buffers by hand, as far as small messages need them: fields are written, and read by their numbers."""
+"""Protocol buffers by hand, as far as small messages need them: fields are written, and read by
+their numbers.
+"""
 
 import struct
 from collections.abc import Iterator

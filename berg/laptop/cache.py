@@ -1,8 +1,9 @@
 """The dataset cache of a cluster: NGINX on a node of its own, between the pods and the bucket.
 
-It keeps slices of objects on its node's disk, under the object's generation, so that what changed is never served
-stale. Who may read decides Cloud Storage alone: it is asked with the reader's own token at every request, also for what
-is kept. Without a cache, or when it is gone, readers take the bucket itself: the path is the same.
+It keeps slices of objects on its node's disk, under the object's generation, so that what changed
+is never served stale. Who may read decides Cloud Storage alone: it is asked with the reader's own
+token at every request, also for what is kept. Without a cache, or when it is gone, readers take the
+bucket itself: the path is the same.
 
 Not covered: several nodes for one cache, sources but Cloud Storage.
 """
@@ -27,7 +28,10 @@ from berg.places.manifest import CACHE, CACHE_PORT, CACHE_URL
 POOL = container.CACHE  # of the one node, with a taint that keeps jobs away
 IMAGE = "nginx:1.28"  # Debian's, by the makers of NGINX
 MACHINE_TYPE, DISK_TYPE = "e2-standard-4", "pd-balanced"
-PRICES = (0.134, 0.100 / 730)  # $ an hour for the machine, and for each GB of the disk; us-central1, 2026-11
+PRICES = (
+    0.134,
+    0.100 / 730,
+)  # $ an hour for the machine, and for each GB of the disk; us-central1, 2026-11
 SPARE = 8  # GB beside the slices: NGINX looks every 10 seconds whether they are too many
 LARGEST = 50_000
 PATIENCE = 900  # seconds for a new node to pull the image and start it
@@ -36,7 +40,8 @@ SERVICE = f"{k8s.CORE}/services/{CACHE}"
 LABELS = {"app": CACHE}
 NO_ROOM = "the cache does not fit the disk of its node"
 CONFIGURATION = Path(__file__).with_name("nginx.conf")
-# Once an hour NGINX looks up again where Cloud Storage is. The log of what was read begins anew before it gets large.
+# Once an hour NGINX looks up again where Cloud Storage is. The log of what was read begins anew
+# before it gets large.
 START = f"""
 printf 'listen %s:{CACHE_PORT} backlog=1024;' "$POD_IP" >/cache/listen.conf
 while sleep 3600; do
@@ -72,7 +77,9 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
     try:
         if not pool:
             disk = next(each for each in itertools.count(30) if room(each) >= size)
-            say(f"Making a node for the cache: {MACHINE_TYPE} with a disk of {disk} GB, {price(disk)} from now on")
+            say(
+                f"Making a node for the cache: {MACHINE_TYPE} with a disk of {disk} GB, {price(disk)} from now on"
+            )
             path = f"{found['location']}/clusters/{found['name']}/nodePools"
             body = {"nodePool": pool_body(config, disk)}
             container.change(config, place, "POST", path, body, f"the pool {POOL}", say)
@@ -81,15 +88,21 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
         wait(config, server, name, say)
     except BaseException as error:
         say(f"\nThe dataset cache of {name} is not complete, and what there is of it costs money.")
-        say(f"Go on:      berg cache deploy {name} --size {size}\nDelete it:  berg cache delete {name}")
+        say(
+            f"Go on:      berg cache deploy {name} --size {size}\nDelete it:  berg cache delete {name}"
+        )
         if isinstance(error, api.OperationFailed):
             raise BergError(error.message) from None
         raise
 
 
 def room(disk: int) -> int:
-    """GB for slices on a node's disk: GKE keeps a part of it for itself (cloud.google.com, "Node sizing")."""
-    there = disk * 0.984 - 4.2  # that the kubelet counts: Container-Optimized OS and the file system take the rest
+    """GB for slices on a node's disk: GKE keeps a part of it for itself (cloud.google.com, "Node
+    sizing").
+    """
+    there = (
+        disk * 0.984 - 4.2
+    )  # that the kubelet counts: Container-Optimized OS and the file system take the rest
     return int(there * 0.9 - min(disk * 0.5, 6 + disk * 0.35, 100)) - SPARE
 
 
@@ -99,7 +112,9 @@ def price(disk: int) -> str:
 
 def pool_body(config: Config, disk: int) -> dict[str, Any]:
     taint = {"key": CACHE, "value": "true", "effect": "NO_SCHEDULE"}
-    node = container.node_config(config, machineType=MACHINE_TYPE, diskSizeGb=disk, diskType=DISK_TYPE, taints=[taint])
+    node = container.node_config(
+        config, machineType=MACHINE_TYPE, diskSizeGb=disk, diskType=DISK_TYPE, taints=[taint]
+    )
     keep = {"autoUpgrade": True, "autoRepair": True}
     return {"name": POOL, "initialNodeCount": 1, "config": node, "management": keep}
 
@@ -116,7 +131,9 @@ def configuration(config: Config, megabytes: int) -> str:
 
 
 def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
-    """What the cache is in Kubernetes' words, by the path of each kind, in the order in which they are made."""
+    """What the cache is in Kubernetes' words, by the path of each kind, in the order in which they
+    are made.
+    """
     text = configuration(config, size << 10)
     named = {"name": f"{CACHE}-{hashlib.sha256(text.encode()).hexdigest()[:10]}", "labels": LABELS}
     about = {"name": CACHE, "labels": LABELS}
@@ -128,7 +145,10 @@ def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
         "ports": [{"containerPort": CACHE_PORT}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": CACHE_PORT}, "periodSeconds": 2},
         "resources": {"requests": {"ephemeral-storage": f"{size + SPARE}Gi"}},
-        "volumeMounts": [{"name": "conf", "mountPath": "/etc/berg"}, {"name": "cache", "mountPath": "/cache"}],
+        "volumeMounts": [
+            {"name": "conf", "mountPath": "/etc/berg"},
+            {"name": "cache", "mountPath": "/cache"},
+        ],
     }
     pod = {
         "automountServiceAccountToken": False,  # it acts as its readers
@@ -136,11 +156,18 @@ def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
         "nodeSelector": {f"{container.LABEL}gke-nodepool": POOL},
         "tolerations": [{"key": CACHE, "operator": "Exists"}],
         "containers": [main],
-        "volumes": [{"name": "conf", "configMap": {"name": named["name"]}}, {"name": "cache", "emptyDir": {}}],
+        "volumes": [
+            {"name": "conf", "configMap": {"name": named["name"]}},
+            {"name": "cache", "emptyDir": {}},
+        ],
     }
     template = {"metadata": {"labels": LABELS}, "spec": pod}
     # Two would not fit the disk.
-    deployment = {"replicas": 1, "selector": {"matchLabels": LABELS}, "strategy": {"type": "Recreate"}}
+    deployment = {
+        "replicas": 1,
+        "selector": {"matchLabels": LABELS},
+        "strategy": {"type": "Recreate"},
+    }
     service = {"selector": LABELS, "ports": [{"port": CACHE_PORT, "targetPort": CACHE_PORT}]}
     deployed = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": about}
     return {
@@ -149,7 +176,12 @@ def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
             "data": {"nginx.conf": text},
         },
         DEPLOYMENTS: {**deployed, "spec": {**deployment, "template": template}},
-        f"{k8s.CORE}/services": {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": service},
+        f"{k8s.CORE}/services": {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": about,
+            "spec": service,
+        },
     }
 
 
@@ -181,7 +213,13 @@ def ready(deployment: dict[str, Any]) -> bool:
     """Whether the pod that a deployment describes now is there and answers."""
     status = deployment.get("status", {})
     current = status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
-    return current and status.get("updatedReplicas", 0) == status.get("readyReplicas", 0) == 1 == status["replicas"]
+    return (
+        current
+        and status.get("updatedReplicas", 0)
+        == status.get("readyReplicas", 0)
+        == 1
+        == status["replicas"]
+    )
 
 
 def why_not(config: Config, server: k8s.Server) -> str:
@@ -194,7 +232,9 @@ def why_not(config: Config, server: k8s.Server) -> str:
         if pod["status"].get("phase") == "Running":
             return "NGINX does not answer yet"
         conditions = [each.get("message", "") for each in pod["status"].get("conditions", [])]
-        if full := next((text for text in conditions if "Insufficient ephemeral-storage" in text), ""):
+        if full := next(
+            (text for text in conditions if "Insufficient ephemeral-storage" in text), ""
+        ):
             return f"{NO_ROOM}: {full}"
         return podstatus.why_pending(pod, k8s.items(config, server, f"{k8s.CORE}/events"))
     return "it is to be given a pod"
@@ -211,9 +251,13 @@ def wait(config: Config, server: k8s.Server, name: str, say: Say) -> None:
             return
         why = why_not(config, server)
         if why.startswith(NO_ROOM):
-            raise BergError(f"{why}. Give a smaller --size, or begin anew: berg cache delete {name}")
+            raise BergError(
+                f"{why}. Give a smaller --size, or begin anew: berg cache delete {name}"
+            )
         if time.monotonic() > end:
-            raise BergError(f"the dataset cache of {name} does not answer after {PATIENCE // 60} minutes: {why}")
+            raise BergError(
+                f"the dataset cache of {name} does not answer after {PATIENCE // 60} minutes: {why}"
+            )
         if why != told:
             say(why[0].upper() + why[1:])
             told = why
@@ -225,7 +269,11 @@ def delete(config: Config, name: str, say: Say) -> None:
     found = container.find(config, name)
     place, server = container.where(found), gke.connect(config, container.where(found))
     pool = [each for each in container.pools(found) if each["name"] == POOL]
-    if not pool and not k8s.find(config, server, SERVICE) and not k8s.find(config, server, f"{DEPLOYMENTS}/{CACHE}"):
+    if (
+        not pool
+        and not k8s.find(config, server, SERVICE)
+        and not k8s.find(config, server, f"{DEPLOYMENTS}/{CACHE}")
+    ):
         raise missing(name)
     k8s.delete(config, server, SERVICE)  # first: jobs that begin now do without
     k8s.delete(config, server, f"{DEPLOYMENTS}/{CACHE}")
@@ -267,7 +315,9 @@ def status(config: Config, name: str) -> Status:
     if deployment is None:
         raise missing(name)
     there = next(iter(pods(config, server)), {"spec": {}, "metadata": {"name": ""}})
-    asked = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["ephemeral-storage"]
+    asked = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"][
+        "ephemeral-storage"
+    ]
     state = "READY" if ready(deployment) else why_not(config, server)
     now = Status(
         cluster=name,

@@ -1,10 +1,11 @@
 """Clusters: made, grown, looked at, deleted; where one is, in the words of kubectl.
 
-A cluster has a pool of one small node for what Kubernetes needs itself, and pools for jobs that have no node while no
-job needs one. Google makes one thing at a time, so that a cluster is complete after some ten minutes. What was begun
-and not finished goes on with the same command.
+A cluster has a pool of one small node for what Kubernetes needs itself, and pools for jobs that
+have no node while no job needs one. Google makes one thing at a time, so that a cluster is complete
+after some ten minutes. What was begun and not finished goes on with the same command.
 
-Not covered: a cluster's upgrades (Google does them), networks of its own, pods that are none of berg's jobs.
+Not covered: a cluster's upgrades (Google does them), networks of its own, pods that are none of
+berg's jobs.
 """
 
 import json
@@ -23,7 +24,8 @@ from berg.google import accelerators, api, container, grants, offers
 from berg.google import kubernetes as k8s
 from berg.places import gke, podstatus
 
-# Google's fee of $0.10 (an account's first zonal cluster is free of it) and the e2-medium; us-central1, 2026-11.
+# Google's fee of $0.10 (an account's first zonal cluster is free of it) and the e2-medium;
+# us-central1, 2026-11.
 IDLE_PRICE = "about $0.13 an hour"
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
@@ -58,7 +60,10 @@ class Wanted:
         for each in fields(self):
             if (value := getattr(self, each.name)) != each.default:
                 short = {"gpu_type": "-t", "num_gpus": "-g"}.get(each.name)
-                words += [short or f"--{each.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+                words += [
+                    short or f"--{each.name.replace('_', '-')}",
+                    *([] if value is True else [str(value)]),
+                ]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def check(self) -> None:
@@ -67,15 +72,20 @@ class Wanted:
             option = "--num-nodes" if self.max_nodes is None else "--max-nodes"
             raise BergError(f"{option} {self.most} is not possible: give 1 to 1000")
         if not 0 <= self.min_nodes <= self.most:
-            raise BergError(f"--min-nodes {self.min_nodes} is not possible: give 0 to {self.most}, the most there are")
+            raise BergError(
+                f"--min-nodes {self.min_nodes} is not possible: give 0 to {self.most}, the most there are"
+            )
         if not 30 <= self.disk_gb <= 65536:
-            raise BergError(f"--disk-gb {self.disk_gb} is not possible: a node's disk has 30 to 65536 GB")
+            raise BergError(
+                f"--disk-gb {self.disk_gb} is not possible: a node's disk has 30 to 65536 GB"
+            )
         if self.disk_type is not None and self.disk_type not in DISK_TYPES:
             raise BergError(f"--disk-type {self.disk_type}: there are {', '.join(DISK_TYPES)}")
 
 
 def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
-    """Make a cluster with a pool of nodes as wanted, or what is missing of it; returns LOCATION/NAME.
+    """Make a cluster with a pool of nodes as wanted, or what is missing of it; returns
+    LOCATION/NAME.
 
     If that fails or is interrupted, what there is then is named.
     """
@@ -88,12 +98,20 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         container.find(config, name)  # or it is not berg's
         location = there[0]["location"]
         if wanted.zone not in (None, location):
-            raise BergError(f"the cluster {name} is in {location}, not in {wanted.zone}: leave out --zone")
+            raise BergError(
+                f"the cluster {name} is in {location}, not in {wanted.zone}: leave out --zone"
+            )
         if there[0].get("status") == "ERROR":
             why = problems(there[0])
-            raise BergError(f"Google could not make the cluster {name}: {why}. {way_out(name, why)}")
-        if config.no_external_ip and not there[0].get("networkConfig", {}).get("defaultEnablePrivateNodes"):
-            say(f"The nodes of {name} have external addresses: no_external_ip counts when a cluster is made")
+            raise BergError(
+                f"Google could not make the cluster {name}: {why}. {way_out(name, why)}"
+            )
+        if config.no_external_ip and not there[0].get("networkConfig", {}).get(
+            "defaultEnablePrivateNodes"
+        ):
+            say(
+                f"The nodes of {name} have external addresses: no_external_ip counts when a cluster is made"
+            )
     else:
         zones = [wanted.zone] if wanted.zone else config.zones
         location = offers.zones_with(config, shape, zones, False)[0]
@@ -112,16 +130,24 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
     try:
         if not there:
             admit_nodes(config, say)
-            say(f"Making the cluster {name} in {location}: some five minutes, and {IDLE_PRICE} from now on")
+            say(
+                f"Making the cluster {name} in {location}: some five minutes, and {IDLE_PRICE} from now on"
+            )
             body = {"cluster": container.cluster_body(config, name, config.user)}
-            container.change(config, place, "POST", f"{location}/clusters", body, f"the cluster {name}", say)
+            container.change(
+                config, place, "POST", f"{location}/clusters", body, f"the cluster {name}", say
+            )
         container.settle(config, place, say)
         found = container.get(config, place)
         made = next((each for each in container.pools(found) if each["name"] == pool["name"]), None)
         if made is None:
-            say(f"Making the pool {pool['name']}: 0 to {wanted.most} nodes, {shape}{', spot' * wanted.spot}")
+            say(
+                f"Making the pool {pool['name']}: 0 to {wanted.most} nodes, {shape}{', spot' * wanted.spot}"
+            )
             path = f"{location}/clusters/{name}/nodePools"
-            container.change(config, place, "POST", path, {"nodePool": pool}, f"the pool {pool['name']}", say)
+            container.change(
+                config, place, "POST", path, {"nodePool": pool}, f"the pool {pool['name']}", say
+            )
         elif nodes_of(made) != nodes_of(pool):
             say(
                 f"The pool {pool['name']} is there already, with {nodes_of(made)}, and stays as it is. Its limits: "
@@ -129,8 +155,12 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
             )
         gke.ensure(config, k8s.server_of(config, container.get(config, place)))
     except BaseException as error:
-        say(f"\nThe cluster {name} in {location} is not complete, and what there is of it may cost {IDLE_PRICE}.")
-        say(f"Go on:      berg cluster create {name}{wanted.options}\nDelete it:  berg cluster delete {name}")
+        say(
+            f"\nThe cluster {name} in {location} is not complete, and what there is of it may cost {IDLE_PRICE}."
+        )
+        say(
+            f"Go on:      berg cluster create {name}{wanted.options}\nDelete it:  berg cluster delete {name}"
+        )
         if isinstance(error, api.OperationFailed):
             refused = api.EXTERNAL in error.message
             raise BergError(error.message + f" {way_out(name, error.message)}" * refused) from None
@@ -147,12 +177,16 @@ def nodes_of(pool: dict[str, Any]) -> str:
 
 def way_out(name: str, why: str) -> str:
     """The next step for a cluster that Google could not make."""
-    inside = ", berg config set no_external_ip true, and make it again" if api.EXTERNAL in why else ""
+    inside = (
+        ", berg config set no_external_ip true, and make it again" if api.EXTERNAL in why else ""
+    )
     return f"berg cluster delete {name}{inside}"
 
 
 def admit_nodes(config: Config, say: Say) -> None:
-    """Let the nodes' account do what nodes need; who may not give it that is told who else does what."""
+    """Let the nodes' account do what nodes need; who may not give it that is told who else does
+    what.
+    """
     from google.api_core import exceptions
 
     if not config.service_account:
@@ -161,14 +195,21 @@ def admit_nodes(config: Config, say: Say) -> None:
     try:
         grants.bind(config, grants.project_policy, NODE_ROLE, member)
     except exceptions.GoogleAPICallError as error:
-        say(f"The nodes may lack rights to write logs ({api.words(error)}). Somebody who may should run:")
-        say(f"  gcloud projects add-iam-policy-binding {config.project} --member {member} --role {NODE_ROLE}")
+        say(
+            f"The nodes may lack rights to write logs ({api.words(error)}). Somebody who may should run:"
+        )
+        say(
+            f"  gcloud projects add-iam-policy-binding {config.project} --member {member} --role {NODE_ROLE}"
+        )
 
 
 def problems(cluster: dict[str, Any]) -> str:
     """What Google says is wrong with a cluster or a pool, in words."""
     conditions = cluster.get("conditions", [])
-    said = [f"{each.get('canonicalCode') or each.get('code', '')}: {each.get('message', '')}" for each in conditions]
+    said = [
+        f"{each.get('canonicalCode') or each.get('code', '')}: {each.get('message', '')}"
+        for each in conditions
+    ]
     return "; ".join(said) or cluster.get("statusMessage", "")
 
 
@@ -182,15 +223,35 @@ def delete(config: Config, name: str, say: Say) -> None:
     file.unlink(missing_ok=True)
 
 
-def resize(config: Config, name: str, pool: str | None, low: int | None, most: int | None, now: int | None, say: Say):
+def resize(
+    config: Config,
+    name: str,
+    pool: str | None,
+    low: int | None,
+    most: int | None,
+    now: int | None,
+    say: Say,
+):
     """Change how many nodes a pool has at least and at most, or has now; returns the pool's name."""
     found = container.find(config, name)
     ours = (container.SYSTEM, container.CACHE)
-    pools = [each for each in container.pools(found) if each["name"] == pool or (not pool and each["name"] not in ours)]
+    pools = [
+        each
+        for each in container.pools(found)
+        if each["name"] == pool or (not pool and each["name"] not in ours)
+    ]
     if len(pools) != 1:
         names = ", ".join(each["name"] for each in container.pools(found))
-        what = f"no pool {pool!r}" if pool else "no pool for jobs" if not pools else "several pools for jobs"
-        raise BergError(f"the cluster {name} has {what}; its pools are {names}. Name one: --pool NAME")
+        what = (
+            f"no pool {pool!r}"
+            if pool
+            else "no pool for jobs"
+            if not pools
+            else "several pools for jobs"
+        )
+        raise BergError(
+            f"the cluster {name} has {what}; its pools are {names}. Name one: --pool NAME"
+        )
     chosen = pools[0]
     scaling = chosen.get("autoscaling", {})
     path = f"{found['location']}/clusters/{found['name']}/nodePools/{chosen['name']}"
@@ -198,13 +259,32 @@ def resize(config: Config, name: str, pool: str | None, low: int | None, most: i
     if low is not None or most is not None:
         limits = {"minNodeCount": scaling.get("minNodeCount", 0) if low is None else low}
         limits["maxNodeCount"] = container.most_nodes(chosen) if most is None else most
-        if not 0 <= limits["minNodeCount"] <= limits["maxNodeCount"] or not 1 <= limits["maxNodeCount"] <= 1000:
-            raise BergError(f"a pool cannot have {limits['minNodeCount']} to {limits['maxNodeCount']} nodes")
+        if (
+            not 0 <= limits["minNodeCount"] <= limits["maxNodeCount"]
+            or not 1 <= limits["maxNodeCount"] <= 1000
+        ):
+            raise BergError(
+                f"a pool cannot have {limits['minNodeCount']} to {limits['maxNodeCount']} nodes"
+            )
         body = {"autoscaling": {"enabled": True, "locationPolicy": "ANY", **limits}}
-        container.change(config, place, "POST", f"{path}:setAutoscaling", body, f"the limits of {chosen['name']}", say)
+        container.change(
+            config,
+            place,
+            "POST",
+            f"{path}:setAutoscaling",
+            body,
+            f"the limits of {chosen['name']}",
+            say,
+        )
     if now is not None:
         container.change(
-            config, place, "POST", f"{path}:setSize", {"nodeCount": now}, f"the size of {chosen['name']}", say
+            config,
+            place,
+            "POST",
+            f"{path}:setSize",
+            {"nodeCount": now},
+            f"the size of {chosen['name']}",
+            say,
         )
     return chosen["name"]
 
@@ -238,10 +318,14 @@ def status(config: Config, cluster: dict[str, Any]) -> Status:
     try:
         server = k8s.server_of(config, cluster)
         nodes = k8s.items(config, server, "/api/v1/nodes", patience=gke.LISTING)
-        pods = k8s.items(config, server, f"{k8s.CORE}/pods", labelSelector="berg=1", patience=gke.LISTING)
+        pods = k8s.items(
+            config, server, f"{k8s.CORE}/pods", labelSelector="berg=1", patience=gke.LISTING
+        )
         alive = [each for each in pods if each["status"].get("phase") in ("Pending", "Running")]
         waits = any(each["status"]["phase"] == "Pending" for each in alive)
-        events = k8s.items(config, server, f"{k8s.CORE}/events", patience=gke.LISTING) if waits else []
+        events = (
+            k8s.items(config, server, f"{k8s.CORE}/events", patience=gke.LISTING) if waits else []
+        )
     except BergError as error:
         found.trouble = error.message
         return found
@@ -252,17 +336,40 @@ def status(config: Config, cluster: dict[str, Any]) -> Status:
         node = pod["spec"].get("nodeName", "")
         used[node] = used.get(node, 0) + count
         owner = machine.labels.get("berg-job") or machine.labels.get("berg-sweep", "")
-        row = {"pod": machine.pod, "name": machine.name, "job": owner, "status": machine.status, "node": node}
-        found.pods.append({**row, "gpus": count, "note": machine.note, "user": machine.labels.get("berg-user", "")})
+        row = {
+            "pod": machine.pod,
+            "name": machine.name,
+            "job": owner,
+            "status": machine.status,
+            "node": node,
+        }
+        found.pods.append(
+            {
+                **row,
+                "gpus": count,
+                "note": machine.note,
+                "user": machine.labels.get("berg-user", ""),
+            }
+        )
     for node in nodes:
         name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
         gpus = int(node.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", 0))
-        kinds = {each["type"]: each["status"] for each in node.get("status", {}).get("conditions", [])}
+        kinds = {
+            each["type"]: each["status"] for each in node.get("status", {}).get("conditions", [])
+        }
         ready = kinds.get("Ready") == "True"
         pool = labels.get(f"{container.LABEL}gke-nodepool", "")
         asked = f"{container.LABEL}gke-accelerator" in labels
-        about = {"node": name, "pool": pool, "ready": ready, "gpus": gpus, "used": used.get(name, 0)}
-        found.nodes.append({**about, "drivers": "coming" if asked and not gpus else "ready" if asked else ""})
+        about = {
+            "node": name,
+            "pool": pool,
+            "ready": ready,
+            "gpus": gpus,
+            "used": used.get(name, 0),
+        }
+        found.nodes.append(
+            {**about, "drivers": "coming" if asked and not gpus else "ready" if asked else ""}
+        )
     return found
 
 
@@ -270,13 +377,19 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
     kind, count = container.gpus_of(pool)
     node, scaling = pool.get("config", {}), pool.get("autoscaling", {})
     accelerators_ = node.get("accelerators", [{}])
-    driver = accelerators_[0].get("gpuDriverInstallationConfig", {}).get("gpuDriverVersion", "") if count else ""
+    driver = (
+        accelerators_[0].get("gpuDriverInstallationConfig", {}).get("gpuDriverVersion", "")
+        if count
+        else ""
+    )
     return {
         "pool": pool["name"],
         "machine_type": node.get("machineType", ""),
         "gpus": f"{count} x {kind}" if count else "",
         "spot": bool(node.get("spot")),
-        "min_nodes": scaling.get("minNodeCount", 0) if scaling.get("enabled") else pool.get("initialNodeCount", 0),
+        "min_nodes": scaling.get("minNodeCount", 0)
+        if scaling.get("enabled")
+        else pool.get("initialNodeCount", 0),
         "max_nodes": container.most_nodes(pool),
         "status": pool.get("status", ""),
         "drivers": driver,
@@ -285,7 +398,9 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
 
 
 def idle(config: Config) -> list[str]:
-    """A sentence for each of berg's clusters in which no pod of a job is; none for who may not look."""
+    """A sentence for each of berg's clusters in which no pod of a job is; none for who may not
+    look.
+    """
     ours = set(gke.places(config))
     with ThreadPoolExecutor(8) as pool:
         looks = pool.map(lambda each: status(config, container.get(config, each)), sorted(ours))
@@ -301,7 +416,9 @@ def with_nodes(found: Status) -> str:
     """What an idle cluster costs beside its price: nodes for jobs that are there without one."""
     count = sum(each["pool"] not in (container.SYSTEM, container.CACHE) for each in found.nodes)
     nodes = f", and {count} nodes for jobs as long as they are there" if count else ""
-    return nodes + ", and its dataset cache" * any(each["pool"] == container.CACHE for each in found.pools)
+    return nodes + ", and its dataset cache" * any(
+        each["pool"] == container.CACHE for each in found.pools
+    )
 
 
 # --- kubectl
@@ -324,8 +441,15 @@ def credentials(config: Config, name: str) -> str:
         program = [berg, "cluster", "token"]
     arguments = [word for argument in program[1:] for word in (f"--exec-arg={argument}",)]
     authority = [f"--certificate-authority={server.ca}", "--embed-certs=true"] if server.ca else []
-    user = ["set-credentials", there, f"--exec-command={program[0]}", f"--exec-api-version={EXEC_API}", *arguments]
-    # One that is broken is found before anything is written. Of what gcloud wrote, the authority would stay.
+    user = [
+        "set-credentials",
+        there,
+        f"--exec-command={program[0]}",
+        f"--exec-api-version={EXEC_API}",
+        *arguments,
+    ]
+    # One that is broken is found before anything is written. Of what gcloud wrote, the authority
+    # would stay.
     if there in kubectl(["config", "get-clusters"]).split():
         kubectl(["config", "delete-cluster", there])
     for words in (["set-cluster", there, f"--server={server.url}", *authority], user):
@@ -338,10 +462,16 @@ def credentials(config: Config, name: str) -> str:
 def kubectl(words: list[str]) -> str:
     program = shutil.which("kubectl")
     if not program:
-        raise BergError("kubectl is not installed: gcloud components install kubectl (Debian: kubernetes-client)")
-    done = subprocess.run([program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        raise BergError(
+            "kubectl is not installed: gcloud components install kubectl (Debian: kubernetes-client)"
+        )
+    done = subprocess.run(
+        [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     if done.returncode:
-        raise BergError(f"kubectl {words[0]} {words[1]} failed, and wrote nothing: {done.stderr.strip()}")
+        raise BergError(
+            f"kubectl {words[0]} {words[1]} failed, and wrote nothing: {done.stderr.strip()}"
+        )
     return done.stdout
 
 

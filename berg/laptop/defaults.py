@@ -1,8 +1,8 @@
 """Defaults of a repo: `[tool.berg]` in its pyproject.toml, or berg.toml beside it.
 
-They stand between the BERG_ variables and the user's settings. What is given on the command line comes before them, and
-takes what would contradict it out: a repo's CPUs do not stay where other GPUs are asked for. The plan says what came
-from where.
+They stand between the BERG_ variables and the user's settings. What is given on the command line
+comes before them, and takes what would contradict it out: a repo's CPUs do not stay where other
+GPUs are asked for. The plan says what came from where.
 """
 
 import os
@@ -47,7 +47,16 @@ VARIABLES = {
 }
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
-    "cluster": {"machine-type", "num-cpus", "tpu", "disk-gb", "image", "image-project", "zones", "no-external-ip"},
+    "cluster": {
+        "machine-type",
+        "num-cpus",
+        "tpu",
+        "disk-gb",
+        "image",
+        "image-project",
+        "zones",
+        "no-external-ip",
+    },
     "tpu": {"gpu-type", "num-gpus", "num-cpus", "machine-type"},
     "machine_type": {"gpu-type", "num-gpus", "num-cpus", "tpu"},
     "gpu_type": {"machine-type", "num-cpus", "tpu"},
@@ -58,11 +67,16 @@ REPLACES = {
 
 
 def find(folder: Path) -> tuple[dict[str, Any], str]:
-    """The defaults of the git repo around a folder, and the name of the file that has them; {} without any."""
+    """The defaults of the git repo around a folder, and the name of the file that has them; {}
+    without any.
+    """
     root = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
     if root is None:
         return {}, ""
-    own, shared = read(root / "berg.toml"), read(root / "pyproject.toml").get("tool", {}).get("berg")
+    own, shared = (
+        read(root / "berg.toml"),
+        read(root / "pyproject.toml").get("tool", {}).get("berg"),
+    )
     if own and shared:
         raise BergError(f"{root} has berg.toml and [tool.berg] in pyproject.toml. Keep one of them")
     name = "pyproject.toml" if shared is not None and not own else "berg.toml"
@@ -89,18 +103,23 @@ def check(file: Path, key: str, value: Any) -> None:
         TEXT: isinstance(value, str),
         NUMBER: type(value) in (int, float) and (key == "max-hours" or type(value) is int),
         LIST: isinstance(value, list) and all(isinstance(each, str) for each in value),
-        TABLE: isinstance(value, dict) and all(isinstance(each, (str, int, float)) for each in value.values()),
+        TABLE: isinstance(value, dict)
+        and all(isinstance(each, (str, int, float)) for each in value.values()),
     }.get(kind, isinstance(value, bool))
     if not fits:
         raise BergError(f"{file}: {key!r} must be {kind}, not {value!r}. Mend it there")
 
 
 def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, Any]:
-    """Options with those of the repo around a folder in place of what was not given, and what came from where."""
+    """Options with those of the repo around a folder in place of what was not given, and what came
+    from where.
+    """
     values, file = find(folder)
     dropped = {key for option in given for key in REPLACES.get(option, ())}
     dropped |= {key for key, (field, _) in KEYS.items() if field in given and field != "env"}
-    has_own_image = {"image", "image-project"} if "tpu" in given or "tpu" in values.keys() - dropped else set()
+    has_own_image = (
+        {"image", "image-project"} if "tpu" in given or "tpu" in values.keys() - dropped else set()
+    )
     has_no_pods = {"docker"} if "docker" in given or not options.get("cluster") else set()
     settings = of_settings(dropped | has_own_image | has_no_pods, values)
     dropped |= {key for key, variable in VARIABLES.items() if os.environ.get(variable)}
@@ -109,7 +128,10 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
     for key, value in values.items():
         field = KEYS[key][0]
         if field == "env":
-            filled["env"] = (*(f"{name}={each}" for name, each in value.items()), *options.get("env", ()))
+            filled["env"] = (
+                *(f"{name}={each}" for name, each in value.items()),
+                *options.get("env", ()),
+            )
         elif key not in dropped:
             filled[field] = tuple(value) if isinstance(value, list) else value
         if key not in dropped:
@@ -148,4 +170,10 @@ def listed(values: dict[str, Any]) -> str:
 def shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={each}" for name, each in value.items())
-    return ", ".join(value) if isinstance(value, list) else str(value).lower() if value in (True, False) else str(value)
+    return (
+        ", ".join(value)
+        if isinstance(value, list)
+        else str(value).lower()
+        if value in (True, False)
+        else str(value)
+    )

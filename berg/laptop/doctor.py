@@ -1,7 +1,9 @@
-"""What `berg doctor` looks at: whether this computer, the person, the project and the machines' account are ready.
+"""What `berg doctor` looks at: whether this computer, the person, the project and the machines'
+account are ready.
 
-Every check stands alone: it returns findings, and what it raises becomes one. Those that ask Google stand in
-readiness.py; they run side by side, and one that has no answer in time is reported as such.
+Every check stands alone: it returns findings, and what it raises becomes one. Those that ask Google
+stand in readiness.py; they run side by side, and one that has no answer in time is reported as
+such.
 """
 
 import re
@@ -18,7 +20,8 @@ from berg.google.storage import explain
 from berg.laptop.readiness import ASKED, FAILED, OK, WARNING, Finding, check_credentials
 
 PATIENCE = 15  # seconds for all answers
-TOOLS = {  # program: how to ask for its version, what the answer looks like, the oldest that will do, what for
+# program: how to ask for its version, what the answer looks like, the oldest that will do, what for
+TOOLS = {
     "git": (["git", "--version"], r"version ([\d.]+)", (2, 0), "berg run"),
     "ssh": (["ssh", "-V"], r"OpenSSH_([\d.]+)", (6, 0), "berg ssh and berg sync"),
     "rsync": (["rsync", "--version"], r"version v?([\d.]+)", (3, 1), "berg sync"),
@@ -30,14 +33,20 @@ def examine() -> list[Finding]:
     settings, findings = check_settings()
     findings += check_tools() + check_gcloud(settings) + check_abilities(settings)
     findings += ask(settings, {"credentials": check_credentials})
-    lacks = "credentials" if findings[-1].status == FAILED else "" if settings.project else "a project"
+    lacks = (
+        "credentials" if findings[-1].status == FAILED else "" if settings.project else "a project"
+    )
     if lacks:
-        return findings + [Finding(name, WARNING, f"not looked at, without {lacks}") for name in ASKED]
+        return findings + [
+            Finding(name, WARNING, f"not looked at, without {lacks}") for name in ASKED
+        ]
     return findings + ask(settings, ASKED)
 
 
 def ask(settings: Config, checks: Mapping[str, Callable[[Config], list[Finding]]]) -> list[Finding]:
-    """The findings of checks that wait for Google, all at once; what raises or takes too long is a finding, too."""
+    """The findings of checks that wait for Google, all at once; what raises or takes too long is a
+    finding, too.
+    """
     from google.api_core import exceptions
 
     late = f"no answer within {PATIENCE} s. Check the network"
@@ -51,7 +60,9 @@ def ask(settings: Config, checks: Mapping[str, Callable[[Config], list[Finding]]
                 answers[name] = [Finding(name, FAILED, api.name_quota_project(settings))]
                 return
             status = FAILED if name in ("project", "bucket") else WARNING
-            answers[name] = [Finding(name, status, f"Google does not let you look: {api.words(error)}")]
+            answers[name] = [
+                Finding(name, status, f"Google does not let you look: {api.words(error)}")
+            ]
         except Exception as error:
             known = error.message if isinstance(error, BergError) else explain(error, settings)
             answers[name] = [Finding(name, FAILED, known or f"{type(error).__name__}: {error}")]
@@ -114,4 +125,10 @@ def check_abilities(settings: Config) -> list[Finding]:
     from localcloud import control
 
     limits = control.status(config.local_folder())["abilities"]
-    return [Finding("embedded cloud", OK, " ".join(limits) or "its machines can do all that they can anywhere")]
+    return [
+        Finding(
+            "embedded cloud",
+            OK,
+            " ".join(limits) or "its machines can do all that they can anywhere",
+        )
+    ]

@@ -19,7 +19,9 @@ from berg.inventory import Machine
 from berg.laptop.jobs import OFF, Entry, find, is_glob, logs_of, look_again, overview
 
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
-LEFT_STILL = 120  # seconds without progress of an upload, after which `kill` says what would be lost
+LEFT_STILL = (
+    120  # seconds without progress of an upload, after which `kill` says what would be lost
+)
 
 
 def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[str]:
@@ -31,13 +33,17 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
     for pattern in ("*",) if everything else patterns:
         hits = fnmatch.filter(living, pattern) if is_glob(pattern) else [pattern]
         if not hits and not everything:
-            raise BergError(f"{pattern!r} matches none of your jobs and machines. See them: berg list")
+            raise BergError(
+                f"{pattern!r} matches none of your jobs and machines. See them: berg list"
+            )
         found += hits
     return list(dict.fromkeys(found))
 
 
 def parts(config: Config, name: str) -> list[str]:
-    """The jobs of a sweep that are to be ended, those that no machine has first; of anything else its name."""
+    """The jobs of a sweep that are to be ended, those that no machine has first; of anything else
+    its name.
+    """
     if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
         return [name]
     live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.can_end]
@@ -45,7 +51,8 @@ def parts(config: Config, name: str) -> list[str]:
 
 
 def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> str:
-    """End a job and delete its machines; returns the state that the job ended in ("" for a mere machine).
+    """End a job and delete its machines; returns the state that the job ended in ("" for a mere
+    machine).
 
     A worker gets the time to stop its command and to upload what is left, unless `now`.
     """
@@ -59,7 +66,9 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
         while not now and found.machine and found.state and not found.state.final:
             if found.state.state == "UPLOADING":
                 moment, before = time.monotonic(), left
-                left = f"{found.state.left_files:,} files, {found.state.left_bytes:,} bytes are left"
+                left = (
+                    f"{found.state.left_files:,} files, {found.state.left_bytes:,} bytes are left"
+                )
                 moved = moment if left != before else moved
                 if moment - moved > LEFT_STILL:
                     raise BergError(
@@ -70,24 +79,32 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
                 is_counted = found.state.left_files > 0  # which takes its worker some seconds
                 if is_counted and moment - asked > 3 and moment - spoke > 30 and left != told:
                     spoke, told = moment, left
-                    say(f"{name} uploads its results since {found.state.uploading_since}: {left} (Ctrl-C leaves it)")
+                    say(
+                        f"{name} uploads its results since {found.state.uploading_since}: {left} (Ctrl-C leaves it)"
+                    )
             elif time.monotonic() > asked + KILL_PATIENCE:
                 say(f"{name} did not answer; deleting its machine")
                 break
             time.sleep(0.5)
             found = look_again(config, found)
     is_lost = bool(found.state and found.state.state == "LOST")
-    gone = found.crew if is_lost and found.sweep else found.machines  # none of those takes another job
+    gone = (
+        found.crew if is_lost and found.sweep else found.machines
+    )  # none of those takes another job
     for machine in gone:
         save_console(config, name, machine)
     if not found.sweep or now or is_lost:  # else its machine takes the next job
         found.place.delete(config, name, gone, found.group)
     forget_secrets(config, found)
     while found.state and not found.state.final:
-        ended = replace(found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now())
+        ended = replace(
+            found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now()
+        )
         text = ended.to_json()
         try:
-            Bucket(config).write(job.state_path(name), text, found.generation, metadata={"state": text})
+            Bucket(config).write(
+                job.state_path(name), text, found.generation, metadata={"state": text}
+            )
             forget_secrets(config, replace(found, state=ended))
             return "KILLED"
         except Changed:  # its worker wrote a last word meanwhile
@@ -96,11 +113,16 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
 
 
 def tell_of_end(config: Config, found: Entry, now: bool) -> None:
-    """Tell the machine that leads who ends the job; with `now` all machines, which then save nothing more."""
+    """Tell the machine that leads who ends the job; with `now` all machines, which then save
+    nothing more.
+    """
     said = f"{config.user} now" if now else config.user
     told = sorted(found.machines, key=lambda machine: machine.name)[: None if now else 1]
     with ThreadPoolExecutor(16) as pool:
-        telling = [pool.submit(found.place.tell, config, each, f"berg-kill-{found.name}", said) for each in told]
+        telling = [
+            pool.submit(found.place.tell, config, each, f"berg-kill-{found.name}", said)
+            for each in told
+        ]
     for each in telling:
         if each.exception() and not now:  # else it merely takes its time to go
             each.result()
@@ -113,16 +135,22 @@ def forget_secrets(config: Config, found: Entry) -> None:
     if not found.sweep:
         secret.delete(config, found.name)
     elif found.state.final:
-        entries = [each for each in overview(config, None, f"{found.sweep}-") if each.sweep == found.sweep]
+        entries = [
+            each for each in overview(config, None, f"{found.sweep}-") if each.sweep == found.sweep
+        ]
         if all(each.name == found.name or (each.state and each.state.final) for each in entries):
             secret.delete(config, found.sweep)
 
 
 def save_console(config: Config, name: str, machine: Machine) -> None:
-    """Keep what a machine wrote to its serial console, which goes with it, if its worker wrote no log."""
+    """Keep what a machine wrote to its serial console, which goes with it, if its worker wrote no
+    log.
+    """
     from google.api_core import exceptions
 
     bucket = Bucket(config)
     with contextlib.suppress(exceptions.NotFound, Changed):  # NotFound: no bucket to keep it in
-        if not logs_of(bucket, name, machine.name) and (output := places.of(machine.place).console(config, machine)):
+        if not logs_of(bucket, name, machine.name) and (
+            output := places.of(machine.place).console(config, machine)
+        ):
             bucket.write(f"{job.log_prefix(name)}{machine.name}.log", output, generation=0)

@@ -1,10 +1,11 @@
 """Container images of a repo, for pods: what goes into one, and who builds it.
 
-The context of a build is the repo's snapshot: what is committed and changed, without what git ignores; `.dockerignore`
-takes out more, as the builders do it. The tag is the snapshot's commit. docker (with buildx) or podman build it on this
-computer, Cloud Build at Google's.
+The context of a build is the repo's snapshot: what is committed and changed, without what git
+ignores; `.dockerignore` takes out more, as the builders do it. The tag is the snapshot's commit.
+docker (with buildx) or podman build it on this computer, Cloud Build at Google's.
 
-Not covered: images of other registries than the project's, contexts other than the whole repo, build secrets.
+Not covered: images of other registries than the project's, contexts other than the whole repo,
+build secrets.
 """
 
 import base64
@@ -61,18 +62,24 @@ class Wanted:
     def check(self) -> None:
         """Raise BergError for what no image can be."""
         if self.file is not None and not self.file.is_file():
-            raise BergError(f"there is no file {self.file}: name a Dockerfile with -f, or leave that out")
+            raise BergError(
+                f"there is no file {self.file}: name a Dockerfile with -f, or leave that out"
+            )
         if self.name is not None and not NAME.fullmatch(self.name):
             raise BergError(
                 f"--name {self.name!r} cannot be an image's: give lower-case letters and digits, with - _ or . between"
             )
         if self.python is not None and not re.fullmatch(r"3\.\d{1,2}(\.\d{1,2})?", self.python):
-            raise BergError(f"--python {self.python!r} is no version of python. Give one, such as --python {PYTHON}")
+            raise BergError(
+                f"--python {self.python!r} is no version of python. Give one, such as --python {PYTHON}"
+            )
         if self.builder == "cloud" and not self.push:
             raise BergError("--builder cloud leaves no image on this computer: give --push as well")
         for platform in self.all_platforms:
             if platform not in PLATFORMS:
-                raise BergError(f"--platform {platform!r}: there are {', '.join(PLATFORMS)}, or both with a comma")
+                raise BergError(
+                    f"--platform {platform!r}: there are {', '.join(PLATFORMS)}, or both with a comma"
+                )
 
 
 @dataclass
@@ -87,7 +94,9 @@ class Build:
 
 
 def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
-    """Build the image of the repo around `folder`, and push it if that is wanted; returns its full name."""
+    """Build the image of the repo around `folder`, and push it if that is wanted; returns its full
+    name.
+    """
     wanted.check()
     taken = snapshot.take(folder)
     file = wanted.file or taken.root / "Dockerfile"
@@ -111,8 +120,12 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         leave_out(context, file, taken.root)
         given = ["--build-arg", f"PYTHON_VERSION={wanted.python}"] if wanted.python else []
         this = Build(image, context, written, wanted.all_platforms, given)
-        changed = f" and {words.plural(len(taken.all_changed()), 'changed file')}" if taken.dirty else ""
-        say(f"Building {image}\nwith {builder}, of commit {taken.head[:12]}{changed}, for {', '.join(this.platforms)}")
+        changed = (
+            f" and {words.plural(len(taken.all_changed()), 'changed file')}" if taken.dirty else ""
+        )
+        say(
+            f"Building {image}\nwith {builder}, of commit {taken.head[:12]}{changed}, for {', '.join(this.platforms)}"
+        )
         BUILDERS[builder](config, this, wanted.push, say)
         if wanted.push and builder != "cloud":  # which has let the account at the images already
             artifacts.admit(config, artifacts.READER, say)
@@ -123,7 +136,9 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
 
 
 def dockerfile(taken: snapshot.Snapshot, wanted: Wanted, say: Say) -> str:
-    """A Dockerfile for a repo without one: the python packages that it names, then its files. `say` hears it."""
+    """A Dockerfile for a repo without one: the python packages that it names, then its files. `say`
+    hears it.
+    """
     named = requirements.arguments(taken.root)
     if not named:
         raise BergError(
@@ -132,7 +147,9 @@ def dockerfile(taken: snapshot.Snapshot, wanted: Wanted, say: Say) -> str:
         )
     lines = [f"FROM python:{wanted.python or PYTHON}-slim"]
     # A pod's code comes with git; without it each pod would install it.
-    lines.append("RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; }")
+    lines.append(
+        "RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; }"
+    )
     lines.append("WORKDIR /app")
     install = "RUN pip install --no-cache-dir"
     alone = requirements.FILE in named and not NEEDS_REPO.search(
@@ -144,12 +161,16 @@ def dockerfile(taken: snapshot.Snapshot, wanted: Wanted, say: Say) -> str:
     lines.append("COPY . .")
     lines += [f"{install} {' '.join(named)}"] if named else []
     text = "\n".join(lines) + "\n"
-    say(f"{taken.root} has no Dockerfile; this one is taken. Save it as Dockerfile to change it:\n\n{text}")
+    say(
+        f"{taken.root} has no Dockerfile; this one is taken. Save it as Dockerfile to change it:\n\n{text}"
+    )
     return text
 
 
 def leave_out(context: Path, file: Path, root: Path) -> None:
-    """Let the builders see what is to be left out: what is written for this Dockerfile alone, or for all."""
+    """Let the builders see what is to be left out: what is written for this Dockerfile alone, or
+    for all.
+    """
     for each in (file.with_name(f"{file.name}.dockerignore"), root / ".dockerignore"):
         if each.is_file():
             shutil.copy(each, context / ".dockerignore")
@@ -160,7 +181,9 @@ def leave_out(context: Path, file: Path, root: Path) -> None:
 
 
 def choose(wanted: Wanted) -> str:
-    """The builder: that which was named, or docker, or podman, whichever is there; raises BergError if none is."""
+    """The builder: that which was named, or docker, or podman, whichever is there; raises BergError
+    if none is.
+    """
     obstacles = {"docker": docker_obstacle, "podman": podman_obstacle, "cloud": lambda: ""}
     if wanted.builder:
         if why := obstacles[wanted.builder]():
@@ -193,19 +216,39 @@ def podman_obstacle() -> str:
 def quietly(*command: str, env: dict[str, str] | None = None) -> int:
     """The exit code of a command that nobody sees."""
     variables = {**os.environ, **(env or {})}
-    return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True).returncode
+    return subprocess.run(
+        command, env=variables, stdin=subprocess.DEVNULL, capture_output=True
+    ).returncode
 
 
 def docker(config: Config, this: Build, push: bool, say: Say) -> None:
-    """Build with docker buildx; without a push one platform comes to docker's own images, several stay in its cache."""
-    command = ["docker", "buildx", "build", "--platform", ",".join(this.platforms), "--tag", this.image]
+    """Build with docker buildx; without a push one platform comes to docker's own images, several
+    stay in its cache.
+    """
+    command = [
+        "docker",
+        "buildx",
+        "build",
+        "--platform",
+        ",".join(this.platforms),
+        "--tag",
+        this.image,
+    ]
     command += ["--file", str(this.dockerfile), *this.arguments]
     if len(this.platforms) > 1:  # docker's own builder makes one
-        if quietly("docker", "buildx", "inspect", "berg") and quietly("docker", "buildx", "create", "--name", "berg"):
-            raise BergError("docker has no builder for several platforms. See why: docker buildx create --name berg")
+        if quietly("docker", "buildx", "inspect", "berg") and quietly(
+            "docker", "buildx", "create", "--name", "berg"
+        ):
+            raise BergError(
+                "docker has no builder for several platforms. See why: docker buildx create --name berg"
+            )
         command += ["--builder", "berg"]
     with login(config, "docker") as variables:
-        run([*command, *([] if push or len(this.platforms) > 1 else ["--load"]), str(this.context)], variables, say)
+        run(
+            [*command, *([] if push or len(this.platforms) > 1 else ["--load"]), str(this.context)],
+            variables,
+            say,
+        )
     if push:  # all of it is in the cache; the token is new
         with login(config, "docker") as variables:
             run([*command, "--push", str(this.context)], variables, say, "pushed")
@@ -220,15 +263,26 @@ def podman(config: Config, this: Build, push: bool, say: Say) -> None:
         for more in ([], ["--no-cache"]):
             quietly("podman", "manifest", "rm", this.image)  # it would keep what is in it
             run([*command, *more, str(this.context)], variables, say)
-            # Its cache takes an image for that of another platform if nothing in its making differs.
+            # Its cache takes an image for that of another platform if nothing in its making
+            # differs.
             if not (lacking := set(this.platforms) - listed(this.image)):
                 break
         else:
-            raise BergError(f"podman built no image for {', '.join(sorted(lacking))}. Try: --builder docker")
+            raise BergError(
+                f"podman built no image for {', '.join(sorted(lacking))}. Try: --builder docker"
+            )
     if push:
         with login(config, "podman") as variables:
             run(
-                ["podman", "manifest", "push", "--all", trust, this.image, f"docker://{this.image}"],
+                [
+                    "podman",
+                    "manifest",
+                    "push",
+                    "--all",
+                    trust,
+                    this.image,
+                    f"docker://{this.image}",
+                ],
                 variables,
                 say,
                 "pushed",
@@ -243,11 +297,17 @@ def listed(image: str) -> set[str]:
 
 
 def run(command: list[str], variables: dict[str, str], say: Say, done: str = "built") -> None:
-    """Run a builder, and let people see what it prints; raises BergError with its last lines if it fails."""
+    """Run a builder, and let people see what it prints; raises BergError with its last lines if it
+    fails.
+    """
     kept: deque[str] = deque(maxlen=LAST)
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT
+        command,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=subprocess.STDOUT,
     ) as process:
         assert process.stdout
         try:
@@ -269,7 +329,8 @@ def run(command: list[str], variables: dict[str, str], say: Say, done: str = "bu
 
 @contextlib.contextmanager
 def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
-    """Variables with which a builder knows who one is at the project's registry, beside what else it knows.
+    """Variables with which a builder knows who one is at the project's registry, beside what else
+    it knows.
 
     The token lies in a file for as long as that takes; the person's own settings stay as they are.
     """
@@ -285,7 +346,9 @@ def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
     config.credentials.refresh(Request())
     host, pair = artifacts.host(config), f"{USER}:{config.credentials.token}"
     known["auths"][host] = {"auth": base64.b64encode(pair.encode()).decode()}
-    helpers = {name: helper for name, helper in known.get("credHelpers", {}).items() if name != host}
+    helpers = {
+        name: helper for name, helper in known.get("credHelpers", {}).items() if name != host
+    }
     # To docker an empty name says that no helper has it.
     known["credHelpers"] = {**helpers, host: ""} if builder == "docker" else helpers
     with tempfile.TemporaryDirectory(prefix="berg-login-") as temporary:
@@ -299,7 +362,10 @@ def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
         if builder == "podman":
             yield {"REGISTRY_AUTH_FILE": str(file)}
         else:
-            yield {"DOCKER_CONFIG": temporary, "BUILDX_CONFIG": os.environ.get("BUILDX_CONFIG") or str(own / "buildx")}
+            yield {
+                "DOCKER_CONFIG": temporary,
+                "BUILDX_CONFIG": os.environ.get("BUILDX_CONFIG") or str(own / "buildx"),
+            }
 
 
 def read(file: Path) -> dict:
@@ -323,12 +389,20 @@ def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
     show = functools.partial(click.echo, err=True)
     while True:
         try:
-            return builds.run(config, this.image, this.platforms, this.arguments, source, email, show)
+            return builds.run(
+                config, this.image, this.platforms, this.arguments, source, email, show
+            )
         except builds.Forbidden as error:
             if time.monotonic() > late:
                 raise
-            say(f"{error.message}\nIts right was granted just now, which takes minutes to count. Building again")
+            say(
+                f"{error.message}\nIts right was granted just now, which takes minutes to count. Building again"
+            )
             time.sleep(5)
 
 
-BUILDERS: dict[str, Callable[[Config, Build, bool, Say], None]] = {"docker": docker, "podman": podman, "cloud": cloud}
+BUILDERS: dict[str, Callable[[Config, Build, bool, Say], None]] = {
+    "docker": docker,
+    "podman": podman,
+    "cloud": cloud,
+}

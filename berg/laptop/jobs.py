@@ -19,16 +19,29 @@ from berg.inventory import Machine
 from berg.laptop import names
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
-BETWEEN_ZONES = 300  # more of them for a slice, which is taken back in one zone before the next one is tried
-OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that is there, but does nothing
-GOING = ("STOPPING", *OFF)
-# What boot.py says on the serial console, among the kernel's lines: as startup script of the old guest agent, of the
-# new one, and as a unit.
-STARTUP_LINE = re.compile(
-    r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )(?!Going on as )([^\r\n]*)', re.M
+BETWEEN_ZONES = (
+    300  # more of them for a slice, which is taken back in one zone before the next one is tried
 )
-BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup scripts."  # there, too
-HANDED_OVER, UNIT_ENDED = "Going on as a unit of systemd's", "berg's startup script has ended"  # boot.py's words
+OFF = (
+    "STOPPED",
+    "TERMINATED",
+    "SUSPENDED",
+)  # statuses of a machine that is there, but does nothing
+GOING = ("STOPPING", *OFF)
+# What boot.py says on the serial console, among the kernel's lines: as startup script of the old
+# guest agent, of the new one, and as a unit.
+STARTUP_LINE = re.compile(
+    r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )(?!Going on as )([^\r\n]*)',
+    re.M,
+)
+BEGAN, ENDED = (
+    "Found startup-script in metadata.",
+    "Finished running startup scripts.",
+)  # there, too
+HANDED_OVER, UNIT_ENDED = (
+    "Going on as a unit of systemd's",
+    "berg's startup script has ended",
+)  # boot.py's words
 
 
 class IsSweep(BergError):
@@ -43,8 +56,12 @@ class Entry:
     state: job.State | None  # None: a machine without a job
     machines: list[Machine]  # by rank
     generation: int = 0
-    stored: job.State | None = None  # as it lies in the bucket, where a reader concludes another one
-    crew: list[Machine] = field(default_factory=list)  # of a sweep: its machines, whichever job they have
+    stored: job.State | None = (
+        None  # as it lies in the bucket, where a reader concludes another one
+    )
+    crew: list[Machine] = field(
+        default_factory=list
+    )  # of a sweep: its machines, whichever job they have
 
     @property
     def machine(self) -> Machine | None:
@@ -55,7 +72,9 @@ class Entry:
         status = self.machine.status if self.machine else ""
         if self.state and not (self.state.final and status not in ("", "STOPPING")):
             return self.state.state
-        return f"{self.state.state}, machine {status}" if self.state else f"no job, machine {status}"
+        return (
+            f"{self.state.state}, machine {status}" if self.state else f"no job, machine {status}"
+        )
 
     @property
     def user(self) -> str:
@@ -111,7 +130,10 @@ def place_name(state: job.State | None) -> str:
 
 
 def describe(machine: Machine) -> dict[str, Any]:
-    return {key: getattr(machine, key) for key in ("name", "status", "zone", "external_ip", "internal_ip")}
+    return {
+        key: getattr(machine, key)
+        for key in ("name", "status", "zone", "external_ip", "internal_ip")
+    }
 
 
 def conclude(
@@ -121,27 +143,41 @@ def conclude(
     waits: Callable[[], bool],
     last_words: Callable[[Machine], str],
 ) -> job.State:
-    """The state as a reader must see it: a job that is not over, has no machine and waits for none is LOST.
+    """The state as a reader must see it: a job that is not over, has no machine and waits for none
+    is LOST.
 
-    So is one whose machine, or all that it waits for in its sweep, ended the startup script without a worker.
+    So is one whose machine, or all that it waits for in its sweep, ended the startup script without
+    a worker.
     """
     alive = [machine for machine in machines if machine.status not in OFF]
-    patience = LOST_AFTER + BETWEEN_ZONES * (state.state == "SUBMITTED" and place_name(state) == "tpu")
+    patience = LOST_AFTER + BETWEEN_ZONES * (
+        state.state == "SUBMITTED" and place_name(state) == "tpu"
+    )
     if state.final or seconds_since_written < patience or (alive and state.state != "SUBMITTED"):
         return state
     if alive:
-        needed = alive if state.job.get("sweep") else alive[:1]  # of a cluster the first one, which leads
+        needed = (
+            alive if state.job.get("sweep") else alive[:1]
+        )  # of a cluster the first one, which leads
         if not all(map(last_words, needed)):
             return state
         first = needed[0]
         mend = "berg reap" if state.job.get("sweep") else f"berg kill {first.name}"
-        what = f"the startup script of {first.name} ended without a worker; delete the machine: {mend}"
-        return replace(state, state="LOST", reason=f"{what}. The end of its console: {last_words(first)}")
+        what = (
+            f"the startup script of {first.name} ended without a worker; delete the machine: {mend}"
+        )
+        return replace(
+            state, state="LOST", reason=f"{what}. The end of its console: {last_words(first)}"
+        )
     if waits():
         return state
     what = f"was {state.state} on {state.machine or 'no machine'}"
-    until = f"; its results are in the bucket up to {state.synced_until}" if state.synced_until else ""
-    return replace(state, state="LOST", reason=f"its machine is gone without a final state; it {what}{until}")
+    until = (
+        f"; its results are in the bucket up to {state.synced_until}" if state.synced_until else ""
+    )
+    return replace(
+        state, state="LOST", reason=f"its machine is gone without a final state; it {what}{until}"
+    )
 
 
 def silent(text: str) -> None:
@@ -149,17 +185,25 @@ def silent(text: str) -> None:
 
 
 def last_words(config: Config, machine: Machine) -> str:
-    """The last lines of a machine's startup script if that has ended, "" if it runs or has yet to begin."""
+    """The last lines of a machine's startup script if that has ended, "" if it runs or has yet to
+    begin.
+    """
     output = places.of(machine.place).console(config, machine)
     began = output.rfind(BEGAN)
     ended = UNIT_ENDED if output.rfind(HANDED_OVER) > began else ENDED
-    return " | ".join(STARTUP_LINE.findall(output)[-4:]) or "…" if output.rfind(ended) > began else ""
+    return (
+        " | ".join(STARTUP_LINE.findall(output)[-4:]) or "…" if output.rfind(ended) > began else ""
+    )
 
 
-def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[str], None] = silent) -> list[Entry]:
-    """All jobs and machines of a user (None: everybody's), the newest first; with a prefix, only jobs named so.
+def overview(
+    config: Config, user: str | None, prefix: str = "", say: Callable[[str], None] = silent
+) -> list[Entry]:
+    """All jobs and machines of a user (None: everybody's), the newest first; with a prefix, only
+    jobs named so.
 
-    Without the bucket the machines alone, which `say` hears; without any of those, too, that is an error.
+    Without the bucket the machines alone, which `say` hears; without any of those, too, that is an
+    error.
     """
     from google.api_core import exceptions
 
@@ -168,11 +212,17 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(places.machines, config)
         try:
-            blobs = list(bucket.list(f".berg/jobs/{prefix}", "name,metadata,updated,generation", "**_state.json"))
+            blobs = list(
+                bucket.list(
+                    f".berg/jobs/{prefix}", "name,metadata,updated,generation", "**_state.json"
+                )
+            )
         except exceptions.NotFound:
             if not listed.result():
                 raise
-            say(f"bucket {config.bucket!r} does not exist, and with it no job; these are the machines alone")
+            say(
+                f"bucket {config.bucket!r} does not exist, and with it no job; these are the machines alone"
+            )
             blobs = []
         owned: dict[str, list[Machine]] = {}
         for machine in listed.result():
@@ -198,8 +248,12 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Callable[[
 
 def living(entries: list[Entry]) -> set[str]:
     """Names of jobs and sweeps that are not over, or have machines."""
-    over = (each.state and each.state.final and not each.machines and not each.crew for each in entries)
-    return {each.sweep or each.name for each, is_over in zip(entries, over, strict=True) if not is_over}
+    over = (
+        each.state and each.state.final and not each.machines and not each.crew for each in entries
+    )
+    return {
+        each.sweep or each.name for each, is_over in zip(entries, over, strict=True) if not is_over
+    }
 
 
 def newest(entries: list[Entry], limit: int) -> list[Entry]:
@@ -226,7 +280,8 @@ def entry(
 ) -> Entry:
     """A job from the object of its state, and the machines by their owners.
 
-    `waiting` tells the names of the jobs that a place keeps machines for, `words` the `last_words` of a machine.
+    `waiting` tells the names of the jobs that a place keeps machines for, `words` the `last_words`
+    of a machine.
     """
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
@@ -259,22 +314,41 @@ def entry(
 def look_again(config: Config, found: Entry) -> Entry:
     """A job that has a machine as it is now, for who asks often."""
     assert found.machine
-    blob, sweeps = Bucket(config).get(job.state_path(found.name)), [found.sweep] if found.sweep else []
+    blob, sweeps = (
+        Bucket(config).get(job.state_path(found.name)),
+        [found.sweep] if found.sweep else [],
+    )
     machines = found.place.machines(config, [found.name], sweeps, zone=found.machine.zone)
     owned: dict[str, list[Machine]] = {}
     for machine in machines:
         owned.setdefault(owner(machine), []).append(machine)
-    return entry(config, found.name, blob, owned) if blob else replace(found, state=None, machines=machines)
+    return (
+        entry(config, found.name, blob, owned)
+        if blob
+        else replace(found, state=None, machines=machines)
+    )
 
 
 def find(config: Config, name: str) -> Entry:
-    """The job of that name, or of the machine of that name; raises BergError if there is none, IsSweep for a sweep."""
+    """The job of that name, or of the machine of that name; raises BergError if there is none,
+    IsSweep for a sweep.
+    """
     unknown = BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
     bucket = Bucket(config)
     sweep, slash, index = name.partition("/")
     if slash and job.NAME.fullmatch(sweep) and index.isdigit():
-        listed = (job.name_of(blob.name) for blob in bucket.list(f".berg/jobs/{sweep}-", "name", "**_state.json"))
-        name = next((each for each in listed if each.removeprefix(f"{sweep}-").lstrip("0") == index.lstrip("0")), "")
+        listed = (
+            job.name_of(blob.name)
+            for blob in bucket.list(f".berg/jobs/{sweep}-", "name", "**_state.json")
+        )
+        name = next(
+            (
+                each
+                for each in listed
+                if each.removeprefix(f"{sweep}-").lstrip("0") == index.lstrip("0")
+            ),
+            "",
+        )
     if not job.NAME.fullmatch(name):
         raise unknown
     _ = config.session
@@ -289,7 +363,9 @@ def find(config: Config, name: str) -> Entry:
             owned.setdefault(owner(machine), []).append(machine)
         return entry(config, name, blob, owned)
     if bucket.exists(job.sweep_path(name)):
-        raise IsSweep(f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v")
+        raise IsSweep(
+            f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v"
+        )
     machines = [machine for machine in machines if owner(machine) == name]
     machines = machines or [machine for machine in places.machines(config) if machine.name == name]
     if not machines:
@@ -329,7 +405,13 @@ def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
     if blob:
         state = entry(config, name, blob, {}).state
         if not state or "results_dir" not in state.job:
-            raise BergError(f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER")
+            raise BergError(
+                f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER"
+            )
         return f"berg_results/{state.job['results_dir']}/", name
-    folder = name.removeprefix(f"gs://{config.bucket}/").removeprefix("/root/").removeprefix("berg_results/")
+    folder = (
+        name.removeprefix(f"gs://{config.bucket}/")
+        .removeprefix("/root/")
+        .removeprefix("berg_results/")
+    )
     return f"berg_results/{checks.check_results_dir(folder.strip('/'))}/", None

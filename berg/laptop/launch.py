@@ -1,7 +1,7 @@
 """From a command to a machine that runs it: plan, check, send, create.
 
-`prepare` refuses everything that can be refused before anything exists; `submit` leaves either a job
-with its machine, or nothing.
+`prepare` refuses everything that can be refused before anything exists; `submit` leaves either a
+job with its machine, or nothing.
 """
 
 import contextlib
@@ -33,16 +33,22 @@ def prepare(
     code: snapshot.Snapshot | None = None,
     again: bool = False,
 ) -> Plan:
-    """Check every wish and take the snapshot, unless there is one; raises BergError and leaves nothing behind.
+    """Check every wish and take the snapshot, unless there is one; raises BergError and leaves
+    nothing behind.
 
-    `sweep` is the number of a sweep's machines, 0 for a job on its own; `again` says that the name's job goes on.
+    `sweep` is the number of a sweep's machines, 0 for a job on its own; `again` says that the
+    name's job goes on.
     """
     wishes.check()
     cmd = wishes.cmd
     tpu = tpus.choose(wishes.tpu, wishes.spot) if wishes.tpu is not None else None
     num_machines, is_slice = (tpu.hosts, tpu.hosts > 1) if tpu else (wishes.num_machines, False)
     if is_slice and (sweep or wishes.restart_on_failure):
-        what = "each job of a sweep runs on one machine" if sweep else "--restart-on-failure is for one machine"
+        what = (
+            "each job of a sweep runs on one machine"
+            if sweep
+            else "--restart-on-failure is for one machine"
+        )
         raise BergError(f"--tpu {wishes.tpu} is a slice of {num_machines} machines: {what}")
     image_name, image_project = config.default_image, config.default_image_project
     cluster = container.find(config, wishes.cluster) if wishes.cluster else None
@@ -53,7 +59,9 @@ def prepare(
         if not wishes.image:
             image_name, image_project = tpu.image, tpus.IMAGE_PROJECT
     else:
-        shape = accelerators.choose(wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type)
+        shape = accelerators.choose(
+            wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type
+        )
         accelerators.check(shape, image_name, wishes.spot)
     if wishes.min_utilization and not (shape.num_gpus or tpu):
         raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
@@ -62,17 +70,23 @@ def prepare(
     for key in secret_values:
         check_variable("--secret", key)
         if key in variables:
-            raise BergError(f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…")
+            raise BergError(
+                f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…"
+            )
     if wishes.notify is not None:
         secret_values[secret.WEBHOOK] = secret.webhook(wishes.notify)
     root = code.root if code else snapshot.find_root(folder)
     wishes = replace(wishes, cwd=wishes.cwd or "") if code else in_folder(wishes, folder, root)
     script = wishes.install_script
     if script and not code and not (root / script).is_file():
-        raise BergError(f"--install-script {script} is not a file in {root}: give its path from there")
+        raise BergError(
+            f"--install-script {script} is not a file in {root}: give its path from there"
+        )
     name = job.check_name(wishes.name or job.new_name(root.name))
     # Of a pod's name Kubernetes makes the host's, with its number.
-    job.check_name(f"{name}-{num_machines - 1}" if cluster else job.machine_names(name, num_machines)[-1])
+    job.check_name(
+        f"{name}-{num_machines - 1}" if cluster else job.machine_names(name, num_machines)[-1]
+    )
     guessed = wishes.results_dir or checks.sketchy_guess_at_results_dir_from_cmd(cmd or "")
     guessed = guessed or "/".join(filter(None, (wishes.results_parent, name)))
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
@@ -94,9 +108,21 @@ def prepare(
         if not cluster:  # whose nodes have their own disks and addresses, and count by themselves
             check_room(config, [each.result() for each in wanted], image_path, wishes.disk_gb)
             quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-            regions = dict.fromkeys(zone.rpartition("-")[0] for zone in planned_zones) if config.no_external_ip else ()
-            ways = [check_ways(config, pool.submit(networks.ways, config, region).result()) for region in regions]
-            kind = (wishes.disk_gb, wishes.spot, not config.no_external_ip, wishes.max_hours <= 7 * 24)
+            regions = (
+                dict.fromkeys(zone.rpartition("-")[0] for zone in planned_zones)
+                if config.no_external_ip
+                else ()
+            )
+            ways = [
+                check_ways(config, pool.submit(networks.ways, config, region).result())
+                for region in regions
+            ]
+            kind = (
+                wishes.disk_gb,
+                wishes.spot,
+                not config.no_external_ip,
+                wishes.max_hours <= 7 * 24,
+            )
             needs = accelerators.quota_needs(shape, sweep or num_machines, *kind)
             shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
@@ -149,12 +175,23 @@ def prepare(
     checks.check_size(this)
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (wishes.disk_gb, wishes.spot, dist.build_wheel(), needed.result(), line, secret_values, shortages, ways)
+    about = (
+        wishes.disk_gb,
+        wishes.spot,
+        dist.build_wheel(),
+        needed.result(),
+        line,
+        secret_values,
+        shortages,
+        ways,
+    )
     return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
 
 
 def check_ways(config: Config, ways: networks.Ways) -> networks.Ways:
-    """Raise BergError for a region in which a machine without an external address would never hear of its job."""
+    """Raise BergError for a region in which a machine without an external address would never hear
+    of its job.
+    """
     if ways.to_google is False:
         raise BergError(
             f"a machine without an external address reaches nothing of Google's from the subnetwork {ways.subnetwork} "
@@ -185,7 +222,9 @@ def repo_name(folder_name: str) -> str:
 
 
 def check_bucket(config: Config) -> str:
-    """Where the bucket lies; raises BergError unless it can be used and belongs to the project that pays."""
+    """Where the bucket lies; raises BergError unless it can be used and belongs to the project that
+    pays.
+    """
     from google.api_core import exceptions
 
     bucket, init = Bucket(config), f"berg init{' --local' if config.endpoint else ''}"
@@ -194,7 +233,9 @@ def check_bucket(config: Config) -> str:
         project = api.call(config, "GET", "", fields="defaultServiceAccount")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         why = api.words(error)
-        raise BergError(f"project {config.project!r} cannot be used: {why}. Choose one: {init}") from None
+        raise BergError(
+            f"project {config.project!r} cannot be used: {why}. Choose one: {init}"
+        ) from None
     number = project.get("defaultServiceAccount", "").partition("-")[0]
     if number.isdigit() and int(number) != found.project_number:
         raise BergError(
@@ -208,7 +249,9 @@ def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb
     """Raise BergError unless the disk has room for the data beside the image."""
     paths = [each["path"] for each in wanted]
     if doubled := next((path for path in paths if paths.count(path) > 1), None):
-        raise BergError(f"--data: two data sets would go to {doubled}. Give one of them another place: NAME:PATH")
+        raise BergError(
+            f"--data: two data sets would go to {doubled}. Give one of them another place: NAME:PATH"
+        )
     gigabytes = round(sum(each["bytes"] for each in wanted) / 2**30)
     if gigabytes and disk_gb < (needed := gigabytes + offers.image_gb(config, image)):
         raise BergError(
@@ -218,7 +261,9 @@ def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb
 
 def check_free(config: Config, name: str) -> None:
     if any(map(Bucket(config).exists, (job.state_path(name), job.sweep_path(name)))):
-        raise BergError(f"there is a job {name!r} already. Choose another name: -n NAME (or leave -n out)")
+        raise BergError(
+            f"there is a job {name!r} already. Choose another name: -n NAME (or leave -n out)"
+        )
 
 
 def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], None]) -> str:
@@ -233,33 +278,42 @@ def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], No
     send_code(plan, bucket, tell)
     state = job.State(job=this.summary()).to_json()
     try:  # claims the name
-        generation = bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
+        generation = bucket.write(
+            job.state_path(this.job_name), state, generation=0, metadata={"state": state}
+        )
     except Changed:
-        raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
+        raise BergError(
+            f"there is a job {this.job_name!r} already. Choose another name: -n NAME"
+        ) from None
     try:
         bucket.write(job.metadata_path(this.job_name), this.to_json())
         if plan.secrets:
             secret.store(plan.config, this.job_name, plan.secrets, this.max_run_seconds)
         importing.join()
         tell_alive = alive(plan.config, this, state, generation, say)
-        return place.create(plan.config, place.request(plan), plan.machines, bool(this.group), tell_alive)
+        return place.create(
+            plan.config, place.request(plan), plan.machines, bool(this.group), tell_alive
+        )
     except BaseException:
         say("Taking back what was created")
         try:
             take_back(plan.config, this)
         except BaseException:
-            say(f"That did not work. {this.job_name} may have a machine; delete it:  berg kill --now {this.job_name}")
+            say(
+                f"That did not work. {this.job_name} may have a machine; delete it:  berg kill --now {this.job_name}"
+            )
         raise
 
 
 def alive(
     config: Config, this: job.Job, state: str, generation: int, say: Callable[[str], None]
 ) -> Callable[[str], None]:
-    """`say`, which from its second sentence on also writes the state of a job without machines anew.
+    """`say`, which from its second sentence on also writes the state of a job without machines
+    anew.
 
-    One that is old is taken for LOST. Machines of a zone that was given up may have begun the job before they went;
-    then it begins anew elsewhere, without what they said of their end. Where there is a machine nothing is written:
-    its worker may be about to.
+    One that is old is taken for LOST. Machines of a zone that was given up may have begun the job
+    before they went; then it begins anew elsewhere, without what they said of their end. Where
+    there is a machine nothing is written: its worker may be about to.
     """
     bucket, path, said = Bucket(config), job.state_path(this.job_name), 0
 
@@ -285,15 +339,21 @@ def alive(
 
 
 def forget_machines(bucket: Bucket, this: job.Job) -> None:
-    """Delete what the machines of a job wrote of themselves: they are gone, and nobody is to wait for them."""
+    """Delete what the machines of a job wrote of themselves: they are gone, and nobody is to wait
+    for them.
+    """
     if this.num_machines > 1:
-        bucket.delete(*[each.name for each in bucket.list(job.machines_prefix(this.job_name), "name")])
+        bucket.delete(
+            *[each.name for each in bucket.list(job.machines_prefix(this.job_name), "name")]
+        )
 
 
 def preview(plan: Plan) -> Any:
     """What the plan's place would be asked for."""
     place = places.of(plan.job.place)
-    return without_script(place.preview(plan.config, place.request(plan), plan.machines, bool(plan.job.group)))
+    return without_script(
+        place.preview(plan.config, place.request(plan), plan.machines, bool(plan.job.group))
+    )
 
 
 def without_script(value: Any) -> Any:
@@ -304,13 +364,17 @@ def without_script(value: Any) -> Any:
         return value
     if value.get("key") == "startup-script":
         text = value["value"].encode()
-        name = f"<berg's boot.py, {len(text)} bytes, sha256 {hashlib.sha256(text).hexdigest()[:12]}…>"
+        name = (
+            f"<berg's boot.py, {len(text)} bytes, sha256 {hashlib.sha256(text).hexdigest()[:12]}…>"
+        )
         return {**value, "value": name}
     return {key: without_script(each) for key, each in value.items()}
 
 
 def import_ahead(place: places.Place) -> threading.Thread:
-    """Import what a place needs to make machines, which may take most of a second, while the code is sent."""
+    """Import what a place needs to make machines, which may take most of a second, while the code
+    is sent.
+    """
     importing = threading.Thread(target=place.warm_up, daemon=True)
     importing.start()
     return importing
@@ -318,7 +382,9 @@ def import_ahead(place: places.Place) -> threading.Thread:
 
 def send_code(plan: Plan, bucket: Bucket, tell: Callable[[int, int], None]) -> None:
     with ThreadPoolExecutor() as pool:
-        archives = [pool.submit(send_archive, bucket, *each) for each in (plan.wheel, plan.packages)]
+        archives = [
+            pool.submit(send_archive, bucket, *each) for each in (plan.wheel, plan.packages)
+        ]
         plan.job.snapshot = snapshot.send(plan.snapshot, bucket, tell)
         for each in archives:
             each.result()

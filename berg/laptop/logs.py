@@ -14,7 +14,8 @@ HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only th
 
 
 def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tuple[str, bytes]]:
-    """The log of a job from the bucket, all its attempts as one, with the machine's name where there are several.
+    """The log of a job from the bucket, all its attempts as one, with the machine's name where
+    there are several.
 
     Before it exists, the serial console of its machine.
     """
@@ -31,7 +32,9 @@ def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tu
     if not logs:
         consoles = [each for each in found.machines if machine in (None, each.name)]
         if not consoles:
-            raise BergError(f"{machine or name} left no log: it never reached its worker ({found.status})")
+            raise BergError(
+                f"{machine or name} left no log: it never reached its worker ({found.status})"
+            )
         yield "", found.place.console(config, consoles[0]).encode()
 
 
@@ -45,21 +48,27 @@ def follow(
 ) -> job.State | None:
     """Write the logs of a job as they grow until the job is over; returns its final state.
 
-    `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log it
-    gets what the machine writes to its serial console. A machine without a job is followed until it is
-    gone, and the state is None; a job whose state is deleted as well, which then is a BergError. `tell` gets what is
-    found with each look.
+    `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log
+    it gets what the machine writes to its serial console. A machine without a job is followed until
+    it is gone, and the state is None; a job whose state is deleted as well, which then is a
+    BergError. `tell` gets what is found with each look.
     """
     bucket = Bucket(config)
     offsets: dict[str, int] = {}
     console = ""
     logs: list[str] = []
-    stage, pause, due = ("", 0), interval, 0.0  # what was found at the last list, and when the next one comes
+    stage, pause, due = (
+        ("", 0),
+        interval,
+        0.0,
+    )  # what was found at the last list, and when the next one comes
     shown: list[bytes] = []  # lines of the console, which the log begins with
     last = b"\n"
     found, had = None, None
     while True:  # the state before the log, which is complete once that is final
-        found = jobs.look_again(config, found) if found and found.machine else jobs.find(config, name)
+        found = (
+            jobs.look_again(config, found) if found and found.machine else jobs.find(config, name)
+        )
         tell(found)
         had = found.state or had
         several = jobs.is_cluster(found) and not machine
@@ -88,12 +97,16 @@ def follow(
         if (found.state.final and leaves(found)) if found.state else not found.machine:
             if had and not found.state:
                 saved = f"What it saved: berg fetch {had.job.get('results_dir', found.name)}"
-                raise BergError(f"the state of {found.name} is gone from the bucket, and its machine is gone. {saved}")
+                raise BergError(
+                    f"the state of {found.name} is gone from the bucket, and its machine is gone. {saved}"
+                )
             return found.state
         time.sleep(interval)
 
 
 def leaves(found: jobs.Entry) -> bool:
-    """Whether the machines of a job that is over are on their way out or off, or were to be kept, or nobody deletes."""
+    """Whether the machines of a job that is over are on their way out or off, or were to be kept,
+    or nobody deletes.
+    """
     stays = found.state and (found.state.job.get("kept") or found.state.state == "LOST")
     return bool(stays or all(machine.status in jobs.GOING for machine in found.machines))

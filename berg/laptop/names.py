@@ -1,4 +1,5 @@
-"""Names of jobs and sweeps that a command saw, for the shell's completion, which must not wait for the network.
+"""Names of jobs and sweeps that a command saw, for the shell's completion, which must not wait for
+the network.
 
 BERG_HOME/names   a line each: NAME [live] [sweep JOBS]
 """
@@ -31,7 +32,9 @@ def remember(named: list[tuple[str, str]], live: set[str]) -> None:
 def forget(names: Iterable[str]) -> None:
     """Take names out."""
     try:
-        left = [line for line in file().read_text().splitlines() if line.split()[:1][0] not in names]
+        left = [
+            line for line in file().read_text().splitlines() if line.split()[:1][0] not in names
+        ]
         file().write_text("".join(f"{line}\n" for line in left))
     except (OSError, IndexError):
         pass

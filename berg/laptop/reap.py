@@ -1,8 +1,9 @@
-"""What was left behind: machines, groups and secrets that no live job owns, disks that no machine has, templates.
+"""What was left behind: machines, groups and secrets that no live job owns, disks that no machine
+has, templates.
 
-Every machine deletes itself, and Google deletes it at its time limit; this is for what went wrong all the
-same, and for who does not want to wait for the limit. Idle clusters are named, and stay; what earlier versions of berg
-put into them goes.
+Every machine deletes itself, and Google deletes it at its time limit; this is for what went wrong
+all the same, and for who does not want to wait for the limit. Idle clusters are named, and stay;
+what earlier versions of berg put into them goes.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from berg.google import api, secret
 from berg.inventory import Machine, Thing
 from berg.laptop import clusters, ending, jobs
 
-SETTLED = 300  # seconds after a job's end, or a thing's creation, in which things may still be under way
+SETTLED = (
+    300  # seconds after a job's end, or a thing's creation, in which things may still be under way
+)
 
 
 @dataclass
@@ -41,7 +44,9 @@ class Leftover:
         return {**details, "created_at": self.what.created_at, "why": self.why}
 
 
-def find(config: Config, user: str | None, say: Callable[[str], None] = jobs.silent) -> list[Leftover]:
+def find(
+    config: Config, user: str | None, say: Callable[[str], None] = jobs.silent
+) -> list[Leftover]:
     """What a user (None: everybody) left behind; machines that were to be kept are not among it.
 
     `say` hears what may still be under way.
@@ -57,27 +62,44 @@ def find(config: Config, user: str | None, say: Callable[[str], None] = jobs.sil
     mine = [entry for entry in entries if user in (None, entry.user)]
     whys = {entry.name: why for entry in mine if (why := why_left(config, entry))}
     machines = [
-        Leftover(machine, whys[entry.name]) for entry in mine if entry.name in whys for machine in entry.machines
+        Leftover(machine, whys[entry.name])
+        for entry in mine
+        if entry.name in whys
+        for machine in entry.machines
     ]
     machines += idle_crews(config, mine)
     busy = {entry.sweep for entry in entries if not why_left(config, entry)}
-    whys |= {entry.sweep: "its sweep is over" for entry in mine if entry.sweep and entry.sweep not in busy}
+    whys |= {
+        entry.sweep: "its sweep is over"
+        for entry in mine
+        if entry.sweep and entry.sweep not in busy
+    }
     known = {name for entry in entries for name in (entry.name, entry.sweep)}
     things = [
         Leftover(thing, why)
         for found in [*listed, secrets.result()]
         for thing in found
-        if (why := thing.why or whys.get(thing.name) or ("" if thing.name in known else "no job owns it"))
+        if (
+            why := thing.why
+            or whys.get(thing.name)
+            or ("" if thing.name in known else "no job owns it")
+        )
         and (not thing.user or user in (None, thing.user))
     ]
     young = [each for each in machines + things if not settled(config, each.what)]
     for each in young:
-        say(f"{each.kind} {each.name} ({each.why}) may still be under way: look again in {SETTLED // 60} minutes")
+        say(
+            f"{each.kind} {each.name} ({each.why}) may still be under way: look again in {SETTLED // 60} minutes"
+        )
     machines = [each for each in machines if each not in young]
     things = [each for each in things if each not in young]
     groups = {each.name for each in things if each.kind == "group"}
     # Machines of a group go with it.
-    machines = [each for each in machines if not (isinstance(each.what, Machine) and jobs.owner(each.what) in groups)]
+    machines = [
+        each
+        for each in machines
+        if not (isinstance(each.what, Machine) and jobs.owner(each.what) in groups)
+    ]
     return machines + sorted(things, key=is_last)
 
 
@@ -91,7 +113,9 @@ def idle_crews(config: Config, entries: list[jobs.Entry]) -> list[Leftover]:
     busy = {entry.sweep for entry in entries if entry.sweep and not why_left(config, entry)}
     crews = {entry.sweep: entry.crew for entry in entries if entry.sweep}
     return [
-        Leftover(machine, "it is stopped; its sweep goes on" if name in busy else "its sweep is over")
+        Leftover(
+            machine, "it is stopped; its sweep goes on" if name in busy else "its sweep is over"
+        )
         for name, crew in crews.items()
         for machine in crew
         if name not in busy or machine.status == "TERMINATED"
@@ -109,7 +133,11 @@ def why_left(config: Config, entry: jobs.Entry) -> str:
     """Why nobody needs the machines and the group of an entry any more; "" if somebody may."""
     if entry.state is None:
         return "no job owns it"
-    if entry.machines and all(machine.status == "TERMINATED" for machine in entry.machines) and not entry.group:
+    if (
+        entry.machines
+        and all(machine.status == "TERMINATED" for machine in entry.machines)
+        and not entry.group
+    ):
         return f"it is stopped; the job is {entry.state.state}"
     if entry.state.final and not entry.state.job.get("kept"):
         end = entry.state.finished_at

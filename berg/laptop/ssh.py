@@ -3,14 +3,15 @@
     ~/.ssh/google_compute_engine   the key, which gcloud uses, too
     BERG_HOME/known_hosts          host keys by <machine>.<instance id>
 
-A machine publishes its host keys in the bucket once it can be logged in to. The first login pins them: from
-then on ssh refuses any other key, whatever the bucket says. Our public key reaches the machine through its
-metadata, as with gcloud.
+A machine publishes its host keys in the bucket once it can be logged in to. The first login pins
+them: from then on ssh refuses any other key, whatever the bucket says. Our public key reaches the
+machine through its metadata, as with gcloud.
 
-A machine without an external address is reached through gcloud's tunnel, which takes gcloud's own login.
+A machine without an external address is reached through gcloud's tunnel, which takes gcloud's own
+login.
 
-Root's key is installed by berg's worker, whether OS Login is on or not; another user's by Google's guest agent, which
-does it with OS Login off. Not covered: logging in by OS Login itself, Windows.
+Root's key is installed by berg's worker, whether OS Login is on or not; another user's by Google's
+guest agent, which does it with OS Login off. Not covered: logging in by OS Login itself, Windows.
 """
 
 import json
@@ -45,7 +46,9 @@ Say = Callable[[str], None]
 
 
 class NoServer(BergError):
-    """The machine will never be reached by ssh; `shell` is the command that runs others there, if there is one."""
+    """The machine will never be reached by ssh; `shell` is the command that runs others there, if
+    there is one.
+    """
 
     def __init__(self, message: str, shell: list[str]):
         super().__init__(message)
@@ -72,7 +75,9 @@ class Target:
 
     @property
     def alias(self) -> str:
-        """Under which name its host keys are pinned: another machine may have its name or address later."""
+        """Under which name its host keys are pinned: another machine may have its name or address
+        later.
+        """
         return f"{self.machine}.{self.instance_id}"
 
 
@@ -90,7 +95,9 @@ def public_key(create: bool, say: Say = lambda text: None) -> str | None:
     public = private.with_name(f"{private.name}.pub")
     if create:
         if public.exists() and not private.exists():
-            raise BergError(f"{public} has no private key beside it. Move it away; berg then makes a new pair")
+            raise BergError(
+                f"{public} has no private key beside it. Move it away; berg then makes a new pair"
+            )
         if not private.exists():
             make_key(private, say)
         elif not public.exists():
@@ -102,7 +109,9 @@ def make_key(private: Path, say: Say) -> None:
     """Make a key as gcloud does: RSA, no passphrase."""
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     comment = f"{settings.Config().user}@{socket.gethostname()}"
-    run(["ssh-keygen", "-q", "-t", "rsa", "-b", "3072", "-N", "", "-C", comment, "-f", str(private)])
+    run(
+        ["ssh-keygen", "-q", "-t", "rsa", "-b", "3072", "-N", "", "-C", comment, "-f", str(private)]
+    )
     private.chmod(0o600)
     say(f"Made the ssh key {private}, which gcloud uses, too")
 
@@ -110,9 +119,13 @@ def make_key(private: Path, say: Say) -> None:
 def run(command: list[str]) -> str:
     """Output of a program; raises BergError with what it says when it fails."""
     program = require(command[0])
-    done = subprocess.run([program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        [program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     if done.returncode:
-        raise BergError(f"{shlex.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+        raise BergError(
+            f"{shlex.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}"
+        )
     return done.stdout
 
 
@@ -125,7 +138,9 @@ def require(program: str) -> str:
             [],
         )
     if not found:
-        raise BergError(f"the program {program} is missing. Install OpenSSH's client (Debian: openssh-client)")
+        raise BergError(
+            f"the program {program} is missing. Install OpenSSH's client (Debian: openssh-client)"
+        )
     return found
 
 
@@ -135,10 +150,11 @@ def metadata_line(config: Config, key: str) -> str:
 
 
 def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE) -> Target:
-    """The machine of that name, the job's or the cluster's first; waits until it can be logged in to.
+    """The machine of that name, the job's or the cluster's first; waits until it can be logged in
+    to.
 
-    `say` hears every few seconds what it waits for. Raises BergError for a name that is unknown, a machine that
-    is gone or does not come, and one that does not answer.
+    `say` hears every few seconds what it waits for. Raises BergError for a name that is unknown, a
+    machine that is gone or does not come, and one that does not answer.
     """
     began, told = time.monotonic(), -float(TELL_INTERVAL)
     silent_since = None
@@ -152,21 +168,29 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
             missing = f"nothing answers at {target.host} port {target.port}"
             if time.monotonic() > min(silent_since + NO_ANSWER, began + patience):
                 mend = networks.let_ssh_in(config, target.port, not target.address)
-                raise BergError(f"{target.machine} runs, but {missing}. If a firewall is in the way: {mend}")
+                raise BergError(
+                    f"{target.machine} runs, but {missing}. If a firewall is in the way: {mend}"
+                )
         waited = time.monotonic() - began
         if waited > patience:
-            raise BergError(f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: berg log {name}")
+            raise BergError(
+                f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: berg log {name}"
+            )
         if waited > told + TELL_INTERVAL:
             told = waited
             say(f"Waiting for {name}: {missing}" + (f" ({waited:.0f} s)" if waited >= 1 else ""))
-        time.sleep(min(INTERVAL + waited / 30, 5))  # a project has 750 such looks a minute for everybody together
+        time.sleep(
+            min(INTERVAL + waited / 30, 5)
+        )  # a project has 750 such looks a minute for everybody together
     if target.key_is_new:
         wait_until_admitted(config, target, say)
     return target
 
 
 def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
-    """The machine once it can be logged in to, else what is still missing; raises BergError if it will not come."""
+    """The machine once it can be logged in to, else what is still missing; raises BergError if it
+    will not come.
+    """
     found = jobs.find(config, name)
     machine, state = found.machine, found.state
     ended = f": {state.reason}" if state and state.final and state.reason else ""
@@ -174,7 +198,9 @@ def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
         assert state is not None
         if state.state == "SUBMITTED":
             return None, "its machine is being created"
-        raise BergError(f"{name} has no machine any more (the job is {state.state}{ended}). Its log: berg log {name}")
+        raise BergError(
+            f"{name} has no machine any more (the job is {state.state}{ended}). Its log: berg log {name}"
+        )
     status = machine.status
     if status not in COMING:
         raise BergError(f"the machine {machine.name} is {status} ({found.status}{ended})")
@@ -184,12 +210,17 @@ def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
     if target:
         return target, ""
     if state and state.final:
-        raise BergError(f"nobody can log in to {machine.name} any more: the job is {state.state}{ended}")
-    return None, f"the machine {machine.name} boots" + (f", the job is {state.state}" if state else "")
+        raise BergError(
+            f"nobody can log in to {machine.name} any more: the job is {state.state}{ended}"
+        )
+    return None, f"the machine {machine.name} boots" + (
+        f", the job is {state.state}" if state else ""
+    )
 
 
 def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target | None:
-    """How to reach a running machine, None before it said so itself; hands our key to a machine that lacks it.
+    """How to reach a running machine, None before it said so itself; hands our key to a machine
+    that lacks it.
 
     The key is made when there is the first machine to let us in.
     """
@@ -198,7 +229,8 @@ def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target |
     data = Bucket(config).read(object_name)
     try:
         node = json.loads(data) if data else {}
-        # Not written yet, by an earlier machine of that name, or before it knew the others of its cluster.
+        # Not written yet, by an earlier machine of that name, or before it knew the others of its
+        # cluster.
         if node.get("instance_id") != machine.id or not node.get("introduced", True):
             return None
         keys = [host_key for host_key in node["host_keys"] if HOST_KEY.fullmatch(host_key)]
@@ -256,7 +288,9 @@ def wait_until_admitted(config: Config, target: Target, say: Say) -> None:
 
 
 def check_port(forward: str) -> None:
-    """Raise BergError if the port of PORT:HOST:PORT is taken here; ssh would be content with one of ::1 alone."""
+    """Raise BergError if the port of PORT:HOST:PORT is taken here; ssh would be content with one of
+    ::1 alone.
+    """
     port = forward.partition(":")[0]
     if forward.count(":") != 2 or not port.isdigit() or int(port) > 65535:
         return  # ssh knows more forms, and what is wrong with them
@@ -272,15 +306,21 @@ def check_port(forward: str) -> None:
 
 def options(config: Config, target: Target) -> list[str]:
     """Arguments for ssh that lead to the machine and to no other; for `rsync -e`, too."""
-    return [word for key, value in keywords(config, target).items() for word in ("-o", f"{key}={value}")]
+    return [
+        word for key, value in keywords(config, target).items() for word in ("-o", f"{key}={value}")
+    ]
 
 
 def destination(config: Config, target: Target) -> str:
     return f"{config.ssh_user}@{target.host}"
 
 
-def command(config: Config, target: Target, ssh_options: list[str], remote_command: list[str]) -> list[str]:
-    """The command that logs in, or runs a command there; as with ssh, its words are joined by spaces."""
+def command(
+    config: Config, target: Target, ssh_options: list[str], remote_command: list[str]
+) -> list[str]:
+    """The command that logs in, or runs a command there; as with ssh, its words are joined by
+    spaces.
+    """
     words = ["--", *remote_command] if remote_command else []
     return ["ssh", *options(config, target), *ssh_options, destination(config, target), *words]
 
@@ -314,7 +354,9 @@ def as_path(path: Path) -> str:
 
 
 def worker(config: Config, name: str, rank: int) -> str:
-    """Name of the machine that has a rank in a cluster, as it said itself; of a job that has none, its own."""
+    """Name of the machine that has a rank in a cluster, as it said itself; of a job that has none,
+    its own.
+    """
     found = jobs.find(config, name)
     there = {machine.name for machine in found.machines}
     if not there:
@@ -326,12 +368,17 @@ def worker(config: Config, name: str, rank: int) -> str:
             ranks[node.get("rank")] = node["name"]
     if rank not in ranks:
         known = ", ".join(map(str, sorted(ranks))) or "none yet"
-        raise BergError(f"{found.name} has no machine with the number {rank}. Those that came up: {known}")
+        raise BergError(
+            f"{found.name} has no machine with the number {rank}. Those that came up: {known}"
+        )
     return ranks[rank]
 
 
-def run_everywhere(config: Config, name: str, words: list[str], say: Say, write: Callable[[str], None]) -> int:
-    """Run a command on all machines of a job at once; the exit code of the first that failed, in their order.
+def run_everywhere(
+    config: Config, name: str, words: list[str], say: Say, write: Callable[[str], None]
+) -> int:
+    """Run a command on all machines of a job at once; the exit code of the first that failed, in
+    their order.
 
     `write` gets the lines of their output, each behind the name of its machine.
     """

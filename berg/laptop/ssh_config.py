@@ -1,4 +1,5 @@
-"""Entries for my running machines, for ssh, rsync and editors, in a file that ~/.ssh/config includes.
+"""Entries for my running machines, for ssh, rsync and editors, in a file that ~/.ssh/config
+includes.
 
     BERG_HOME/ssh_config           what `berg ssh-config` wrote
 
@@ -20,11 +21,15 @@ def config_file() -> Path:
 
 
 def config_entry(config: Config, target: Target) -> str:
-    """A Host entry for ssh's configuration; a cluster's first machine also answers to the job's name."""
+    """A Host entry for ssh's configuration; a cluster's first machine also answers to the job's
+    name.
+    """
     first = target.machine.removeprefix(target.job).strip("-0") == ""
     names = [target.machine, *([target.job] if first and target.job != target.machine else [])]
     values = {"HostName": target.host, "User": config.ssh_user, **keywords(config, target)}
-    return "\n".join([f"Host {' '.join(names)}", *(f"    {key} {value}" for key, value in values.items()), ""])
+    return "\n".join(
+        [f"Host {' '.join(names)}", *(f"    {key} {value}" for key, value in values.items()), ""]
+    )
 
 
 def write_config(config: Config, say: Say) -> list[str]:
@@ -40,7 +45,11 @@ def write_config(config: Config, say: Say) -> list[str]:
             say(error.message)
             return None
 
-    mine = [machine for machine in places.machines(config) if machine.labels.get("berg-user") == config.user]
+    mine = [
+        machine
+        for machine in places.machines(config)
+        if machine.labels.get("berg-user") == config.user
+    ]
     running = [machine for machine in mine if machine.status == "RUNNING"]
     with ThreadPoolExecutor(8) as pool:
         targets = list(pool.map(entry_of, running))
@@ -70,7 +79,9 @@ def is_included() -> bool:
 
 
 def include() -> None:
-    """Put the Include into ~/.ssh/config: at its beginning, as below a Host it would hold for that host only."""
+    """Put the Include into ~/.ssh/config: at its beginning, as below a Host it would hold for that
+    host only.
+    """
     file = user_config()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     there = file.read_text() if file.exists() else ""

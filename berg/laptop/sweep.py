@@ -2,9 +2,10 @@
 
 .berg/sweeps/<sweep>.json   the names of its jobs, and what its machines are; written once
 
-Every combination is an ordinary job, named SWEEP-INDEX. A machine of a sweep has no job of its own: it takes the next
-one that is SUBMITTED, by writing the job's state under a generation precondition, so that no two machines take the
-same. The job of a machine that Google took away is SUBMITTED again.
+Every combination is an ordinary job, named SWEEP-INDEX. A machine of a sweep has no job of its own:
+it takes the next one that is SUBMITTED, by writing the job's state under a generation precondition,
+so that no two machines take the same. The job of a machine that Google took away is SUBMITTED
+again.
 """
 
 import csv
@@ -49,7 +50,9 @@ def grid(options: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def tasks(file: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file with a header, or of a file with one JSON object a line; raises BergError with the row."""
+    """The rows of a CSV file with a header, or of a file with one JSON object a line; raises
+    BergError with the row.
+    """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -62,17 +65,24 @@ def tasks(file: Path) -> list[dict[str, str]]:
             raise BergError(f"{file}: a column is named twice: {', '.join(header)}")
         for number, record in enumerate(records, 2):
             if record and len(record) != len(header):
-                raise BergError(f"{file}, row {number}: {len(record)} values for {len(header)} columns")
+                raise BergError(
+                    f"{file}, row {number}: {len(record)} values for {len(header)} columns"
+                )
             rows += [dict(zip(header, record, strict=True))] if record else []
     else:
         for number, line in enumerate(lines, 1):
             try:
                 values = json.loads(line) if line.strip() else {}
-                if not isinstance(values, dict) or any(isinstance(value, (dict, list)) for value in values.values()):
+                if not isinstance(values, dict) or any(
+                    isinstance(value, (dict, list)) for value in values.values()
+                ):
                     raise ValueError("not an object of plain values")
             except ValueError as error:
                 raise BergError(f"{file}, line {number}: {error}") from None
-            row = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+            row = {
+                key: value if isinstance(value, str) else json.dumps(value)
+                for key, value in values.items()
+            }
             rows += [row] if row else []
     if not rows:
         raise BergError(f"{file} holds no tasks")
@@ -80,7 +90,9 @@ def tasks(file: Path) -> list[dict[str, str]]:
 
 
 def fill(cmd: str, values: dict[str, str]) -> str:
-    """The command with its placeholders replaced; a value is one word for the shell, whatever is in it."""
+    """The command with its placeholders replaced; a value is one word for the shell, whatever is in
+    it.
+    """
     return PLACEHOLDER.sub(lambda found: shlex.quote(values[found[1]]), cmd)
 
 
@@ -100,10 +112,16 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
         if missing := sorted(wanted - values.keys()):
             raise BergError(f"{where} has no value for {{{missing[0]}}} of the command")
         if unused := sorted(values.keys() - wanted):
-            raise BergError(f"{where} has a value for {unused[0]!r}, but the command has no {{{unused[0]}}}")
+            raise BergError(
+                f"{where} has a value for {unused[0]!r}, but the command has no {{{unused[0]}}}"
+            )
         command = fill(cmd, values)
         given = results_dir and f"{results_dir}/{index:0{width}}"
-        results = given or checks.sketchy_guess_at_results_dir_from_cmd(command) or f"{base}/{index:0{width}}"
+        results = (
+            given
+            or checks.sketchy_guess_at_results_dir_from_cmd(command)
+            or f"{base}/{index:0{width}}"
+        )
         if results in seen:
             raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
         seen[results] = index
@@ -148,11 +166,18 @@ def submit(
     try:
         bucket.write(job.sweep_path(name), json.dumps(about), generation=0)
     except Changed:
-        raise BergError(f"there is a sweep {name!r} already. Choose another name: -n NAME") from None
+        raise BergError(
+            f"there is a sweep {name!r} already. Choose another name: -n NAME"
+        ) from None
     try:
         say(f"Sending {len(all_jobs):,} jobs")
         with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(lambda each: write_job(bucket, replace(each, snapshot=plan.job.snapshot), ours), all_jobs))
+            list(
+                pool.map(
+                    lambda each: write_job(bucket, replace(each, snapshot=plan.job.snapshot), ours),
+                    all_jobs,
+                )
+            )
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds)
         importing.join()
@@ -162,29 +187,41 @@ def submit(
         try:
             delete_machines(plan.config, name)
             with ThreadPoolExecutor(THREADS) as pool:
-                list(pool.map(lambda n: bucket.delete(job.state_path(n), job.metadata_path(n)), ours))
+                list(
+                    pool.map(lambda n: bucket.delete(job.state_path(n), job.metadata_path(n)), ours)
+                )
             if plan.secrets:
                 secret.delete(plan.config, name)
             bucket.delete(job.sweep_path(name))
         except BaseException:
-            say(f"That did not work. {name} may have machines; delete them:  berg kill --now {name}")
+            say(
+                f"That did not work. {name} may have machines; delete them:  berg kill --now {name}"
+            )
         raise
 
 
 def write_job(bucket: Bucket, this: job.Job, ours: set[str]) -> None:
-    """Claim the job's name, which then is one of `ours`, and describe it; a job that has it already stays as it is."""
+    """Claim the job's name, which then is one of `ours`, and describe it; a job that has it already
+    stays as it is.
+    """
     state = job.State(job=this.summary()).to_json()
     ours.add(this.job_name)
     try:
         bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
     except Changed:
         ours.remove(this.job_name)
-        raise BergError(f"there is a job {this.job_name!r} already. Choose another name: -n NAME") from None
+        raise BergError(
+            f"there is a job {this.job_name!r} already. Choose another name: -n NAME"
+        ) from None
     bucket.write(job.metadata_path(this.job_name), this.to_json())
 
 
 def create(
-    config: Config, place: places.Place, request: dict[str, Any], names: list[str], say: Callable[[str], None]
+    config: Config,
+    place: places.Place,
+    request: dict[str, Any],
+    names: list[str],
+    say: Callable[[str], None],
 ) -> None:
     for start in range(0, len(names), BULK):
         place.create(config, request, names[start : start + BULK], False, say)
@@ -197,7 +234,9 @@ def members(config: Config, name: str) -> list[Machine]:
 
 def delete_machines(config: Config, name: str) -> None:
     for place_name, place in places.PLACES.items():
-        place.delete(config, name, [each for each in members(config, name) if each.place == place_name], "")
+        place.delete(
+            config, name, [each for each in members(config, name) if each.place == place_name], ""
+        )
 
 
 def read(bucket: Bucket, name: str) -> dict[str, Any] | None:
@@ -218,7 +257,9 @@ def exists(config: Config, name: str) -> bool:
 
 @dataclass
 class Again:
-    """What of a sweep is to run again: its jobs, the code from now on (None: as before), secrets that went with it."""
+    """What of a sweep is to run again: its jobs, the code from now on (None: as before), secrets
+    that went with it.
+    """
 
     sweep: str
     about: dict[str, Any]  # as read() returns it
@@ -232,14 +273,21 @@ class Again:
         if self.code is None:
             return f"the code that they ran before, {before}. With the code around you: --new-code"
         changes = len(self.code.all_changed())
-        with_changes = f", HEAD {self.code.head[:12]} with {changes} of its files changed" if changes else ""
-        return f"the code as it is now, {self.code.commit[:12]}{with_changes}; before it was {before}"
+        with_changes = (
+            f", HEAD {self.code.head[:12]} with {changes} of its files changed" if changes else ""
+        )
+        return (
+            f"the code as it is now, {self.code.commit[:12]}{with_changes}; before it was {before}"
+        )
 
 
-def again(config: Config, name: str, say: Callable[[str], None], folder: Path | None = None) -> Again:
+def again(
+    config: Config, name: str, say: Callable[[str], None], folder: Path | None = None
+) -> Again:
     """What failed or was lost, or the one job named SWEEP/INDEX; creates nothing.
 
-    With a folder they run the working tree around it from now on, else the code that they ran before.
+    With a folder they run the working tree around it from now on, else the code that they ran
+    before.
     """
     bucket = Bucket(config)
     name, _, index = name.partition("/")
@@ -250,10 +298,16 @@ def again(config: Config, name: str, say: Callable[[str], None], folder: Path | 
     if index:
         chosen = there_are[jobs.find(config, f"{name}/{index}").name]
         if not chosen.state or not chosen.state.final:
-            raise BergError(f"{chosen.name} is not over ({chosen.status}). See it: berg tail {chosen.name}")
+            raise BergError(
+                f"{chosen.name} is not over ({chosen.status}). See it: berg tail {chosen.name}"
+            )
         found = Again(name, about, [chosen])
     else:
-        over = [entry for entry in there_are.values() if entry.state and entry.state.state in ("FAILED", "LOST")]
+        over = [
+            entry
+            for entry in there_are.values()
+            if entry.state and entry.state.state in ("FAILED", "LOST")
+        ]
         found = Again(name, about, over)
     if not found.jobs:
         return found
@@ -261,7 +315,9 @@ def again(config: Config, name: str, say: Callable[[str], None], folder: Path | 
     if folder:
         found.code = snapshot.take(folder)
         check_code(found.first, found.code)
-    if all(entry.state and entry.state.final for entry in there_are.values()):  # else they are there
+    if all(
+        entry.state and entry.state.final for entry in there_are.values()
+    ):  # else they are there
         found.secrets = read_secrets(found.first, say)
     return found
 
@@ -270,9 +326,15 @@ def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
     """The machines that these jobs take beside those that the sweep has."""
     there = members(config, found.sweep)
     used = {machine.name for machine in there}
-    free = [each for each in machines(found.sweep, len(found.about["jobs"]) + len(used)) if each not in used]
+    free = [
+        each
+        for each in machines(found.sweep, len(found.about["jobs"]) + len(used))
+        if each not in used
+    ]
     count = len(found.jobs)
-    wanted = min(parallel or count, count) - sum(machine.status not in jobs.GOING for machine in there)
+    wanted = min(parallel or count, count) - sum(
+        machine.status not in jobs.GOING for machine in there
+    )
     return free[: max(wanted, 0)]
 
 
@@ -293,7 +355,9 @@ def resume(
     bucket = Bucket(config)
     code: dict[str, Any] = {}
     if found.code:
-        code = launch.code_fields(found.code) | {"snapshot": snapshot.send(found.code, bucket, tell)}
+        code = launch.code_fields(found.code) | {
+            "snapshot": snapshot.send(found.code, bucket, tell)
+        }
     if found.secrets and found.first:
         seconds = min(found.first.max_run_seconds * len(found.jobs), LIMITS[1])
         secret.store(config, found.sweep, found.secrets, seconds)
@@ -310,7 +374,9 @@ def read_secrets(this: job.Job, say: Callable[[str], None]) -> dict[str, str]:
     if wishes.notify:
         values[secret.WEBHOOK] = secret.webhook(wishes.notify)
     elif this.notify:
-        say("Nobody will be told of its end: --notify gave the webhook's URL itself, which is kept nowhere")
+        say(
+            "Nobody will be told of its end: --notify gave the webhook's URL itself, which is kept nowhere"
+        )
     return values
 
 
@@ -326,13 +392,19 @@ def check_code(this: job.Job, taken: snapshot.Snapshot) -> None:
         )
     script = this.install_script
     if script and not (taken.root / script).is_file():
-        raise BergError(f"the sweep's --install-script {script} is not a file in {taken.root} any more")
+        raise BergError(
+            f"the sweep's --install-script {script} is not a file in {taken.root} any more"
+        )
 
 
 def submit_again(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> None:
-    """Let a job that is over run again, with other code if there is some; nobody else must have changed it."""
+    """Let a job that is over run again, with other code if there is some; nobody else must have
+    changed it.
+    """
     assert entry.stored
-    state = replace(entry.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at="")
+    state = replace(
+        entry.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at=""
+    )
     state.failures = state.ran_seconds = 0
     state.restarts = -1  # the start to come is none
     path = job.metadata_path(entry.name)
@@ -345,11 +417,14 @@ def submit_again(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> Non
         text = state.to_json()
         bucket.write(job.state_path(entry.name), text, entry.generation, metadata={"state": text})
     except Changed:
-        raise BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}") from None
+        raise BergError(
+            f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}"
+        ) from None
 
 
 def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> Iterable[dict[str, Any]]:
-    """A row for each job of a sweep: its parameters, how it went, and the last value of each of its metrics.
+    """A row for each job of a sweep: its parameters, how it went, and the last value of each of its
+    metrics.
 
     `read` gives the text of a file by its path below `berg_results/`, "" if there is none.
     """
@@ -363,7 +438,11 @@ def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> Iterable[d
         except (ValueError, TypeError, RecursionError):
             pass  # cut off in the middle of a line: what was read counts
         row = {"job": entry.name, "state": entry.state.state, "exit_code": entry.state.exit_code}
-        yield row | details.get("params", {}) | {f"metric:{key}": value for key, value in metrics.items()}
+        yield (
+            row
+            | details.get("params", {})
+            | {f"metric:{key}": value for key, value in metrics.items()}
+        )
 
 
 def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:

@@ -12,35 +12,49 @@ from berg.laptop import jobs, launch, ssh
 
 
 def multiplex(options: list[str], sockets: Path) -> list[str]:
-    """Ssh with one connection for all that goes to a machine: a handshake takes longer than a small transfer.
+    """Ssh with one connection for all that goes to a machine: a handshake takes longer than a small
+    transfer.
 
-    A connection that is dead is noticed after 15 seconds. One that is not used is closed after 300: an open one
-    keeps a devbox from being idle.
+    A connection that is dead is noticed after 15 seconds. One that is not used is closed after 300:
+    an open one keeps a devbox from being idle.
     """
-    settings = ["ControlMaster=auto", f"ControlPath={ssh.as_path(sockets)}/%C", "ControlPersist=300", "BatchMode=yes"]
+    settings = [
+        "ControlMaster=auto",
+        f"ControlPath={ssh.as_path(sockets)}/%C",
+        "ControlPersist=300",
+        "BatchMode=yes",
+    ]
     settings += ["ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10"]
     return ["ssh", *(word for setting in settings for word in ("-o", setting)), *options]
 
 
 def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) -> None:
-    """Push the working tree around `folder` to all machines of a job, until it is interrupted or once.
+    """Push the working tree around `folder` to all machines of a job, until it is interrupted or
+    once.
 
     Raises BergError if there is no repo, no such job, or no machine of it any more.
     """
     root = snapshot.find_root(folder).resolve()
     if not shutil.which("rsync"):
-        raise BergError("rsync is not installed. Install it, for example: sudo apt-get install rsync")
+        raise BergError(
+            "rsync is not installed. Install it, for example: sudo apt-get install rsync"
+        )
     found = jobs.find(config, name)
     here = launch.repo_name(root.name)
     repo = found.state.job.get("repo") if found.state else here
     if repo != here:
-        raise BergError(f"{name} was started in the repo {repo!r}, and this is {here!r}. Run berg sync in {repo}")
+        raise BergError(
+            f"{name} was started in the repo {repo!r}, and this is {here!r}. Run berg sync in {repo}"
+        )
     machines = [machine.name for machine in found.machines if machine.name == name]
     machines = machines or [machine.name for machine in found.machines] or [name]
     # Not below BERG_HOME: the path of a socket must be shorter than 104 bytes.
     with tempfile.TemporaryDirectory(prefix="berg-") as sockets:
         checkouts = [checkout_on(config, machine, here, Path(sockets), say) for machine in machines]
-        say(f"Pushing {root} to {CODE}/{here} on {', '.join(machines)}" + ("" if once else "; Ctrl-C ends it"))
+        say(
+            f"Pushing {root} to {CODE}/{here} on {', '.join(machines)}"
+            + ("" if once else "; Ctrl-C ends it")
+        )
         Push(root, checkouts, say).run(once)
 
 

@@ -1,7 +1,7 @@
 """One attempt at a job on this machine: its state, its log, its mirrors, and the process that runs.
 
-Not covered: the threads beside it, which send the log and the results (saving.py) and wait for word from outside
-(outside.py).
+Not covered: the threads beside it, which send the log and the results (saving.py) and wait for word
+from outside (outside.py).
 """
 
 import math
@@ -21,19 +21,27 @@ from berg.job import Job, State
 from berg.machine import boot, cluster, kineto, logins, pods, profile, usage
 from berg.machine.process import RESULTS, end_group
 
-COMMAND_FILE = boot.BERG / "command"  # process group of what runs, for a worker that comes after this one
+COMMAND_FILE = (
+    boot.BERG / "command"
+)  # process group of what runs, for a worker that comes after this one
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
 NOTICE = 28  # of the 30 seconds that Google gives
 PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last results
 LAST_WORD = 4  # and these for the last state
 HURRY = 2, 5  # seconds to connect to the bucket, and between two pieces of its answer, from then on
 PREEMPTED = ("FAILED", "Google preempted the machine")
-# A machine that goes down tells all its processes at once; whose doing it is, its metadata may tell.
+# A machine that goes down tells all its processes at once; whose doing it is, its metadata may
+# tell.
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 MAINTAINED = ("FAILED", "Google stopped the machine to maintain its host")
 EARLIER = "in earlier attempts: "  # before what those could not save, as it may be saved by now
-HOPELESS = 3, 60  # failures with the same exit code, within so many seconds, after which a command runs no more
-WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
+HOPELESS = (
+    3,
+    60,
+)  # failures with the same exit code, within so many seconds, after which a command runs no more
+WRITE_INTERVAL = (
+    1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
+)
 STALLED = 180  # seconds after which a write of the state is not waited for by the next one
 
 
@@ -55,11 +63,15 @@ class Ended(Exception):
 
 def settings_of(machine: boot.Machine) -> config.Config:
     """The settings that a machine was created with."""
-    return config.load(project=machine.project, bucket=machine.bucket, endpoint=machine.endpoint or None)
+    return config.load(
+        project=machine.project, bucket=machine.bucket, endpoint=machine.endpoint or None
+    )
 
 
 class Attempt:
-    """One job on this machine: its state, its log, its mirrors, and the process that runs right now."""
+    """One job on this machine: its state, its log, its mirrors, and the process that runs right
+    now.
+    """
 
     def __init__(self, name: str, sweep: str = ""):
         self.name = name
@@ -72,7 +84,9 @@ class Attempt:
         self.log = Mirror(self.machine.log.parent, self.bucket, job.log_prefix(name), writer)
         self.restored = boot.BERG / f"restored-{name}"
         folders = job.folders_prefix(name)
-        self.results = Mirror(RESULTS, self.bucket, "berg_results/", writer, "", folders, self.restored)
+        self.results = Mirror(
+            RESULTS, self.bucket, "berg_results/", writer, "", folders, self.restored
+        )
         self.process: subprocess.Popen | None = None
         self.secrets: dict[str, str] = {}
         self.webhook = ""  # URL to tell of the job's end
@@ -80,8 +94,12 @@ class Attempt:
         leads = bool(sweep) or self.machine.name.removeprefix(name).strip("-0") == ""
         # Until the job has been read, one that says nothing but that its machine is to be deleted.
         unread = Job(name, "", "", "", "", "", "")
-        self.member = cluster.Member(self.machine, self.bucket, unread, leads, self.pause, node, [node])
-        self.outcome: tuple[str, str] | None = None  # final state and reason, once the job is to stop
+        self.member = cluster.Member(
+            self.machine, self.bucket, unread, leads, self.pause, node, [node]
+        )
+        self.outcome: tuple[str, str] | None = (
+            None  # final state and reason, once the job is to stop
+        )
         self.exit_code: int | None = None  # of the command for whose failure it is to stop
         self.lock = threading.Lock()
         self.writing, self.written = threading.Lock(), ""  # the state, by one thread at a time
@@ -98,7 +116,9 @@ class Attempt:
         self.reachable = threading.Thread()
         self.begins_here = True  # this disk has no files of the job's yet
         self.gone_at = math.inf  # time.monotonic() at which Google takes the machine
-        self.failures: list[tuple[float, int]] = []  # when the command began and how it ended, where it failed
+        self.failures: list[
+            tuple[float, int]
+        ] = []  # when the command began and how it ended, where it failed
         self.began = time.monotonic()
         self.profiler_port = profile.free_port()  # of the server that the command may start
         self.kineto: kineto.Desk | None = None
@@ -117,10 +137,14 @@ class Attempt:
         self.machine.say(text)
 
     def read_state(self) -> State:
-        """The state as it is in the bucket; raises NoJob or Damaged if there is none that can be read."""
+        """The state as it is in the bucket; raises NoJob or Damaged if there is none that can be
+        read.
+        """
         stored = self.bucket.get(job.state_path(self.name))
         if stored is None:
-            raise NoJob(f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine")
+            raise NoJob(
+                f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine"
+            )
         self.generation = stored.generation
         try:
             self.state = job.state_from_json((stored.metadata or {})["state"])
@@ -132,7 +156,9 @@ class Attempt:
         """Read the state for the first time, and what follows from it."""
         state = self.read_state()
         # The machine of a group has any name.
-        self.member.leads = self.member.leads or bool(state.job.get("group") and state.job.get("machines") == 1)
+        self.member.leads = self.member.leads or bool(
+            state.job.get("group") and state.job.get("machines") == 1
+        )
         self.ran_before = state.ran_seconds
         self.results.own = state.job.get("results_dir", "")
         return state
@@ -140,8 +166,9 @@ class Attempt:
     def write_state(self, soon: bool = False, **changes) -> None:
         """Record how the job goes; raises Ended if somebody else wrote that it is over.
 
-        Cloud Storage takes one write of an object a second. What comes sooner, and what is to be written `soon`, is
-        written beside what goes on, with what came meanwhile; this machine's last word waits for it.
+        Cloud Storage takes one write of an object a second. What comes sooner, and what is to be
+        written `soon`, is written beside what goes on, with what came meanwhile; this machine's
+        last word waits for it.
         """
         if not self.leads:
             return
@@ -175,22 +202,31 @@ class Attempt:
         path = job.state_path(self.name)
         while (text := self.state.to_json()) != self.written:
             try:
-                self.generation = self.bucket.write(path, text, self.generation, metadata={"state": text})
+                self.generation = self.bucket.write(
+                    path, text, self.generation, metadata={"state": text}
+                )
                 self.written = text
             except Changed:
                 stored = self.bucket.get(path)
                 if not (stored and self.wrote(stored)):
-                    why = f"the state of {self.name} was written by somebody else; leaving it to them"
+                    why = (
+                        f"the state of {self.name} was written by somebody else; leaving it to them"
+                    )
                     raise Ended(why) from None
                 self.generation = stored.generation
 
     def wrote(self, stored) -> bool:
-        """Whether a state is this machine's: a write of it that nobody waited for any more arrived after all."""
+        """Whether a state is this machine's: a write of it that nobody waited for any more arrived
+        after all.
+        """
         try:
             state = job.state_from_json((stored.metadata or {})["state"])
         except (KeyError, ValueError):
             return False
-        return not state.final and (state.machine, state.zone) == (self.machine.name, self.machine.zone)
+        return not state.final and (state.machine, state.zone) == (
+            self.machine.name,
+            self.machine.zone,
+        )
 
     def write_state_by_the_way(self, **changes) -> None:
         """The same outside of the job's course: trouble waits for the next time."""
@@ -244,7 +280,9 @@ class Attempt:
 
     def check_restarts(self) -> None:
         if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
-            raise BergError(f"its machine went away or crashed {self.state.restarts} times (--max-restarts)")
+            raise BergError(
+                f"its machine went away or crashed {self.state.restarts} times (--max-restarts)"
+            )
 
     @property
     def usage_file(self) -> Path:
@@ -260,7 +298,9 @@ class Attempt:
         """Whether another machine goes on with the job, after this one was taken away."""
         if self.outcome == MAINTAINED and self.job.is_restarted:
             return True
-        others = self.sweep or (self.job.group and self.job.num_machines == 1 and self.job.kind == "job")
+        others = self.sweep or (
+            self.job.group and self.job.num_machines == 1 and self.job.kind == "job"
+        )
         return self.machine_goes and bool(others) and self.state.restarts < self.job.max_restarts
 
     @property
@@ -274,16 +314,25 @@ class Attempt:
         self.failures.append((self.command_began, exit_code))
         count, seconds = HOPELESS
         last = self.failures[-count:]
-        if len(last) == count and len({code for _, code in last}) == 1 and time.monotonic() - last[0][0] < seconds:
-            self.say(f"The command failed {count} times with exit code {exit_code} in under a minute; giving up")
+        if (
+            len(last) == count
+            and len({code for _, code in last}) == 1
+            and time.monotonic() - last[0][0] < seconds
+        ):
+            self.say(
+                f"The command failed {count} times with exit code {exit_code} in under a minute; giving up"
+            )
             return False
         self.state.failures += 1
         self.state.attempt += 1
-        self.say(f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})")
+        self.say(
+            f"The command failed with exit code {exit_code}; running it again (attempt {self.state.attempt})"
+        )
         return True
 
     def insist(self, step: Callable[[], object], seconds: float = math.inf) -> None:
-        """Do a step that must not fail: again and again, until it is done, or fails for so many seconds.
+        """Do a step that must not fail: again and again, until it is done, or fails for so many
+        seconds.
 
         Only a machine's deletion is tried for ever. What is Ended is left undone.
         """
@@ -329,7 +378,9 @@ class Attempt:
             end_group(process.pid, grace)
 
     def execute(self, command: list[str], **options) -> int:
-        """Run a command in a process group of its own, its output in the log; returns its exit code."""
+        """Run a command in a process group of its own, its output in the log; returns its exit
+        code.
+        """
         if self.outcome:
             raise Stopped
         self.command_began = time.monotonic()
@@ -359,9 +410,11 @@ class Attempt:
                 self.stop("FAILED", f"{self.machine.name} cannot be reached by the others: {error}")
 
     def is_over(self, counts_too: tuple[str, ...] = ()) -> bool:
-        """Whether the job's state says that it is over, or what counts as that, or nothing that can be read.
+        """Whether the job's state says that it is over, or what counts as that, or nothing that can
+        be read.
 
-        For a machine that goes, a job that begins anew elsewhere is over, too, and any at the end of its time.
+        For a machine that goes, a job that begins anew elsewhere is over, too, and any at the end
+        of its time.
         """
         if self.machine_goes:
             counts_too += ("SUBMITTED",)

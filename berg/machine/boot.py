@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """The first thing that a machine runs: fetch berg from the bucket, run its worker, and outlive it.
 
-This file is the machine's startup script, as it is. It needs nothing but python 3.8 and its standard
-library, takes everything from the machine's metadata, and ends in one of three ways: the worker saw the
-job through; the worker died, and a second one saved what was left; or neither was possible, and this
-script records that the job failed and deletes the machine itself.
+This file is the machine's startup script, as it is. It needs nothing but python 3.8 and its
+standard library, takes everything from the machine's metadata, and ends in one of three ways: the
+worker saw the job through; the worker died, and a second one saved what was left; or neither was
+possible, and this script records that the job failed and deletes the machine itself.
 
-A startup script hears nothing when its machine goes down (its service has KillMode=process: systemd tells the
-script's runner only), and soon there is no network. So where there is systemd, the script makes a unit that runs
-this file a second time, with `work`, and ends. The unit hears SIGTERM at once, and the network stays until it has
-stopped.
+A startup script hears nothing when its machine goes down (its service has KillMode=process: systemd
+tells the script's runner only), and soon there is no network. So where there is systemd, the script
+makes a unit that runs this file a second time, with `work`, and ends. The unit hears SIGTERM at
+once, and the network stays until it has stopped.
 
-In a pod of a cluster it is the one program of the container. What it has to know is in its environment, what it is
-told later in its annotations, and its exit code says whether Kubernetes is to make another pod.
+In a pod of a cluster it is the one program of the container. What it has to know is in its
+environment, what it is told later in its annotations, and its exit code says whether Kubernetes is
+to make another pod.
 """
 
 import fcntl
@@ -33,11 +34,17 @@ from urllib.parse import quote
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 BERG = ROOT / "berg"
-METADATA = f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}/computeMetadata/v1/"
+METADATA = (
+    f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}/computeMetadata/v1/"
+)
 FLAVOR = {"Metadata-Flavor": "Google"}
 CONSOLE_LINE = 8000  # bytes; the reader of a startup script's output gives up at a line of 64 KB
-FORBIDDEN_SECONDS = 900  # for which 403 may pass: what was granted a moment ago counts after minutes
-LOCKED_SECONDS = 600  # for which other packages may be installed while a machine boots for the first time
+FORBIDDEN_SECONDS = (
+    900  # for which 403 may pass: what was granted a moment ago counts after minutes
+)
+LOCKED_SECONDS = (
+    600  # for which other packages may be installed while a machine boots for the first time
+)
 SYSTEMD = Path("/run/systemd/system")
 UNIT = """\
 [Unit]
@@ -65,7 +72,10 @@ TOLD: list = []  # when this script was told to stop, as it is when the machine 
 CRASHES = 3  # of its worker, that a machine of a sweep survives
 POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
 ANNOTATIONS = Path("/etc/berg/pod/annotations")  # what the pod is told, a line KEY="VALUE" each
-NVIDIA = {"PATH": "/usr/local/nvidia/bin", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}  # a node's drivers, in a pod
+NVIDIA = {
+    "PATH": "/usr/local/nvidia/bin",
+    "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
+}  # a node's drivers, in a pod
 FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, beside PATH
 OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
 LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
@@ -73,9 +83,18 @@ DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a pack
 
 
 def bypass_proxies():
-    """Let everything on this machine reach what is near without the proxy that is set, as berg does elsewhere."""
+    """Let everything on this machine reach what is near without the proxy that is set, as berg does
+    elsewhere.
+    """
     old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    near = ["localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata", "169.254.169.254"]
+    near = [
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        "metadata.google.internal",
+        "metadata",
+        "169.254.169.254",
+    ]
     near.append(METADATA.split("/")[2].partition(":")[0])
     if old.strip() != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
         hosts = [host for host in old.split(",") if host] + near
@@ -83,8 +102,12 @@ def bypass_proxies():
 
 
 def console(text):
-    """Print for the serial console, in lines that its reader takes; a console that is gone takes nothing any more."""
-    mark = "berg: " if "BERG_UNIT" in os.environ else ""  # else the runner of startup scripts has its own
+    """Print for the serial console, in lines that its reader takes; a console that is gone takes
+    nothing any more.
+    """
+    mark = (
+        "berg: " if "BERG_UNIT" in os.environ else ""
+    )  # else the runner of startup scripts has its own
     try:
         for line in text.splitlines():
             short = line.encode(errors="replace")[:CONSOLE_LINE].decode(errors="ignore")
@@ -96,7 +119,9 @@ def console(text):
 
 
 def request(url, method="GET", data=None, headers=None, attempts=8, patience=0):
-    """Content and headers of an answer; trouble that may pass is retried for about a minute, 403 for `patience` s."""
+    """Content and headers of an answer; trouble that may pass is retried for about a minute, 403
+    for `patience` s.
+    """
     attempt, until = 0, time.monotonic() + patience
     while True:
         attempt += 1
@@ -106,7 +131,9 @@ def request(url, method="GET", data=None, headers=None, attempts=8, patience=0):
                 return answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             if error.code == 403 and time.monotonic() < until:
-                console("403 Forbidden; rights that were granted just now take minutes. Trying again")
+                console(
+                    "403 Forbidden; rights that were granted just now take minutes. Trying again"
+                )
             elif error.code not in (408, 429, 500, 502, 503, 504) or attempt >= attempts:
                 raise
         except (OSError, http.client.HTTPException):  # the latter of an answer that breaks off
@@ -144,18 +171,26 @@ def instance_facts():
 def pod_facts():
     """What a pod was told when it was created, in its environment."""
     facts = json.loads(os.environ["BERG_FACTS"])
-    return {**facts, "name": facts["names"][int(os.environ["JOB_COMPLETION_INDEX"])], "zone": os.environ["BERG_NODE"]}
+    return {
+        **facts,
+        "name": facts["names"][int(os.environ["JOB_COMPLETION_INDEX"])],
+        "zone": os.environ["BERG_NODE"],
+    }
 
 
 def annotations():
     """What a pod is told now, as the attributes of an instance; a slash in a key stands for a dash."""
     lines = ANNOTATIONS.read_text().splitlines() if ANNOTATIONS.exists() else []
     pairs = [line.partition("=") for line in lines]
-    return {key.replace("/", "-"): json.loads(value) for key, _, value in pairs if value[-1:] == '"'}
+    return {
+        key.replace("/", "-"): json.loads(value) for key, _, value in pairs if value[-1:] == '"'
+    }
 
 
 class Machine:
-    """This machine: who it is, by a few facts whose source depends on the place, its console and log, its end."""
+    """This machine: who it is, by a few facts whose source depends on the place, its console and
+    log, its end.
+    """
 
     def __init__(self, facts=None):
         facts = facts or (pod_facts() if POD else instance_facts())
@@ -171,21 +206,35 @@ class Machine:
             early.rename(self.log)
 
     def log_in(self, folder):
-        """The log that this disk has in a folder, or a new one, named so that logs sort by the time of their begin."""
+        """The log that this disk has in a folder, or a new one, named so that logs sort by the time
+        of their begin.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
-        name = self.name + time.strftime(".%Y%m%dT%H%M%S", time.gmtime(now)) + f"{now % 1 * 999:03.0f}.log"
+        name = (
+            self.name
+            + time.strftime(".%Y%m%dT%H%M%S", time.gmtime(now))
+            + f"{now % 1 * 999:03.0f}.log"
+        )
         return max(folder.glob(self.name + ".*.log"), default=folder / name)
 
     def instance(self):
-        """All that the metadata server knows of this machine; of a pod, in the same words, what it was told."""
+        """All that the metadata server knows of this machine; of a pod, in the same words, what it
+        was told.
+        """
         if POD:
-            return {"id": POD, "networkInterfaces": [{"ip": os.environ["BERG_POD_IP"]}], "attributes": annotations()}
+            return {
+                "id": POD,
+                "networkInterfaces": [{"ip": os.environ["BERG_POD_IP"]}],
+                "attributes": annotations(),
+            }
         return json.loads(metadata("instance/?recursive=true"))
 
     def told(self):
         """The same, of a pod with what its node knows, for who has no time: one request."""
-        found = json.loads(request(METADATA + "instance/?recursive=true", headers=FLAVOR, attempts=1)[0])
+        found = json.loads(
+            request(METADATA + "instance/?recursive=true", headers=FLAVOR, attempts=1)[0]
+        )
         return {**found, "attributes": annotations()} if POD else found
 
     def say(self, text):
@@ -204,14 +253,21 @@ class Machine:
 
     def object_url(self, name, upload=False):
         base = (self.endpoint or "https://storage.googleapis.com") + ("/upload" if upload else "")
-        return base + "/storage/v1/b/" + self.bucket + "/o" + ("" if upload else "/" + quote(name, safe=""))
+        return (
+            base
+            + "/storage/v1/b/"
+            + self.bucket
+            + "/o"
+            + ("" if upload else "/" + quote(name, safe=""))
+        )
 
     def read(self, name):
         content, headers = self.call(self.object_url(name) + "?alt=media")
         return content, headers.get("x-goog-generation", "0")
 
     def delete(self, alone=False):
-        """Delete this machine, with the group that would replace it if it belongs to one and this is not `alone`.
+        """Delete this machine, with the group that would replace it if it belongs to one and this
+        is not `alone`.
 
         A pod just ends.
         """
@@ -221,7 +277,11 @@ class Machine:
         path = f"/compute/v1/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
         owner = metadata("instance/attributes/created-by", default="")
         if "/instanceGroupManagers/" in owner and not alone:
-            where = "zones/" + self.zone if "/zones/" in owner else "regions/" + self.zone.rpartition("-")[0]
+            where = (
+                "zones/" + self.zone
+                if "/zones/" in owner
+                else "regions/" + self.zone.rpartition("-")[0]
+            )
             path = f"/compute/v1/projects/{self.project}/{where}/instanceGroupManagers/{self.job}"
         try:
             self.call(base + path + "?requestId=" + str(uuid.uuid4()), "DELETE")
@@ -230,7 +290,8 @@ class Machine:
                 raise  # else another machine of the group asked for it already
 
     def insist_on_deletion(self):
-        """Delete this machine whatever it takes. One that may not is turned off: then it costs its disk alone.
+        """Delete this machine whatever it takes. One that may not is turned off: then it costs its
+        disk alone.
 
         The power goes when this process has ended, as all of its unit must.
         """
@@ -261,7 +322,11 @@ def install(machine):
             apt_install(machine, "git")
         unpack(machine, machine.packages, "packages")
         return sys.executable, wheel
-    why = "this python is older than 3.10" if machine.packages else "the laptop that sent the job had none to send"
+    why = (
+        "this python is older than 3.10"
+        if machine.packages
+        else "the laptop that sent the job had none to send"
+    )
     return install_packages(machine, wheel, why), wheel
 
 
@@ -279,7 +344,10 @@ def install_packages(machine, wheel, why):
     """Make a python environment for berg with pip, as the last resort; returns its python."""
     machine.say(f"Making a python environment for berg with pip: {why} (a golden image has one)")
     python = BERG / "venv/bin/python"
-    if not shutil.which("git") or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode:
+    if (
+        not shutil.which("git")
+        or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode
+    ):
         apt_install(machine, "git", "python3-venv", "python3-pip")
     if not python.exists():
         execute(sys.executable, "-m", "venv", str(BERG / "venv"))
@@ -288,7 +356,8 @@ def install_packages(machine, wheel, why):
 
 
 def apt_install(machine, *packages):
-    """Install packages of the image's distribution, when what its first boot installs lets go of the locks.
+    """Install packages of the image's distribution, when what its first boot installs lets go of
+    the locks.
 
     apt-get itself waits for dpkg's lock alone, not for those of its lists and archives.
     """
@@ -314,18 +383,24 @@ def execute(*command):
     """Run a program; raises OSError with its last words if it fails."""
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C.UTF-8")
     pipe = subprocess.PIPE
-    ran = subprocess.run(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    ran = subprocess.run(
+        command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+    )
     output = ran.stdout.decode(errors="replace").strip()
     console(output)
     if ran.returncode:
-        lines = [line for line in output.splitlines() if line.startswith(("E: ", "ERROR: "))] or output.splitlines()
+        lines = [
+            line for line in output.splitlines() if line.startswith(("E: ", "ERROR: "))
+        ] or output.splitlines()
         raise OSError(" ".join(command[:3]) + " failed: " + "".join(lines[:1]))
 
 
 def run_worker(python, *arguments):
-    """The worker's exit code, and its last words. The command that it runs must not see berg's packages: no PYTHONPATH.
+    """The worker's exit code, and its last words. The command that it runs must not see berg's
+    packages: no PYTHONPATH.
 
-    Its standard error is a file: a pipe would stay open for as long as any process that it left behind.
+    Its standard error is a file: a pipe would stay open for as long as any process that it left
+    behind.
     """
     folders, options = [str(BERG / "app")], []
     if python == sys.executable:  # the image's own: its packages are none of berg's
@@ -353,26 +428,49 @@ def give_up(machine, reason):
         content, generation = machine.read(name)
         state = json.loads(content)
         # A machine of this name in another zone may have the job.
-        is_elsewhere = state.get("machine") == machine.name and state.get("zone") not in ("", machine.zone)
+        is_elsewhere = state.get("machine") == machine.name and state.get("zone") not in (
+            "",
+            machine.zone,
+        )
         ours = state["state"] == "SUBMITTED" or not is_elsewhere
         if ours and state["state"] not in ("SUCCEEDED", "FAILED", "KILLED", "LOST"):
             log = f".berg/logs/{machine.job}/{machine.log.name}"
-            upload = machine.object_url(log, upload=True) + "?uploadType=media&name=" + quote(log, safe="")
+            upload = (
+                machine.object_url(log, upload=True)
+                + "?uploadType=media&name="
+                + quote(log, safe="")
+            )
             machine.call(upload, "POST", machine.log.read_bytes(), "text/plain")
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            state.update(state="FAILED", reason=reason, finished_at=now, machine=machine.name, zone=machine.zone)
+            state.update(
+                state="FAILED",
+                reason=reason,
+                finished_at=now,
+                machine=machine.name,
+                zone=machine.zone,
+            )
             text = json.dumps(state)
             resource = json.dumps({"name": name, "metadata": {"state": text}})
             part = "--berg\r\nContent-Type: application/json\r\n\r\n"
             body = part + resource + "\r\n" + part + text + "\r\n--berg--\r\n"
-            upload = machine.object_url(name, upload=True) + "?uploadType=multipart&ifGenerationMatch=" + generation
+            upload = (
+                machine.object_url(name, upload=True)
+                + "?uploadType=multipart&ifGenerationMatch="
+                + generation
+            )
             machine.call(upload, "POST", body.encode(), "multipart/related; boundary=berg")
             if state.get("job", {}).get("secrets") and not machine.sweep:
                 base = (
-                    machine.endpoint + "/secretmanager" if machine.endpoint else "https://secretmanager.googleapis.com"
+                    machine.endpoint + "/secretmanager"
+                    if machine.endpoint
+                    else "https://secretmanager.googleapis.com"
                 )
-                machine.call(f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}", "DELETE")
-        if not json.loads(machine.read(f".berg/jobs/{machine.job}_metadata.json")[0])["kill_instance_after_job"]:
+                machine.call(
+                    f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}", "DELETE"
+                )
+        if not json.loads(machine.read(f".berg/jobs/{machine.job}_metadata.json")[0])[
+            "kill_instance_after_job"
+        ]:
             return
     except Exception as error:
         machine.say(f"The state could not be written: {error}")
@@ -383,7 +481,9 @@ def save(machine, python, died):
     """Let a second worker save what the first one left; whether that worked."""
     for pause in (1, 10, 60, 300, 0):
         machine.say(f"berg's worker {died}; saving what is left")
-        if not run_worker(python, "salvage", machine.job, "berg's worker " + died, machine.sweep)[0]:
+        if not run_worker(python, "salvage", machine.job, "berg's worker " + died, machine.sweep)[
+            0
+        ]:
             return True
         time.sleep(pause)
     return False
@@ -400,7 +500,9 @@ def goes_down():
 def hand_over():
     """Let systemd run this file as a unit of its own; whether it does."""
     script, unit = BERG / "boot.py", SYSTEMD / "berg.service"
-    if not SYSTEMD.is_dir() or "BERG_ROOT" in os.environ:  # where a folder stands for /root, systemd is the host's
+    if (
+        not SYSTEMD.is_dir() or "BERG_ROOT" in os.environ
+    ):  # where a folder stands for /root, systemd is the host's
         return False
     try:
         if not subprocess.run(["systemctl", "is-active", "--quiet", "berg"]).returncode:
@@ -423,7 +525,9 @@ def hand_over():
 
 
 def keep_packages():
-    """Let no timer upgrade packages under a job, and the job's apt-get install wait for those that do so now."""
+    """Let no timer upgrade packages under a job, and the job's apt-get install wait for those that
+    do so now.
+    """
     folder = Path("/etc/apt/apt.conf.d")
     try:
         if folder.is_dir() and "BERG_ROOT" not in os.environ:  # else it is the host's
@@ -434,7 +538,9 @@ def keep_packages():
 
 
 def pod_exit_code():
-    """0 for what succeeded, 42 for a job that is over without, 1 for what another pod is to go on with."""
+    """0 for what succeeded, 42 for a job that is over without, 1 for what another pod is to go on
+    with.
+    """
     machine = Machine()
     if machine.sweep:
         return int(bool(TOLD))
@@ -449,7 +555,9 @@ def pod_exit_code():
 def main():
     bypass_proxies()
     if POD:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # until there is a worker, which is told
+        signal.signal(
+            signal.SIGTERM, lambda *_: sys.exit(1)
+        )  # until there is a worker, which is told
         for key, folder in NVIDIA.items():
             os.environ[key] = ":".join(filter(None, [os.environ.get(key), folder]))
     if sys.argv[1:] == ["work"]:
@@ -485,7 +593,9 @@ def work():
         for _ in range(CRASHES):
             if not code:
                 return
-            if code == -signal.SIGTERM:  # before it could listen: the machine is about to go, and so is this script
+            if (
+                code == -signal.SIGTERM
+            ):  # before it could listen: the machine is about to go, and so is this script
                 for _ in range(GOING * 10):
                     if TOLD:
                         return
@@ -499,7 +609,9 @@ def work():
                 break
             code, said = run_worker(python, *arguments)  # the rest of the sweep
         if machine.sweep or not saved:
-            give_up(machine, f"berg's worker {died}, and so did those that were to save the results")
+            give_up(
+                machine, f"berg's worker {died}, and so did those that were to save the results"
+            )
     except Exception as error:
         give_up(machine, f"berg could not be started on {machine.name}: {error}")
 

@@ -2,14 +2,16 @@
 
 Every machine writes one object to the bucket and reads those of the others:
 
-    .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one also the
+    .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one
+    also the
                                           public key with which it logs in to the others
-    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, ended_at, reason, uploaded,
+    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, ended_at,
+    reason, uploaded,
                                           lost (what it could not upload), used_at, warning
 
-The machine with the lowest rank that is there leads: it writes the job's state. A machine is there if Compute Engine
-says that it lives and if it writes its object, as each does many times in the seconds after which a silent one is
-given up. Not covered: how they trust each other (logins.py).
+The machine with the lowest rank that is there leads: it writes the job's state. A machine is there
+if Compute Engine says that it lives and if it writes its object, as each does many times in the
+seconds after which a silent one is given up. Not covered: how they trust each other (logins.py).
 """
 
 import contextlib
@@ -37,7 +39,8 @@ NUMBERED = 300  # seconds for the metadata to say which worker of a slice a mach
 COMING = 600  # seconds for all machines to come up
 PODS_COMING = 1800  # the same for pods, whose nodes may be made one after another
 WATCH_INTERVAL = 3  # seconds between two looks at the others
-BEATS = 9  # times that a machine writes its object within the seconds of silence that it may be given up for
+# times that a machine writes its object within the seconds of silence that it may be given up for
+BEATS = 9
 FAILURE_GRACE = 10  # seconds that the others have to end by themselves after a command has failed
 ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 
@@ -67,10 +70,18 @@ class Member:
     pause: Callable[[float], None]  # seconds; raises what ends the job when the job is to end
     node: Node
     nodes: list[Node]  # all machines by rank, this one among them
-    summary: dict[str, str] = field(default_factory=lambda: {"phase": "UP"})  # what the others see of this one
-    next_look: float = 0.0  # time.monotonic() from which a machine that does not lead looks who does
-    lock: threading.Lock = field(default_factory=threading.Lock)  # its object is written by one thread at a time
-    heard: dict[str, tuple[int, float]] = field(default_factory=dict)  # machine -> its object's generation, since when
+    summary: dict[str, str] = field(
+        default_factory=lambda: {"phase": "UP"}
+    )  # what the others see of this one
+    next_look: float = (
+        0.0  # time.monotonic() from which a machine that does not lead looks who does
+    )
+    lock: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # its object is written by one thread at a time
+    heard: dict[str, tuple[int, float]] = field(
+        default_factory=dict
+    )  # machine -> its object's generation, since when
     listened: float = 0.0  # time.monotonic() of the last look at the others' objects
     silent: list[str] = field(default_factory=list)  # machines that were not heard of for too long
     failure_seen: float = 0.0  # time.monotonic() at which a command was seen to have failed
@@ -100,17 +111,23 @@ def describe(machine: boot.Machine, this: job.Job) -> Node:
 
 
 def slice_member(machine: boot.Machine) -> dict[str, Any]:
-    """What the metadata server knows of this machine, once Google has numbered the workers of its slice."""
+    """What the metadata server knows of this machine, once Google has numbered the workers of its
+    slice.
+    """
     end = time.monotonic() + NUMBERED
     while worker_number(instance := machine.instance()) < 0:
         if time.monotonic() > end:
-            raise BergError(f"Google did not say within {NUMBERED} s which worker of its slice {machine.name} is")
+            raise BergError(
+                f"Google did not say within {NUMBERED} s which worker of its slice {machine.name} is"
+            )
         time.sleep(1)
     return instance
 
 
 def worker_number(instance: dict[str, Any]) -> int:
-    """A worker's place in its slice, which is not the order of the names; -1 before Google has said it."""
+    """A worker's place in its slice, which is not the order of the names; -1 before Google has said
+    it.
+    """
     told = instance.get("attributes", {})
     number = told.get("worker-id", told.get("agent-worker-number", ""))
     return int(number) if number.isdigit() else -1
@@ -166,7 +183,9 @@ def gather(member: Member) -> list[Node]:
 
 
 def phases(member: Member) -> dict[str, Any]:
-    """The objects of the machines that are up, by machine; `metadata` holds the phase. Notes who is silent."""
+    """The objects of the machines that are up, by machine; `metadata` holds the phase. Notes who is
+    silent.
+    """
     prefix = job.machines_prefix(member.job.job_name)
     listed = member.bucket.list(prefix, "name,metadata,generation")
     blobs = {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in listed}
@@ -196,7 +215,9 @@ def get_ready(member: Member) -> None:
 
 
 def environment(member: Member) -> dict[str, str]:
-    """What a program is told of the machines; `PET_*` is what torchrun reads in place of its options."""
+    """What a program is told of the machines; `PET_*` is what torchrun reads in place of its
+    options.
+    """
     this, node, nodes = member.job, member.node, member.nodes
     first = nodes[0]
     address = first.internal_ip if len(nodes) > 1 else "127.0.0.1"
@@ -215,11 +236,15 @@ def environment(member: Member) -> dict[str, str]:
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": port,
     }
-    if this.place == "tpu":  # libtpu, JAX and torch_tpu look for these before they ask the metadata server
+    if (
+        this.place == "tpu"
+    ):  # libtpu, JAX and torch_tpu look for these before they ask the metadata server
         variables["TPU_WORKER_ID"] = str(node.rank)
         variables["TPU_WORKER_HOSTNAMES"] = ",".join(n.internal_ip for n in nodes)
     if len(nodes) > 1:
-        variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = interface(node.internal_ip)
+        variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = interface(
+            node.internal_ip
+        )
     return variables
 
 
@@ -238,7 +263,9 @@ def there(member: Member) -> dict[str, bool]:
     """The job's machines that Compute Engine has, or its pods that live, and whether each is on."""
     if boot.POD:
         return dict.fromkeys(pods.living(member.job.job_name, member.job.num_machines), True)
-    machines = instances.find(member.bucket.config, jobs=[member.job.job_name], zone=member.machine.zone)
+    machines = instances.find(
+        member.bucket.config, jobs=[member.job.job_name], zone=member.machine.zone
+    )
     return {machine.name: machine.status in ALIVE for machine in machines}
 
 
@@ -248,7 +275,9 @@ def living(member: Member) -> list[str]:
 
 
 def look(member: Member, is_over: Callable[[], bool]) -> tuple[str, str, int | None] | None:
-    """How this machine's part ends now, why, and with which exit code: another one went or failed, or all is over."""
+    """How this machine's part ends now, why, and with which exit code: another one went or failed,
+    or all is over.
+    """
     if member.leads:
         return look_at_others(member)
     if is_over():
@@ -276,15 +305,23 @@ def absence(member: Member, name: str) -> str:
     if name in member.silent:
         return f"machine {name} was silent for {member.job.silence_seconds} s and was given up"
     told = phases(member).get(name)
-    why = ": Google stopped it to maintain its host" if told and "maintenance" in told.metadata else ""
+    why = (
+        ": Google stopped it to maintain its host"
+        if told and "maintenance" in told.metadata
+        else ""
+    )
     return f"machine {name} is gone{why}"
 
 
 def first_failure(blobs: dict[str, Any]) -> tuple[int, str] | None:
     """Exit code and machine of the command that failed first, if one has failed."""
-    ended = [(name, blob.metadata) for name, blob in blobs.items() if blob.metadata["phase"] == "ENDED"]
+    ended = [
+        (name, blob.metadata) for name, blob in blobs.items() if blob.metadata["phase"] == "ENDED"
+    ]
     failed = [
-        (float(told["ended_at"]), int(told["exit_code"]), name) for name, told in ended if told["exit_code"] != "0"
+        (float(told["ended_at"]), int(told["exit_code"]), name)
+        for name, told in ended
+        if told["exit_code"] != "0"
     ]
     return min(failed)[1:] if failed else None
 
@@ -294,9 +331,11 @@ def first_machine(member: Member) -> str:
 
 
 def takes_over(member: Member) -> bool:
-    """Whether this machine leads from now on: the first one is gone, and of the others this has the lowest rank.
+    """Whether this machine leads from now on: the first one is gone, and of the others this has the
+    lowest rank.
 
-    Compute Engine takes some 1,500 reads a minute, so that a machine asks the less often the higher its rank.
+    Compute Engine takes some 1,500 reads a minute, so that a machine asks the less often the higher
+    its rank.
     """
     if time.monotonic() < member.next_look:
         return False
@@ -308,10 +347,15 @@ def takes_over(member: Member) -> bool:
 
 
 def wait_for_commands(member: Member) -> tuple[int, str]:
-    """Wait until the command has ended on every machine; the first exit code that was not 0, and where."""
+    """Wait until the command has ended on every machine; the first exit code that was not 0, and
+    where.
+    """
     while True:
         blobs = phases(member)
-        if sum(blob.metadata["phase"] == "ENDED" for blob in blobs.values()) == member.job.num_machines:
+        if (
+            sum(blob.metadata["phase"] == "ENDED" for blob in blobs.values())
+            == member.job.num_machines
+        ):
             return first_failure(blobs) or (0, "")
         member.pause(1)
 
@@ -323,10 +367,18 @@ def wait_for_uploads(member: Member, tell: Callable[[list[str]], None]) -> tuple
     """
     while True:
         alive, blobs = living(member), phases(member)
-        missing = [n for n, blob in blobs.items() if n != member.machine.name and not blob.metadata.get("uploaded")]
+        missing = [
+            n
+            for n, blob in blobs.items()
+            if n != member.machine.name and not blob.metadata.get("uploaded")
+        ]
         if not any(name in alive and name not in member.silent for name in missing):
-            told = {name: blob.metadata for name, blob in blobs.items() if name != member.machine.name}
-            texts = [f"{name}: {about['lost']}" for name, about in told.items() if about.get("lost")]
+            told = {
+                name: blob.metadata for name, blob in blobs.items() if name != member.machine.name
+            }
+            texts = [
+                f"{name}: {about['lost']}" for name, about in told.items() if about.get("lost")
+            ]
             is_whole = all(about.get("uploaded") == "all" for about in told.values())
             return [*map(functools.partial(absence, member), missing), *texts], is_whole
         tell([blobs[name].metadata.get("left", "0 0") for name in missing])
@@ -334,7 +386,9 @@ def wait_for_uploads(member: Member, tell: Callable[[list[str]], None]) -> tuple
 
 
 def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
-    """Wait until the leader wrote the job's end; False if it died before, and this machine leads now."""
+    """Wait until the leader wrote the job's end; False if it died before, and this machine leads
+    now.
+    """
     while not is_over():
         if takes_over(member):
             return False
@@ -343,13 +397,21 @@ def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
 
 
 def tell_use(member: Member, stopped: Callable[[float], bool]) -> None:
-    """Tell the machine that leads a devbox when this one is used, and people here what it warns of, until it ends."""
+    """Tell the machine that leads a devbox when this one is used, and people here what it warns of,
+    until it ends.
+    """
     heard = ""
     for used in idle.samples(member.job.idle_seconds, stopped, bool(member.job.tpu)):
-        with contextlib.suppress(Exception):  # the network may fail for a while; the next sample tells
+        with contextlib.suppress(
+            Exception
+        ):  # the network may fail for a while; the next sample tells
             if used:
                 announce(member, used_at=str(time.time()))
-            warnings = [blob.metadata["warning"] for blob in phases(member).values() if "warning" in blob.metadata]
+            warnings = [
+                blob.metadata["warning"]
+                for blob in phases(member).values()
+                if "warning" in blob.metadata
+            ]
             if warnings and max(warnings) > heard:
                 heard = max(warnings)
                 idle.tell_terminals(heard.partition(" ")[2])
@@ -361,7 +423,9 @@ def others_are_used(member: Member) -> bool:
         return False
     lately = time.time() - 2 * idle.sample_seconds(member.job.idle_seconds)
     try:
-        return any(float(blob.metadata.get("used_at", 0)) > lately for blob in phases(member).values())
+        return any(
+            float(blob.metadata.get("used_at", 0)) > lately for blob in phases(member).values()
+        )
     except Exception:  # better one hour too many than a machine taken away from somebody
         return True
 
@@ -370,6 +434,8 @@ def delete_others(member: Member) -> None:
     if boot.POD:  # Kubernetes ends them
         return
     config, name = member.bucket.config, member.machine.name
-    others = [each for each in instances.find(config, jobs=[member.job.job_name]) if each.name != name]
+    others = [
+        each for each in instances.find(config, jobs=[member.job.job_name]) if each.name != name
+    ]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda machine: api.delete(config, instances.path_of(machine)), others))

@@ -15,7 +15,9 @@ def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
     while attempt := take(machine, name, attempt):
         run(attempt)
         if attempt.machine_goes:
-            with contextlib.suppress(Exception):  # Google does it soon; this saves what is left of its notice
+            with contextlib.suppress(
+                Exception
+            ):  # Google does it soon; this saves what is left of its notice
                 machine.delete(alone=True)
             return
     machine.say(f"No job of {name} is left")
@@ -29,7 +31,9 @@ def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
 def stored_states(machine: boot.Machine, sweep: str) -> dict[str, job.State]:
     """The states of a sweep's jobs by their names; another job's name may begin like them."""
     found = {}
-    for blob in Bucket(settings_of(machine)).list(f".berg/jobs/{sweep}-", "name,metadata", "**_state.json"):
+    for blob in Bucket(settings_of(machine)).list(
+        f".berg/jobs/{sweep}-", "name,metadata", "**_state.json"
+    ):
         try:
             state = job.state_from_json(blob.metadata["state"])
         except (KeyError, ValueError, TypeError):  # damaged; it may be another's
@@ -40,11 +44,15 @@ def stored_states(machine: boot.Machine, sweep: str) -> dict[str, job.State]:
 
 
 def take(machine: boot.Machine, sweep: str, before: Attempt | None) -> Attempt | None:
-    """The next job of a sweep that no machine has; from now on this one has it. None if there is none left."""
+    """The next job of a sweep that no machine has; from now on this one has it. None if there is
+    none left.
+    """
     states = stored_states(machine, sweep)
     names = list(states)
     number = int(machine.name.rpartition("-")[2]) % max(len(names), 1)
-    for name in names[number:] + names[:number]:  # each machine begins elsewhere, so that they rarely meet
+    for name in (
+        names[number:] + names[:number]
+    ):  # each machine begins elsewhere, so that they rarely meet
         if states[name].state != "SUBMITTED":
             continue
         attempt = Attempt(name, sweep)

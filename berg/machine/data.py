@@ -13,7 +13,9 @@ from berg.words import plural
 
 
 def bring(attempt: Attempt) -> None:
-    """Bring what is missing of every data set; raises BergError if it cannot be whole, Stopped if the job ends."""
+    """Bring what is missing of every data set; raises BergError if it cannot be whole, Stopped if
+    the job ends.
+    """
     for wish in attempt.job.data:
         name, began = wish["name"], time.monotonic()
         seen: list[Any] = []
@@ -29,14 +31,18 @@ def bring(attempt: Attempt) -> None:
         try:
             new, _, left = fetch(attempt.bucket, data.prefix_of(name), folder, done=note)
         except OSError as error:
-            raise BergError(f"data {name} cannot be brought to {folder}: {error.strerror or error}") from None
+            raise BergError(
+                f"data {name} cannot be brought to {folder}: {error.strerror or error}"
+            ) from None
         if left:
             path, why = next(iter(left.items()))
             raise BergError(
                 f"{plural(len(left), 'file')} of data {name} could not be brought to {folder}, {path}: {why}"
             )
         if not seen:
-            raise BergError(f"data {name} is not in gs://{attempt.bucket.name}/{data.prefix_of(name)} any more")
+            raise BergError(
+                f"data {name} is not in gs://{attempt.bucket.name}/{data.prefix_of(name)} any more"
+            )
         if data.checksum(seen) != wish["checksum"]:
             attempt.say(f"Data {name} changed since the job was submitted")
         attempt.say(

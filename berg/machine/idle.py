@@ -1,8 +1,10 @@
-"""When a devbox is idle: nobody types, nothing runs that people started, and CPUs, GPUs and TPUs do nothing of note.
+"""When a devbox is idle: nobody types, nothing runs that people started, and CPUs, GPUs and TPUs do
+nothing of note.
 
-What people started is what has a terminal, or came out of an ssh session or tmux, nohup or not. A shell at its prompt
-and what only shows something, such as top, is no use. Not covered: what a daemon starts for people (cron, at,
-systemd-run, docker run -d) counts by its CPUs, GPUs and TPUs alone.
+What people started is what has a terminal, or came out of an ssh session or tmux, nohup or not. A
+shell at its prompt and what only shows something, such as top, is no use. Not covered: what a
+daemon starts for people (cron, at, systemd-run, docker run -d) counts by its CPUs, GPUs and TPUs
+alone.
 """
 
 import os
@@ -18,7 +20,17 @@ BUSY_GPU = 5  # percent, also of a TPU
 NOTICE = 600  # seconds before the end in which people are told of it
 SHELLS = {"ash", "bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh"}
 # What holds a session, and what shows something.
-ASIDE = {"SCREEN", "dbus-daemon", "gpg-agent", "login", "screen", "ssh-agent", "sshd", "sshd-session", "tmux"}
+ASIDE = {
+    "SCREEN",
+    "dbus-daemon",
+    "gpg-agent",
+    "login",
+    "screen",
+    "ssh-agent",
+    "sshd",
+    "sshd-session",
+    "tmux",
+}
 ASIDE |= {"htop", "less", "more", "nvidia-smi", "nvtop", "tail", "top", "watch"}
 FROM_PEOPLE = re.compile(rb"(?:\A|\0)(?:SSH_CONNECTION|TMUX|STY)=")  # variables of a process
 WITHOUT_TERMINAL = re.compile(rb"sshd(?:-session)?: \S+@notty")  # title of a session
@@ -30,7 +42,9 @@ def sample_seconds(seconds: float) -> float:
     return min(60.0, seconds / 20)
 
 
-def samples(seconds: float, stopped: Callable[[float], bool], has_tpus: bool = False) -> Iterator[bool]:
+def samples(
+    seconds: float, stopped: Callable[[float], bool], has_tpus: bool = False
+) -> Iterator[bool]:
     """Whether the machine was used, again and again until `stopped(pause)` is true."""
     sample = sample_seconds(seconds)
     before, typed = cpu_seconds(), last_typed()
@@ -51,8 +65,9 @@ def wait(
 ) -> bool:
     """Wait until the machine was idle for `seconds`; False if `stopped(pause)` became true before.
 
-    `warn` hears once how many seconds are left: ten minutes before, or after half of the time if that is less.
-    `used_elsewhere` is asked whether one of the other machines was used in the meantime.
+    `warn` hears once how many seconds are left: ten minutes before, or after half of the time if
+    that is less. `used_elsewhere` is asked whether one of the other machines was used in the
+    meantime.
     """
     notice = min(NOTICE, seconds / 2)
     quiet_since, warned = time.monotonic(), False
@@ -75,7 +90,9 @@ def processes() -> list[Path]:
 def stat(process: Path) -> tuple[str, list[str]]:
     """Name of a process, and the fields after it in proc(5)'s stat; none if it ended."""
     try:
-        name, _, fields = (process / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+        name, _, fields = (
+            (process / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+        )
     except OSError:
         return "", []
     return name, fields.split()
@@ -83,8 +100,12 @@ def stat(process: Path) -> tuple[str, list[str]]:
 
 def cpu_seconds() -> float:
     """CPU time used by all processes but berg's own, which is this one and its parent."""
-    others = (process for process in processes() if int(process.name) not in (os.getpid(), os.getppid()))
-    ticks = sum(int(field) for process in others for field in stat(process)[1][11:15])  # their dead children's, too
+    others = (
+        process for process in processes() if int(process.name) not in (os.getpid(), os.getppid())
+    )
+    ticks = sum(
+        int(field) for process in others for field in stat(process)[1][11:15]
+    )  # their dead children's, too
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -95,11 +116,18 @@ def is_use(process: Path) -> bool:
         name, fields = stat(process)
         if WITHOUT_TERMINAL.match(words[0]):
             return True
-        if not fields or fields[0] == "Z" or name.partition(":")[0] in ASIDE or is_at_prompt(name, words[1:-1]):
+        if (
+            not fields
+            or fields[0] == "Z"
+            or name.partition(":")[0] in ASIDE
+            or is_at_prompt(name, words[1:-1])
+        ):
             return False
         if stat(process.with_name(fields[1]))[0] == "watch":
             return False
-        return terminal_of(fields) is not None or bool(FROM_PEOPLE.search((process / "environ").read_bytes()))
+        return terminal_of(fields) is not None or bool(
+            FROM_PEOPLE.search((process / "environ").read_bytes())
+        )
     except OSError:
         return False  # it ended
 
@@ -107,7 +135,9 @@ def is_use(process: Path) -> bool:
 def is_at_prompt(name: str, arguments: list[bytes]) -> bool:
     """Whether a shell reads its commands from people: it was given neither a command nor a script."""
     plain = [word.decode(errors="replace") for word in arguments]
-    scripts = [word for before, word in zip(["", *plain], plain, strict=False) if before not in TAKES_FILE]
+    scripts = [
+        word for before, word in zip(["", *plain], plain, strict=False) if before not in TAKES_FILE
+    ]
     return name in SHELLS and all(word.startswith("-") and word != "-c" for word in scripts)
 
 
@@ -119,7 +149,9 @@ def terminal_of(fields: list[str]) -> Path | None:
 
 
 def terminals() -> set[Path]:
-    """The pseudo terminals of this machine, tmux's included; in a sandbox /dev/pts has those of others, too."""
+    """The pseudo terminals of this machine, tmux's included; in a sandbox /dev/pts has those of
+    others, too.
+    """
     found = (terminal_of(fields) for process in processes() if (fields := stat(process)[1]))
     return {terminal for terminal in found if terminal}
 
@@ -142,7 +174,9 @@ def gpu_percent() -> float:
 
 def tpu_percent() -> float:
     """Use of the busiest TPU; 0 where no program uses one."""
-    return max((each["percent"] for each in tpus.read() if each.get("percent") is not None), default=0)
+    return max(
+        (each["percent"] for each in tpus.read() if each.get("percent") is not None), default=0
+    )
 
 
 def tell_terminals(text: str) -> None:

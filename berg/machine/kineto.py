@@ -1,8 +1,10 @@
-"""PyTorch's own profiles (Kineto's) of a job that was started with --profile, without a line in its code.
+"""PyTorch's own profiles (Kineto's) of a job that was started with --profile, without a line in its
+code.
 
-Each of its processes that imports torch asks a socket every five seconds whether a profile is wanted, as it would ask
-Meta's dynolog. One that ends while its profile is taken crashes, which guard/sitecustomize.py keeps it from; a process
-without that guard is never profiled. Not covered: programs that are not python, and containers of the command's own.
+Each of its processes that imports torch asks a socket every five seconds whether a profile is
+wanted, as it would ask Meta's dynolog. One that ends while its profile is taken crashes, which
+guard/sitecustomize.py keeps it from; a process without that guard is never profiled. Not covered:
+programs that are not python, and containers of the command's own.
 """
 
 import contextlib
@@ -24,12 +26,15 @@ FOLDER = boot.BERG / "kineto"
 GUARD = Path(__file__).parent / "guard"
 # https://github.com/pytorch/kineto/blob/main/libkineto/src/IpcFabricConfigClient.cpp
 HEADER = struct.Struct("<Q32s")  # size of a message, and its type
-REQUEST = struct.Struct("<iiq")  # which configurations are wanted, number of process ids behind this, job
+REQUEST = struct.Struct(
+    "<iiq"
+)  # which configurations are wanted, number of process ids behind this, job
 ONCE = 2  # among those: one of a single profile, which who takes one at the moment does not want
 POLL = 5  # seconds between two requests of a process
 WARM_UP = 2  # seconds in which it gets ready, and then some
 SLACK = 120  # seconds beside those of the profile, in which it is written
-MOST = 60  # seconds of a profile: it lies in the memory of the process, and grows by megabytes a second
+# seconds of a profile: it lies in the memory of the process, and grows by megabytes a second
+MOST = 60
 CONFIG = """PROFILE_START_TIME={begins}
 ACTIVITIES_WARMUP_PERIOD_SECS={warm_up}
 ACTIVITIES_DURATION_MSECS={milliseconds}
@@ -50,7 +55,9 @@ class Desk:
 
 
 def listen(attempt: Any) -> None:
-    """Be there for the processes of a job's command until it is over, if it was started with --profile."""
+    """Be there for the processes of a job's command until it is over, if it was started with
+    --profile.
+    """
     if not attempt.job.profile:
         return
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -78,7 +85,9 @@ def variables(attempt: Any, values: dict[str, str]) -> dict[str, str]:
 def serve(desk: Desk, is_over: Callable[[], bool]) -> None:
     with desk.listener as listener:
         while not is_over():
-            with contextlib.suppress(OSError, struct.error, ValueError):  # nobody asks, or nobody that we understand
+            with contextlib.suppress(
+                OSError, struct.error, ValueError
+            ):  # nobody asks, or nobody that we understand
                 message, sender = listener.recvfrom(1 << 16)
                 kind, body = HEADER.unpack_from(message)[1].rstrip(b"\0"), message[HEADER.size :]
                 if kind == b"ctxt":
@@ -116,13 +125,19 @@ def told(desk: Desk, body: bytes) -> str:
 
 
 def mark(what: str, pid: int) -> Path:
-    """A file by which a process and this one tell each other of it: it is guarded, ends, or its profile is taken."""
+    """A file by which a process and this one tell each other of it: it is guarded, ends, or its
+    profile is taken.
+    """
     return FOLDER / f"{what}-{pid}"
 
 
 def clients(desk: Desk | None) -> list[int]:
     """The processes that can be profiled."""
-    asked = [pid for pid, at in dict(desk.asked_at).items() if time.time() - at < 3 * POLL] if desk else []
+    asked = (
+        [pid for pid, at in dict(desk.asked_at).items() if time.time() - at < 3 * POLL]
+        if desk
+        else []
+    )
     return [pid for pid in asked if lives(pid) and mark("guarded", pid).exists()]
 
 
@@ -137,10 +152,14 @@ def is_underway(pid: int, file: Path) -> bool:
 def take(desk: Desk, seconds: float, folder: Path, host: str) -> list[Path]:
     """Let all processes take a profile at the same time; returns a file for each that wrote one."""
     if seconds > MOST:
-        raise BergError(f"PyTorch's profiler keeps what it sees in the command's memory: give it {MOST} s at most (-s)")
+        raise BergError(
+            f"PyTorch's profiler keeps what it sees in the command's memory: give it {MOST} s at most (-s)"
+        )
     desk.files, desk.seconds, desk.begins = {}, seconds, time.time() + POLL + WARM_UP + 2
     time.sleep(max(0, desk.begins - time.time()))
-    late = [pid for pid in desk.files if mark("ends", pid).exists()]  # of which there is nothing left to see
+    late = [
+        pid for pid in desk.files if mark("ends", pid).exists()
+    ]  # of which there is nothing left to see
     end = desk.begins + seconds + SLACK
     while time.time() < end and any(is_underway(pid, file) for pid, file in desk.files.items()):
         time.sleep(0.2)
@@ -148,11 +167,20 @@ def take(desk: Desk, seconds: float, folder: Path, host: str) -> list[Path]:
     files = []
     for pid, file in desk.files.items():
         if file.exists() and pid not in late:
-            name = f"{host}.pt.trace.json.gz" if len(desk.files) == 1 else f"{host}.{pid}.pt.trace.json.gz"
-            with file.open("rb") as trace, gzip.open(file.with_suffix(".gz"), "wb", compresslevel=3) as packed:
+            name = (
+                f"{host}.pt.trace.json.gz"
+                if len(desk.files) == 1
+                else f"{host}.{pid}.pt.trace.json.gz"
+            )
+            with (
+                file.open("rb") as trace,
+                gzip.open(file.with_suffix(".gz"), "wb", compresslevel=3) as packed,
+            ):
                 shutil.copyfileobj(trace, packed, 1 << 20)
             file.unlink()
             files.append(file.with_suffix(".gz").replace(folder / name))
     if not files:
-        raise BergError("the command ended before its profile was taken, or PyTorch takes another one in it")
+        raise BergError(
+            "the command ended before its profile was taken, or PyTorch takes another one in it"
+        )
     return files

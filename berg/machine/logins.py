@@ -1,7 +1,7 @@
 """Logins: who may come to this machine by ssh, which others it knows, and what a shell there finds.
 
-People come with the keys that the metadata names, the first machine of a job with one of its own. Private keys never
-leave their machine. Not covered: the ssh server of pods (pods.py).
+People come with the keys that the metadata names, the first machine of a job with one of its own.
+Private keys never leave their machine. Not covered: the ssh server of pods (pods.py).
 """
 
 import contextlib
@@ -63,7 +63,9 @@ def answers(address: str, port: int) -> bool:
 
 
 def install_keys(text: str) -> None:
-    """Add public keys to those that may log in; `text` has Google's form, a line `user:ssh-rsa AAAA… name` each."""
+    """Add public keys to those that may log in; `text` has Google's form, a line `user:ssh-rsa
+    AAAA… name` each.
+    """
     keys = [line.partition(":")[2].strip() for line in text.splitlines() if ":" in line]
     add_lines(SSH / "authorized_keys", keys)
 
@@ -82,50 +84,81 @@ def make_node_key(node: Node) -> None:
     """The key with which the first machine logs in to the others."""
     SSH.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not NODE_KEY.exists() and shutil.which("ssh-keygen"):
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", node.name, "-f", str(NODE_KEY)]
+        command = [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            node.name,
+            "-f",
+            str(NODE_KEY),
+        ]
         subprocess.run(command, check=True, capture_output=True)
     if NODE_KEY.exists():
         node.node_key = NODE_KEY.with_suffix(".pub").read_text().strip()
 
 
 def introduce(member: Member, variables: dict[str, str]) -> None:
-    """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi` reads.
+    """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi`
+    reads.
 
-    `variables` are what a command of the job has in its environment; who comes by ssh gets them, too.
+    `variables` are what a command of the job has in its environment; who comes by ssh gets them,
+    too.
     """
     node, nodes = member.node, member.nodes
     if member.job.wait_seconds and member.leads:
         pods.keep(member.job.job_name)
     HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in nodes))
-    known = {"rank": node.rank, "nodes": [asdict(n) for n in nodes], "environment": variables, "pods": bool(boot.POD)}
+    known = {
+        "rank": node.rank,
+        "nodes": [asdict(n) for n in nodes],
+        "environment": variables,
+        "pods": bool(boot.POD),
+    }
     CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
     CLUSTER_FILE.write_text(json.dumps(known))
     equip_shells(variables)
     node.introduced = True
     if len(nodes) == 1:
         return
-    add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])  # the first machine's, the only one that has one
+    add_lines(
+        SSH / "authorized_keys", [n.node_key for n in nodes]
+    )  # the first machine's, the only one that has one
     port = nodes[0].ssh_port  # they are of one image
     form = "{}" if port == 22 else f"[{{}}]:{port}"
     hosts = [(f"{form.format(n.name)},{form.format(n.internal_ip)}", n.host_keys) for n in nodes]
     add_lines(SSH / "known_hosts", [f"{host} {key}" for host, keys in hosts for key in keys])
     settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  Port {port}"]
-    add_lines(SSH / "config", [*settings, f"  IdentityFile {NODE_KEY}", "  StrictHostKeyChecking yes"])
+    add_lines(
+        SSH / "config", [*settings, f"  IdentityFile {NODE_KEY}", "  StrictHostKeyChecking yes"]
+    )
     with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
-        file.writelines(f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name)
+        file.writelines(
+            f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name
+        )
 
 
 def equip_shells(variables: dict[str, str]) -> None:
     """Let logins and commands over ssh have variables in their environment."""
     new = ENVIRONMENT.with_suffix(".new")
     new.touch(mode=0o600)  # --env may hold what is nobody else's business
-    new.write_text("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()))
+    new.write_text(
+        "".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items())
+    )
     new.replace(ENVIRONMENT)
     read = f"[ ! -r {shlex.quote(str(ENVIRONMENT))} ] || . {shlex.quote(str(ENVIRONMENT))}"
-    # A login reads the first, or the second where the first is not ours to write. A command over ssh is run by a bash
-    # that reads the third, as any bash inside of a session does, which then must keep what was changed there.
+    # A login reads the first, or the second where the first is not ours to write. A command over
+    # ssh is run by a bash that reads the third, as any bash inside of a session does, which then
+    # must keep what was changed there.
     guarded = f'[ -n "${{BERG_JOB-}}" ] || {read}'
-    for file, line in ((PROFILE, read), (boot.ROOT / ".profile", read), (boot.ROOT / ".bashrc", guarded)):
+    for file, line in (
+        (PROFILE, read),
+        (boot.ROOT / ".profile", read),
+        (boot.ROOT / ".bashrc", guarded),
+    ):
         with contextlib.suppress(OSError):
             put_first(file, line)
 

@@ -1,7 +1,9 @@
-"""Word that a job is over, or a sweep, to a webhook (--notify): Slack, Discord, or whatever takes JSON.
+"""Word that a job is over, or a sweep, to a webhook (--notify): Slack, Discord, or whatever takes
+JSON.
 
-Its URL is a secret, and lies with those of the job. It is told once, in bounded time, and what goes wrong there is a
-line in the log. Not covered: jobs whose machine ends without a word (LOST), which nobody is there to tell of.
+Its URL is a secret, and lies with those of the job. It is told once, in bounded time, and what goes
+wrong there is a line in the log. Not covered: jobs whose machine ends without a word (LOST), which
+nobody is there to tell of.
 """
 
 import contextlib
@@ -24,7 +26,9 @@ PAUSES = 1, 3, 0  # seconds after each try
 
 
 def read_secrets(attempt: Attempt) -> None:
-    """The secrets of a job for its command; the webhook's URL, which is none of the command's, apart."""
+    """The secrets of a job for its command; the webhook's URL, which is none of the command's,
+    apart.
+    """
     this = attempt.job
     if not (this.secrets or this.notify):
         return
@@ -33,7 +37,9 @@ def read_secrets(attempt: Attempt) -> None:
     except BergError:
         if this.secrets:
             raise
-        attempt.say("Nobody will be told of the job's end (--notify): the webhook's URL went with the attempt before")
+        attempt.say(
+            "Nobody will be told of the job's end (--notify): the webhook's URL went with the attempt before"
+        )
     attempt.webhook = attempt.secrets.pop(secret.WEBHOOK, "")
 
 
@@ -49,7 +55,9 @@ def tell(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> No
         attempt.say(f"The webhook of --notify was not told: {why}")
 
 
-def tell_of_sweep(config: Config, name: str, states: dict[str, State], say: Callable[[str], None]) -> None:
+def tell_of_sweep(
+    config: Config, name: str, states: dict[str, State], say: Callable[[str], None]
+) -> None:
     """Delete the secrets of a sweep that is over; the machine that did tells its webhook."""
     values: dict[str, str] = {}
     with contextlib.suppress(Exception):  # another machine was faster
@@ -57,7 +65,9 @@ def tell_of_sweep(config: Config, name: str, states: dict[str, State], say: Call
     if not secret.delete(config, name) or secret.WEBHOOK not in values:
         return
     counts = Counter(state.state for state in states.values())
-    text = f"{name} is over: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"
+    text = (
+        f"{name} is over: {', '.join(f'{count} {state}' for state, count in counts.most_common())}"
+    )
     if why := send(values[secret.WEBHOOK], text, {"sweep": name, "jobs": dict(counts)}, PATIENCE):
         say(f"The webhook of --notify was not told: {why}")
 

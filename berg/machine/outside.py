@@ -1,7 +1,7 @@
 """Word from outside, which threads beside an attempt wait for, and which mostly ends it.
 
-Somebody kills the job, Google takes the machine, another machine of the job dies or fails, the time is up. Somebody may
-also ask for a profile, or want to log in.
+Somebody kills the job, Google takes the machine, another machine of the job dies or fails, the time
+is up. Somebody may also ask for a profile, or want to log in.
 """
 
 import contextlib
@@ -12,11 +12,15 @@ from berg.machine import boot, cluster, logins, profile
 from berg.machine.attempt import MAINTAINED, PREEMPTED, SHUT_DOWN, Attempt
 from berg.machine.process import end_group
 
-MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most machines with GPUs, else a minute
+MAINTENANCE = (
+    "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most machines with GPUs, else a minute
+)
 
 
 def watch(attempt: Attempt) -> None:
-    """Wait for word from outside: it arrives through the machine's own metadata, or a pod's annotations."""
+    """Wait for word from outside: it arrives through the machine's own metadata, or a pod's
+    annotations.
+    """
     query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
     etag, warned, profiled = "0", False, set[str]()
     while not attempt.over.is_set():  # also while the last results are sent
@@ -25,7 +29,9 @@ def watch(attempt: Attempt) -> None:
                 attempt.over.wait(1)
                 values = attempt.machine.instance()
             else:
-                content, headers = boot.request(boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1)
+                content, headers = boot.request(
+                    boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1
+                )
                 etag, values = headers.get("ETag", "0"), json.loads(content)
         except (OSError, ValueError):
             attempt.over.wait(1)
@@ -33,12 +39,16 @@ def watch(attempt: Attempt) -> None:
         if ending := ending_in(attempt, values):
             attempt.stop(*ending)
         asked = profile.asked(attempt.name, values.get("attributes", {}))
-        for when in asked.keys() - (profiled or asked.keys()):  # those of the first look were an earlier attempt's
+        for when in asked.keys() - (
+            profiled or asked.keys()
+        ):  # those of the first look were an earlier attempt's
             attempt.start_thread(profile.answer, attempt, when, asked[when])
         profiled = asked.keys() | {""}
         if values.get("maintenanceEvent") == MAINTENANCE and not warned:
             warned = True
-            attempt.say("Google is going to stop this machine, within the hour, to maintain its host")
+            attempt.say(
+                "Google is going to stop this machine, within the hour, to maintain its host"
+            )
             with contextlib.suppress(Exception):  # the network; the others then know less
                 if not attempt.member.is_alone:
                     cluster.announce(attempt.member, maintenance="soon")
@@ -55,7 +65,11 @@ def ending_in(attempt: Attempt, values: dict) -> tuple[str, str] | None:
         return "KILLED", f"killed by {killer}"
     if values.get("preempted") == "TRUE":
         return PREEMPTED
-    return MAINTAINED if attempt.outcome == SHUT_DOWN and values.get("maintenanceEvent") == MAINTENANCE else None
+    return (
+        MAINTAINED
+        if attempt.outcome == SHUT_DOWN and values.get("maintenanceEvent") == MAINTENANCE
+        else None
+    )
 
 
 def abandon(attempt: Attempt, killer: str) -> None:

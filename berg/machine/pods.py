@@ -1,7 +1,8 @@
 """What a worker in a pod asks of Kubernetes, and how people come in there.
 
-Its account may look at the pods of its namespace, and change Jobs; nothing else. People come through the cluster's API:
-an ssh server for one connection is run in the pod, with a host key of its own.
+Its account may look at the pods of its namespace, and change Jobs; nothing else. People come
+through the cluster's API: an ssh server for one connection is run in the pod, with a host key of
+its own.
 """
 
 import os
@@ -24,19 +25,27 @@ def namespace() -> str:
 
 
 def ask(method: str, path: str, body: Any = None) -> dict[str, Any]:
-    """One request to the API of the cluster that this pod is in; trouble that may pass is waited for."""
+    """One request to the API of the cluster that this pod is in; trouble that may pass is waited
+    for.
+    """
     import requests
 
-    where = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    where = (
+        f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    )
     server = kubernetes.Server("of this pod", where, str(ACCOUNT / "ca.crt"))
     with requests.Session() as session:
-        session.headers["Authorization"] = f"Bearer {(ACCOUNT / 'token').read_text().strip()}"  # it changes by the hour
+        session.headers["Authorization"] = (
+            f"Bearer {(ACCOUNT / 'token').read_text().strip()}"  # it changes by the hour
+        )
         return kubernetes.send(session, server, method, path, body, kubernetes.MERGE).json()
 
 
 def living(job_name: str, count: int, others: bool = False) -> list[str]:
     """Names of the job's machines whose pods live, by rank; with `others` but for this one."""
-    found = ask("GET", f"/api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}")["items"]
+    found = ask(
+        "GET", f"/api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}"
+    )["items"]
     there = [pod for pod in found if pod["status"].get("phase") in ("Pending", "Running")]
     there = [pod for pod in there if not (others and pod["metadata"]["uid"] == boot.POD)]
     names = job.machine_names(job_name, count)
@@ -45,7 +54,11 @@ def living(job_name: str, count: int, others: bool = False) -> list[str]:
 
 def keep(job_name: str) -> None:
     """Take away the deadline of this pod's Job: it held until all pods had come."""
-    ask("PATCH", f"/apis/batch/v1/namespaces/{namespace()}/jobs/{job_name}", {"spec": {"activeDeadlineSeconds": None}})
+    ask(
+        "PATCH",
+        f"/apis/batch/v1/namespaces/{namespace()}/jobs/{job_name}",
+        {"spec": {"activeDeadlineSeconds": None}},
+    )
 
 
 def open_to_ssh(install: bool) -> list[str]:
@@ -56,7 +69,10 @@ def open_to_ssh(install: bool) -> list[str]:
     if install and not (shutil.which("sshd", path="/usr/sbin:/usr/bin") and shutil.which("rsync")):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         packages = ["openssh-server", "rsync"]
-        for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *packages]):
+        for command in (
+            ["update", "-q"],
+            ["install", "-q", "-y", "--no-install-recommends", *packages],
+        ):
             subprocess.run(["apt-get", *command], env=environment, stdout=subprocess.DEVNULL)
     if not shutil.which("sshd", path="/usr/sbin:/usr/bin"):
         return []

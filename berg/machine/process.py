@@ -1,4 +1,6 @@
-"""The processes of a machine: the one worker, groups that end together, and what an exit code means."""
+"""The processes of a machine: the one worker, groups that end together, and what an exit code
+means.
+"""
 
 import contextlib
 import fcntl
@@ -15,7 +17,9 @@ held: list = []  # the file whose lock says that this process is the machine's w
 
 
 def is_alone() -> bool:
-    """Whether no other worker runs on this machine; from now on this one does, until its process ends."""
+    """Whether no other worker runs on this machine; from now on this one does, until its process
+    ends.
+    """
     held.append((boot.BERG / "worker.lock").open("w"))
     try:
         fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,11 @@
-"""A profile of the command while it runs, asked for by this machine's metadata: `berg-profile-TIME`, `JOB SECONDS`.
+"""A profile of the command while it runs, asked for by this machine's metadata:
+`berg-profile-TIME`, `JOB SECONDS`.
 
-What can be had, the best first: JAX's profiler server (torch_tpu's is the same), if the command started one on
-BERG_PROFILER_PORT; PyTorch's own profiles, if the job was started with --profile (kineto.py); else py-spy, which reads
-the memory of python processes from outside and never stops them. The answer is an object beside the log; the files lie
-among the results. Not covered: programs that are not python.
+What can be had, the best first: JAX's profiler server (torch_tpu's is the same), if the command
+started one on BERG_PROFILER_PORT; PyTorch's own profiles, if the job was started with --profile
+(kineto.py); else py-spy, which reads the memory of python processes from outside and never stops
+them. The answer is an object beside the log; the files lie among the results. Not covered: programs
+that are not python.
 """
 
 import json
@@ -26,7 +28,8 @@ METHOD = "/tensorflow.ProfilerService/Profile"
 SLACK = 60  # seconds beside those of the profile
 PROCESSES = 8  # that py-spy looks at
 RATE = 100  # samples a second
-# Fields of the request: https://github.com/openxla/xprof/blob/master/plugin/xprof/protobuf/profiler_service.proto
+# Fields of the request:
+# https://github.com/openxla/xprof/blob/master/plugin/xprof/protobuf/profiler_service.proto
 MILLISECONDS, MAX_EVENTS, TOOL, OPTIONS, ROOT, SESSION, HOST = 1, 2, 3, 4, 5, 6, 7
 VERSION, HOST_LEVEL, DEVICE_LEVEL, PYTHON_LEVEL, HLO, DURATION = 5, 2, 3, 4, 7, 9  # of its options
 WHEN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
@@ -41,12 +44,20 @@ def free_port() -> int:
 
 
 def asked(name: str, attributes: dict[str, str]) -> dict[str, str]:
-    """The profiles of a job that a machine's metadata asks for: their times, and how many seconds each takes.
+    """The profiles of a job that a machine's metadata asks for: their times, and how many seconds
+    each takes.
 
-    Each has a key of its own: of two that are written quickly to one key the machine might see the second alone.
+    Each has a key of its own: of two that are written quickly to one key the machine might see the
+    second alone.
     """
-    found = {key.removeprefix("berg-profile-"): value.partition(" ") for key, value in attributes.items()}
-    return {when: seconds for when, (whose, _, seconds) in found.items() if WHEN.fullmatch(when) and whose == name}
+    found = {
+        key.removeprefix("berg-profile-"): value.partition(" ") for key, value in attributes.items()
+    }
+    return {
+        when: seconds
+        for when, (whose, _, seconds) in found.items()
+        if WHEN.fullmatch(when) and whose == name
+    }
 
 
 def answer(attempt: Any, when: str, seconds: str) -> None:
@@ -68,18 +79,26 @@ def answer(attempt: Any, when: str, seconds: str) -> None:
 
 
 def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
-    """Take a profile of what runs; returns its kind and files. Raises BergError if there is none to be had."""
+    """Take a profile of what runs; returns its kind and files. Raises BergError if there is none to
+    be had.
+    """
     process = attempt.process
     if process is None or process.poll() is not None:
         raise BergError("no command runs on this machine")
     folder = RESULTS / attempt.job.results_dir
     if listens(attempt.profiler_port):
-        return "jax", ask_server(attempt.profiler_port, seconds, folder / "plugins/profile", when, attempt.machine.name)
+        return "jax", ask_server(
+            attempt.profiler_port, seconds, folder / "plugins/profile", when, attempt.machine.name
+        )
     if kineto.clients(attempt.kineto):
-        return "kineto", kineto.take(attempt.kineto, seconds, folder / "profiles" / when, attempt.machine.name)
+        return "kineto", kineto.take(
+            attempt.kineto, seconds, folder / "profiles" / when, attempt.machine.name
+        )
     pids = pythons(process.pid)
     if not pids:
-        raise BergError("there is nothing to profile: no python runs, and nobody listens on BERG_PROFILER_PORT")
+        raise BergError(
+            "there is nothing to profile: no python runs, and nobody listens on BERG_PROFILER_PORT"
+        )
     return "py-spy", watch_pythons(pids, seconds, folder / "profiles" / when, attempt.machine.name)
 
 
@@ -94,7 +113,14 @@ def listens(port: int) -> bool:
 def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> list[Path]:
     """Let a profiler server write its trace below `root`, in the layout that TensorBoard wants."""
     milliseconds = round(seconds * 1000)
-    levels = {VERSION: 1, HOST_LEVEL: 2, DEVICE_LEVEL: 1, PYTHON_LEVEL: 1, HLO: 1, DURATION: milliseconds}
+    levels = {
+        VERSION: 1,
+        HOST_LEVEL: 2,
+        DEVICE_LEVEL: 1,
+        PYTHON_LEVEL: 1,
+        HLO: 1,
+        DURATION: milliseconds,
+    }
     options = b"".join(wire.number(field, value) for field, value in levels.items())
     request = wire.number(MILLISECONDS, milliseconds) + wire.number(MAX_EVENTS, 1_000_000)
     request += wire.embedded(TOOL, b"xplane") + wire.embedded(OPTIONS, options)
@@ -103,10 +129,14 @@ def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> l
     try:
         tpus.ask(port, [request], METHOD, seconds + SLACK)
     except (OSError, ValueError):
-        raise BergError("the command ended before its profile was taken, or its profiler server broke off") from None
+        raise BergError(
+            "the command ended before its profile was taken, or its profiler server broke off"
+        ) from None
     files = sorted((root / when).glob(f"{host}*"))
     if not files:
-        raise BergError("the command's profiler server refused: it takes another profile, or cannot write")
+        raise BergError(
+            "the command's profiler server refused: it takes another profile, or cannot write"
+        )
     return files
 
 
@@ -132,10 +162,22 @@ def watch_pythons(pids: list[int], seconds: float, folder: Path, host: str) -> l
     scratch.mkdir(exist_ok=True)
     running = {}
     for pid in pids:
-        file = scratch / (f"{host}.speedscope.json" if len(pids) == 1 else f"{host}.{pid}.speedscope.json")
+        file = scratch / (
+            f"{host}.speedscope.json" if len(pids) == 1 else f"{host}.{pid}.speedscope.json"
+        )
         command = [program, "record", "--pid", str(pid), "--duration", str(max(1, round(seconds)))]
-        command += ["--rate", str(RATE), "--format", "speedscope", "--output", str(file), "--nonblocking"]
-        running[file] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command += [
+            "--rate",
+            str(RATE),
+            "--format",
+            "speedscope",
+            "--output",
+            str(file),
+            "--nonblocking",
+        ]
+        running[file] = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
     files, words = [], ""
     for file, process in running.items():
         try:
@@ -146,9 +188,13 @@ def watch_pythons(pids: list[int], seconds: float, folder: Path, host: str) -> l
         if file.exists():
             files.append(file.replace(folder / file.name))
         else:
-            words = next((line for line in said.splitlines()[::-1] if line.strip()), "it said nothing")
+            words = next(
+                (line for line in said.splitlines()[::-1] if line.strip()), "it said nothing"
+            )
     if not files:
-        raise BergError(f"the command ended before its profile was taken, or py-spy could not read it: {words}")
+        raise BergError(
+            f"the command ended before its profile was taken, or py-spy could not read it: {words}"
+        )
     return files
 
 
@@ -156,7 +202,17 @@ def py_spy() -> str:
     """The program, which is brought with the first profile: berg's own packages come without it."""
     program = TOOLS / "bin/py-spy"
     if not program.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--target", str(TOOLS), "py-spy"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-input",
+            "--target",
+            str(TOOLS),
+            "py-spy",
+        ]
         clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300)
         if done.returncode:

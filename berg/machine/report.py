@@ -1,6 +1,8 @@
-"""What a machine tells Cloud Monitoring of itself, once a minute, where `berg init --monitoring` said so.
+"""What a machine tells Cloud Monitoring of itself, once a minute, where `berg init --monitoring`
+said so.
 
-It never troubles the job: what cannot be written is said once in the log, and tried again with the next minute.
+It never troubles the job: what cannot be written is said once in the log, and tried again with the
+next minute.
 """
 
 import time
@@ -31,5 +33,7 @@ class Reporter:
                 monitoring.write(self.config, series)
         except Exception as error:
             if not self.told:
-                self.say(f"Cloud Monitoring does not hear of this machine: {getattr(error, 'message', error)}")
+                self.say(
+                    f"Cloud Monitoring does not hear of this machine: {getattr(error, 'message', error)}"
+                )
             self.told = True

@@ -1,6 +1,8 @@
-"""The results and the log of an attempt: brought back, mirrored while it runs, and sent to the end when it is over.
+"""The results and the log of an attempt: brought back, mirrored while it runs, and sent to the end
+when it is over.
 
-The last results and the end of the log are sent side by side, in bounded time, and what was not kept is named.
+The last results and the end of the log are sent side by side, in bounded time, and what was not
+kept is named.
 """
 
 import contextlib
@@ -21,7 +23,9 @@ LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 
 
 def restore_results(attempt: Attempt) -> None:
-    """Bring what the job's folders have in the bucket, from this job or one before it; it may be replaced here."""
+    """Bring what the job's folders have in the bucket, from this job or one before it; it may be
+    replaced here.
+    """
     brought, left = attempt.results.restore(bring=attempt.begins_here)
     if brought:
         attempt.say(f"Brought back {plural(brought, 'file')} of the results")
@@ -50,7 +54,9 @@ def keep_results(attempt: Attempt) -> None:
 
 
 def pause_after(changed: int) -> float:
-    """Seconds from a pass over the results to the next: each object written costs, a dollar for some 200,000."""
+    """Seconds from a pass over the results to the next: each object written costs, a dollar for
+    some 200,000.
+    """
     return min(max(changed / 10, RESULTS_INTERVAL), 60)
 
 
@@ -64,7 +70,9 @@ def stop_mirrors(attempt: Attempt) -> None:
 
 
 def last_moment(attempt: Attempt) -> float:
-    """When the last passes have to end for the state to be written before the machine goes; time.monotonic()."""
+    """When the last passes have to end for the state to be written before the machine goes;
+    time.monotonic().
+    """
     if attempt.machine_goes:
         return attempt.gone_at - LAST_WORD
     limit = attempt.job.max_run_seconds
@@ -79,8 +87,8 @@ def tell_trouble(attempt: Attempt, text: str) -> None:
 def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
     """Bring the last results and the end of the log to the bucket, side by side.
 
-    Returns the files that could not be brought, with why, and whether all is there that can be there. It goes on while
-    there is progress, to the last moment.
+    Returns the files that could not be brought, with why, and whether all is there that can be
+    there. It goes on while there is progress, to the last moment.
     """
     found: dict[str, str] = {}
     seconds, broken = last_moment(attempt) - time.monotonic(), ""
@@ -103,14 +111,20 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
             break
         if (still := attempt.results.left()) != ahead:
             ahead, moved = still, now
-        tell_progress(attempt, ahead, f"{reason}; {attempt.trouble}".strip("; ") if attempt.trouble else reason)
+        tell_progress(
+            attempt,
+            ahead,
+            f"{reason}; {attempt.trouble}".strip("; ") if attempt.trouble else reason,
+        )
         if attempt.trouble and patience > BUCKET_PATIENCE and bucket_is_gone(attempt):
             patience = BUCKET_PATIENCE
         results.join(max(0.1, min(3, last_moment(attempt) - now)))
     if broken:
         return {f"berg_results/{attempt.job.results_dir}": broken}, False
     if results.is_alive():
-        return {path: attempt.trouble or "it was being sent" for path, _ in attempt.results.left()}, False
+        return {
+            path: attempt.trouble or "it was being sent" for path, _ in attempt.results.left()
+        }, False
     if count := len(attempt.results.links):
         what = "1 link was sent as a copy" if count == 1 else f"{count:,} links were sent as copies"
         attempt.say(
@@ -123,13 +137,19 @@ def tell_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str) -
     """Write into the state how much of the results is to come, and what keeps it."""
     files, size = len(ahead), sum(size for _, size in ahead)
     attempt.member.summary["left"] = f"{files} {size}"  # goes with the next beat
-    if (files, size, reason) == (attempt.state.left_files, attempt.state.left_bytes, attempt.state.reason):
+    if (files, size, reason) == (
+        attempt.state.left_files,
+        attempt.state.left_bytes,
+        attempt.state.reason,
+    ):
         return
     attempt.write_state(soon=True, left_files=files, left_bytes=size, reason=reason)
 
 
 def tell_left(attempt: Attempt, told: list[str]) -> None:
-    """Write into the state what all other machines have still to send, each a count of files and of bytes."""
+    """Write into the state what all other machines have still to send, each a count of files and of
+    bytes.
+    """
     counts = [text.split() for text in told]
     files, size = (sum(int(count[n]) for count in counts) for n in (0, 1))
     if (files, size) != (attempt.state.left_files, attempt.state.left_bytes):
@@ -137,9 +157,15 @@ def tell_left(attempt: Attempt, told: list[str]) -> None:
 
 
 def send_log(attempt: Attempt) -> bool:
-    """Send the end of the log, with what was said since the last pass; whether that could be done quickly."""
+    """Send the end of the log, with what was said since the last pass; whether that could be done
+    quickly.
+    """
     now = time.monotonic()
-    end = max(now + LAST_WORD / 2, attempt.gone_at - LAST_WORD) if attempt.machine_goes else now + LOG_PATIENCE
+    end = (
+        max(now + LAST_WORD / 2, attempt.gone_at - LAST_WORD)
+        if attempt.machine_goes
+        else now + LOG_PATIENCE
+    )
     attempt.log_pass.join(end - time.monotonic())
     if attempt.log_pass.is_alive():
         return False
@@ -161,7 +187,9 @@ def bucket_is_gone(attempt: Attempt) -> bool:
 
 
 def save_alone(attempt: Attempt, why: str) -> None:
-    """Save what a job left whose state is not to be written any more; one that nobody can read is written anew."""
+    """Save what a job left whose state is not to be written any more; one that nobody can read is
+    written anew.
+    """
     damaged, this = False, attempt.machine
     attempt.member.leads = False
     try:
@@ -180,7 +208,13 @@ def save_alone(attempt: Attempt, why: str) -> None:
             read_job(attempt)
         attempt.state.job = attempt.state.job or attempt.job.summary()
         reason = "; ".join(filter(None, [f"the job was ended because {why}", lost]))
-        end = {"state": "FAILED", "ending": "", "finished_at": job.now(), "machine": this.name, "zone": this.zone}
+        end = {
+            "state": "FAILED",
+            "ending": "",
+            "finished_at": job.now(),
+            "machine": this.name,
+            "zone": this.zone,
+        }
         attempt.insist(lambda: attempt.write_state(**end, reason=reason, lost=lost), UNREACHABLE)
 
 

@@ -1,4 +1,6 @@
-"""What a command finds on its machine: the image's python, variables, and what its repo asked to install."""
+"""What a command finds on its machine: the image's python, variables, and what its repo asked to
+install.
+"""
 
 import contextlib
 import os
@@ -33,15 +35,23 @@ exec tmux attach -t berg
 
 
 def install_commands(machine: boot.Machine) -> None:
-    """Put `mpi` and `tt` where a command and a login find them, and berg itself where `berg tensorboard --on` does."""
+    """Put `mpi` and `tt` where a command and a login find them, and berg itself where `berg
+    tensorboard --on` does.
+    """
     BIN.mkdir(exist_ok=True)
     folders = [path for path in sys.path if path.startswith(str(boot.BERG))]
     start = f"#!{sys.executable}\nimport os, sys; sys.path[:0] = {folders!r}"
     (BIN / "mpi").write_text(f"{start}; from berg.machine.mpi import main; main()\n")
-    settings = {"BERG_PROJECT": machine.project, "BERG_BUCKET": machine.bucket, "BERG_ENDPOINT": machine.endpoint}
+    settings = {
+        "BERG_PROJECT": machine.project,
+        "BERG_BUCKET": machine.bucket,
+        "BERG_ENDPOINT": machine.endpoint,
+    }
     settings |= {"BERG_HOME": str(boot.BERG / "home")}
     settings |= {key: value for key, value in os.environ.items() if key.startswith("GCE_METADATA_")}
-    (boot.BERG / "berg").write_text(f"{start}; os.environ.update({settings!r}); from berg.cli import main; main()\n")
+    (boot.BERG / "berg").write_text(
+        f"{start}; os.environ.update({settings!r}); from berg.cli import main; main()\n"
+    )
     (boot.BERG / "berg").chmod(0o755)
     (BIN / "tt").write_text(PANES)
     for name in ("mpi", "tt"):
@@ -104,13 +114,29 @@ def install(attempt: Attempt) -> None:
     if this.install_script:
         steps.append(["bash", "-e", this.install_script])
     if needed := requirements.arguments(folder):
-        # Compiling all of a package takes as long as installing it; python compiles what is imported.
-        steps.append(["python", "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off", *needed])
+        # Compiling all of a package takes as long as installing it; python compiles what is
+        # imported.
+        steps.append(
+            [
+                "python",
+                "-m",
+                "pip",
+                "install",
+                "--no-input",
+                "--no-compile",
+                "--progress-bar=off",
+                *needed,
+            ]
+        )
     if not steps:
         return
     attempt.write_state(state="INSTALLING")
     # The machine is the user's to install into, also where its distribution guards its python.
-    variables = {**environment(attempt), "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    variables = {
+        **environment(attempt),
+        "PIP_BREAK_SYSTEM_PACKAGES": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+    }
     for step in steps:
         attempt.say(f"Installing: {' '.join(step)}")
         code = attempt.execute(step, cwd=folder, env=variables)

@@ -1,9 +1,10 @@
-"""How busy a machine's TPUs are, as libtpu tells while a program uses them: gRPC on a port of loopback.
+"""How busy a machine's TPUs are, as libtpu tells while a program uses them: gRPC on a port of
+loopback.
 
-The messages are those of https://github.com/AI-Hypercomputer/cloud-accelerator-diagnostics (tpu_info), by their fields'
-numbers. The worker has no grpcio, which is larger than all of its packages together: three small questions over HTTP/2
-(RFC 9113) need no more than what stands here. Not covered: which program it is; of several on one machine only the
-first has this port.
+The messages are those of https://github.com/AI-Hypercomputer/cloud-accelerator-diagnostics
+(tpu_info), by their fields' numbers. The worker has no grpcio, which is larger than all of its
+packages together: three small questions over HTTP/2 (RFC 9113) need no more than what stands here.
+Not covered: which program it is; of several on one machine only the first has this port.
 """
 
 import socket
@@ -46,19 +47,31 @@ def read(port: int = PORT) -> list[dict[str, Any]]:
     return [chips[chip] for chip in sorted(chips)]
 
 
-def ask(port: int, messages: list[bytes], method: str = METHOD, seconds: float = TIMEOUT) -> list[bytes]:
+def ask(
+    port: int, messages: list[bytes], method: str = METHOD, seconds: float = TIMEOUT
+) -> list[bytes]:
     """The answer to each message, b"" where it was refused; raises OSError where nobody answers."""
     end = time.monotonic() + seconds
-    pseudo = {":method": "POST", ":scheme": "http", ":path": method, ":authority": f"localhost:{port}"}
+    pseudo = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": f"localhost:{port}",
+    }
     headers = {**pseudo, "content-type": "application/grpc", "te": "trailers"}
-    # Each a literal that enters no table (RFC 7541, 6.2.2): 0, and name and value behind their lengths.
-    block = b"".join(bytes([0, len(k)]) + k.encode() + bytes([len(v)]) + v.encode() for k, v in headers.items())
+    # Each a literal that enters no table (RFC 7541, 6.2.2): 0, and name and value behind their
+    # lengths.
+    block = b"".join(
+        bytes([0, len(k)]) + k.encode() + bytes([len(v)]) + v.encode() for k, v in headers.items()
+    )
     answers: dict[int, bytes] = {2 * n + 1: b"" for n in range(len(messages))}
     with socket.create_connection(("localhost", port), TIMEOUT) as connection:
         opening = PREFACE + frame(SETTINGS, 0, 0, b"")
         for stream, message in zip(answers, messages, strict=True):
             opening += frame(HEADERS, END_HEADERS, stream, block)
-            opening += frame(DATA, END_STREAM, stream, b"\0" + struct.pack(">I", len(message)) + message)
+            opening += frame(
+                DATA, END_STREAM, stream, b"\0" + struct.pack(">I", len(message)) + message
+            )
         connection.sendall(opening)
         stream_of, underway = connection.makefile("rb"), set(answers)
         while underway:
@@ -80,7 +93,9 @@ def ask(port: int, messages: list[bytes], method: str = METHOD, seconds: float =
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    )
 
 
 def values(answer: bytes) -> list[tuple[int, float]]:
@@ -93,5 +108,10 @@ def values(answer: bytes) -> list[tuple[int, float]]:
             chip = dict(wire.fields(attribute.get(ATTRIBUTE_VALUE, b""))).get(INTEGER, 0)
             gauge = dict(wire.fields(metric.get(GAUGE, b"")))
             double = gauge.get(AS_DOUBLE)
-            found.append((chip, struct.unpack("<d", double)[0] if double else float(gauge.get(AS_INTEGER, 0))))
+            found.append(
+                (
+                    chip,
+                    struct.unpack("<d", double)[0] if double else float(gauge.get(AS_INTEGER, 0)),
+                )
+            )
     return found

@@ -1,8 +1,10 @@
-"""What a machine is busy with: CPU, memory, disk, network, GPUs and TPUs, a JSON object a line beside its log.
+"""What a machine is busy with: CPU, memory, disk, network, GPUs and TPUs, a JSON object a line
+beside its log.
 
-A sample costs a fraction of a millisecond of CPU; with GPUs nvidia-smi runs for it, with TPUs libtpu is asked. What a
-driver does not tell ([N/A], as of a GPU that is split by MIG) is null. In a container it is the whole machine's.
-Not covered: single processes, and the parts of a GPU that is split.
+A sample costs a fraction of a millisecond of CPU; with GPUs nvidia-smi runs for it, with TPUs
+libtpu is asked. What a driver does not tell ([N/A], as of a GPU that is split by MIG) is null. In a
+container it is the whole machine's. Not covered: single processes, and the parts of a GPU that is
+split.
 """
 
 import contextlib
@@ -18,7 +20,10 @@ from typing import Any
 from berg.machine import tpus
 
 SUFFIX = ".usage.jsonl"
-VIRTUAL = ("lo", "docker", "veth", "br-"), ("loop", "ram", "zram", "dm-", "md")  # network interfaces, disks
+VIRTUAL = (
+    ("lo", "docker", "veth", "br-"),
+    ("loop", "ram", "zram", "dm-", "md"),
+)  # network interfaces, disks
 LEAST = 1  # seconds that are worth a sample
 PATIENCE = 20  # seconds for nvidia-smi, which takes one or two where nothing holds the driver open
 # What nvidia-smi calls it -> what we do: percent, MiB, watt, degrees Celsius.
@@ -30,11 +35,16 @@ GPU = {
     "power.draw": "watt",
     "temperature.gpu": "celsius",
 }
-stuck: list[subprocess.Popen] = []  # an nvidia-smi that its driver does not let end, not even by SIGKILL
+stuck: list[
+    subprocess.Popen
+] = []  # an nvidia-smi that its driver does not let end, not even by SIGKILL
 
 
-def samples(seconds: float, stopped: Callable[[float], bool], has_tpus: bool = False) -> Iterator[dict[str, Any]]:
-    """A sample every so many seconds, of the time since the one before, until `stopped(pause)` is true.
+def samples(
+    seconds: float, stopped: Callable[[float], bool], has_tpus: bool = False
+) -> Iterator[dict[str, Any]]:
+    """A sample every so many seconds, of the time since the one before, until `stopped(pause)` is
+    true.
 
     Then there is one more, or a short job had none: without accelerators, which rest by then.
     """
@@ -49,7 +59,10 @@ def samples(seconds: float, stopped: Callable[[float], bool], has_tpus: bool = F
 
 
 def append(file: Path, sample: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError), file.open("a") as output:  # a full disk; the job says so itself
+    with (
+        contextlib.suppress(OSError),
+        file.open("a") as output,
+    ):  # a full disk; the job says so itself
         output.write(json.dumps(sample) + "\n")
 
 
@@ -82,9 +95,13 @@ def rows(file: str) -> list[list[str]]:
         return [line.replace(":", " ", 1).split() for line in lines]
 
 
-def sample(before: dict[str, float], now: dict[str, float], gpus: list[dict[str, float | None]]) -> dict[str, Any]:
+def sample(
+    before: dict[str, float], now: dict[str, float], gpus: list[dict[str, float | None]]
+) -> dict[str, Any]:
     """What happened between two counts."""
-    change = {key: max(0, now[key] - before[key]) for key in now}  # a driver may begin to count anew
+    change = {
+        key: max(0, now[key] - before[key]) for key in now
+    }  # a driver may begin to count anew
     ticks, seconds = max(change["cpu"], 1), max(change["time"], 1e-3)
     disk = os.statvfs("/")
     return {
@@ -94,7 +111,10 @@ def sample(before: dict[str, float], now: dict[str, float], gpus: list[dict[str,
         "memory_percent": round(100 * now["memory"] / now["memory_total"], 1),
         "memory_bytes": now["memory"],
         "disk_percent": round(100 * (1 - disk.f_bavail / max(disk.f_blocks, 1)), 1),
-        **{f"{key}_per_second": round(change[key] / seconds) for key in ("read", "written", "received", "sent")},
+        **{
+            f"{key}_per_second": round(change[key] / seconds)
+            for key in ("read", "written", "received", "sent")
+        },
         "gpus": gpus,
     }
 
@@ -109,7 +129,9 @@ def gpus() -> list[dict[str, float | None]]:
         return []
     query = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader,nounits"]
     try:
-        asked = subprocess.Popen(query, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        asked = subprocess.Popen(
+            query, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
     except OSError:
         return []
     try:
@@ -119,7 +141,11 @@ def gpus() -> list[dict[str, float | None]]:
         stuck.append(asked)
         return []
     lines = [line.split(",") for line in output.decode(errors="replace").splitlines()]
-    found = [dict(zip(GPU.values(), map(number, words), strict=True)) for words in lines if len(words) == len(GPU)]
+    found = [
+        dict(zip(GPU.values(), map(number, words), strict=True))
+        for words in lines
+        if len(words) == len(GPU)
+    ]
     return [each for each in found if each["index"] is not None]
 
 
@@ -133,4 +159,6 @@ def number(word: str) -> float | None:
 def busiest(sample: dict[str, Any]) -> float | None:
     """Percent of the accelerator that does most; None where none tells."""
     listed = [*sample["gpus"], *sample.get("tpus", [])]
-    return max((each["percent"] for each in listed if each.get("percent") is not None), default=None)
+    return max(
+        (each["percent"] for each in listed if each.get("percent") is not None), default=None
+    )

@@ -1,7 +1,9 @@
-"""Accelerators that do nothing: said in the job's state, for lists, and with --min-utilization the end of the job.
+"""Accelerators that do nothing: said in the job's state, for lists, and with --min-utilization the
+end of the job.
 
-A machine is judged by its busiest accelerator, a job by its busiest machine, from when the command runs. Where no
-accelerator tells how busy it is, nothing is concluded. Not covered: what is busy for nothing.
+A machine is judged by its busiest accelerator, a job by its busiest machine, from when the command
+runs. Where no accelerator tells how busy it is, nothing is concluded. Not covered: what is busy for
+nothing.
 """
 
 import contextlib
@@ -24,7 +26,9 @@ class Meter:
     """What the samples of this machine said so far. Times are seconds since 1970."""
 
     busy_at: float = field(default_factory=time.time)  # when an accelerator did something
-    above_at: float = field(default_factory=time.time)  # when one did as much as --min-utilization asks for
+    above_at: float = field(
+        default_factory=time.time
+    )  # when one did as much as --min-utilization asks for
     unknown: int = 0  # samples in a row in which none told
     warned: bool = False
 
@@ -63,20 +67,31 @@ def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
     if runs(attempt):
         meter.unknown = meter.unknown + 1 if percent is None else 0
     if asked and meter.unknown == UNKNOWN:
-        attempt.say("No accelerator here tells how busy it is: until one does, --min-utilization does nothing")
-    attempt.member.summary |= {"busy_at": str(meter.busy_at), "above_at": str(meter.above_at)}  # for the next beat
+        attempt.say(
+            "No accelerator here tells how busy it is: until one does, --min-utilization does nothing"
+        )
+    attempt.member.summary |= {
+        "busy_at": str(meter.busy_at),
+        "above_at": str(meter.above_at),
+    }  # for the next beat
     if not attempt.leads or attempt.outcome:
         return
     machines = {attempt.machine.name: attempt.member.summary}
     if not attempt.member.is_alone:
         machines |= {name: blob.metadata for name, blob in cluster.phases(attempt.member).items()}
     busy = {name: float(about.get("busy_at", now)) for name, about in machines.items()}
-    longest = sorted((at, name) for name, at in busy.items() if now - at >= attempt.job.marked_seconds)
+    longest = sorted(
+        (at, name) for name, at in busy.items() if now - at >= attempt.job.marked_seconds
+    )
     idle = {name: iso(at) for at, name in longest[:MOST]}
     if idle != attempt.state.idle:
         attempt.write_state_by_the_way(idle=idle)
     if asked:
-        judge(attempt, meter, now - max(float(about.get("above_at", now)) for about in machines.values()))
+        judge(
+            attempt,
+            meter,
+            now - max(float(about.get("above_at", now)) for about in machines.values()),
+        )
 
 
 def judge(attempt: Attempt, meter: Meter, quiet: float) -> None:
@@ -89,7 +104,9 @@ def judge(attempt: Attempt, meter: Meter, quiet: float) -> None:
         attempt.stop("FAILED", f"its accelerators stayed below {this.min_utilization} % {minutes}")
     elif left <= min(NOTICE, this.waste_seconds / 2) and not meter.warned:
         meter.warned = True
-        attempt.say(f"Warning: {below}; the job ends in {left / 60:.1f} minutes, unless they do more")
+        attempt.say(
+            f"Warning: {below}; the job ends in {left / 60:.1f} minutes, unless they do more"
+        )
         attempt.write_state_by_the_way(
             reason=f"{below}; it ends at {iso(time.time() + left)[11:16]} UTC, unless they do more"
         )
@@ -100,4 +117,8 @@ def judge(attempt: Attempt, meter: Meter, quiet: float) -> None:
 
 
 def iso(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(at, timezone.utc)
+        .isoformat(timespec="seconds")
+        .replace("+00:00", "Z")
+    )

@@ -1,7 +1,7 @@
 """The places that a job can run in, and what each of them can do: a module with these functions.
 
-The job in the bucket, its worker, log, state and results are the same in all of them. What a machine needs to know of
-its place it is told in machine/boot.py.
+The job in the bucket, its worker, log, state and results are the same in all of them. What a
+machine needs to know of its place it is told in machine/boot.py.
 """
 
 from collections.abc import Callable, Collection
@@ -22,47 +22,69 @@ class Place(Protocol):
         """Import what `create` needs, if that takes long: it is called while the code is sent."""
 
     def request(self, plan: Plan) -> dict[str, Any]:
-        """What each machine of a plan is to be, as JSON that `create` takes, now or when a sweep is resumed."""
+        """What each machine of a plan is to be, as JSON that `create` takes, now or when a sweep is
+        resumed.
+        """
 
     def preview(self, config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
         """What `create` would send, for who wants to read it."""
 
     def create(
-        self, config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]
+        self,
+        config: Config,
+        request: dict[str, Any],
+        names: list[str],
+        keep: bool,
+        say: Callable[[str], None],
     ) -> str:
-        """Create machines, all or none; with `keep` the place makes them anew when they go, without this computer.
+        """Create machines, all or none; with `keep` the place makes them anew when they go, without
+        this computer.
 
-        Returns where they are, "" if the place makes them when it has room. Raises BergError with what was tried.
+        Returns where they are, "" if the place makes them when it has room. Raises BergError with
+        what was tried.
         """
 
     def machines(
-        self, config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
+        self,
+        config: Config,
+        jobs: Collection[str] = (),
+        sweeps: Collection[str] = (),
+        *,
+        zone: str = "",
     ) -> list[Machine]:
-        """The machines there are for the jobs of this bucket, by name; those of jobs and sweeps if any are given.
+        """The machines there are for the jobs of this bucket, by name; those of jobs and sweeps if
+        any are given.
 
         In a zone that is known it may be asked often.
         """
 
     def waiting(self, config: Config, job: str | None = None) -> set[str]:
-        """Names of the jobs and sweeps for which the place has a machine, or makes one when there is room.
+        """Names of the jobs and sweeps for which the place has a machine, or makes one when there
+        is room.
 
         Groups by their `Job.group` of which that cannot be told now are among them.
         """
 
     def why_gone(self, config: Config, job: str, group: str) -> str:
-        """Why a job that has a group has no machines any more, in words; "" if the place does not know."""
+        """Why a job that has a group has no machines any more, in words; "" if the place does not
+        know.
+        """
 
     def tell(self, config: Config, machine: Machine, key: str, value: str) -> None:
         """Let a running machine know something, at once."""
 
     def let_in(self, config: Config, machine: Machine, line: str) -> bool | None:
-        """Let in who has the key of a line USER:KEY; whether it was new there, None if the machine is gone."""
+        """Let in who has the key of a line USER:KEY; whether it was new there, None if the machine
+        is gone.
+        """
 
     def proxy(self, config: Config, machine: Machine) -> list[str]:
         """The command that connects to the ssh server of a machine without an external address."""
 
     def shell(self, machine: Machine) -> list[str]:
-        """The command that runs what follows it on a machine without an ssh server; [] if there is none."""
+        """The command that runs what follows it on a machine without an ssh server; [] if there is
+        none.
+        """
 
     def console(self, config: Config, machine: Machine) -> str:
         """What a machine wrote before and beside its log; "" if it is gone."""
@@ -80,15 +102,25 @@ class Place(Protocol):
 PLACES: dict[str, Place] = {"gce": gce, "tpu": tpu, "gke": gke}
 
 
-def machines(config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = ()) -> list[Machine]:
+def machines(
+    config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = ()
+) -> list[Machine]:
     """The machines in all places, as `Place.machines` tells of one."""
-    listings = dict.fromkeys(place.machines for place in PLACES.values())  # Compute Engine lists those of two
+    listings = dict.fromkeys(
+        place.machines for place in PLACES.values()
+    )  # Compute Engine lists those of two
     with ThreadPoolExecutor() as pool:
-        return [each for found in pool.map(lambda find: find(config, jobs, sweeps), listings) for each in found]
+        return [
+            each
+            for found in pool.map(lambda find: find(config, jobs, sweeps), listings)
+            for each in found
+        ]
 
 
 def of(name: str) -> Place:
     """The place of that name; raises BergError for one that only a newer berg knows."""
     if name not in PLACES:
-        raise BergError(f"this berg knows no place {name!r} for jobs, only {', '.join(PLACES)}; a newer one wrote it")
+        raise BergError(
+            f"this berg knows no place {name!r} for jobs, only {', '.join(PLACES)}; a newer one wrote it"
+        )
     return PLACES[name]

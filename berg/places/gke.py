@@ -1,9 +1,10 @@
 """Pods of a cluster of Google Kubernetes Engine as a place for jobs.
 
-A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a ConfigMap, everything
-else through the bucket, so that no image has to be built. One pod that is taken away is made anew by Kubernetes; of
-several none is, and the job ends. What waits for room waits in the cluster, without this computer. The Job itself is
-made in manifest.py, and what is said of its pods is read in podstatus.py.
+A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a
+ConfigMap, everything else through the bucket, so that no image has to be built. One pod that is
+taken away is made anew by Kubernetes; of several none is, and the job ends. What waits for room
+waits in the cluster, without this computer. The Job itself is made in manifest.py, and what is said
+of its pods is read in podstatus.py.
 
 Not covered: several clusters for one job, Autopilot.
 """
@@ -51,20 +52,30 @@ def preview(config: Config, request: dict[str, Any], names: list[str], keep: boo
     return body(config, connect(config, request["cluster"]), request, names)
 
 
-def body(config: Config, server: k8s.Server, request: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def body(
+    config: Config, server: k8s.Server, request: dict[str, Any], names: list[str]
+) -> dict[str, Any]:
     """The Job; its pods know the cluster's dataset cache, if there is one now."""
     made = manifest.body(request, names)
     there = k8s.find(config, server, f"{k8s.CORE}/services/{manifest.CACHE}", patience=LISTING)
     return manifest.with_cache(made) if there else made
 
 
-def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
+def create(
+    config: Config,
+    request: dict[str, Any],
+    names: list[str],
+    keep: bool,
+    say: Callable[[str], None],
+) -> str:
     """Make the Job; its pods come when the cluster has room."""
     server = connect(config, request["cluster"])
     ensure(config, server)
     made = body(config, server, request, names)
     name, stamp = made["metadata"]["name"], os.urandom(8).hex()
-    made["metadata"]["annotations"] = {"berg-request": stamp}  # tells ours, sent twice, from another's
+    made["metadata"]["annotations"] = {
+        "berg-request": stamp
+    }  # tells ours, sent twice, from another's
     while not k8s.create(config, server, k8s.JOBS, made):
         there = k8s.find(config, server, f"{k8s.JOBS}/{name}")
         if there is None:
@@ -72,10 +83,14 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
         about = there["metadata"]
         if about.get("annotations", {}).get("berg-request") == stamp:
             break
-        if about.get("labels", {}).get("berg-bucket") == manifest.bucket_label(config) and ending(there):
+        if about.get("labels", {}).get("berg-bucket") == manifest.bucket_label(config) and ending(
+            there
+        ):
             clear(config, server, name)  # of an earlier attempt
         else:
-            raise BergError(f"the cluster {server.place} has a job {name!r} already. Choose another name: -n NAME")
+            raise BergError(
+                f"the cluster {server.place} has a job {name!r} already. Choose another name: -n NAME"
+            )
     count = "a pod" if len(names) == 1 else f"{len(names)} pods"
     say(f"Asked the cluster {server.place} for {count}")
     return ""
@@ -87,7 +102,9 @@ def clear(config: Config, server: k8s.Server, name: str) -> None:
     k8s.delete(config, server, f"{k8s.JOBS}/{name}")
     while k8s.find(config, server, f"{k8s.JOBS}/{name}"):
         if time.monotonic() > end:
-            raise BergError(f"the job {name} of an earlier attempt does not go. See: kubectl describe job {name}")
+            raise BergError(
+                f"the job {name} of an earlier attempt does not go. See: kubectl describe job {name}"
+            )
         time.sleep(0.3)
 
 
@@ -140,20 +157,28 @@ def places(config: Config) -> list[str]:
 
 def ours(config: Config, place: str, path: str, **options: Any) -> list[dict[str, Any]]:
     """What a cluster has of this bucket's jobs at a path."""
-    return k8s.items(config, connect(config, place), path, labelSelector=selector(config), **options)
+    return k8s.items(
+        config, connect(config, place), path, labelSelector=selector(config), **options
+    )
 
 
 def selector(config: Config) -> str:
     return f"berg=1,berg-bucket={manifest.bucket_label(config)}"
 
 
-def listed(config: Config, where: Iterable[str], path: str, chosen: str = "") -> dict[str, list[dict[str, Any]] | None]:
-    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does not say it."""
+def listed(
+    config: Config, where: Iterable[str], path: str, chosen: str = ""
+) -> dict[str, list[dict[str, Any]] | None]:
+    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does
+    not say it.
+    """
 
     def look(place: str) -> list[dict[str, Any]] | None:
         labels = chosen or selector(config)
         try:
-            return k8s.items(config, connect(config, place), path, labelSelector=labels, patience=LISTING)
+            return k8s.items(
+                config, connect(config, place), path, labelSelector=labels, patience=LISTING
+            )
         except BergError as error:
             api.tell(f"{error.message}; its pods are not among what follows")
             return None
@@ -166,9 +191,13 @@ def listed(config: Config, where: Iterable[str], path: str, chosen: str = "") ->
 def machines(
     config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
 ) -> list[Machine]:
-    """The pods of this bucket's jobs that live or are to come, as machines, by name; a cluster is their zone."""
+    """The pods of this bucket's jobs that live or are to come, as machines, by name; a cluster is
+    their zone.
+    """
     found = []
-    for place, pods in listed(config, [zone] if zone else places(config), f"{k8s.CORE}/pods").items():
+    for place, pods in listed(
+        config, [zone] if zone else places(config), f"{k8s.CORE}/pods"
+    ).items():
         mine = [
             pod
             for pod in pods or []
@@ -180,13 +209,17 @@ def machines(
         events: list[dict[str, Any]] = []
         if waits:
             with contextlib.suppress(BergError):
-                events = k8s.items(config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING)
+                events = k8s.items(
+                    config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING
+                )
         found += [machine_of(pod, place, events) for pod in mine]
     return sorted(found, key=lambda machine: machine.name)
 
 
 def waiting(config: Config, job: str | None = None) -> set[str]:
-    """Names of the jobs and sweeps whose pods Kubernetes makes, and LOCATION/NAME of clusters that do not answer."""
+    """Names of the jobs and sweeps whose pods Kubernetes makes, and LOCATION/NAME of clusters that
+    do not answer.
+    """
     found: set[str] = set()
     for place, there in listed(config, running(config), k8s.JOBS).items():
         if there is None:
@@ -210,7 +243,11 @@ def why_gone(config: Config, job: str, group: str) -> str:
     end = ending(there) or {}
     if end.get("reason") == "DeadlineExceeded":
         return f"not all of its pods had come when --wait-hours were over ({group})"
-    pods = [pod for pod in (listed(config, [group], f"{k8s.CORE}/pods")[group] or []) if is_of(pod, [job], [])]
+    pods = [
+        pod
+        for pod in (listed(config, [group], f"{k8s.CORE}/pods")[group] or [])
+        if is_of(pod, [job], [])
+    ]
     ends = [text for pod in pods if (text := how_ended(pod))]
     return "; ".join(dict.fromkeys(ends)) or " ".join(end.get("message", "").split())
 
@@ -220,7 +257,9 @@ def why_gone(config: Config, job: str, group: str) -> str:
 
 def tell(config: Config, machine: Machine, key: str, value: str) -> None:
     """Let a pod know something: an annotation, which its kubelet hands on within a minute."""
-    name = key.replace("berg-kill-", "berg-kill/", 1)  # without a slash a name has 63 characters at most
+    name = key.replace(
+        "berg-kill-", "berg-kill/", 1
+    )  # without a slash a name has 63 characters at most
     change = {"metadata": {"annotations": {name: value}}}
     path = f"{k8s.CORE}/pods/{machine.pod}"
     k8s.call(config, connect(config, machine.zone), "PATCH", path, change, kind=k8s.MERGE)
@@ -276,7 +315,11 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
         while True:
             there = ours(config, place, f"{k8s.CORE}/pods")
             alive = [pod for pod in there if pod["status"].get("phase") in ("Pending", "Running")]
-            left = {pod["metadata"]["name"] for pod in alive if is_of(pod, [job], [job] if jobs_ else [])}
+            left = {
+                pod["metadata"]["name"]
+                for pod in alive
+                if is_of(pod, [job], [job] if jobs_ else [])
+            }
             left |= pods & {pod["metadata"]["name"] for pod in alive}
             for name in left - asked:
                 k8s.delete(config, server, f"{k8s.CORE}/pods/{name}", gracePeriodSeconds=30)
@@ -284,12 +327,16 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
             if not left:
                 break
             if time.monotonic() > end:
-                raise BergError(f"the pods {', '.join(sorted(left))} do not go. See: kubectl describe pods")
+                raise BergError(
+                    f"the pods {', '.join(sorted(left))} do not go. See: kubectl describe pods"
+                )
             time.sleep(0.5)
 
 
 def things(config: Config) -> list[Thing]:
-    """The Jobs of Kubernetes' that are not over, and boot.py as other versions of berg brought it, if no Job has it."""
+    """The Jobs of Kubernetes' that are not over, and boot.py as other versions of berg brought it,
+    if no Job has it.
+    """
     found, own = [], manifest.bucket_label(config)
     everybodys = listed(config, places(config), k8s.JOBS, "berg=1")
     seen = [place for place, there in everybodys.items() if there is not None]
@@ -304,11 +351,22 @@ def things(config: Config) -> list[Thing]:
             if labels.get("berg-bucket") == own:
                 name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
                 user = labels.get("berg-user", "")
-                found.append(Thing("group", name, place, about["creationTimestamp"], "", user, place="gke"))
+                found.append(
+                    Thing("group", name, place, about["creationTimestamp"], "", user, place="gke")
+                )
         for each in scripts.get(place) or []:
             about, why = each["metadata"], "it has a boot.py that no job of the cluster has"
             if about["name"] not in used:
-                found.append(Thing("configmap", about["name"], place, about["creationTimestamp"], why, place="gke"))
+                found.append(
+                    Thing(
+                        "configmap",
+                        about["name"],
+                        place,
+                        about["creationTimestamp"],
+                        why,
+                        place="gke",
+                    )
+                )
     return found
 
 

@@ -1,4 +1,5 @@
-"""A job in Kubernetes' words: which pool of a cluster can hold it, and the Job that its pods are made from.
+"""A job in Kubernetes' words: which pool of a cluster can hold it, and the Job that its pods are
+made from.
 
 Not covered: a pod's memory (Kubernetes places pods by GPUs and CPUs).
 """
@@ -29,25 +30,39 @@ FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE":
 
 
 def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
-    """What each pod has, from a pool of the cluster that can hold them all; raises BergError if none can."""
+    """What each pod has, from a pool of the cluster that can hold them all; raises BergError if
+    none can.
+    """
     name = cluster["name"]
     wanted = (wishes.gpu_type or "").lower()
     wanted = ALIASES.get(wanted, wanted)
     if wanted and wanted not in CAPABILITY:
-        raise BergError(f"unknown GPU type {wishes.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}")
-    pools = [pool for pool in container.pools(cluster) if pool.get("config", {}).get("spot") or not wishes.spot]
+        raise BergError(
+            f"unknown GPU type {wishes.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}"
+        )
+    pools = [
+        pool
+        for pool in container.pools(cluster)
+        if pool.get("config", {}).get("spot") or not wishes.spot
+    ]
     if not pools:
-        raise BergError(f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot")
+        raise BergError(
+            f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot"
+        )
     with_gpus = [pool for pool in pools if container.gpus_of(pool)[1]]
     count = wishes.num_gpus if wishes.num_gpus is not None else int(bool(with_gpus))
     if count < 0:
         raise BergError(f"--num-gpus {count} makes no sense: give 0 for pods without GPUs")
     if count == 0:
-        others = [pool for pool in pools if pool not in with_gpus and pool["name"] != container.CACHE]
+        others = [
+            pool for pool in pools if pool not in with_gpus and pool["name"] != container.CACHE
+        ]
         # Kubernetes' own small node is for jobs only where there is no other.
         others = [pool for pool in others if pool["name"] != container.SYSTEM] or others
         check_cpus(name, others, wishes.num_cpus or 0)
-        kinds = [pool["config"]["machineType"] for pool in others if pool["name"] != container.SYSTEM]
+        kinds = [
+            pool["config"]["machineType"] for pool in others if pool["name"] != container.SYSTEM
+        ]
         return Shape(max(kinds, key=lambda kind: Shape(kind, 0, "").num_cpus, default=""), 0, "")
     there = sorted({"{1} x {0}".format(*container.gpus_of(pool)) for pool in with_gpus})
     what = f"its nodes have {', '.join(there)}" if there else "its nodes have none"
@@ -59,7 +74,9 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
         )
     large = [pool for pool in fitting if container.gpus_of(pool)[1] >= count]
     if not large:
-        raise BergError(f"no node of the cluster {name} has {count} GPUs: {what}. Give fewer (-g), and more pods (-m)")
+        raise BergError(
+            f"no node of the cluster {name} has {count} GPUs: {what}. Give fewer (-g), and more pods (-m)"
+        )
     check_cpus(name, large, wishes.num_cpus or 0)
     pool = max(large, key=lambda pool: room(pool, count))
     if room(pool, count) < wishes.num_machines:
@@ -74,7 +91,9 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
 
 
 def check_cpus(name: str, pools: list[dict[str, Any]], count: int) -> None:
-    """Raise BergError if no node of these pools gives so many CPUs to a pod: Kubernetes keeps a part of one."""
+    """Raise BergError if no node of these pools gives so many CPUs to a pod: Kubernetes keeps a
+    part of one.
+    """
     types = [pool.get("config", {}).get("machineType", "") for pool in pools]
     sizes = [1 if kind in SHARED_CORE else Shape(kind, 0, "").num_cpus for kind in types]
     if sizes and all(sizes) and count >= max(sizes):
@@ -94,7 +113,13 @@ def boot_map() -> dict[str, Any]:
     script = BOOT.read_text()
     name = f"berg-boot-{hashlib.sha256(script.encode()).hexdigest()[:10]}"
     about = {"name": name, "labels": {"berg": "1"}}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "immutable": True, "data": {"boot.py": script}}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": about,
+        "immutable": True,
+        "data": {"boot.py": script},
+    }
 
 
 def request(plan: Plan) -> dict[str, Any]:
@@ -121,7 +146,10 @@ def request(plan: Plan) -> dict[str, Any]:
         "env": [
             {"name": "BERG_FACTS", "value": json.dumps(facts)},
             {"name": "BERG_UNIT", "value": "1"},  # what boot.py prints is for people who wait
-            *({"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in FACTS.items()),
+            *(
+                {"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for key, path in FACTS.items()
+            ),
         ],
         # No limit of memory: the kernel would end all of the container for it, worker included.
         "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},  # for `berg profile`
@@ -146,7 +174,9 @@ def request(plan: Plan) -> dict[str, Any]:
         # From when a node has the pod; the Job's own deadline counts from when it was made.
         "activeDeadlineSeconds": plan.machine_seconds + SPARE,
         "nodeSelector": {**selector, **({f"{LABEL}gke-spot": "true"} if plan.spot else {})},
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}] * bool(gpus) + [spot],
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+        * bool(gpus)
+        + [spot],
         "containers": [container_],
         "volumes": [
             {"name": "boot", "configMap": {"name": boot_map()["metadata"]["name"]}},
@@ -158,7 +188,10 @@ def request(plan: Plan) -> dict[str, Any]:
     again = this.max_restarts if alone and this.kind == "job" else 0
     gone = {"type": "DisruptionTarget", "status": "True"}
     rules = [
-        {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [OVER]}},
+        {
+            "action": "FailJob",
+            "onExitCodes": {"containerName": "main", "operator": "In", "values": [OVER]},
+        },
         {"action": "Ignore" if again else "FailJob", "onPodConditions": [gone]},
     ]
     spec: dict[str, Any] = {
@@ -178,8 +211,15 @@ def request(plan: Plan) -> dict[str, Any]:
     if not this.sweep:  # the first one ends last
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     if this.wait_seconds:
-        spec["activeDeadlineSeconds"] = this.wait_seconds  # until all are there, when the first one takes it away
-    return {"cluster": this.group, "name": "" if this.sweep else this.job_name, "labels": labels, "spec": spec}
+        spec["activeDeadlineSeconds"] = (
+            this.wait_seconds
+        )  # until all are there, when the first one takes it away
+    return {
+        "cluster": this.group,
+        "name": "" if this.sweep else this.job_name,
+        "labels": labels,
+        "spec": spec,
+    }
 
 
 def body(request: dict[str, Any], names: list[str]) -> dict[str, Any]:

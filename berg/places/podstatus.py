@@ -1,4 +1,5 @@
-"""What Kubernetes says of a job's pods, in berg's words: the machine that a pod is, why it waits, and how it ended.
+"""What Kubernetes says of a job's pods, in berg's words: the machine that a pod is, why it waits,
+and how it ended.
 
 It reads what others have asked for. Not covered: what a container writes; that is the log.
 """
@@ -10,7 +11,11 @@ from typing import Any
 from berg.google.container import LABEL
 from berg.inventory import Machine
 
-SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp")  # the autoscaler's words, in their order
+SCALING = (
+    "TriggeredScaleUp",
+    "NotTriggerScaleUp",
+    "FailedScaleUp",
+)  # the autoscaler's words, in their order
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -23,7 +28,8 @@ def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) ->
     about, spec, status = pod["metadata"], pod["spec"], pod["status"]
     main = spec["containers"][0]
     facts: dict[str, Any] = next(
-        (json.loads(each["value"]) for each in main.get("env", []) if each["name"] == "BERG_FACTS"), {}
+        (json.loads(each["value"]) for each in main.get("env", []) if each["name"] == "BERG_FACTS"),
+        {},
     )
     names, index = facts.get("names", [about["name"]]), int(about["labels"].get(INDEX, 0))
     count = main.get("resources", {}).get("limits", {}).get("nvidia.com/gpu")
@@ -32,7 +38,11 @@ def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) ->
     return Machine(
         name=names[index],
         zone=place,
-        status="STOPPING" if about.get("deletionTimestamp") else "RUNNING" if status["phase"] == "Running" else word,
+        status="STOPPING"
+        if about.get("deletionTimestamp")
+        else "RUNNING"
+        if status["phase"] == "Running"
+        else word,
         id=about["uid"],
         labels=about["labels"],
         created_at=about["creationTimestamp"],
@@ -55,11 +65,19 @@ def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
             return f"{waiting['reason']}: {message}"
     if pod["spec"].get("nodeName"):
         return f"its node {pod['spec']['nodeName']} pulls the image"
-    mine = [each for each in events if each.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]]
+    mine = [
+        each
+        for each in events
+        if each.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]
+    ]
     last = newest(mine, *SCALING)
-    if "in backoff after failed scale-up" in last.get("message", ""):  # what failed, one of the job's pods was told
+    if "in backoff after failed scale-up" in last.get(
+        "message", ""
+    ):  # what failed, one of the job's pods was told
         job = job_of(pod["metadata"]["name"])
-        others = [each for each in events if job_of(each.get("involvedObject", {}).get("name", "")) == job]
+        others = [
+            each for each in events if job_of(each.get("involvedObject", {}).get("name", "")) == job
+        ]
         last = newest(others, "FailedScaleUp") or last
     said = " ".join(last.get("message", "").split())
     if last.get("reason") == "FailedScaleUp":
@@ -71,11 +89,17 @@ def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
     if last:
         return f"no room, and no pool can grow for it: {said}"
     unscheduled = newest(mine, "FailedScheduling")
-    return f"no room: {' '.join(unscheduled['message'].split())}" if unscheduled else "it is to be given a node"
+    return (
+        f"no room: {' '.join(unscheduled['message'].split())}"
+        if unscheduled
+        else "it is to be given a node"
+    )
 
 
 def newest(events: list[dict[str, Any]], *reasons: str) -> dict[str, Any]:
-    """The newest of the events with these reasons, of one second the one whose reason comes last; {} for none."""
+    """The newest of the events with these reasons, of one second the one whose reason comes last;
+    {} for none.
+    """
     mine = [each for each in events if each["reason"] in reasons]
     when = lambda each: each.get("lastTimestamp") or each.get("eventTime") or ""  # noqa: E731
     return max(mine, key=lambda each: (when(each), reasons.index(each["reason"])), default={})
@@ -89,7 +113,9 @@ def job_of(pod: str) -> str:
 def ending(job: dict[str, Any]) -> dict[str, Any] | None:
     """The condition by which a Job of Kubernetes' ended, or is about to; None while it goes on."""
     kinds = ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
-    conditions = [each for each in job.get("status", {}).get("conditions", []) if each["status"] == "True"]
+    conditions = [
+        each for each in job.get("status", {}).get("conditions", []) if each["status"] == "True"
+    ]
     gone = {"type": "Failed", "reason": "Deleted", "message": "it is being deleted"}
     deleted = gone if job["metadata"].get("deletionTimestamp") else None
     return next((each for kind in kinds for each in conditions if each["type"] == kind), deleted)
@@ -98,7 +124,9 @@ def ending(job: dict[str, Any]) -> dict[str, Any] | None:
 def how_ended(pod: dict[str, Any]) -> str:
     """Why a pod ended without a word in its job's state."""
     if reason := pod["status"].get("reason"):
-        return f"the pod {pod['metadata']['name']} ended: {reason}: {pod['status'].get('message', '')}".rstrip(": ")
+        return f"the pod {pod['metadata']['name']} ended: {reason}: {pod['status'].get('message', '')}".rstrip(
+            ": "
+        )
     for each in pod["status"].get("containerStatuses", []):
         if ended := each.get("state", {}).get("terminated"):
             return f"the pod {pod['metadata']['name']} ended: {ended.get('reason')}, exit code {ended.get('exitCode')}"

@@ -1,11 +1,13 @@
 """Slices of TPUs as a place for jobs: several machines that Google makes together, or none.
 
-A job's slice is a zonal managed instance group in BULK mode, named like the job, with a workload policy that says its
-topology. What its machines are lies in an instance template (google/groups.py). Policies and templates are shared by
-jobs of the same kind, cost nothing, and are reap's when no group has them. Nothing repairs a slice: a machine that is
-lost ends the attempt. One machine with TPUs is no slice: gce.py makes it.
+A job's slice is a zonal managed instance group in BULK mode, named like the job, with a workload
+policy that says its topology. What its machines are lies in an instance template
+(google/groups.py). Policies and templates are shared by jobs of the same kind, cost nothing, and
+are reap's when no group has them. Nothing repairs a slice: a machine that is lost ends the attempt.
+One machine with TPUs is no slice: gce.py makes it.
 
-Not covered: flex-start and reservations, for which the template's scheduling has room; several slices for one job.
+Not covered: flex-start and reservations, for which the template's scheduling has room; several
+slices for one job.
 """
 
 import hashlib
@@ -48,7 +50,9 @@ def preview(config: Config, request: dict[str, Any], names: list[str], keep: boo
     return requests(config, zone, request["topology"], body, names)
 
 
-def requests(config: Config, zone: str, topology: str, body: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def requests(
+    config: Config, zone: str, topology: str, body: dict[str, Any], names: list[str]
+) -> dict[str, Any]:
     name = names[0].rpartition("-")[0]
     owner = hashlib.sha256(config.bucket.encode()).hexdigest()[:8]
     policy = {
@@ -60,7 +64,9 @@ def requests(config: Config, zone: str, topology: str, body: dict[str, Any], nam
             "acceleratorTopologyMode": "AUTO_CONNECT",
         },
     }
-    where = f"projects/{config.project}/regions/{gce.region_of(zone)}/resourcePolicies/{policy['name']}"
+    where = (
+        f"projects/{config.project}/regions/{gce.region_of(zone)}/resourcePolicies/{policy['name']}"
+    )
     template = groups.template(config, body)
     group = {
         "name": name,
@@ -78,8 +84,15 @@ def requests(config: Config, zone: str, topology: str, body: dict[str, Any], nam
     return {"policy": policy, "template": template, "group": group, "members": members}
 
 
-def create(config: Config, request: dict[str, Any], names: list[str], keep: bool, say: Callable[[str], None]) -> str:
-    """Create the slice in the first zone that has room for it, and wait until all of it runs; returns the zone.
+def create(
+    config: Config,
+    request: dict[str, Any],
+    names: list[str],
+    keep: bool,
+    say: Callable[[str], None],
+) -> str:
+    """Create the slice in the first zone that has room for it, and wait until all of it runs;
+    returns the zone.
 
     Raises BergError with every zone that was tried and why it would not do.
     """
@@ -95,7 +108,10 @@ def create(config: Config, request: dict[str, Any], names: list[str], keep: bool
                 delete(config, bodies["group"]["name"], [], "")
             raise
 
-    what, hint = f"a slice of {len(names)} machines", "Try other zones (--zone), another topology, or --spot"
+    what, hint = (
+        f"a slice of {len(names)} machines",
+        "Try other zones (--zone), another topology, or --spot",
+    )
     return gce.in_turn(config, request["zones"], make, what, say, hint)
 
 
@@ -135,12 +151,18 @@ def wait(config: Config, zone: str, names: list[str], say: Callable[[str], None]
         progress = status.get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
         for error in progress.get("error", {}).get("errors", []):
             code, message = error.get("code", ""), error.get("message", "")
-            if code == "INTERNAL_ERROR":  # after minutes of STAGING; what it says is none of the user's business
-                say(f"{zone}: INTERNAL_ERROR, by which Google means for TPUs that there is no room: {message}")
+            if (
+                code == "INTERNAL_ERROR"
+            ):  # after minutes of STAGING; what it says is none of the user's business
+                say(
+                    f"{zone}: INTERNAL_ERROR, by which Google means for TPUs that there is no room: {message}"
+                )
                 code = "insufficientCapacity"
             raise api.OperationFailed(code, message)
         if time.monotonic() > began + PATIENCE:
-            there = {each.name for each in machines(config, [names[0].rpartition("-")[0]], zone=zone)}
+            there = {
+                each.name for each in machines(config, [names[0].rpartition("-")[0]], zone=zone)
+            }
             missing = [name for name in names if name not in there] or names
             message = f"{', '.join(missing)} did not come within {PATIENCE // 60} minutes"
             raise api.OperationFailed("RESOURCE_NOT_READY", message)
@@ -157,12 +179,17 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
 
 def waiting(config: Config, job: str | None = None) -> set[str]:
     """Names of the jobs whose slices are being made; one that lost a machine never gets another."""
-    coming = ((group["name"], group.get("status", {}).get("bulkInstanceOperation", {})) for group in find(config, job))
+    coming = (
+        (group["name"], group.get("status", {}).get("bulkInstanceOperation", {}))
+        for group in find(config, job)
+    )
     return {name for name, operation in coming if operation.get("inProgress")}
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
-    """Delete a job's slice with all of its machines, or machines that have none, and wait until they are gone."""
+    """Delete a job's slice with all of its machines, or machines that have none, and wait until
+    they are gone.
+    """
     paths = [path_of(group["zone"], job) for group in find(config, job)]
     paths = paths or [instances.path_of(machine) for machine in machines]
     with ThreadPoolExecutor(16) as pool:
@@ -176,14 +203,28 @@ def path_of(zone: str, name: str) -> str:
 def things(config: Config) -> list[Thing]:
     """Slices, and workload policies that no slice has."""
     slices = find(config)
-    found = [Thing("group", each["name"], each["zone"], each["creationTimestamp"], "", place="tpu") for each in slices]
+    found = [
+        Thing("group", each["name"], each["zone"], each["creationTimestamp"], "", place="tpu")
+        for each in slices
+    ]
     used = {each.get("resourcePolicies", {}).get("workloadPolicy", "") for each in slices}
-    for page in api.pages(config, "/aggregated/resourcePolicies", filter=f'description="{groups.description(config)}"'):
+    for page in api.pages(
+        config, "/aggregated/resourcePolicies", filter=f'description="{groups.description(config)}"'
+    ):
         for scope in page.get("items", {}).values():
             for policy in scope.get("resourcePolicies", []):
                 if policy["selfLink"] not in used:
                     region, why = api.last_part(policy["region"]), "no group has it"
-                    found.append(Thing("policy", policy["name"], region, policy["creationTimestamp"], why, place="tpu"))
+                    found.append(
+                        Thing(
+                            "policy",
+                            policy["name"],
+                            region,
+                            policy["creationTimestamp"],
+                            why,
+                            place="tpu",
+                        )
+                    )
     return found
 
 

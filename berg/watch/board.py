@@ -1,11 +1,13 @@
-"""What TensorBoard shows of jobs: a folder on this computer that follows the bucket, and the program over it.
+"""What TensorBoard shows of jobs: a folder on this computer that follows the bucket, and the
+program over it.
 
     <folder>/<job or folder of results>/…   event files and profiles as they lie in the bucket
     <folder>/…/events.out.tfevents.…made-by-berg   beside a metrics.jsonl: its numbers
     <folder>/<job>/usage/<machine>/…        how busy its machines were
 
-TensorBoard itself is not asked to read the bucket: what changed is brought every half a minute, and nothing else. It
-keeps files open, so that one that grew gets its new end in place. On a machine berg does the same as here.
+TensorBoard itself is not asked to read the bucket: what changed is brought every half a minute, and
+nothing else. It keeps files open, so that one that grew gets its new end in place. On a machine
+berg does the same as here.
 """
 
 import hashlib
@@ -35,25 +37,39 @@ BLOCK = 8 << 20
 START = 60  # seconds for TensorBoard to come up
 THERE = "/root/berg/berg"  # berg on a machine, with its settings
 
-Made = dict[Path, tuple[Path, dict[str, int]]]  # source -> the event file made of it, and how much of each tag it has
+Made = dict[
+    Path, tuple[Path, dict[str, int]]
+]  # source -> the event file made of it, and how much of each tag it has
 
 
 def follow(config: Config, name: str, folder: Path, made: Made) -> int:
-    """Bring what changed of a job's or a folder's results; returns how many files are new or changed."""
+    """Bring what changed of a job's or a folder's results; returns how many files are new or
+    changed.
+    """
     bucket = Bucket(config)
     prefix, job_name = jobs.results_prefix(config, name)
     target = folder / (job_name or prefix.removeprefix("berg_results/").strip("/"))
     wanted = (blob for blob in bucket.list(prefix) if SHOWN.search(blob.name[len(prefix) :]))
-    changed = list(filter(None, side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted)))
+    changed = list(
+        filter(None, side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted))
+    )
     for path in sorted(target.rglob("metrics.jsonl")):
-        if path in changed or path not in made:  # one that came before something else failed is not new any more
+        if (
+            path in changed or path not in made
+        ):  # one that came before something else failed is not new any more
             when = path.stat().st_mtime
             told = events.metrics(path)
-            convert(path, {tag: [(s, v, t or when) for s, v, t in points] for tag, points in told.items()}, made)
+            convert(
+                path,
+                {tag: [(s, v, t or when) for s, v, t in points] for tag, points in told.items()},
+                made,
+            )
     if job_name:
         for machine, blobs in usage.objects(bucket, job_name).items():
             place = target / "usage" / machine
-            found = [bring(bucket, blob, f"{blob.name.rpartition('/')[0]}/", place) for blob in blobs]
+            found = [
+                bring(bucket, blob, f"{blob.name.rpartition('/')[0]}/", place) for blob in blobs
+            ]
             new, files = [file for file in found if file], sorted(place.glob(f"*{usage.SUFFIX}"))
             if new or (files and place / "usage" not in made):
                 samples = [sample for file in files for sample in usage.parse(file.read_bytes())]
@@ -63,7 +79,9 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
 
 
 def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | None:
-    """Bring an object to a folder, of a file that grew only the end; its path, None if it is there already."""
+    """Bring an object to a folder, of a file that grew only the end; its path, None if it is there
+    already.
+    """
     try:
         path = folder / below(blob.name, prefix)
     except NoPlace:
@@ -89,13 +107,19 @@ def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | Non
 
 
 def convert(source: Path, series: Series, made: Made) -> None:
-    """Append to an event file beside a source what is new of it; in another one if what was there is there no more."""
+    """Append to an event file beside a source what is new of it; in another one if what was there
+    is there no more.
+    """
     file, there = made.get(source, (None, {}))
     if file is None or any(len(series.get(tag, ())) < count for tag, count in there.items()):
         for old in source.parent.glob(MADE.format("*")):
             old.unlink()
         file, there = source.parent / MADE.format(time.time_ns()), {}
-    if new := {tag: points[there.get(tag, 0) :] for tag, points in series.items() if points[there.get(tag, 0) :]}:
+    if new := {
+        tag: points[there.get(tag, 0) :]
+        for tag, points in series.items()
+        if points[there.get(tag, 0) :]
+    }:
         events.write(file, new)
     made[source] = file, {tag: len(points) for tag, points in series.items()}
 
@@ -105,7 +129,11 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:
 
     Raises BergError where it is not installed, or does not come up.
     """
-    program = [sys.executable, "-m", "tensorboard.main"] if find_spec("tensorboard") else [shutil.which("tensorboard")]
+    program = (
+        [sys.executable, "-m", "tensorboard.main"]
+        if find_spec("tensorboard")
+        else [shutil.which("tensorboard")]
+    )
     if not program[0]:
         raise BergError(
             "TensorBoard is not installed. Install it: pip install 'berg[tensorboard]' (or, for --on NAME: "
@@ -131,9 +159,11 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:
 def start_on(
     config: Config, machine: str, names: list[str], port: int, say: ssh.Say
 ) -> tuple[subprocess.Popen[str], str]:
-    """Let a machine bring those and start TensorBoard; returns the ssh that leads to it, and the address here.
+    """Let a machine bring those and start TensorBoard; returns the ssh that leads to it, and the
+    address here.
 
-    ssh prints what is said there, with an address once it is up. It ends there when ssh ends, as its terminal goes.
+    ssh prints what is said there, with an address once it is up. It ends there when ssh ends, as
+    its terminal goes.
     """
     target = ssh.find_target(config, machine, say)
     port, there = free_port(port), free_port()
@@ -159,7 +189,9 @@ def free_port(port: int = 0) -> int:
         try:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
-            raise BergError(f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out") from None
+            raise BergError(
+                f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out"
+            ) from None
         return listener.getsockname()[1]
 
 

@@ -1,9 +1,10 @@
 """Charts as small SVGs of our own.
 
-A library would bring half a megabyte (uPlot is 50 kB, but no package of Python's ships it; plotly's is 4.6 MB), which
-runs only with JavaScript. These are readable without it, also printed and from a file; page.js adds what people expect:
-the values under the pointer, and zoom. Lines are drawn a second time over a logarithmic axis, which a box of the figure
-shows in place of the first, by style alone.
+A library would bring half a megabyte (uPlot is 50 kB, but no package of Python's ships it; plotly's
+is 4.6 MB), which runs only with JavaScript. These are readable without it, also printed and from a
+file; page.js adds what people expect: the values under the pointer, and zoom. Lines are drawn a
+second time over a logarithmic axis, which a box of the figure shows in place of the first, by style
+alone.
 """
 
 import math
@@ -72,7 +73,9 @@ def widened(low: float, high: float) -> tuple[float, float]:
     return (low, high) if high - low > 1 / LARGEST else (low - room / 2, high + room / 2)
 
 
-def lines(title: str, series: dict[str, list[Point]], is_time: bool = False, top: float | None = None) -> Html | None:
+def lines(
+    title: str, series: dict[str, list[Point]], is_time: bool = False, top: float | None = None
+) -> Html | None:
     """Lines over a common x; `top` is what the axis shows at least. None without a point."""
     thinned = {name: thin(points) for name, given in series.items() if (points := finite(given))}
     if not thinned:
@@ -83,15 +86,27 @@ def lines(title: str, series: dict[str, list[Point]], is_time: bool = False, top
     for number, (name, points) in enumerate(thinned.items()):
         color = f"s{number % COLORS}"
         alone = tag("b", label(points[-1][1]), class_=color) if name == title else None
-        legend.append(tag("span", alone or text(tag("b", name, class_=color), " ", label(points[-1][1]))))
+        legend.append(
+            tag("span", alone or text(tag("b", name, class_=color), " ", label(points[-1][1])))
+        )
     last = ", ".join(f"{name} {label(points[-1][1])}" for name, points in thinned.items())
     drawings = [drawing(f"{title}: {last}", thinned, x0, x1, is_time, top)]
-    logarithms = {name: [(x, math.log10(y)) for x, y in points if y > 0] for name, points in thinned.items()}
+    logarithms = {
+        name: [(x, math.log10(y)) for x, y in points if y > 0] for name, points in thinned.items()
+    }
     if top is None and len({y for points in logarithms.values() for _, y in points}) > 1:
-        drawings.append(drawing(f"{title}, logarithmic: {last}", logarithms, x0, x1, is_time, is_log=True))
+        drawings.append(
+            drawing(f"{title}, logarithmic: {last}", logarithms, x0, x1, is_time, is_log=True)
+        )
         legend.append(tag("label", tag("input", type="checkbox"), " logarithmic"))
     about = {"data_name": title, "data_x0": x0, "data_x1": x1, "data_time": is_time}
-    return tag("figure", tag("figcaption", tag("span", title), *legend), *drawings, class_="chart lines", **about)
+    return tag(
+        "figure",
+        tag("figcaption", tag("span", title), *legend),
+        *drawings,
+        class_="chart lines",
+        **about,
+    )
 
 
 def drawing(
@@ -110,11 +125,15 @@ def drawing(
     y0 -= 0 if y0 == 0 and not is_log else (y1 - y0) * MARGIN
     curves = []
     for number, (name, points) in enumerate(series.items()):
-        places = [((x - x0) / (x1 - x0) * SIDE, SIDE - (y - y0) / (y1 - y0) * SIDE) for x, y in points]
+        places = [
+            ((x - x0) / (x1 - x0) * SIDE, SIDE - (y - y0) / (y1 - y0) * SIDE) for x, y in points
+        ]
         places = places * 2 if len(places) == 1 else places
         coordinates = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
         if places:
-            curves.append(tag("polyline", points=coordinates, class_=f"s{number % COLORS}", data_name=name))
+            curves.append(
+                tag("polyline", points=coordinates, class_=f"s{number % COLORS}", data_name=name)
+            )
     plot = tag(
         "svg",
         *curves,
@@ -140,17 +159,31 @@ def drawing(
     )
 
 
-def axes(x0: float, x1: float, y0: float, y1: float, is_time: bool = False, is_log: bool = False) -> list[Html]:
+def axes(
+    x0: float, x1: float, y0: float, y1: float, is_time: bool = False, is_log: bool = False
+) -> list[Html]:
     """Lines of a grid with their values."""
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     shown = []
     for value in decades(y0, y1) if is_log else ticks(y0, y1, 4):
         y = TOP + height - (value - y0) / (y1 - y0) * height
-        shown.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid"))
-        shown.append(tag("text", label(10.0**value if is_log else value), x=LEFT - 6, y=f"{y + 4:.1f}", class_="end"))
+        shown.append(
+            tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
+        )
+        shown.append(
+            tag(
+                "text",
+                label(10.0**value if is_log else value),
+                x=LEFT - 6,
+                y=f"{y + 4:.1f}",
+                class_="end",
+            )
+        )
     for value in ticks(x0, x1, 4):
         x = LEFT + (value - x0) / (x1 - x0) * width
-        shown.append(tag("text", label(value, is_time), x=f"{x:.1f}", y=HEIGHT - 6, class_="middle x"))
+        shown.append(
+            tag("text", label(value, is_time), x=f"{x:.1f}", y=HEIGHT - 6, class_="middle x")
+        )
     return shown
 
 
@@ -165,7 +198,9 @@ class Axis:
         numbers = [value for value in values if isinstance(value, float)]
         words = [value for value in values if isinstance(value, str)]
         self.words = sorted({str(value) for value in values if value is not None}) if words else []
-        self.low, self.high = widened(min(numbers), max(numbers)) if numbers and not words else (0.0, 1.0)
+        self.low, self.high = (
+            widened(min(numbers), max(numbers)) if numbers and not words else (0.0, 1.0)
+        )
 
     def place(self, value: Value) -> float | None:
         if value is None:
@@ -200,7 +235,17 @@ def scatter(across: Axis, up: Axis, points: list[tuple[str, Value, Value]]) -> H
             continue
         cx, cy = LEFT + left * (WIDTH - LEFT - RIGHT), TOP + (1 - high) * (HEIGHT - TOP - BOTTOM)
         note = tag("title", f"{name}: {across.name} {x}, {up.name} {y}")
-        dots.append(tag("circle", note, cx=f"{cx:.1f}", cy=f"{cy:.1f}", r=5, class_=shade(high), data_job=name))
+        dots.append(
+            tag(
+                "circle",
+                note,
+                cx=f"{cx:.1f}",
+                cy=f"{cy:.1f}",
+                r=5,
+                class_=shade(high),
+                data_job=name,
+            )
+        )
     if not dots:
         return None
     if across.words or up.words:
@@ -208,13 +253,18 @@ def scatter(across: Axis, up: Axis, points: list[tuple[str, Value, Value]]) -> H
     else:
         grid = axes(across.low, across.high, up.low, up.high)
     title = f"{up.name} by {across.name}"
-    drawing = tag("svg", *grid, *dots, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
+    drawing = tag(
+        "svg", *grid, *dots, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title
+    )
     return tag("figure", tag("figcaption", tag("span", title)), drawing, class_="chart scatter")
 
 
 def words(axis: Axis, upwards: bool) -> list[Html]:
     """The values of one axis of a scatter of which some are words."""
-    values = [(axis.place(word), word) for word in axis.words] or [(0.0, label(axis.low)), (1.0, label(axis.high))]
+    values = [(axis.place(word), word) for word in axis.words] or [
+        (0.0, label(axis.low)),
+        (1.0, label(axis.high)),
+    ]
     shown = []
     for place, value in values:
         assert place is not None
@@ -223,7 +273,15 @@ def words(axis: Axis, upwards: bool) -> list[Html]:
             if upwards
             else (LEFT + place * (WIDTH - LEFT - RIGHT), HEIGHT - 6)
         )
-        shown.append(tag("text", value[:12], x=f"{x:.1f}", y=f"{y:.1f}", class_="end" if upwards else "middle"))
+        shown.append(
+            tag(
+                "text",
+                value[:12],
+                x=f"{x:.1f}",
+                y=f"{y:.1f}",
+                class_="end" if upwards else "middle",
+            )
+        )
     return shown
 
 
@@ -242,7 +300,14 @@ def parallel(columns: list[Axis], rows: list[tuple[str, list[Value]]]) -> Html |
         for at, mark in enumerate(marks):
             place = axis.place(mark) if axis.words else float(at)
             assert place is not None
-            shown.append(tag("text", mark[:12], x=f"{x + 4:.1f}", y=f"{height - place * (height - top) + 4:.1f}"))
+            shown.append(
+                tag(
+                    "text",
+                    mark[:12],
+                    x=f"{x + 4:.1f}",
+                    y=f"{height - place * (height - top) + 4:.1f}",
+                )
+            )
     for name, values in rows:
         places = [axis.place(value) for axis, value in zip(columns, values, strict=True)]
         points = [
@@ -252,10 +317,24 @@ def parallel(columns: list[Axis], rows: list[tuple[str, list[Value]]]) -> Html |
         ]
         if len(points) > 1:
             note = tag(
-                "title", ", ".join([name, *(f"{axis.name} {v}" for axis, v in zip(columns, values, strict=True))])
+                "title",
+                ", ".join(
+                    [name, *(f"{axis.name} {v}" for axis, v in zip(columns, values, strict=True))]
+                ),
             )
-            shown.append(tag("polyline", note, points=" ".join(points), class_=shade(places[-1]), data_job=name))
+            shown.append(
+                tag(
+                    "polyline",
+                    note,
+                    points=" ".join(points),
+                    class_=shade(places[-1]),
+                    data_job=name,
+                )
+            )
     title = f"{columns[-1].name} by all"
     drawing = tag("svg", *shown, viewBox=f"0 0 {WIDTH} {height + 10}", role="img", aria_label=title)
-    caption = tag("figcaption", tag("span", text("Parameters and metrics, in the shade of ", columns[-1].name)))
+    caption = tag(
+        "figcaption",
+        tag("span", text("Parameters and metrics, in the shade of ", columns[-1].name)),
+    )
     return tag("figure", caption, drawing, class_="chart parallel")

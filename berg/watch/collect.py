@@ -1,6 +1,7 @@
 """What the page shows of a job or a sweep, from the bucket and the list of machines.
 
-What does not change is read once: objects by name and generation, as numbers, of which a bounded number is kept.
+What does not change is read once: objects by name and generation, as numbers, of which a bounded
+number is kept.
 """
 
 import functools
@@ -23,7 +24,9 @@ from berg.laptop import jobs, logs, records, sweep
 from berg.watch import charts, events, usage
 from berg.watch.charts import Point
 
-LARGEST = 32 << 20  # bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
+LARGEST = (
+    32 << 20
+)  # bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
 LAST = 16 << 10  # bytes of a metrics.jsonl in which its last values are looked for
 LOG = 256 << 10  # bytes of a log that the page begins with
 REST = 64 << 10  # bytes of a line that is not whole yet, as progress bars write them
@@ -42,7 +45,9 @@ class About:
     """All that the page shows of a job beside its log."""
 
     record: records.Record
-    metrics: dict[str, Lines] = field(default_factory=dict)  # name of a metric -> folder of its file -> points
+    metrics: dict[str, Lines] = field(
+        default_factory=dict
+    )  # name of a metric -> folder of its file -> points
     cut: list[str] = field(default_factory=list)  # event files of which only the beginning was read
     busy: dict[str, Lines] = field(default_factory=dict)
     cost: str = ""  # so far, in words; "" where prices are not known
@@ -57,14 +62,18 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
         folder = f"{results_folder(record.entry)}/"
         files = [each for each in record.results if is_metrics(each.name)]
         files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
-        read = list(pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files))
+        read = list(
+            pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files)
+        )
         cut = [each.name.removeprefix(folder) for each in files if is_cut(each)]
         found = About(record, cut=cut, busy=busied.result(), cost=cost(config, record))
         found.costs = costs(config, record.entry.machines)
     for each, lines in zip(files, read, strict=True):
         where = str(PurePosixPath(each.name.removeprefix(folder)).parent)
         for metric, points in lines.items():
-            found.metrics.setdefault(metric, {}).setdefault(metric if where == "." else where, []).extend(points)
+            found.metrics.setdefault(metric, {}).setdefault(
+                metric if where == "." else where, []
+            ).extend(points)
     return found
 
 
@@ -84,7 +93,9 @@ def cost(config: Config, record: records.Record) -> str:
 
 
 def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
-    """What machines cost since they were made, by their names, as far as prices were looked up before."""
+    """What machines cost since they were made, by their names, as far as prices were looked up
+    before.
+    """
     listed: dict[str, prices.Prices | None] = {}
     found = {}
     for each in machines:
@@ -92,9 +103,14 @@ def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
         if region not in listed:
             listed[region] = prices.known(config, region)
         count, _, kind = each.gpus.partition(" x ")
-        kind, number = find_built_in(each.machine_type) or (kind, int(count) if count.isdigit() else 0)
+        kind, number = find_built_in(each.machine_type) or (
+            kind,
+            int(count) if count.isdigit() else 0,
+        )
         table = listed[region]
-        hourly = table.per_hour(Shape(each.machine_type, number, kind), each.spot) if table else None
+        hourly = (
+            table.per_hour(Shape(each.machine_type, number, kind), each.spot) if table else None
+        )
         if hourly is not None and each.created_at:
             found[each.name] = hourly * max(0, job.age_seconds(each.created_at)) / 3600
     return found
@@ -110,7 +126,9 @@ def is_metrics(name: str) -> bool:
 
 
 def is_cut(file: Listed) -> bool:
-    """Whether metrics end before their file does: an event file can only be read from its beginning."""
+    """Whether metrics end before their file does: an event file can only be read from its
+    beginning.
+    """
     return file.size > LARGEST and not file.name.endswith("metrics.jsonl")
 
 
@@ -125,7 +143,9 @@ def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
         found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST) or None) or b"")
     unseen = (*events.STEPS, *events.TIMES)
     return {
-        key: thinned((step, value) for step, value, _ in points) for key, points in found.items() if key not in unseen
+        key: thinned((step, value) for step, value, _ in points)
+        for key, points in found.items()
+        if key not in unseen
     }
 
 
@@ -134,21 +154,27 @@ def thinned(points: Iterable[Point]) -> list[Point]:
 
 
 def busy(bucket: Bucket, name: str) -> dict[str, Lines]:
-    """How busy the machines of a job were: name of a number -> machine (and accelerator) -> time and value."""
+    """How busy the machines of a job were: name of a number -> machine (and accelerator) -> time
+    and value.
+    """
     shown: dict[str, Lines] = {}
     for machine, blobs in usage.objects(bucket, name).items():
         for blob in blobs:
             for key, points in samples(bucket, blob.name, blob.size).items():
                 which, _, kind = key.partition("_")
                 is_one = ACCELERATOR.fullmatch(which) and kind
-                chart, line = (f"accelerator_{kind}", f"{machine} {which}") if is_one else (key, machine)
+                chart, line = (
+                    (f"accelerator_{kind}", f"{machine} {which}") if is_one else (key, machine)
+                )
                 shown.setdefault(chart, {}).setdefault(line, []).extend(points)
     return shown
 
 
 @functools.lru_cache(64)
 def samples(bucket: Bucket, name: str, size: int) -> Lines:
-    """What is in an object of samples, by the names of its numbers: time and value. It only ever grows."""
+    """What is in an object of samples, by the names of its numbers: time and value. It only ever
+    grows.
+    """
     found: Lines = {}
     for sample in usage.parse(bucket.read_from(name, max(0, size - LARGEST)) or b""):
         for key, value in usage.scalars(sample).items():
@@ -158,7 +184,9 @@ def samples(bucket: Bucket, name: str, size: int) -> Lines:
 
 @dataclass
 class Log:
-    """A piece of a job's log: whole lines, each with its machine ("": the only one), and what has no end yet."""
+    """A piece of a job's log: whole lines, each with its machine ("": the only one), and what has
+    no end yet.
+    """
 
     lines: list[tuple[str, str]]
     rest: list[tuple[str, str]]
@@ -166,8 +194,12 @@ class Log:
     skipped: int = 0  # bytes before it
 
 
-def log(config: Config, bucket: Bucket, found: jobs.Entry, read_to: dict[str, int] | None = None) -> Log:
-    """The end of a job's log, or what came since. Before there is one, what the first machine's console shows."""
+def log(
+    config: Config, bucket: Bucket, found: jobs.Entry, read_to: dict[str, int] | None = None
+) -> Log:
+    """The end of a job's log, or what came since. Before there is one, what the first machine's
+    console shows.
+    """
     names = jobs.logs_of(bucket, found.name, None)
     several = jobs.is_cluster(found)
     begins = read_to is None
@@ -210,10 +242,16 @@ def split(data: bytes) -> list[str]:
 
 
 def search(config: Config, name: str, wanted: str) -> Iterator[tuple[int, str, str]]:
-    """Number, machine and text of the lines of a whole log in which something stands, the first HITS of them."""
+    """Number, machine and text of the lines of a whole log in which something stands, the first
+    HITS of them.
+    """
     lines = enumerate(whole_lines(config, name), 1)
-    found = ((at, machine, line, line.lower().find(wanted.lower())) for at, (machine, line) in lines)
-    for at, machine, line, place in itertools.islice((each for each in found if each[3] >= 0), HITS):
+    found = (
+        (at, machine, line, line.lower().find(wanted.lower())) for at, (machine, line) in lines
+    )
+    for at, machine, line, place in itertools.islice(
+        (each for each in found if each[3] >= 0), HITS
+    ):
         yield at, machine, line[max(0, place - AROUND) : place + len(wanted) + AROUND]
 
 
@@ -229,7 +267,9 @@ def whole_lines(config: Config, name: str) -> Iterator[tuple[str, str]]:
 
 
 def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[dict[str, Any]]:
-    """A row for each job of a sweep, as `berg fetch` writes them; raises BergError if there is no such sweep."""
+    """A row for each job of a sweep, as `berg fetch` writes them; raises BergError if there is no
+    such sweep.
+    """
     entries = [entry for entry in sweep.states(config, name) if entry.state]
     if not entries:
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
@@ -237,8 +277,13 @@ def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[dict[str, Any]
     wanted = {f"{results_folder(entry)}/metrics.jsonl" for entry in entries}
     files = [each for each in listed if each.name in wanted]
     with ThreadPoolExecutor(THREADS) as pool:
-        read = list(pool.map(lambda each: last_values(bucket, each.name, each.generation, each.size), files))
-    texts = {each.name.removeprefix("berg_results/"): text for each, text in zip(files, read, strict=True)}
+        read = list(
+            pool.map(lambda each: last_values(bucket, each.name, each.generation, each.size), files)
+        )
+    texts = {
+        each.name.removeprefix("berg_results/"): text
+        for each, text in zip(files, read, strict=True)
+    }
     return list(sweep.results(entries, lambda path: texts.get(path, "")))
 
 
@@ -247,7 +292,10 @@ def common(entries: list[jobs.Entry]) -> str:
     folders = [results_folder(entry) for entry in entries]
     first, last = min(folders), max(folders)
     return first[
-        : next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+        : next(
+            (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
+            min(len(first), len(last)),
+        )
     ]
 
 
@@ -280,4 +328,8 @@ def file_of(bucket: Bucket, entry: jobs.Entry, path: str) -> Any:
 
 
 def pictures(files: list[Listed]) -> list[Listed]:
-    return [each for each in files if each.name.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"))]
+    return [
+        each
+        for each in files
+        if each.name.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"))
+    ]

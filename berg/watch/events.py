@@ -1,7 +1,9 @@
-"""Series of numbers: TensorBoard's event files, written and read without TensorFlow, and a metrics.jsonl.
+"""Series of numbers: TensorBoard's event files, written and read without TensorFlow, and a
+metrics.jsonl.
 
-A series is what there is of one tag: step, value and time (seconds since 1970) of each point, as they were written. An
-event file is a row of records: length (u64), its masked crc32c, an Event as a protobuf message, its masked crc32c.
+A series is what there is of one tag: step, value and time (seconds since 1970) of each point, as
+they were written. An event file is a row of records: length (u64), its masked crc32c, an Event as a
+protobuf message, its masked crc32c.
 https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
 
 Not covered: anything but scalars, such as pictures and histograms, which are passed over.
@@ -25,7 +27,13 @@ DTYPE, CONTENT, FLOATS, DOUBLES = 1, 4, 5, 6  # of TensorProto
 FLOAT, DOUBLE = 1, 2  # its dtypes
 
 LAST_STEP = 2**63 - 1
-STEPS = ("step", "global_step", "iteration", "iter", "epoch")  # keys of a metrics.jsonl that say where it is
+STEPS = (
+    "step",
+    "global_step",
+    "iteration",
+    "iter",
+    "epoch",
+)  # keys of a metrics.jsonl that say where it is
 TIMES = ("time", "timestamp", "wall_time")
 
 
@@ -45,7 +53,8 @@ def scalars(source: Path | bytes) -> Series:
 def metrics(source: Path | bytes) -> Series:
     """Every number of a metrics.jsonl, an object a line; what is no such line is passed over.
 
-    The step is what one of STEPS says, else the number of the line; the time is 0 where no line tells it.
+    The step is what one of STEPS says, else the number of the line; the time is 0 where no line
+    tells it.
     """
     data = source if isinstance(source, bytes) else source.read_bytes()
     found: Series = {}
@@ -74,7 +83,9 @@ def write(file: Path, series: Series) -> None:
     with file.open("ab") as output:
         if not output.tell():
             first = min((when for points in series.values() for _, _, when in points), default=0.0)
-            output.write(record(fixed(WALL_TIME, "<d", first) + embedded(FILE_VERSION, b"brain.Event:2")))
+            output.write(
+                record(fixed(WALL_TIME, "<d", first) + embedded(FILE_VERSION, b"brain.Event:2"))
+            )
         for tag, points in series.items():
             name = embedded(TAG, tag.encode(errors="replace"))
             for step, value, when in points:
@@ -101,7 +112,10 @@ def records(data: bytes) -> Iterator[bytes]:
     while at + 12 <= len(data):
         (size,) = struct.unpack_from("<Q", data, at)
         content, checksum = data[at + 12 : at + 12 + size], data[at + 12 + size : at + 16 + size]
-        if masked_crc32c(data[at : at + 8]) != data[at + 8 : at + 12] or masked_crc32c(content) != checksum:
+        if (
+            masked_crc32c(data[at : at + 8]) != data[at + 8 : at + 12]
+            or masked_crc32c(content) != checksum
+        ):
             return
         at += size + 16
         yield content

@@ -22,7 +22,9 @@ LARGEST = 10 << 20  # bytes of a file that goes along
 
 
 def export(config: Config, names: list[str], folder: Path, say: Callable[[str], None]) -> Path:
-    """Write the pages of jobs and sweeps to a folder, which must be empty or not there yet; returns the first one."""
+    """Write the pages of jobs and sweeps to a folder, which must be empty or not there yet; returns
+    the first one.
+    """
     if folder.exists() and any(folder.iterdir()):
         raise BergError(f"{folder} is not empty. Give a folder that is new")
     bucket = Bucket(config)
@@ -32,7 +34,10 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
         shutil.copyfile(HERE / name, folder / name)
     below = Frame(config.project, config.bucket, live=False, root="../../")
     for name in sweeps:
-        write(folder / "sweep" / name, page.one_sweep(below, name, collect.sweep_rows(config, bucket, name)))
+        write(
+            folder / "sweep" / name,
+            page.one_sweep(below, name, collect.sweep_rows(config, bucket, name)),
+        )
     for name in chosen:
         export_job(config, bucket, below, name, folder / "job" / name, sweeps, say)
     entries = [alone(each, sweeps) for each in jobs.overview(config, None) if each.name in chosen]
@@ -43,7 +48,9 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
 def members(config: Config, bucket: Bucket, names: list[str]) -> tuple[list[str], list[str]]:
     """The jobs that names stand for, and which of the names are sweeps."""
     chosen: dict[str, None] = {}
-    sweeps = [name for name in names if job.NAME.fullmatch(name) and bucket.exists(job.sweep_path(name))]
+    sweeps = [
+        name for name in names if job.NAME.fullmatch(name) and bucket.exists(job.sweep_path(name))
+    ]
     for name in names:
         if name in sweeps:
             chosen |= dict.fromkeys(entry.name for entry in sweep.states(config, name))

@@ -1,6 +1,8 @@
-"""HTML that is safe by the way it is made: text is escaped, wherever it came from, also what a terminal would show.
+"""HTML that is safe by the way it is made: text is escaped, wherever it came from, also what a
+terminal would show.
 
-Not covered: what programs draw with cursors; of lines that are written over, the last writing counts.
+Not covered: what programs draw with cursors; of lines that are written over, the last writing
+counts.
 """
 
 import html
@@ -19,9 +21,25 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WORDS = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike"}
 ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("inverse",), 29: ("strike",)}
 STEPS = (0, 95, 135, 175, 215, 255)  # of the cube of 216 colours
-# A terminal's 16 colours, as red, green, blue; the page's style says how they look in the light and in the dark.
-SIXTEEN = [(0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (0, 0, 170), (170, 0, 170), (0, 170, 170)]
-SIXTEEN += [(170, 170, 170), (85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255)]
+# A terminal's 16 colours, as red, green, blue; the page's style says how they look in the light and
+# in the dark.
+SIXTEEN = [
+    (0, 0, 0),
+    (170, 0, 0),
+    (0, 170, 0),
+    (170, 85, 0),
+    (0, 0, 170),
+    (170, 0, 170),
+    (0, 170, 170),
+]
+SIXTEEN += [
+    (170, 170, 170),
+    (85, 85, 85),
+    (255, 85, 85),
+    (85, 255, 85),
+    (255, 255, 85),
+    (85, 85, 255),
+]
 SIXTEEN += [(255, 85, 255), (85, 255, 255), (255, 255, 255)]
 VOID = {"meta", "link", "img", "input"}
 
@@ -33,15 +51,23 @@ class Html(str):
 def text(*parts: object) -> Html:
     """Parts in a row, as HTML: escaped unless they are Html; None is nothing."""
     return Html(
-        "".join(part if isinstance(part, Html) else html.escape(str(part)) for part in parts if part is not None)
+        "".join(
+            part if isinstance(part, Html) else html.escape(str(part))
+            for part in parts
+            if part is not None
+        )
     )
 
 
 def tag(name: str, /, *parts: object, **attributes: object) -> Html:
-    """An element. `class_` is class, `data_x` data-x; an attribute that is True stands alone, None or False is none."""
+    """An element. `class_` is class, `data_x` data-x; an attribute that is True stands alone, None
+    or False is none.
+    """
     pairs = [(key.strip("_").replace("_", "-"), value) for key, value in attributes.items()]
     shown = (
-        f" {key}" if value is True else f' {key}="{html.escape(str(value))}"' for key, value in pairs if wanted(value)
+        f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
+        for key, value in pairs
+        if wanted(value)
     )
     opened = f"<{name}{''.join(shown)}>"
     return Html(opened if name in VOID else f"{opened}{text(*parts)}</{name}>")
@@ -56,7 +82,9 @@ def join(separator: object, parts) -> Html:
 
 
 def of_terminal(printed: str) -> Html:
-    """A line that was printed to a terminal: its colours as classes, everything else of its escape codes left out."""
+    """A line that was printed to a terminal: its colours as classes, everything else of its escape
+    codes left out.
+    """
     printed = printed.rstrip("\r").rpartition("\r")[2]
     found: list[Html] = []
     style: dict[str, str] = {}
@@ -81,7 +109,9 @@ def styled(piece: str, style: dict[str, str]) -> Html:
 
 
 def change(style: dict[str, str], codes: str) -> None:
-    """What "select graphic rendition" does: numbers that begin and end colours and kinds of letters."""
+    """What "select graphic rendition" does: numbers that begin and end colours and kinds of
+    letters.
+    """
     numbers = [int(code[:3] or 0) for code in re.split("[;:]", codes, maxsplit=MOST)[:MOST]]
     while numbers:
         number = numbers.pop(0)

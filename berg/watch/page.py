@@ -1,7 +1,7 @@
 """The pages: all jobs, one job, one sweep. Each is HTML that needs no program to be read.
 
-They stand in folders (`job/NAME/`, `sweep/NAME/`) and lead to each other relatively, so that the same pages are served
-and lie on disk.
+They stand in folders (`job/NAME/`, `sweep/NAME/`) and lead to each other relatively, so that the
+same pages are served and lie on disk.
 """
 
 import json
@@ -23,7 +23,8 @@ FILES = 500  # that are named; of more the number
 PICTURES = 60
 SCATTERS = 12
 COLUMNS = 10  # of parallel coordinates
-# Variables whose values are not shown: berg's own way for secrets is --secret, but not everybody takes it.
+# Variables whose values are not shown: berg's own way for secrets is --secret, but not everybody
+# takes it.
 HIDDEN = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|DSN|WEBHOOK", re.I)
 PERCENT = 100.0
 
@@ -56,7 +57,12 @@ class Frame:
             tag("script", src=f"{self.root}page.js", defer=True),
         )
         where = tag("span", f"{self.project} · gs://{self.bucket}", class_="where")
-        body = tag("body", tag("header", home, where), tag("main", *content), data_every=EVERY if self.live else None)
+        body = tag(
+            "body",
+            tag("header", home, where),
+            tag("main", *content),
+            data_every=EVERY if self.live else None,
+        )
         return Html(f"<!doctype html>\n{tag('html', head, body, lang='en')}\n")
 
 
@@ -85,25 +91,40 @@ def badge(status: str) -> Html:
 
 
 def moment(timestamp: str) -> Html:
-    return tag("time", words.age(timestamp), datetime=timestamp, title=timestamp) if timestamp else text("")
+    return (
+        tag("time", words.age(timestamp), datetime=timestamp, title=timestamp)
+        if timestamp
+        else text("")
+    )
 
 
 def details(pairs: Iterable[tuple[str, object]]) -> Html:
-    return tag("dl", *(part for key, value in pairs if value for part in (tag("dt", key), tag("dd", value))))
+    return tag(
+        "dl",
+        *(part for key, value in pairs if value for part in (tag("dt", key), tag("dd", value))),
+    )
 
 
-def overview(frame: Frame, entries: list[jobs.Entry], said: list[str], costs: dict[str, float]) -> Html:
+def overview(
+    frame: Frame, entries: list[jobs.Entry], said: list[str], costs: dict[str, float]
+) -> Html:
     """All jobs, sweeps and machines, and what those cost that is known of."""
     sweeps = {each.sweep for each in entries if each.sweep}
     rows = [job_row(frame, each, each.name in sweeps) for each in words.folded(entries)]
-    machines = {each.name: (each, entry) for entry in entries for each in (*entry.machines, *entry.crew)}
-    search = tag("input", id="filter", type="search", placeholder="Filter  /", aria_label="Filter the jobs")
+    machines = {
+        each.name: (each, entry) for entry in entries for each in (*entry.machines, *entry.crew)
+    }
+    search = tag(
+        "input", id="filter", type="search", placeholder="Filter  /", aria_label="Filter the jobs"
+    )
     nothing = tag("p", 'Nothing yet. Start with: berg run "python train.py"')
     header = ("Name", "State", "Age", "Ran", "Zone", "GPUs", "User", "Results", "Exit")
     return frame.page(
         "Jobs",
         *(tag("p", line, class_="note") for line in said),
-        section("machines", "Machines", machine_table(frame, list(machines.values()), costs)) if machines else None,
+        section("machines", "Machines", machine_table(frame, list(machines.values()), costs))
+        if machines
+        else None,
         tag("h2", "Jobs"),
         search,
         section("jobs", "", table(header, rows, class_="sortable", id="list") if rows else nothing),
@@ -131,7 +152,9 @@ def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
     )
 
 
-def machine_table(frame: Frame, found: list[tuple[Any, jobs.Entry]], costs: dict[str, float]) -> Html:
+def machine_table(
+    frame: Frame, found: list[tuple[Any, jobs.Entry]], costs: dict[str, float]
+) -> Html:
     """Machines, with what they cost since they were made where prices are known."""
     rows = []
     for machine, entry in found:
@@ -140,7 +163,15 @@ def machine_table(frame: Frame, found: list[tuple[Any, jobs.Entry]], costs: dict
         whose = frame.link(kind, name) if entry.state else text("none")
         address = machine.external_ip or machine.internal_ip
         price = f"${costs[machine.name]:,.2f}" if machine.name in costs else ""
-        cells = (badge(machine.status), moment(machine.created_at), price, machine.zone, machine.gpus, address, whose)
+        cells = (
+            badge(machine.status),
+            moment(machine.created_at),
+            price,
+            machine.zone,
+            machine.gpus,
+            address,
+            whose,
+        )
         rows.append(row(tag("td", machine.name, class_="name"), *cells))
     return table(("Name", "State", "Age", "Cost", "Zone", "GPUs", "Address", "Job"), rows)
 
@@ -162,14 +193,21 @@ def one_job(frame: Frame, about: collect.About, log: Html, said: str = "") -> Ht
         ("Beside", state.elsewhere),
         (
             "Attempts",
-            f"{state.attempt}, {state.restarts} of them after a machine went away" if state.attempt > 1 else "",
+            f"{state.attempt}, {state.restarts} of them after a machine went away"
+            if state.attempt > 1
+            else "",
         ),
         ("Created", moment(entry.created_at)),
         ("Ran", words.duration(state.ran_seconds) if state.ran_seconds else ""),
         ("Cost", about.cost),
         ("By", entry.user),
         ("Sweep", sweep),
-        ("Machine", f"{state.machine} in {state.zone}{'' if entry.machines else ', gone'}" if state.machine else ""),
+        (
+            "Machine",
+            f"{state.machine} in {state.zone}{'' if entry.machines else ', gone'}"
+            if state.machine
+            else "",
+        ),
     ]
     return frame.page(
         entry.name,
@@ -183,8 +221,16 @@ def one_job(frame: Frame, about: collect.About, log: Html, said: str = "") -> Ht
             machine_table(frame, machines, about.costs) if len(machines) > 1 else None,
         ),
         log,
-        section("metrics", "Metrics", *(metric_charts(about) or [nothing("metrics.jsonl or event files")])),
-        section("busy", "Utilisation", *(busy_charts(about.busy) or [nothing("samples of its machines")])),
+        section(
+            "metrics",
+            "Metrics",
+            *(metric_charts(about) or [nothing("metrics.jsonl or event files")]),
+        ),
+        section(
+            "busy",
+            "Utilisation",
+            *(busy_charts(about.busy) or [nothing("samples of its machines")]),
+        ),
         section("results", "Results", *results(frame, about)),
         section("code", "Code", *code_of(this), live=False),
     )
@@ -203,12 +249,16 @@ def history(state: job.State) -> Html | None:
     for number, (word, begun) in enumerate(state.history):
         ended = times[number + 1] if number + 1 < len(times) else ""
         rows.append(row(badge(word), moment(begun), between(begun, ended)))
-    return tag("details", tag("summary", "History"), table(("State", "Since", "For"), rows), open=True)
+    return tag(
+        "details", tag("summary", "History"), table(("State", "Since", "For"), rows), open=True
+    )
 
 
 def between(begun: str, ended: str) -> str:
     try:
-        first, last = (datetime.fromisoformat(each.replace("Z", "+00:00")) for each in (begun, ended))
+        first, last = (
+            datetime.fromisoformat(each.replace("Z", "+00:00")) for each in (begun, ended)
+        )
         return words.duration((last - first).total_seconds())
     except (ValueError, TypeError):
         return ""
@@ -216,13 +266,24 @@ def between(begun: str, ended: str) -> str:
 
 def metric_charts(about: collect.About) -> list[Html]:
     rest = f"only the first {collect.LARGEST >> 20} MiB are shown here. All of it: berg tensorboard"
-    cut = [tag("p", f"Of {', '.join(about.cut)} {rest} {about.record.entry.name}", class_="note")] if about.cut else []
-    return cut + [chart for name in sorted(about.metrics) if (chart := charts.lines(name, about.metrics[name]))]
+    cut = (
+        [tag("p", f"Of {', '.join(about.cut)} {rest} {about.record.entry.name}", class_="note")]
+        if about.cut
+        else []
+    )
+    return cut + [
+        chart
+        for name in sorted(about.metrics)
+        if (chart := charts.lines(name, about.metrics[name]))
+    ]
 
 
 def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
     first = sorted(found, key=lambda name: (not name.startswith("accelerator_"), name))
-    drawn = (charts.lines(name, found[name], True, PERCENT if "percent" in name else 1.0) for name in first)
+    drawn = (
+        charts.lines(name, found[name], True, PERCENT if "percent" in name else 1.0)
+        for name in first
+    )
     return [chart for chart in drawn if chart]
 
 
@@ -247,14 +308,23 @@ def results(frame: Frame, about: collect.About) -> list[object]:
         when = str(each.updated or "")[:19]
         rows.append(
             row(
-                tag("td", link(each, name), class_="name"), tag("td", words.size(each.size), data_value=each.size), when
+                tag("td", link(each, name), class_="name"),
+                tag("td", words.size(each.size), data_value=each.size),
+                when,
             )
         )
     more = f"… and {len(files) - FILES:,} more" if len(files) > FILES else ""
     size = sum(each.size for each in files)
-    note = f"{words.plural(len(files), 'file')}, {words.size(size)}, in gs://{frame.bucket}/{folder}"
+    note = (
+        f"{words.plural(len(files), 'file')}, {words.size(size)}, in gs://{frame.bucket}/{folder}"
+    )
     listed = table(("File", "Size", "Written (UTC)"), rows, class_="sortable")
-    return [tag("p", note), tag("div", *shown, class_="pictures"), listed, tag("p", more) if more else None]
+    return [
+        tag("p", note),
+        tag("div", *shown, class_="pictures"),
+        listed,
+        tag("p", more) if more else None,
+    ]
 
 
 def code_of(this: job.Job | None) -> list[object]:
@@ -262,7 +332,9 @@ def code_of(this: job.Job | None) -> list[object]:
     if this is None:
         return [nothing("readable metadata: what was to run cannot be said")]
     branch = this.snapshot.get("branch", "")
-    variables = [f"{key}={'…' if HIDDEN.search(key) else value}" for key, value in sorted(this.env.items())]
+    variables = [
+        f"{key}={'…' if HIDDEN.search(key) else value}" for key, value in sorted(this.env.items())
+    ]
     variables += [f"{name}=… (a secret)" for name in this.secrets]
     gpus = f" with {this.gpus_per_machine} x {this.gpu_type}" if this.gpus_per_machine else ""
     pairs = [
@@ -270,19 +342,29 @@ def code_of(this: job.Job | None) -> list[object]:
         ("Repo", f"{this.repo_name}{f', branch {branch}' if branch else ''}"),
         ("Commit", tag("code", this.git_commit)),
         ("As it ran", tag("code", this.git_snapshot) if this.git_dirty else ""),
-        ("Changed files", tag("pre", "\n".join(this.git_changed_files)) if this.git_changed_files else ""),
+        (
+            "Changed files",
+            tag("pre", "\n".join(this.git_changed_files)) if this.git_changed_files else "",
+        ),
         ("Folder", this.cwd),
         ("Install script", this.install_script),
         ("Environment", tag("pre", "\n".join(variables)) if variables else ""),
         ("Data", join(", ", [str(each.get("name")) for each in this.data])),
-        ("Machine", f"{this.num_machines} x {this.machine_type}{gpus}, {this.image.rpartition('/')[2]}"),
+        (
+            "Machine",
+            f"{this.num_machines} x {this.machine_type}{gpus}, {this.image.rpartition('/')[2]}",
+        ),
         ("By berg", this.berg_version),
     ]
     return [details(pairs)]
 
 
-def log_section(piece: collect.Log, name: str, live: bool, is_over: bool, hits: list[Html] | None, wanted: str) -> Html:
-    """The end of a log, which page.js goes on with while the job lives; or what a search found in all of it."""
+def log_section(
+    piece: collect.Log, name: str, live: bool, is_over: bool, hits: list[Html] | None, wanted: str
+) -> Html:
+    """The end of a log, which page.js goes on with while the job lives; or what a search found in
+    all of it.
+    """
     whole = tag("a", "all of it", href="log.txt")
     field = tag(
         "input",
@@ -294,12 +376,19 @@ def log_section(piece: collect.Log, name: str, live: bool, is_over: bool, hits: 
         aria_label="Search the log",
     )
     skipped = f"The first {words.size(piece.skipped)} are in " if piece.skipped else "As text: "
-    form = tag("form", field, tag("span", skipped, whole, class_="where"), method="get", class_="find")
+    form = tag(
+        "form", field, tag("span", skipped, whole, class_="where"), method="get", class_="find"
+    )
     if hits is not None:
         count = f"{words.plural(len(hits), 'line')} of the log with {wanted!r}. "
         back = tag("a", "Back to the end of the log", href="./")
         return section(
-            "log", "Log", form, tag("p", count, back), tag("div", *hits, class_="log", tabindex=0), live=False
+            "log",
+            "Log",
+            form,
+            tag("p", count, back),
+            tag("div", *hits, class_="log", tabindex=0),
+            live=False,
         )
     follow = None if is_over or not live else cursor(piece)
     body = tag("div", log_lines(piece), class_="log", tabindex=0, role="log", data_follow=follow)
@@ -326,10 +415,15 @@ def one_sweep(frame: Frame, name: str, rows: list[dict[str, Any]]) -> Html:
     """A sweep: its jobs with their parameters and last metrics, as a table and as pictures."""
     columns = list(dict.fromkeys(key for each in rows for key in each))
     metrics = [key for key in columns if key.startswith("metric:")]
-    params = [key for key in columns if key not in ("job", "state", "exit_code") and key not in metrics]
+    params = [
+        key for key in columns if key not in ("job", "state", "exit_code") and key not in metrics
+    ]
     shown = []
     for each in rows:
-        cells = [tag("td", value(each.get(key)), data_value=each.get(key)) for key in ("exit_code", *params, *metrics)]
+        cells = [
+            tag("td", value(each.get(key)), data_value=each.get(key))
+            for key in ("exit_code", *params, *metrics)
+        ]
         link = tag("td", frame.link("job", each["job"]), class_="name")
         shown.append(row(link, badge(each["state"]), *cells, data_job=each["job"]))
     header = ["Job", "State", "Exit", *params, *(key.removeprefix("metric:") for key in metrics)]
@@ -337,18 +431,34 @@ def one_sweep(frame: Frame, name: str, rows: list[dict[str, Any]]) -> Html:
     return frame.page(
         name,
         tag("h1", name),
-        section("jobs", words.plural(len(rows), "job"), table(header, shown, class_="sortable", id="list")),
-        section("pictures", "Parameters and metrics", *(pictures or [nothing("jobs with parameters and metrics")])),
+        section(
+            "jobs",
+            words.plural(len(rows), "job"),
+            table(header, shown, class_="sortable", id="list"),
+        ),
+        section(
+            "pictures",
+            "Parameters and metrics",
+            *(pictures or [nothing("jobs with parameters and metrics")]),
+        ),
     )
 
 
 def value(found: object) -> str:
-    return "" if found is None else charts.label(found) if isinstance(found, float) else str(found)[:200]
+    return (
+        ""
+        if found is None
+        else charts.label(found)
+        if isinstance(found, float)
+        else str(found)[:200]
+    )
 
 
 def sweep_pictures(rows: list[dict[str, Any]], params: list[str], metrics: list[str]) -> list[Html]:
     """Parallel coordinates of what differs, and each parameter against each metric."""
-    values = {key: [charts.number_or_word(each.get(key)) for each in rows] for key in (*params, *metrics)}
+    values = {
+        key: [charts.number_or_word(each.get(key)) for each in rows] for key in (*params, *metrics)
+    }
     axes = {key: charts.Axis(key.removeprefix("metric:"), found) for key, found in values.items()}
     places = {f"metric:{key}" for key in (*events.STEPS, *events.TIMES)}
     numbers = [key for key in metrics if not axes[key].words and key not in places]
@@ -356,7 +466,9 @@ def sweep_pictures(rows: list[dict[str, Any]], params: list[str], metrics: list[
     chosen = [*differ[: COLUMNS - min(len(numbers), 4)], *numbers[:4]]
     names = [str(each["job"]) for each in rows]
     across = [(name, [values[key][at] for key in chosen]) for at, name in enumerate(names)]
-    drawn: list[Html | None] = [charts.parallel([axes[key] for key in chosen], across) if numbers else None]
+    drawn: list[Html | None] = [
+        charts.parallel([axes[key] for key in chosen], across) if numbers else None
+    ]
     for metric in numbers:
         for param in differ:
             if len(drawn) <= SCATTERS:
@@ -378,7 +490,11 @@ def ask_kill(frame: Frame, entry: jobs.Entry) -> Html:
         action="kill",
     )
     return frame.page(
-        f"End {entry.name}?", tag("h1", f"End {entry.name}?"), tag("p", badge(entry.status)), tag("p", what), form
+        f"End {entry.name}?",
+        tag("h1", f"End {entry.name}?"),
+        tag("p", badge(entry.status)),
+        tag("p", what),
+        form,
     )
 
 

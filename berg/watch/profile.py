@@ -1,4 +1,6 @@
-"""Profiles of a running command: asked for on all its machines at once, waited for, and brought here."""
+"""Profiles of a running command: asked for on all its machines at once, waited for, and brought
+here.
+"""
 
 import json
 import secrets
@@ -17,7 +19,9 @@ from berg.laptop import jobs
 
 PATIENCE = 180  # seconds beside those of the profile: the first one may install py-spy
 LOOK, POLL = 5, 1  # seconds between two looks at the machines, and for answers
-UPLOAD = 45  # seconds for the files to be in the bucket; what came after a job's last upload never is
+UPLOAD = (
+    45  # seconds for the files to be in the bucket; what came after a job's last upload never is
+)
 Answers = dict[str, dict[str, Any]]  # by machine: `kind` and `files`, or `error`
 
 
@@ -25,10 +29,15 @@ def take(config: Config, name: str, seconds: float, machine: str | None) -> Answ
     """Profile what runs, on every machine or one; raises BergError where nothing does."""
     found = jobs.find(config, name)
     check(found, machine)
-    machines = [each for each in found.machines if machine in (None, each.name) and each.status not in jobs.GOING]
+    machines = [
+        each
+        for each in found.machines
+        if machine in (None, each.name) and each.status not in jobs.GOING
+    ]
     if not machines:
         raise BergError(f"{machine or name} has no machine any more. See: berg show {found.name}")
-    when = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"  # two may ask in one second
+    # two may ask in one second
+    when = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     bucket = Bucket(config)
     answers = ask(config, found, machines, when, seconds)
     names = {each.name for each in machines}
@@ -36,7 +45,10 @@ def take(config: Config, name: str, seconds: float, machine: str | None) -> Answ
     while waiting := names - answers.keys():
         read_answers(bucket, found.name, when, waiting, answers)
         if time.monotonic() > end:
-            answers |= {key: {"error": "it did not answer; is berg on it older?"} for key in names - answers.keys()}
+            answers |= {
+                key: {"error": "it did not answer; is berg on it older?"}
+                for key in names - answers.keys()
+            }
         elif time.monotonic() - looked > LOOK:
             looked, found = time.monotonic(), jobs.find(config, name)
             there = {each.name for each in found.machines if each.status not in jobs.GOING}
@@ -54,15 +66,21 @@ def check(found: jobs.Entry, machine: str | None) -> None:
     if found.state is None:
         raise BergError(f"{found.name} is a machine without a job: there is no command to profile")
     if found.state.final:
-        raise BergError(f"{found.name} is over ({found.state.state}); a profile is of a command that runs")
+        raise BergError(
+            f"{found.name} is over ({found.state.state}); a profile is of a command that runs"
+        )
     if found.state.state != "RUNNING":
-        raise BergError(f"{found.name} is {found.state.state}; a profile is of a command that runs. Try again later")
+        raise BergError(
+            f"{found.name} is {found.state.state}; a profile is of a command that runs. Try again later"
+        )
     if machine and machine not in [each.name for each in found.machines]:
         names = ", ".join(each.name for each in found.machines) or "none"
         raise BergError(f"{found.name} has no machine {machine!r}. It has: {names}")
 
 
-def ask(config: Config, found: jobs.Entry, machines: list[Machine], when: str, seconds: float) -> Answers:
+def ask(
+    config: Config, found: jobs.Entry, machines: list[Machine], when: str, seconds: float
+) -> Answers:
     """Tell machines to take a profile; returns those that cannot be told, with why."""
 
     def tell(machine: Machine) -> tuple[str, str]:
@@ -84,7 +102,9 @@ def read_answers(bucket: Bucket, name: str, when: str, waiting: set[str], answer
 
 
 def bring(config: Config, answers: Answers, folder: Path, say: Callable[[str], None]) -> list[Path]:
-    """Bring the files of profiles to `folder`, which stands for berg_results, once they are in the bucket."""
+    """Bring the files of profiles to `folder`, which stands for berg_results, once they are in the
+    bucket.
+    """
     bucket, end = Bucket(config), time.monotonic() + UPLOAD
     wanted = [f"berg_results/{path}" for each in answers.values() for path in each.get("files", [])]
     blobs: dict[str, Any] = {}

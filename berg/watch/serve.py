@@ -1,8 +1,10 @@
-"""The server of `berg page`: on loopback, for who has its address, and for no other page of the same browser.
+"""The server of `berg page`: on loopback, for who has its address, and for no other page of the
+same browser.
 
-A random token stands in the address that berg prints; who comes with it gets a cookie. Each request must name this very
-server as its Host (or another site's name could lead here), and one that changes something must come from its own
-pages (Origin). Nothing can be changed but that a job is ended. Files of jobs are shown without scripts.
+A random token stands in the address that berg prints; who comes with it gets a cookie. Each request
+must name this very server as its Host (or another site's name could lead here), and one that
+changes something must come from its own pages (Origin). Nothing can be changed but that a job is
+ended. Files of jobs are shown without scripts.
 """
 
 import hmac
@@ -77,7 +79,9 @@ class Server(ThreadingHTTPServer):
 
         def work() -> None:
             try:
-                self.ending[name] = f"Ended: {ending.kill(self.config, name, False, say) or 'machine deleted'}"
+                self.ending[name] = (
+                    f"Ended: {ending.kill(self.config, name, False, say) or 'machine deleted'}"
+                )
             except Exception as error:
                 self.ending[name] = f"It could not be ended: {sentence(error, self.config)}"
 
@@ -127,7 +131,9 @@ class Handler(BaseHTTPRequestHandler):
             self.trouble(502, "That did not work", sentence(error, self.server.config))
 
     def may(self, query: dict[str, list[str]]) -> bool:
-        """Whether a request is one of this server's own pages, for who has its address; answers it if not."""
+        """Whether a request is one of this server's own pages, for who has its address; answers it
+        if not.
+        """
         site = self.server
         hosts = [origin.removeprefix("http://") for origin in site.origins]
         origin = self.headers.get("Origin")
@@ -147,7 +153,9 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def given_cookie(self) -> str:
-        """This server's cookie. Browsers send those of all programs on this computer, whatever these hold."""
+        """This server's cookie. Browsers send those of all programs on this computer, whatever
+        these hold.
+        """
         begins = f"berg-{self.server.server_port}="
         cookies = [each.strip() for each in self.headers.get("Cookie", "").split(";")]
         return next((each.removeprefix(begins) for each in cookies if each.startswith(begins)), "")
@@ -162,7 +170,9 @@ class Handler(BaseHTTPRequestHandler):
             said: list[str] = []
             entries = jobs.overview(site.config, site.user, say=said.append)
             machines = [machine for entry in entries for machine in (*entry.machines, *entry.crew)]
-            self.show(page.overview(site.frame(), entries, said, collect.costs(site.config, machines)))
+            self.show(
+                page.overview(site.frame(), entries, said, collect.costs(site.config, machines))
+            )
         elif len(path) == 1 and path[0] in ASSETS:
             self.send(200, ASSETS[path[0]], (HERE / path[0]).read_bytes())
         elif len(path) == 3 and path[0] == "sweep" and not path[2]:
@@ -183,7 +193,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_log(name)
         elif what == "log":
             found = jobs.find(site.config, name)
-            piece = collect.log(site.config, site.bucket, found, place_in_log(query.get("from", ["{}"])[0]))
+            piece = collect.log(
+                site.config, site.bucket, found, place_in_log(query.get("from", ["{}"])[0])
+            )
             is_over = found.state is None or found.state.final
             more = {"Berg-From": page.cursor(piece), "Berg-Over": "over" if is_over else ""}
             self.send(200, "text/html; charset=utf-8", page.log_lines(piece).encode(), more)
@@ -193,8 +205,12 @@ class Handler(BaseHTTPRequestHandler):
             hits = None
             if wanted:
                 found_lines = collect.search(site.config, entry.name, wanted)
-                hits = [page.log_line(machine, line, number) for number, machine, line in found_lines]
-            piece = collect.Log([], [], {}) if wanted else collect.log(site.config, site.bucket, entry)
+                hits = [
+                    page.log_line(machine, line, number) for number, machine, line in found_lines
+                ]
+            piece = (
+                collect.Log([], [], {}) if wanted else collect.log(site.config, site.bucket, entry)
+            )
             over = bool(entry.state and entry.state.final)
             log = page.log_section(piece, entry.name, True, over, hits, wanted)
             self.show(page.one_job(frame, about, log, site.ending.get(entry.name, "")))
@@ -221,11 +237,20 @@ class Handler(BaseHTTPRequestHandler):
         self.begin(status, kind, len(body), RULES, more or {})
         self.wfile.write(body)
 
-    def begin(self, status: int, kind: str, size: int | None, rules: str, more: dict[str, str]) -> None:
+    def begin(
+        self, status: int, kind: str, size: int | None, rules: str, more: dict[str, str]
+    ) -> None:
         self.send_response(status)
-        headers = {"Content-Type": kind, "Content-Security-Policy": rules, "X-Content-Type-Options": "nosniff"}
+        headers = {
+            "Content-Type": kind,
+            "Content-Security-Policy": rules,
+            "X-Content-Type-Options": "nosniff",
+        }
         headers |= {"Referrer-Policy": "same-origin", "Cache-Control": "no-store", **more}
-        headers |= {"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}
+        headers |= {
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }
         if size is not None:
             headers["Content-Length"] = str(size)
         if size is None or self.close_connection:
@@ -249,10 +274,14 @@ class Handler(BaseHTTPRequestHandler):
         more = {} if kind else {"Content-Disposition": "attachment"}
         self.begin(200, kind or "application/octet-stream", blob.size, FILE_RULES, more)
         sent = 0
-        while sent < blob.size and (piece := site.bucket.read_from(blob.name, sent, min(sent + PIECE, blob.size))):
+        while sent < blob.size and (
+            piece := site.bucket.read_from(blob.name, sent, min(sent + PIECE, blob.size))
+        ):
             self.wfile.write(piece)
             sent += len(piece)
-        self.close_connection = self.close_connection or sent < blob.size  # it was written anew meanwhile
+        self.close_connection = (
+            self.close_connection or sent < blob.size
+        )  # it was written anew meanwhile
 
     def log_message(self, format, *arguments) -> None:
         pass

@@ -1,9 +1,10 @@
 """How busy the machines of jobs are and were: what machine/usage.py left in the bucket.
 
-A sample is a dict: `time` (seconds since 1970), `cpu_percent`, `cpu_waiting_percent`, `memory_percent`, `memory_bytes`,
-`disk_percent`, `read_per_second`, `written_per_second`, `received_per_second`, `sent_per_second` (bytes), `gpus` and
-`tpus`: lists of dicts with `index`, `percent`, `memory_mb`, `memory_total_mb`, `watt`, `celsius`. What nobody knows is
-None or not there.
+A sample is a dict: `time` (seconds since 1970), `cpu_percent`, `cpu_waiting_percent`,
+`memory_percent`, `memory_bytes`, `disk_percent`, `read_per_second`, `written_per_second`,
+`received_per_second`, `sent_per_second` (bytes), `gpus` and `tpus`: lists of dicts with `index`,
+`percent`, `memory_mb`, `memory_total_mb`, `watt`, `celsius`. What nobody knows is None or not
+there.
 """
 
 import json
@@ -16,19 +17,37 @@ from berg.google.storage import Bucket, Listed
 from berg.laptop import jobs
 from berg.watch.events import Series, is_number
 
-END = 24 << 10  # bytes that are read first of the end of an object: half an hour of samples without accelerators
+END = (
+    24 << 10
+)  # bytes that are read first of the end of an object: half an hour of samples without accelerators
 SUFFIX = ".usage.jsonl"
 KINDS = {"gpus": "gpu", "tpus": "tpu"}
 
 
-def read(bucket: Bucket, name: str, seconds: float | None = None) -> dict[str, list[dict[str, Any]]]:
-    """The samples of each of a job's machines, by time: all there are, or those of the last `seconds` of the job."""
+def read(
+    bucket: Bucket, name: str, seconds: float | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """The samples of each of a job's machines, by time: all there are, or those of the last
+    `seconds` of the job.
+    """
     found = objects(bucket, name)
-    written = {blob.name: blob.updated.timestamp() for blobs in found.values() for blob in blobs if blob.updated}
+    written = {
+        blob.name: blob.updated.timestamp()
+        for blobs in found.values()
+        for blob in blobs
+        if blob.updated
+    }
     since = max(written.values(), default=0) - seconds if seconds else 0
-    wanted = [(machine, blob) for machine, blobs in found.items() for blob in blobs if written[blob.name] >= since]
+    wanted = [
+        (machine, blob)
+        for machine, blobs in found.items()
+        for blob in blobs
+        if written[blob.name] >= since
+    ]
     samples: dict[str, list[dict[str, Any]]] = {}
-    for machine, more in side_by_side(lambda each: (each[0], samples_since(bucket, each[1], since)), wanted):
+    for machine, more in side_by_side(
+        lambda each: (each[0], samples_since(bucket, each[1], since)), wanted
+    ):
         samples.setdefault(machine, []).extend(more)
     return samples
 
@@ -79,12 +98,18 @@ def scalars(sample: dict[str, Any]) -> dict[str, float]:
     """A sample as flat names and numbers: `cpu_percent`, `gpu0_percent`, …"""
     flat = {key: value for key, value in sample.items() if key != "time" and is_number(value)}
     for name, each in accelerators(sample).items():
-        flat |= {f"{name}_{key}": value for key, value in each.items() if key != "index" and is_number(value)}
+        flat |= {
+            f"{name}_{key}": value
+            for key, value in each.items()
+            if key != "index" and is_number(value)
+        }
     return flat
 
 
 def series(samples: list[dict[str, Any]]) -> Series:
-    """Samples as series `berg/cpu_percent`, `berg/gpu0_percent`, …; a step is a second since the first of them."""
+    """Samples as series `berg/cpu_percent`, `berg/gpu0_percent`, …; a step is a second since the
+    first of them.
+    """
     found: Series = {}
     for sample in samples:
         step = max(0, round(sample["time"] - samples[0]["time"]))

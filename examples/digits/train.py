@@ -42,10 +42,17 @@ def forward(weights, x):
 def backward(weights, x, y, hidden, log_probs):
     """Return the gradient of the mean cross-entropy with respect to each weight."""
     dlogits = np.exp(log_probs)
-    dlogits[np.arange(len(y)), y] -= 1  # softmax and cross-entropy together: probabilities - one-hot labels
+    dlogits[np.arange(len(y)), y] -= (
+        1  # softmax and cross-entropy together: probabilities - one-hot labels
+    )
     dlogits /= len(y)
     dhidden = dlogits @ weights["w2"].T * (hidden > 0)
-    return {"w1": x.T @ dhidden, "b1": dhidden.sum(0), "w2": hidden.T @ dlogits, "b2": dlogits.sum(0)}
+    return {
+        "w1": x.T @ dhidden,
+        "b1": dhidden.sum(0),
+        "w2": hidden.T @ dlogits,
+        "b2": dlogits.sum(0),
+    }
 
 
 def train_epoch(weights, velocity, x, y, lr, batch_size, rng, momentum=0.9):
@@ -68,7 +75,9 @@ def evaluate(part, weights, x, y):
 
 
 def save_checkpoint(path, weights, velocity, progress):
-    temporary = path.with_suffix(".tmp.npz")  # renamed: a kill leaves the old file or the new, never a half
+    temporary = path.with_suffix(
+        ".tmp.npz"
+    )  # renamed: a kill leaves the old file or the new, never a half
     arrays = weights | {f"velocity_{name}": array for name, array in velocity.items()}
     np.savez(temporary, **arrays, progress=json.dumps(progress))
     temporary.replace(path)
@@ -77,12 +86,16 @@ def save_checkpoint(path, weights, velocity, progress):
 def load_checkpoint(path):
     try:
         with np.load(path) as arrays:
-            assert arrays.zip.testzip() is None  # numpy skips the checksum where an array's header is damaged
+            assert (
+                arrays.zip.testzip() is None
+            )  # numpy skips the checksum where an array's header is damaged
             weights = {name: arrays[name] for name in ("w1", "b1", "w2", "b2")}
             velocity = {name: arrays[f"velocity_{name}"] for name in weights}
             return weights, velocity, json.loads(arrays["progress"].item())
     except Exception as error:  # zip, numpy and json each raise their own for a broken file
-        sys.exit(f"{path} is corrupt ({type(error).__name__}): delete it to start from the first epoch")
+        sys.exit(
+            f"{path} is corrupt ({type(error).__name__}): delete it to start from the first epoch"
+        )
 
 
 def plot_learning_curve(path, metrics):
@@ -102,7 +115,9 @@ def plot_learning_curve(path, metrics):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Train a small neural network to read handwritten digits.")
+    parser = argparse.ArgumentParser(
+        description="Train a small neural network to read handwritten digits."
+    )
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--batch-size", type=int, default=64)
@@ -110,20 +125,26 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logdir", type=Path, default=Path("results"))
     args = parser.parse_args()
-    threadpool_limits(1)  # matrices this small are faster on one core, and sum in the same order each time
+    threadpool_limits(
+        1
+    )  # matrices this small are faster on one core, and sum in the same order each time
     x_train, x_test, y_train, y_test = load_data()
     rng = np.random.default_rng(args.seed)
     weights = init_weights(x_train.shape[1], args.hidden, 10, rng)
     velocity = {name: np.zeros_like(array) for name, array in weights.items()}
     metrics = []
-    flags = f"--lr={args.lr} --batch-size={args.batch_size} --hidden={args.hidden} --seed={args.seed}"
+    flags = (
+        f"--lr={args.lr} --batch-size={args.batch_size} --hidden={args.hidden} --seed={args.seed}"
+    )
 
     args.logdir.mkdir(parents=True, exist_ok=True)
     checkpoint_path, metrics_path = args.logdir / "checkpoint.npz", args.logdir / "metrics.jsonl"
     if checkpoint_path.exists():
         weights, velocity, progress = load_checkpoint(checkpoint_path)
         if progress["flags"] != flags:
-            sys.exit(f"{checkpoint_path} is from {progress['flags']}: use these or another --logdir")
+            sys.exit(
+                f"{checkpoint_path} is from {progress['flags']}: use these or another --logdir"
+            )
         rng.bit_generator.state, metrics = progress["rng_state"], progress["metrics"]
         print(f"{checkpoint_path} already has {len(metrics)} of {args.epochs} epochs", flush=True)
     # The checkpoint decides: a kill can leave metrics.jsonl without its last row, or with half of it.
@@ -133,9 +154,16 @@ def main():
         start = time.perf_counter()
         train_epoch(weights, velocity, x_train, y_train, args.lr, args.batch_size, rng)
         row = {"epoch": epoch, "seconds": round(time.perf_counter() - start, 5)}
-        row |= evaluate("train", weights, x_train, y_train) | evaluate("test", weights, x_test, y_test)
+        row |= evaluate("train", weights, x_train, y_train) | evaluate(
+            "test", weights, x_test, y_test
+        )
         metrics.append(row)
-        progress = {"epoch": epoch, "flags": flags, "rng_state": rng.bit_generator.state, "metrics": metrics}
+        progress = {
+            "epoch": epoch,
+            "flags": flags,
+            "rng_state": rng.bit_generator.state,
+            "metrics": metrics,
+        }
         save_checkpoint(checkpoint_path, weights, velocity, progress)
         with metrics_path.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -29,7 +29,10 @@ def load_data():
     images, digits = load_digits(return_X_y=True)  # pixels from 0 to 16
     parts = train_test_split(images / 16, digits, test_size=360, stratify=digits, random_state=0)
     x_train, x_test, y_train, y_test = parts
-    return [TensorDataset(torch.tensor(x).float(), torch.tensor(y)) for x, y in ((x_train, y_train), (x_test, y_test))]
+    return [
+        TensorDataset(torch.tensor(x).float(), torch.tensor(y))
+        for x, y in ((x_train, y_train), (x_test, y_test))
+    ]
 
 
 def train_epoch(model, optimizer, loader, device):
@@ -52,14 +55,18 @@ def accuracy(network, dataset, device):
 
 
 def save(path, content):
-    temporary = path.with_suffix(".tmp")  # renamed: a kill leaves the old checkpoint or the new, never a half
+    temporary = path.with_suffix(
+        ".tmp"
+    )  # renamed: a kill leaves the old checkpoint or the new, never a half
     torch.save(content, temporary)
     temporary.replace(path)
 
 
 def load(path):
     """Return on every process the checkpoint that the first one finds; None without one."""
-    found = [torch.load(path, map_location="cpu") if dist.get_rank() == 0 and path.exists() else None]
+    found = [
+        torch.load(path, map_location="cpu") if dist.get_rank() == 0 and path.exists() else None
+    ]
     dist.broadcast_object_list(found)
     return found[0]
 
@@ -69,7 +76,9 @@ def main():
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--batch-size", type=int, default=32, help="of each process")
-    parser.add_argument("--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results")))
+    parser.add_argument(
+        "--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results"))
+    )
     args = parser.parse_args()
 
     gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
@@ -81,14 +90,19 @@ def main():
     hosts = [None] * size
     dist.all_gather_object(hosts, socket.gethostname())
     if rank == 0:
-        print(f"{size} processes on {' '.join(sorted(set(hosts)))}, through {dist.get_backend()}", flush=True)
+        print(
+            f"{size} processes on {' '.join(sorted(set(hosts)))}, through {dist.get_backend()}",
+            flush=True,
+        )
 
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     model = DistributedDataParallel(network, device_ids=[local_rank] if gpus else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     training, test = load_data()
-    sampler = DistributedSampler(training, seed=0)  # deals the images out, in another order every epoch
+    sampler = DistributedSampler(
+        training, seed=0
+    )  # deals the images out, in another order every epoch
     loader = DataLoader(training, args.batch_size, sampler=sampler)
 
     args.logdir.mkdir(parents=True, exist_ok=True)
@@ -104,12 +118,23 @@ def main():
         loss = train_epoch(model, optimizer, loader, device)
         seconds = time.perf_counter() - start
         if rank == 0:
-            row = {"epoch": epoch, "processes": size, "seconds": round(seconds, 3), "train_loss": round(loss, 4)}
+            row = {
+                "epoch": epoch,
+                "processes": size,
+                "seconds": round(seconds, 3),
+                "train_loss": round(loss, 4),
+            }
             row["test_accuracy"] = round(accuracy(network, test, device), 4)
             metrics.append(row)
             print(json.dumps(row), flush=True)
-            (args.logdir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
-            state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "metrics": metrics}
+            (args.logdir / "metrics.jsonl").write_text(
+                "".join(json.dumps(row) + "\n" for row in metrics)
+            )
+            state = {
+                "network": network.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "metrics": metrics,
+            }
             save(args.logdir / "checkpoint.pt", state)
     dist.barrier()  # else the first to go may tear down what others still use
     dist.destroy_process_group()

@@ -28,7 +28,9 @@ def load_data():
     """Return images of 8 x 8 with values from 0 to 1, and their digits: for training, then for testing."""
     images, digits = load_digits(return_X_y=True)  # pixels from 0 to 16
     images = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)
-    parts = train_test_split(images, digits.astype(np.int32), test_size=360, stratify=digits, random_state=0)
+    parts = train_test_split(
+        images, digits.astype(np.int32), test_size=360, stratify=digits, random_state=0
+    )
     return parts[0], parts[2], parts[1], parts[3]
 
 
@@ -47,7 +49,9 @@ def network(weights, images):
     """Return the scores of the ten digits for each image."""
     x = images
     for name in ("filters1", "filters2"):
-        x = jax.lax.conv_general_dilated(x, weights[name], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = jax.lax.conv_general_dilated(
+            x, weights[name], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
         x = jax.nn.relu(x)
     return x.reshape(len(x), -1) @ weights["dense"] + weights["bias"]
 
@@ -80,7 +84,10 @@ def load(path):
     text = b""
     if jax.process_index() == 0:
         with np.load(path) as stored:
-            state = {part: {name: stored[f"{part}/{name}"] for name in names} for part, names in state.items()}
+            state = {
+                part: {name: stored[f"{part}/{name}"] for name in names}
+                for part, names in state.items()
+            }
             text = str(stored["metrics"]).encode()
     length = int(multihost_utils.broadcast_one_to_all(np.array(len(text))))
     padded = np.frombuffer(text.ljust(length), np.uint8)
@@ -89,8 +96,14 @@ def load(path):
 
 
 def save(path, state, metrics):
-    arrays = {f"{part}/{name}": np.asarray(value) for part, names in state.items() for name, value in names.items()}
-    temporary = path.with_suffix(".tmp.npz")  # renamed: a kill leaves the old checkpoint or the new, never a half
+    arrays = {
+        f"{part}/{name}": np.asarray(value)
+        for part, names in state.items()
+        for name, value in names.items()
+    }
+    temporary = path.with_suffix(
+        ".tmp.npz"
+    )  # renamed: a kill leaves the old checkpoint or the new, never a half
     np.savez(temporary, metrics=json.dumps(metrics), **arrays)
     temporary.replace(path)
 
@@ -101,11 +114,15 @@ def fresh_state():
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Train a small convolutional network on all chips of a slice.")
+    parser = argparse.ArgumentParser(
+        description="Train a small convolutional network on all chips of a slice."
+    )
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--batch-size", type=int, default=128, help="of all chips together")
-    parser.add_argument("--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results")))
+    parser.add_argument(
+        "--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results"))
+    )
     args = parser.parse_args()
 
     if int(os.environ.get("BERG_NUM_NODES", 1)) > 1:
@@ -120,7 +137,10 @@ def main():
         parser.error(f"--batch-size {args.batch_size} cannot be split over {chips} chips")
 
     mesh = Mesh(jax.devices(), ("data",))
-    everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+    everywhere, split = (
+        NamedSharding(mesh, PartitionSpec()),
+        NamedSharding(mesh, PartitionSpec("data")),
+    )
     train_step = jax.jit(step, out_shardings=(everywhere, everywhere), donate_argnums=0)
 
     def spread(batch):
@@ -140,7 +160,9 @@ def main():
     for epoch in range(len(metrics) + 1, args.epochs + 1):
         start = time.perf_counter()
         order = np.random.default_rng(epoch).permutation(len(x_train))  # the same on all workers
-        batches = np.split(order[: len(order) // args.batch_size * args.batch_size], len(order) // args.batch_size)
+        batches = np.split(
+            order[: len(order) // args.batch_size * args.batch_size], len(order) // args.batch_size
+        )
         losses = []
         for batch in batches:
             state, loss = train_step(state, spread(x_train[batch]), spread(y_train[batch]), args.lr)
@@ -149,11 +171,16 @@ def main():
         if leads:
             local = jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), state)
             row = {"epoch": epoch, "chips": chips, "workers": jax.process_count()}
-            row |= {"seconds": round(time.perf_counter() - start, 3), "train_loss": round(train_loss, 4)}
+            row |= {
+                "seconds": round(time.perf_counter() - start, 3),
+                "train_loss": round(train_loss, 4),
+            }
             row["test_accuracy"] = round(float(accuracy(local["weights"], x_test, y_test)), 4)
             metrics.append(row)
             print(json.dumps(row), flush=True)
-            (args.logdir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+            (args.logdir / "metrics.jsonl").write_text(
+                "".join(json.dumps(row) + "\n" for row in metrics)
+            )
             save(args.logdir / "checkpoint.npz", local, metrics)
     multihost_utils.sync_global_devices("the end")  # nobody leaves while worker 0 still writes
 

@@ -19,11 +19,15 @@ from sklearn.model_selection import train_test_split
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Train a classifier, and log it to Weights & Biases.")
+    parser = argparse.ArgumentParser(
+        description="Train a classifier, and log it to Weights & Biases."
+    )
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--alpha", type=float, default=1e-4, help="strength of the regularisation")
     parser.add_argument("--project", default="berg-digits")
-    parser.add_argument("--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results")))
+    parser.add_argument(
+        "--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results"))
+    )
     args = parser.parse_args()
     args.logdir.mkdir(parents=True, exist_ok=True)
 
@@ -36,7 +40,9 @@ def main():
         config={"epochs": args.epochs, "alpha": args.alpha},
     )
     images, digits = load_digits(return_X_y=True)
-    x, x_test, y, y_test = train_test_split(images / 16, digits, test_size=360, stratify=digits, random_state=0)
+    x, x_test, y, y_test = train_test_split(
+        images / 16, digits, test_size=360, stratify=digits, random_state=0
+    )
     checkpoint = args.logdir / "model.joblib"
     model, first = SGDClassifier(loss="log_loss", alpha=args.alpha, random_state=0), 1
     if checkpoint.exists():
@@ -44,7 +50,11 @@ def main():
     for epoch in range(first, args.epochs + 1):
         order = np.random.default_rng(epoch).permutation(len(x))
         model.partial_fit(x[order], y[order], classes=np.arange(10))
-        row = {"epoch": epoch, "train_accuracy": model.score(x, y), "test_accuracy": model.score(x_test, y_test)}
+        row = {
+            "epoch": epoch,
+            "train_accuracy": model.score(x, y),
+            "test_accuracy": model.score(x_test, y_test),
+        }
         run.log(row)
         print(row, flush=True)
         joblib.dump((model, epoch + 1), checkpoint.with_suffix(".tmp"))

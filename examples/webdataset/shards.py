@@ -22,21 +22,33 @@ def add(archive, name, content):
 
 def main():
     parser = argparse.ArgumentParser(description="Write handwritten digits as shards.")
-    parser.add_argument("--shards", type=int, default=8, help="for training; one more is for testing")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "shards")))
+    parser.add_argument(
+        "--shards", type=int, default=8, help="for training; one more is for testing"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "shards"))
+    )
     args = parser.parse_args()
 
     images, digits = load_digits(return_X_y=True)  # 64 pixels from 0 to 16
     order = np.random.default_rng(0).permutation(len(images))
     parts = {"test.tar": order[:360]}
-    parts |= {f"train-{shard:03}.tar": order[360 + shard :: args.shards] for shard in range(args.shards)}
+    parts |= {
+        f"train-{shard:03}.tar": order[360 + shard :: args.shards] for shard in range(args.shards)
+    }
     args.out.mkdir(parents=True, exist_ok=True)
     for name, numbers in parts.items():
         with tarfile.open(args.out / name, "w") as archive:
             for number in sorted(numbers):
-                add(archive, f"{number:06}.pgm", b"P5 8 8 16\n" + images[number].astype(np.uint8).tobytes())
+                add(
+                    archive,
+                    f"{number:06}.pgm",
+                    b"P5 8 8 16\n" + images[number].astype(np.uint8).tobytes(),
+                )
                 add(archive, f"{number:06}.cls", str(digits[number]).encode())
-        print(f"{name}: {len(numbers)} samples, {(args.out / name).stat().st_size} bytes", flush=True)
+        print(
+            f"{name}: {len(numbers)} samples, {(args.out / name).stat().st_size} bytes", flush=True
+        )
 
 
 if __name__ == "__main__":

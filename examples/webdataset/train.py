@@ -34,7 +34,9 @@ class Bucket:
     """Objects of a bucket by name; `counts` are those from the cache, and those from Cloud Storage itself."""
 
     def __init__(self, name):
-        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.read_only"])
+        credentials, _ = google.auth.default(
+            scopes=["https://www.googleapis.com/auth/devstorage.read_only"]
+        )
         self.name, self.session = name, AuthorizedSession(credentials)
         self.cache, self.rests_until, self.counts = os.environ.get("BERG_CACHE_URL"), 0.0, [0, 0]
 
@@ -102,13 +104,17 @@ def main():
     parser.add_argument("--count", type=int, default=8, help="shards for training")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32, help="of each process")
-    parser.add_argument("--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results")))
+    parser.add_argument(
+        "--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results"))
+    )
     args = parser.parse_args()
 
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)))
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     bucket = Bucket(args.bucket)
     folder = f"berg_results/{args.shards}"
@@ -119,13 +125,21 @@ def main():
     for epoch in range(1, args.epochs + 1):
         start, bucket.counts = time.perf_counter(), [0, 0]
         order = torch.randperm(len(names), generator=torch.Generator().manual_seed(epoch)).tolist()
-        loss = train_epoch(model, optimizer, batches(bucket, [names[n] for n in order[rank::size]], args.batch_size))
+        loss = train_epoch(
+            model,
+            optimizer,
+            batches(bucket, [names[n] for n in order[rank::size]], args.batch_size),
+        )
         counts = torch.tensor(bucket.counts)
         dist.all_reduce(counts)
         if rank == 0:
             with torch.no_grad():
                 accuracy = (model.module(images).argmax(1) == digits).float().mean().item()
-            row = {"epoch": epoch, "processes": size, "seconds": round(time.perf_counter() - start, 3)}
+            row = {
+                "epoch": epoch,
+                "processes": size,
+                "seconds": round(time.perf_counter() - start, 3),
+            }
             row |= {"train_loss": round(loss, 4), "test_accuracy": round(accuracy, 4)}
             row |= {"from_cache": int(counts[0]), "from_bucket": int(counts[1])}
             print(json.dumps(row), flush=True)

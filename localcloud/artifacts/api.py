@@ -1,9 +1,10 @@
-"""Handlers of the Artifact Registry methods: repositories of container images, their tags and images.
+"""Handlers of the Artifact Registry methods: repositories of container images, their tags and
+images.
 
 An operation is done at the first look at it.
 
-Not covered: other formats than DOCKER, remote and virtual repositories, patches, tags that cannot be moved, clean-up
-(policies are kept, and delete nothing), deleting single images.
+Not covered: other formats than DOCKER, remote and virtual repositories, patches, tags that cannot
+be moved, clean-up (policies are kept, and delete nothing), deleting single images.
 """
 
 from __future__ import annotations
@@ -25,8 +26,17 @@ from localcloud.locations import REGIONS
 
 MULTI_REGIONS = {"us", "europe", "asia"}
 TYPE = "type.googleapis.com/google.devtools.artifactregistry.v1."
-REFUSED = ("dockerConfig", "kmsKeyName", "remoteRepositoryConfig", "virtualRepositoryConfig", "mavenConfig")
-INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+REFUSED = (
+    "dockerConfig",
+    "kmsKeyName",
+    "remoteRepositoryConfig",
+    "virtualRepositoryConfig",
+    "mavenConfig",
+)
+INDEXES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -44,14 +54,21 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "list": list_locations,
     }
     prefix = "artifactregistry.projects.locations."
-    return {prefix + method: functools.partial(placed, cloud, handler) for method, handler in table.items()}
+    return {
+        prefix + method: functools.partial(placed, cloud, handler)
+        for method, handler in table.items()
+    }
 
 
 async def placed(cloud: Cloud, handler: Callable, call: Call) -> Any:
-    """Check the project and the location that a request names, and call the handler with the name, project by id."""
+    """Check the project and the location that a request names, and call the handler with the name,
+    project by id.
+    """
     name = call.params.get("name") or call.params.get("parent", "")
     needed = f"artifactregistry.{'.'.join(call.method.split('.')[-2:])}"
-    name = cloud.by_id(name, f"Permission '{needed}' denied on resource '{name}' (or it may not exist).")
+    name = cloud.by_id(
+        name, f"Permission '{needed}' denied on resource '{name}' (or it may not exist)."
+    )
     _, _, *rest = name.split("/")
     if len(rest) > 1 and rest[1] not in REGIONS | MULTI_REGIONS:
         raise ApiError(400, "invalid", "Request contains an invalid argument.")
@@ -71,7 +88,11 @@ def uri(name: str) -> str:
 
 
 def present(cloud: Cloud, row: dict) -> dict:
-    digests = {digest for image in cloud.artifacts.images.get(row["name"], {}).values() for digest in image["blobs"]}
+    digests = {
+        digest
+        for image in cloud.artifacts.images.get(row["name"], {}).values()
+        for digest in image["blobs"]
+    }
     size = sum(cloud.artifacts.blob(digest).stat().st_size for digest in digests)
     return {**row, **({"sizeBytes": str(size)} if size else {})}
 
@@ -99,7 +120,10 @@ async def get_location(cloud: Cloud, call: Call, name: str) -> dict:
 
 
 async def list_locations(cloud: Cloud, call: Call, name: str) -> dict:
-    rows = [{"name": f"{name}/locations/{each}", "locationId": each} for each in sorted(REGIONS | MULTI_REGIONS)]
+    rows = [
+        {"name": f"{name}/locations/{each}", "locationId": each}
+        for each in sorted(REGIONS | MULTI_REGIONS)
+    ]
     return resources(call.params, "locations", rows, 500)
 
 
@@ -108,20 +132,40 @@ async def list_locations(cloud: Cloud, call: Call, name: str) -> dict:
 
 async def create(cloud: Cloud, call: Call, parent: str) -> dict:
     body, id = call.body or {}, call.params.get("repositoryId", "")
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", id) or body.get("format") in (None, "FORMAT_UNSPECIFIED"):
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", id) or body.get("format") in (
+        None,
+        "FORMAT_UNSPECIFIED",
+    ):
         raise ApiError(400, "invalid", "Request contains an invalid argument.")
     standard = body.get("mode") in (None, "MODE_UNSPECIFIED", "STANDARD_REPOSITORY")
     if body["format"] != "DOCKER" or not standard or any(body.get(key) for key in REFUSED):
-        raise ApiError(501, "notImplemented", "The embedded cloud has plain repositories of container images alone")
+        raise ApiError(
+            501,
+            "notImplemented",
+            "The embedded cloud has plain repositories of container images alone",
+        )
     check_labels(body.get("labels") or {})
     name = f"{parent}/repositories/{id}"
     if name in cloud.artifacts.repositories:
         raise ApiError(409, "alreadyExists", "the repository already exists")
-    if any(uri(each).partition("/")[2] == uri(name).partition("/")[2] for each in cloud.artifacts.repositories):
+    if any(
+        uri(each).partition("/")[2] == uri(name).partition("/")[2]
+        for each in cloud.artifacts.repositories
+    ):
         # Its registry is at one address, without a host for each location.
-        raise ApiError(501, "notImplemented", f"The embedded cloud has one repository {id} in a project, in one place")
+        raise ApiError(
+            501,
+            "notImplemented",
+            f"The embedded cloud has one repository {id} in a project, in one place",
+        )
     now = stamp()
-    row = {**body, "name": name, "mode": "STANDARD_REPOSITORY", "createTime": now, "updateTime": now}
+    row = {
+        **body,
+        "name": name,
+        "mode": "STANDARD_REPOSITORY",
+        "createTime": now,
+        "updateTime": now,
+    }
     row["registryUri"] = uri(name)
     cloud.artifacts.repositories[name] = row
     cloud.artifacts.save()
@@ -133,7 +177,11 @@ async def get(cloud: Cloud, call: Call, name: str) -> dict:
 
 
 async def list_repositories(cloud: Cloud, call: Call, parent: str) -> dict:
-    rows = [row for name, row in cloud.artifacts.repositories.items() if name.startswith(f"{parent}/repositories/")]
+    rows = [
+        row
+        for name, row in cloud.artifacts.repositories.items()
+        if name.startswith(f"{parent}/repositories/")
+    ]
     return resources(call.params, "repositories", [present(cloud, row) for row in rows], 1000)
 
 
@@ -200,7 +248,8 @@ def present_image(cloud: Cloud, repository: str, name: str, state: dict, digest:
     }
     if about["type"] in INDEXES:
         row["imageManifests"] = [
-            {"digest": each["digest"], "mediaType": each["mediaType"], **platform(each)} for each in body["manifests"]
+            {"digest": each["digest"], "mediaType": each["mediaType"], **platform(each)}
+            for each in body["manifests"]
         ]
     return row
 

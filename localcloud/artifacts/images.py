@@ -40,13 +40,19 @@ async def pull(cloud: Cloud, name: str, account: str) -> Unpacked | None:
         if refusal.status == 404:
             raise NotPulled(f"{unresolved}{name}: not found") from None
         where = f"https://{found[1]}/v2/token: 403 Forbidden"
-        raise NotPulled(f"{unresolved}failed to authorize: failed to fetch oauth token: {where}") from None
+        raise NotPulled(
+            f"{unresolved}failed to authorize: failed to fetch oauth token: {where}"
+        ) from None
     manifest = cloud.artifacts.manifest(repository, image, found[4] or found[3] or "latest")
     if manifest is None:
         raise NotPulled(f"{unresolved}{name}: not found")
     digest, kind, data = manifest
     if kind in INDEXES:
-        rows = [row for row in json.loads(data)["manifests"] if row.get("platform", {}).get("architecture") == HERE]
+        rows = [
+            row
+            for row in json.loads(data)["manifests"]
+            if row.get("platform", {}).get("architecture") == HERE
+        ]
         if not rows:
             raise NotPulled("no match for platform in manifest: not found")
         digest = rows[0]["digest"]
@@ -71,10 +77,15 @@ def unpack(layers: list[Path], root: Path) -> None:
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)  # whatever the server's umask
     for layer in layers:
-        listed = subprocess.run(["tar", "-tf", layer, "--quoting-style=literal"], capture_output=True, check=True)
+        listed = subprocess.run(
+            ["tar", "-tf", layer, "--quoting-style=literal"], capture_output=True, check=True
+        )
         for name in listed.stdout.decode(errors="surrogateescape").splitlines():
             hide(folder, Path(name))
-        subprocess.run(["tar", "-xf", layer, "-C", folder, "--numeric-owner", "-p", f"--exclude={HIDDEN}*"], check=True)
+        subprocess.run(
+            ["tar", "-xf", layer, "-C", folder, "--numeric-owner", "-p", f"--exclude={HIDDEN}*"],
+            check=True,
+        )
     try:
         folder.rename(root)
     except OSError:  # another pod was first
@@ -86,7 +97,11 @@ def hide(folder: Path, name: Path) -> None:
     parent = (folder / name.parent).resolve()
     if not name.name.startswith(HIDDEN) or not parent.is_relative_to(folder.resolve()):
         return
-    gone = [*parent.iterdir()] if name.name == OPAQUE and parent.is_dir() else [parent / name.name[len(HIDDEN) :]]
+    gone = (
+        [*parent.iterdir()]
+        if name.name == OPAQUE and parent.is_dir()
+        else [parent / name.name[len(HIDDEN) :]]
+    )
     for path in gone:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

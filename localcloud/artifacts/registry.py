@@ -1,10 +1,13 @@
-"""The registry itself: the Open Container Initiative's distribution protocol, which docker, podman and others speak.
+"""The registry itself: the Open Container Initiative's distribution protocol, which docker, podman
+and others speak.
 
-https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md, below /v2/PROJECT/REPOSITORY/IMAGE. Whoever has
-no token is told where to get one (/v2/token), as by Google's registries: with the user `oauth2accesstoken` and an
-access token as its password. An access token will do, too.
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md, below
+/v2/PROJECT/REPOSITORY/IMAGE. Whoever has no token is told where to get one (/v2/token), as by
+Google's registries: with the user `oauth2accesstoken` and an access token as its password. An
+access token will do, too.
 
-Not covered: the catalog, referrers, pages of tags, uploads cut into pieces that do not follow each other.
+Not covered: the catalog, referrers, pages of tags, uploads cut into pieces that do not follow each
+other.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ IMAGE = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 NAME = rf"/v2/(?P<name>{IMAGE}(?:/{IMAGE})+)"
 USERS = ("oauth2accesstoken", "_dcgcloud_token")
 VERSION = {"Docker-Distribution-Api-Version": "registry/2.0"}
-PULL, PUSH = "artifactregistry.repositories.downloadArtifacts", "artifactregistry.repositories.uploadArtifacts"
+PULL, PUSH = (
+    "artifactregistry.repositories.downloadArtifacts",
+    "artifactregistry.repositories.uploadArtifacts",
+)
 DELETE = "artifactregistry.repositories.deleteArtifacts"
 
 
@@ -59,18 +65,26 @@ async def serve(request: web.Request) -> web.StreamResponse:
                 response = await enter(cloud, request, permission, handler, found.groupdict())
                 break
         else:
-            raise Refusal(404, "UNSUPPORTED", f"{request.method} {request.path} is no request to a registry")
+            raise Refusal(
+                404, "UNSUPPORTED", f"{request.method} {request.path} is no request to a registry"
+            )
     except Refusal as refusal:
         body = {"errors": [{"code": refusal.code, "message": refusal.message}]}
         response = web.json_response(body, status=refusal.status, headers=refusal.headers)
     except ApiError as error:  # a fault's
-        response = web.json_response({"errors": [{"code": error.code, "message": error.message}]}, status=error.status)
+        response = web.json_response(
+            {"errors": [{"code": error.code, "message": error.message}]}, status=error.status
+        )
     response.headers.update(VERSION)
-    cloud.requests.add(method, request.method, request.raw_path, response.status, request.content.total_bytes)
+    cloud.requests.add(
+        method, request.method, request.raw_path, response.status, request.content.total_bytes
+    )
     return response
 
 
-async def enter(cloud: Cloud, request: web.Request, permission: str, handler: Any, found: dict) -> web.StreamResponse:
+async def enter(
+    cloud: Cloud, request: web.Request, permission: str, handler: Any, found: dict
+) -> web.StreamResponse:
     """Check who asks and what for, and call the handler."""
     fault = cloud.faults.take(f"registry.{handler.__name__}", request.path)
     if fault and fault.status:
@@ -101,18 +115,33 @@ def owner(cloud: Cloud, request: web.Request) -> str | None:
 
 def challenge(request: web.Request, name: str, permission: str) -> Refusal:
     """Google's 401, which says where tokens come from."""
-    scope = f',scope="repository:{name}:{"pull" if permission == PULL else "push,pull"}"' if name else ""
+    scope = (
+        f',scope="repository:{name}:{"pull" if permission == PULL else "push,pull"}"'
+        if name
+        else ""
+    )
     header = f'Bearer realm="http://{request.host}/v2/token",service="{request.host}"{scope}'
-    message = f'Unauthenticated request. Unauthenticated requests do not have permission "{permission}"'
+    message = (
+        f'Unauthenticated request. Unauthenticated requests do not have permission "{permission}"'
+    )
     return Refusal(401, "UNAUTHORIZED", message, {"WWW-Authenticate": header})
 
 
 def locate(cloud: Cloud, name: str, principal: str, permission: str) -> tuple[str, str]:
     """The repository and the image in it that a path means, if the caller may do that there."""
     project, id, *image = name.split("/")
-    found = next((each for each in cloud.artifacts.repositories if uri(each).endswith(f".dev/{project}/{id}")), None)
+    found = next(
+        (
+            each
+            for each in cloud.artifacts.repositories
+            if uri(each).endswith(f".dev/{project}/{id}")
+        ),
+        None,
+    )
     if project in cloud.projects and "artifactregistry" not in services.enabled(cloud, project):
-        raise Refusal(403, "DENIED", f"Artifact Registry API has not been used in project {project} before")
+        raise Refusal(
+            403, "DENIED", f"Artifact Registry API has not been used in project {project} before"
+        )
     where = found or f"projects/{project}/locations/us/repositories/{id}"
     if cloud.project_named(project) is None or not allowed(cloud, principal, permission, where):
         message = f'Permission "{permission}" denied on resource "{where}" (or it may not exist)'
@@ -120,7 +149,11 @@ def locate(cloud: Cloud, name: str, principal: str, permission: str) -> tuple[st
     if found is None:
         raise Refusal(404, "NAME_UNKNOWN", f'Repository "{id}" not found')
     if not image:
-        raise Refusal(400, "NAME_INVALID", "Missing image name. Pushes should be of the form HOST/PROJECT/REPO/IMAGE")
+        raise Refusal(
+            400,
+            "NAME_INVALID",
+            "Missing image name. Pushes should be of the form HOST/PROJECT/REPO/IMAGE",
+        )
     return found, "/".join(image)
 
 
@@ -139,14 +172,18 @@ async def version(cloud: Cloud, request: web.Request) -> web.Response:
 # --- blobs
 
 
-async def get_blob(cloud: Cloud, request: web.Request, repository: str, image: str, digest: str) -> web.StreamResponse:
+async def get_blob(
+    cloud: Cloud, request: web.Request, repository: str, image: str, digest: str
+) -> web.StreamResponse:
     if digest not in cloud.artifacts.image(repository, image)["blobs"]:
         raise Refusal(404, "BLOB_UNKNOWN", "blob unknown to registry")
     headers = {"Docker-Content-Digest": digest, "Content-Type": "application/octet-stream"}
     return web.FileResponse(cloud.artifacts.blob(digest), headers=headers)
 
 
-async def start_upload(cloud: Cloud, request: web.Request, repository: str, image: str) -> web.Response:
+async def start_upload(
+    cloud: Cloud, request: web.Request, repository: str, image: str
+) -> web.Response:
     digest, source = request.query.get("mount", ""), request.query.get("from", "")
     if digest and source and owner(cloud, request):
         there = locate(cloud, source, owner(cloud, request) or "", PULL)
@@ -159,15 +196,23 @@ async def start_upload(cloud: Cloud, request: web.Request, repository: str, imag
     return progress(request, repository, image, id, 0, 202)
 
 
-def progress(request: web.Request, repository: str, image: str, id: str, size: int, status: int) -> web.Response:
+def progress(
+    request: web.Request, repository: str, image: str, id: str, size: int, status: int
+) -> web.Response:
     path = request.path.partition("/blobs/")[0]
-    headers = {"Location": f"{path}/blobs/uploads/{id}", "Docker-Upload-UUID": id, "Range": f"0-{max(size - 1, 0)}"}
+    headers = {
+        "Location": f"{path}/blobs/uploads/{id}",
+        "Docker-Upload-UUID": id,
+        "Range": f"0-{max(size - 1, 0)}",
+    }
     return web.Response(status=status, headers=headers)
 
 
 def created(request: web.Request, what: str, digest: str) -> web.Response:
     path = re.split("/(?:blobs|manifests)/", request.path)[0]
-    return web.Response(status=201, headers={"Location": f"{path}/{what}", "Docker-Content-Digest": digest})
+    return web.Response(
+        status=201, headers={"Location": f"{path}/{what}", "Docker-Content-Digest": digest}
+    )
 
 
 async def receive(cloud: Cloud, request: web.Request, id: str) -> Any:
@@ -177,26 +222,37 @@ async def receive(cloud: Cloud, request: web.Request, id: str) -> Any:
         raise Refusal(404, "BLOB_UPLOAD_UNKNOWN", "blob upload unknown to registry")
     begin = request.headers.get("Content-Range", "").partition("-")[0]
     if begin and begin != str(path.stat().st_size):
-        raise Refusal(416, "BLOB_UPLOAD_INVALID", "blob upload invalid", {"Range": f"0-{path.stat().st_size - 1}"})
+        raise Refusal(
+            416,
+            "BLOB_UPLOAD_INVALID",
+            "blob upload invalid",
+            {"Range": f"0-{path.stat().st_size - 1}"},
+        )
     with path.open("ab") as file:
         async for data in request.content.iter_chunked(1 << 20):
             file.write(data)
     return path
 
 
-async def continue_upload(cloud: Cloud, request: web.Request, repository: str, image: str, id: str) -> web.Response:
+async def continue_upload(
+    cloud: Cloud, request: web.Request, repository: str, image: str, id: str
+) -> web.Response:
     path = await receive(cloud, request, id)
     return progress(request, repository, image, id, path.stat().st_size, 202)
 
 
-async def look_at_upload(cloud: Cloud, request: web.Request, repository: str, image: str, id: str) -> web.Response:
+async def look_at_upload(
+    cloud: Cloud, request: web.Request, repository: str, image: str, id: str
+) -> web.Response:
     path = cloud.artifacts.upload(id)
     if path is None:
         raise Refusal(404, "BLOB_UPLOAD_UNKNOWN", "blob upload unknown to registry")
     return progress(request, repository, image, id, path.stat().st_size, 204)
 
 
-async def finish_upload(cloud: Cloud, request: web.Request, repository: str, image: str, id: str) -> web.Response:
+async def finish_upload(
+    cloud: Cloud, request: web.Request, repository: str, image: str, id: str
+) -> web.Response:
     digest = request.query.get("digest", "")
     path = await receive(cloud, request, id)
     if await asyncio.to_thread(digest_of, path) != digest:
@@ -206,7 +262,9 @@ async def finish_upload(cloud: Cloud, request: web.Request, repository: str, ima
     return created(request, f"blobs/{digest}", digest)
 
 
-async def drop_upload(cloud: Cloud, request: web.Request, repository: str, image: str, id: str) -> web.Response:
+async def drop_upload(
+    cloud: Cloud, request: web.Request, repository: str, image: str, id: str
+) -> web.Response:
     path = cloud.artifacts.upload(id)
     if path is None:
         raise Refusal(404, "BLOB_UPLOAD_UNKNOWN", "blob upload unknown to registry")
@@ -217,7 +275,9 @@ async def drop_upload(cloud: Cloud, request: web.Request, repository: str, image
 # --- manifests and tags
 
 
-async def get_manifest(cloud: Cloud, request: web.Request, repository: str, image: str, reference: str) -> web.Response:
+async def get_manifest(
+    cloud: Cloud, request: web.Request, repository: str, image: str, reference: str
+) -> web.Response:
     found = cloud.artifacts.manifest(repository, image, reference)
     if found is None:
         message = f'Failed to fetch "{reference}"'
@@ -226,7 +286,9 @@ async def get_manifest(cloud: Cloud, request: web.Request, repository: str, imag
     return web.Response(body=data, headers={"Content-Type": kind, "Docker-Content-Digest": digest})
 
 
-async def put_manifest(cloud: Cloud, request: web.Request, repository: str, image: str, reference: str) -> web.Response:
+async def put_manifest(
+    cloud: Cloud, request: web.Request, repository: str, image: str, reference: str
+) -> web.Response:
     data = await request.content.read(MAX_MANIFEST + 1)
     while len(data) <= MAX_MANIFEST and (more := await request.content.read(MAX_MANIFEST)):
         data += more
@@ -238,7 +300,11 @@ async def put_manifest(cloud: Cloud, request: web.Request, repository: str, imag
         children = [each["digest"] for each in body.get("manifests", [])]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Refusal(400, "MANIFEST_INVALID", "manifest invalid") from None
-    if kind not in MANIFESTS or body.get("mediaType", kind) != kind or not (children if kind in INDEXES else digests):
+    if (
+        kind not in MANIFESTS
+        or body.get("mediaType", kind) != kind
+        or not (children if kind in INDEXES else digests)
+    ):
         raise Refusal(400, "MANIFEST_INVALID", f"manifest invalid: {kind}")
     there = cloud.artifacts.image(repository, image)
     for digest in digests:
@@ -247,7 +313,10 @@ async def put_manifest(cloud: Cloud, request: web.Request, repository: str, imag
     for digest in children:
         if digest not in there["manifests"]:
             raise Refusal(400, "MANIFEST_UNKNOWN", f"manifest unknown to registry: {digest}")
-    if reference.startswith("sha256:") and reference != f"sha256:{hashlib.sha256(data).hexdigest()}":
+    if (
+        reference.startswith("sha256:")
+        and reference != f"sha256:{hashlib.sha256(data).hexdigest()}"
+    ):
         raise Refusal(400, "DIGEST_INVALID", "provided digest did not match uploaded content")
     digest = cloud.artifacts.put_manifest(repository, image, reference, kind, data)
     return created(request, f"manifests/{digest}", digest)
@@ -260,16 +329,22 @@ async def delete_manifest(
     if state["tags"].pop(reference, None) is None:
         if state["manifests"].pop(reference, None) is None:
             raise Refusal(404, "MANIFEST_UNKNOWN", f'Failed to fetch "{reference}"')
-        state["tags"] = {tag: digest for tag, digest in state["tags"].items() if digest != reference}
+        state["tags"] = {
+            tag: digest for tag, digest in state["tags"].items() if digest != reference
+        }
     cloud.artifacts.save()
     return web.Response(status=202)
 
 
-async def list_tags(cloud: Cloud, request: web.Request, repository: str, image: str) -> web.Response:
+async def list_tags(
+    cloud: Cloud, request: web.Request, repository: str, image: str
+) -> web.Response:
     state = cloud.artifacts.image(repository, image)
     if not state["manifests"]:
         raise Refusal(404, "NAME_UNKNOWN", "repository name not known to registry")
-    return web.json_response({"name": request.path[len("/v2/") : -len("/tags/list")], "tags": sorted(state["tags"])})
+    return web.json_response(
+        {"name": request.path[len("/v2/") : -len("/tags/list")], "tags": sorted(state["tags"])}
+    )
 
 
 UPLOAD = rf"{NAME}/blobs/uploads/(?P<id>[0-9a-f-]{{36}})"

@@ -1,9 +1,9 @@
 """Images on disk. Knows nothing of HTTP.
 
-    <folder>/artifacts.json    repositories by full name; in each image's name its tags, manifests and blobs
-    <folder>/blobs/<hex>       content by its sha256: layers, configurations, manifests
-    <folder>/uploads/<id>      what arrives
-    <folder>/roots/<hex>/      images that pods run, unpacked, by the digest of their manifest
+<folder>/artifacts.json    repositories by full name; in each image's name its tags, manifests and
+blobs <folder>/blobs/<hex>       content by its sha256: layers, configurations, manifests
+<folder>/uploads/<id>      what arrives <folder>/roots/<hex>/      images that pods run, unpacked,
+by the digest of their manifest
 
 Not covered: content that nobody names any more stays.
 """
@@ -49,11 +49,18 @@ class Artifacts:
         self.folder, self.path = folder, folder / "artifacts.json"
         for name in ("blobs", "uploads", "roots"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        state = json.loads(self.path.read_text()) if self.path.exists() else {"repositories": {}, "images": {}}
+        state = (
+            json.loads(self.path.read_text())
+            if self.path.exists()
+            else {"repositories": {}, "images": {}}
+        )
         self.repositories: dict[str, dict] = state["repositories"]
-        # Repository -> image -> {"tags": {tag: digest}, "manifests": {digest: {"type", "time"}}, "blobs": [digest]}
+        # Repository -> image -> {"tags": {tag: digest}, "manifests": {digest: {"type", "time"}},
+        # "blobs": [digest]}
         self.images: dict[str, dict[str, dict[str, Any]]] = state["images"]
-        self.operations: dict[str, dict] = {}  # name -> what it will have made; not kept over a restart
+        self.operations: dict[
+            str, dict
+        ] = {}  # name -> what it will have made; not kept over a restart
         for left in (folder / "uploads").iterdir():
             left.unlink()
 
@@ -62,7 +69,11 @@ class Artifacts:
 
     def image(self, repository: str, name: str) -> dict[str, Any]:
         """What is known of an image; nothing of one that nobody has sent yet."""
-        return self.images.get(repository, {}).get(name) or {"tags": {}, "manifests": {}, "blobs": []}
+        return self.images.get(repository, {}).get(name) or {
+            "tags": {},
+            "manifests": {},
+            "blobs": [],
+        }
 
     def change(self, repository: str, name: str) -> dict[str, Any]:
         """The same, to be changed and saved."""
@@ -79,7 +90,9 @@ class Artifacts:
             return None
         return digest, image["manifests"][digest]["type"], self.blob(digest).read_bytes()
 
-    def put_manifest(self, repository: str, name: str, reference: str, kind: str, data: bytes) -> str:
+    def put_manifest(
+        self, repository: str, name: str, reference: str, kind: str, data: bytes
+    ) -> str:
         digest = "sha256:" + hashlib.sha256(data).hexdigest()
         temporary = self.new_upload()
         temporary.write_bytes(data)

@@ -1,7 +1,8 @@
-"""Cloud Billing Catalog: the public price list, as far as it is of interest here. It takes any token and no right.
+"""Cloud Billing Catalog: the public price list, as far as it is of interest here. It takes any
+token and no right.
 
-A few of Compute Engine's SKUs with what Google published for them in 2026-07, and what else stands between them there:
-commitments, reserved ones for nothing, those of other regions.
+A few of Compute Engine's SKUs with what Google published for them in 2026-07, and what else stands
+between them there: commitments, reserved ones for nothing, those of other regions.
 
 Not covered: all other SKUs and services, currencies but USD, former prices, billing accounts.
 """
@@ -23,9 +24,30 @@ SPOT = "attached to Spot Preemptible VMs running in"
 ROWS = (
     ("Commitment v1: A2 Core in Americas for 1 Year", "CPU", "Commit1Yr", 0.01991, "h", AMERICAS),
     ("Reserved Nvidia Tesla A100 GPU in Americas", "GPU", "OnDemand", 0.0, "h", AMERICAS),
-    ("N1 Predefined Instance Core running in Americas", "N1Standard", "OnDemand", 0.031611, "h", AMERICAS),
-    ("N1 Predefined Instance Ram running in Americas", "N1Standard", "OnDemand", 0.004237, "GiBy.h", AMERICAS),
-    ("N1 Predefined Instance Core running in Frankfurt", "N1Standard", "OnDemand", 0.040744, "h", ("europe-west3",)),
+    (
+        "N1 Predefined Instance Core running in Americas",
+        "N1Standard",
+        "OnDemand",
+        0.031611,
+        "h",
+        AMERICAS,
+    ),
+    (
+        "N1 Predefined Instance Ram running in Americas",
+        "N1Standard",
+        "OnDemand",
+        0.004237,
+        "GiBy.h",
+        AMERICAS,
+    ),
+    (
+        "N1 Predefined Instance Core running in Frankfurt",
+        "N1Standard",
+        "OnDemand",
+        0.040744,
+        "h",
+        ("europe-west3",),
+    ),
     ("Custom Instance Core running in Americas", "CPU", "OnDemand", 0.033174, "h", AMERICAS),
     ("Nvidia Tesla T4 GPU running in Americas", "GPU", "OnDemand", 0.35, "h", AMERICAS),
     ("Nvidia Tesla P100 GPU running in Americas", "GPU", "OnDemand", 1.46, "h", AMERICAS),
@@ -37,8 +59,22 @@ ROWS = (
     ("A2 Instance Ram running in Americas", "RAM", "OnDemand", 0.00424, "GiBy.h", AMERICAS),
     ("Nvidia Tesla A100 GPU running in Americas", "GPU", "OnDemand", 2.93391, "h", AMERICAS),
     ("Nvidia Tesla A100 80GB GPU running in Americas", "GPU", "OnDemand", 3.93, "h", AMERICAS),
-    ("Spot Preemptible A2 Instance Core running in Americas", "CPU", "Preemptible", 0.01659, "h", AMERICAS),
-    ("Spot Preemptible A2 Instance Ram running in Americas", "RAM", "Preemptible", 0.00222, "GiBy.h", AMERICAS),
+    (
+        "Spot Preemptible A2 Instance Core running in Americas",
+        "CPU",
+        "Preemptible",
+        0.01659,
+        "h",
+        AMERICAS,
+    ),
+    (
+        "Spot Preemptible A2 Instance Ram running in Americas",
+        "RAM",
+        "Preemptible",
+        0.00222,
+        "GiBy.h",
+        AMERICAS,
+    ),
     (f"Nvidia Tesla A100 GPU {SPOT} Americas", "GPU", "Preemptible", 1.5399, "h", AMERICAS),
     ("DWS Defined Duration A2 Core running in Americas", "CPU", "OnDemand", 0.01739, "h", AMERICAS),
     ("A4 Nvidia B200 (1 gpu slice) running in Americas", "GPU", "OnDemand", 16.11, "h", CENTRAL),
@@ -47,14 +83,23 @@ ROWS = (
     (f"TpuV6e {SPOT} Columbus", "TPU", "OnDemand", 1.4033, "h", EAST5),
     ("Capacity Optimized TpuV6e running in Columbus", "TPU", "OnDemand", 2.70, "h", EAST5),
     ("Balanced PD Capacity", "SSD", "OnDemand", 0.1, "GiBy.mo", AMERICAS),
-    ("Network Internet Egress from Americas to Americas", "PremiumInternetEgress", "OnDemand", 0.12, "GiBy", AMERICAS),
+    (
+        "Network Internet Egress from Americas to Americas",
+        "PremiumInternetEgress",
+        "OnDemand",
+        0.12,
+        "GiBy",
+        AMERICAS,
+    ),
 )
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table = {"services.list": list_services, "services.skus.list": list_skus}
-    return {f"cloudbilling.{method}": functools.partial(handler) for method, handler in table.items()}
+    return {
+        f"cloudbilling.{method}": functools.partial(handler) for method, handler in table.items()
+    }
 
 
 async def list_services(call: Call) -> dict:
@@ -84,18 +129,34 @@ def page(call: Call, key: str, rows: list[dict]) -> dict:
     """One page of a list; the token is where the next one begins."""
     size, token = call.params.get("pageSize", MOST), call.params.get("pageToken") or "0"
     if not 0 <= size <= MOST or not token.isdigit():
-        raise ApiError(400, "invalid", f"Invalid page size or token: at most {MOST} entries a page.")
+        raise ApiError(
+            400, "invalid", f"Invalid page size or token: at most {MOST} entries a page."
+        )
     begin = int(token)
     end = begin + (size or MOST)
     return {key: rows[begin:end], **({"nextPageToken": str(end)} if end < len(rows) else {})}
 
 
 def sku(
-    number: int, description: str, group: str, usage: str, price: float, unit: str, regions: tuple[str, ...]
+    number: int,
+    description: str,
+    group: str,
+    usage: str,
+    price: float,
+    unit: str,
+    regions: tuple[str, ...],
 ) -> dict:
     whole = int(price)
-    rate: dict[str, Any] = {"currencyCode": "USD", "units": str(whole), "nanos": round((price - whole) * 1e9)}
-    expression = {"usageUnit": unit, "displayQuantity": 1, "tieredRates": [{"startUsageAmount": 0, "unitPrice": rate}]}
+    rate: dict[str, Any] = {
+        "currencyCode": "USD",
+        "units": str(whole),
+        "nanos": round((price - whole) * 1e9),
+    }
+    expression = {
+        "usageUnit": unit,
+        "displayQuantity": 1,
+        "tieredRates": [{"startUsageAmount": 0, "unitPrice": rate}],
+    }
     category = {"serviceDisplayName": "Compute Engine", "resourceFamily": "Compute"}
     return {
         "name": f"services/{COMPUTE}/skus/{number:04X}-0000-0000",

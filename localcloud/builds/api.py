@@ -1,7 +1,8 @@
 """Handlers of the Cloud Build methods: builds in a location, and the operations that follow them.
 
-Not covered: steps of other images than gcr.io/cloud-builders/docker, substitutions, secrets, artifacts, volumes, steps
-that wait for others than those before, Cloud Logging, private pools, triggers, retries.
+Not covered: steps of other images than gcr.io/cloud-builders/docker, substitutions, secrets,
+artifacts, volumes, steps that wait for others than those before, Cloud Logging, private pools,
+triggers, retries.
 """
 
 from __future__ import annotations
@@ -23,8 +24,25 @@ from localcloud.identity.permissions import allowed
 from localcloud.locations import REGIONS
 
 STEP = "gcr.io/cloud-builders/docker"
-REFUSED = ("artifacts", "availableSecrets", "secrets", "substitutions", "gitConfig", "dependencies", "approval")
-REFUSED_STEP = ("entrypoint", "env", "secretEnv", "volumes", "waitFor", "script", "timeout", "allowFailure")
+REFUSED = (
+    "artifacts",
+    "availableSecrets",
+    "secrets",
+    "substitutions",
+    "gitConfig",
+    "dependencies",
+    "approval",
+)
+REFUSED_STEP = (
+    "entrypoint",
+    "env",
+    "secretEnv",
+    "volumes",
+    "waitFor",
+    "script",
+    "timeout",
+    "allowFailure",
+)
 LONGEST = 86400  # seconds
 TYPE = "type.googleapis.com/google.devtools.cloudbuild.v1."
 NO_LOGS = (
@@ -44,11 +62,16 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "operations.get": get_operation,
     }
     prefix = "cloudbuild.projects.locations."
-    return {prefix + method: functools.partial(placed, cloud, handler) for method, handler in table.items()}
+    return {
+        prefix + method: functools.partial(placed, cloud, handler)
+        for method, handler in table.items()
+    }
 
 
 async def placed(cloud: Cloud, handler: Callable, call: Call) -> Any:
-    """Check the project and the location that a request names, and call the handler with the name, project by id."""
+    """Check the project and the location that a request names, and call the handler with the name,
+    project by id.
+    """
     name = cloud.by_id(call.params.get("name") or call.params.get("parent", ""))
     location = name.split("/")[3]
     if location not in REGIONS | {"global"}:
@@ -75,7 +98,9 @@ def check(cloud: Cloud, body: dict) -> str:
         raise bad("invalid build: no build steps specified")
     for step in body["steps"]:
         if step.get("name") != STEP or any(step.get(key) for key in REFUSED_STEP):
-            raise ApiError(501, "notImplemented", f"The embedded cloud runs plain steps of {STEP} alone")
+            raise ApiError(
+                501, "notImplemented", f"The embedded cloud runs plain steps of {STEP} alone"
+            )
     source = (body.get("source") or {}).get("storageSource")
     if body.get("source") and not (source and source.get("bucket") and source.get("object")):
         raise bad("invalid build: invalid source: storage source must name a bucket and an object")
@@ -86,9 +111,15 @@ def check(cloud: Cloud, body: dict) -> str:
     account, logging = body.get("serviceAccount", ""), options.get("logging", "LOGGING_UNSPECIFIED")
     if account and not body.get("logsBucket") and logging not in ("CLOUD_LOGGING_ONLY", "NONE"):
         raise bad(f"{NO_LOGS}: invalid argument")
-    if options.get("pool") or logging not in ("GCS_ONLY", "NONE") or not (body.get("logsBucket") or logging == "NONE"):
+    if (
+        options.get("pool")
+        or logging not in ("GCS_ONLY", "NONE")
+        or not (body.get("logsBucket") or logging == "NONE")
+    ):
         raise ApiError(
-            501, "notImplemented", "The embedded cloud writes logs to a bucket of one's own alone (GCS_ONLY)"
+            501,
+            "notImplemented",
+            "The embedded cloud writes logs to a bucket of one's own alone (GCS_ONLY)",
         )
     found = re.fullmatch(r"projects/([^/]+)/serviceAccounts/([^/]+)", account)
     if account and not (found and cloud.iam.account(found[2])):
@@ -102,7 +133,9 @@ def check_log(cloud: Cloud, url: str, email: str) -> None:
     """Refuse a log in a bucket that the build's account may not look at."""
     name = url.removeprefix("gs://").partition("/")[0]
     bucket = cloud.storage.bucket(name) if name else None
-    if bucket and not allowed(cloud, email, "storage.buckets.get", f"projects/{bucket['project']}/buckets/{name}"):
+    if bucket and not allowed(
+        cloud, email, "storage.buckets.get", f"projects/{bucket['project']}/buckets/{name}"
+    ):
         why = "builder service account does not have access to logs bucket"
         raise bad(f'invalid logs bucket "{url}": {why} "{name}"')
 
@@ -116,7 +149,11 @@ async def create(cloud: Cloud, call: Call, parent: str) -> dict:
     console = f"https://console.cloud.google.com/cloud-build/builds;region={location}/{id}?project={number}"
     row = {
         **body,
-        **{"id": id, "name": f"projects/{number}/locations/{location}/builds/{id}", "projectId": project},
+        **{
+            "id": id,
+            "name": f"projects/{number}/locations/{location}/builds/{id}",
+            "projectId": project,
+        },
         **{"status": "QUEUED", "createTime": runner.stamp(), "logUrl": console},
         "timeout": body.get("timeout", "3600s"),
         "queueTtl": body.get("queueTtl", "3600s"),
@@ -138,7 +175,10 @@ def operation(cloud: Cloud, name: str) -> dict:
     if row["status"] == "SUCCESS":
         shown |= {"done": True, "response": {"@type": f"{TYPE}Build", **row}}
     elif row["status"] in ENDED:
-        shown |= {"done": True, "error": {"code": 2, "message": "Build failed; check build logs for details"}}
+        shown |= {
+            "done": True,
+            "error": {"code": 2, "message": "Build failed; check build logs for details"},
+        }
     return shown
 
 
@@ -164,7 +204,9 @@ async def list_builds(cloud: Cloud, call: Call, parent: str) -> dict:
 async def cancel(cloud: Cloud, call: Call, name: str) -> dict:
     row, task = find(cloud, name), cloud.builds.tasks.get(name)
     if task is None:
-        raise ApiError(400, "failedPrecondition", "Build has already completed.", code="FAILED_PRECONDITION")
+        raise ApiError(
+            400, "failedPrecondition", "Build has already completed.", code="FAILED_PRECONDITION"
+        )
     task.cancel()
     await asyncio.wait([task])
     if row["status"] not in ENDED:  # it had not begun

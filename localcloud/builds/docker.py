@@ -1,7 +1,9 @@
-"""What stands for docker where only podman is: as much of its command line as builds of images need.
+"""What stands for docker where only podman is: as much of its command line as builds of images
+need.
 
-Run as a program. It reads docker's own settings (DOCKER_CONFIG), and refuses what docker's own builder refuses: several
-platforms, unless `docker buildx create` has made another one. A registry on 127.0.0.1 needs no TLS.
+Run as a program. It reads docker's own settings (DOCKER_CONFIG), and refuses what docker's own
+builder refuses: several platforms, unless `docker buildx create` has made another one. A registry
+on 127.0.0.1 needs no TLS.
 
 Not covered: everything else.
 """
@@ -31,7 +33,8 @@ def main(words: list[str]) -> int:
     if words[:1] == ["push"]:
         return push(words[1])
     if words[:4] == ["run", "--privileged", "--rm", "tonistiigi/binfmt"]:
-        return 0  # which processors this host's kernel knows how to stand for, nobody but its owner changes
+        # which processors this host's kernel knows how to stand for, nobody but its owner changes
+        return 0
     return fail(f"the embedded cloud has no docker {' '.join(words[:2])}")
 
 
@@ -43,7 +46,11 @@ def fail(why: str) -> int:
 def podman(*words: str, quiet: bool = False) -> int:
     """Run podman with what docker's settings say of registries."""
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
-    settings = json.loads((folder / "config.json").read_text()) if (folder / "config.json").exists() else {}
+    settings = (
+        json.loads((folder / "config.json").read_text())
+        if (folder / "config.json").exists()
+        else {}
+    )
     # To docker an empty name says that no helper has it; podman takes it for a program.
     helpers = {host: helper for host, helper in settings.get("credHelpers", {}).items() if helper}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as known:
@@ -100,7 +107,9 @@ def forget(image: str) -> None:
 
 def buildx(words: list[str]) -> int:
     options = options_of("docker buildx build", words)
-    builder = options.builder or ((BUILDX / "current").read_text() if (BUILDX / "current").exists() else "")
+    builder = options.builder or (
+        (BUILDX / "current").read_text() if (BUILDX / "current").exists() else ""
+    )
     several = "," in options.platform
     if builder and not (BUILDX / builder).exists():
         return fail(f'no builder "{builder}" found')
@@ -111,7 +120,9 @@ def buildx(words: list[str]) -> int:
     platform = ["--platform", options.platform] if options.platform else []
     for more in ([], ["--no-cache"]):  # its cache may take an image for that of another platform
         forget(options.tag)
-        if code := podman("build", "--manifest", options.tag, *platform, *more, *arguments(options)):
+        if code := podman(
+            "build", "--manifest", options.tag, *platform, *more, *arguments(options)
+        ):
             return code
         if len(listed(options.tag)) == len(options.platform.split(",")):
             break

@@ -1,7 +1,8 @@
-"""One build, from its source in the bucket to its images in the registry. What it prints is its log in the bucket.
+"""One build, from its source in the bucket to its images in the registry. What it prints is its log
+in the bucket.
 
-A step is a process of this host, in a folder of the build's; docker is podman (docker.py), whose containers are
-root directories and no more.
+A step is a process of this host, in a folder of the build's; docker is podman (docker.py), whose
+containers are root directories and no more.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class Run:
             raise Failed("", f"the bucket {bucket} does not exist")
         where = f"projects/{found['project']}/buckets/{bucket}"
         if not allowed(self.cloud, self.account, permission, where):
-            raise Failed("", f"{self.account} does not have {permission} access to the Google Cloud Storage object.")
+            raise Failed(
+                "",
+                f"{self.account} does not have {permission} access to the Google Cloud Storage object.",
+            )
         return bucket, name
 
     def flush(self) -> None:
@@ -70,7 +74,12 @@ class Run:
             raise Failed("LOGGING_FAILURE", failed.detail) from None
         content = self.cloud.storage.new_content()
         content.write(bytes(self.log))
-        fields = {"name": name, "contentType": "text/plain", "storageClass": "STANDARD", **content.hashes()}
+        fields = {
+            "name": name,
+            "contentType": "text/plain",
+            "storageClass": "STANDARD",
+            **content.hashes(),
+        }
         self.cloud.storage.commit(bucket, fields, content)
         self.written = time.monotonic()
 
@@ -128,9 +137,14 @@ async def work(this: Run) -> None:
         begun, prefix = stamp(), f"Step #{number}" if len(steps) > 1 else ""
         this.say(f"Starting {prefix}" if prefix else "")
         code = await execute(
-            this, step.get("args") or [], workspace / step.get("dir", ""), f"{prefix}: " * bool(prefix)
+            this,
+            step.get("args") or [],
+            workspace / step.get("dir", ""),
+            f"{prefix}: " * bool(prefix),
         )
-        step.update(status="FAILURE" if code else "SUCCESS", timing={"startTime": begun, "endTime": stamp()})
+        step.update(
+            status="FAILURE" if code else "SUCCESS", timing={"startTime": begun, "endTime": stamp()}
+        )
         if code:
             step["exitCode"] = code
             what = f'build step {number} "{step["name"]}" failed: step exited with non-zero status: {code}'
@@ -141,7 +155,9 @@ async def work(this: Run) -> None:
     for image in row.get("images") or []:
         this.say(f"Pushing {image}")
         if await execute(this, ["push", image], workspace, ""):
-            raise Failed("PUSH_FAILED", f'error pushing image "{image}": step exited with non-zero status: 1')
+            raise Failed(
+                "PUSH_FAILED", f'error pushing image "{image}": step exited with non-zero status: 1'
+            )
         results.append({"name": image, "digest": digest_of(this.cloud, image)})
     row["results"] = {"images": results} if results else {}
 
@@ -158,9 +174,13 @@ async def fetch(this: Run, workspace: Path) -> None:
         raise Failed("FETCH_SOURCE_FAILED", failed.detail) from None
     found = this.cloud.storage.find(bucket, name)
     if found is None or source.get("generation") not in (None, found["generation"]):
-        raise Failed("FETCH_SOURCE_FAILED", f"fetching storage object {url}: storage: object doesn't exist")
+        raise Failed(
+            "FETCH_SOURCE_FAILED", f"fetching storage object {url}: storage: object doesn't exist"
+        )
     path = str(this.cloud.storage.path(found["generation"]))
-    tar = await asyncio.create_subprocess_exec("tar", "-xzf", path, "-C", str(workspace), stderr=subprocess.DEVNULL)
+    tar = await asyncio.create_subprocess_exec(
+        "tar", "-xzf", path, "-C", str(workspace), stderr=subprocess.DEVNULL
+    )
     if await tar.wait():
         raise Failed("FETCH_SOURCE_FAILED", f"{url} is no .tar.gz archive")
 
@@ -176,8 +196,17 @@ def log_in(this: Run, file: Path) -> None:
 async def execute(this: Run, words: list[str], folder: Path, prefix: str) -> int:
     """Run docker, with what it prints in the log; its exit code. It ends with the build."""
     home = this.folder / "home"
-    kept = {key: value for key, value in os.environ.items() if key == "PATH" or key.lower().endswith("_proxy")}
-    variables = {**kept, **this.cloud.builds.podman(), "HOME": str(home), "TMPDIR": str(this.folder)}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key == "PATH" or key.lower().endswith("_proxy")
+    }
+    variables = {
+        **kept,
+        **this.cloud.builds.podman(),
+        "HOME": str(home),
+        "TMPDIR": str(this.folder),
+    }
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, str(DOCKER), *words],
         cwd=folder,
@@ -207,6 +236,10 @@ def digest_of(cloud: Cloud, image: str) -> str:
     path, _, tag = image.partition("/")[2].rpartition(":")
     project, id, name = path.split("/", 2)
     for repository, images in cloud.artifacts.images.items():
-        if repository.startswith(f"projects/{project}/") and repository.endswith(f"/{id}") and name in images:
+        if (
+            repository.startswith(f"projects/{project}/")
+            and repository.endswith(f"/{id}")
+            and name in images
+        ):
             return images[name]["tags"].get(tag, "")
     return ""

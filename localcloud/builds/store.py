@@ -13,9 +13,7 @@ from pathlib import Path
 from localcloud.identity.tokens import write_private
 
 ENDED = ("SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED")
-ENGINE = (
-    '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n[containers]\nnetns = "host"\nkeyring = false\n'
-)
+ENGINE = '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n[containers]\nnetns = "host"\nkeyring = false\n'
 
 
 class Builds:
@@ -33,10 +31,14 @@ class Builds:
         write_private(self.path, self.rows)
 
     def podman(self) -> dict[str, str]:
-        """Variables for podman: without a daemon, root's rights as far as it has them, and a store of its own."""
+        """Variables for podman: without a daemon, root's rights as far as it has them, and a store
+        of its own.
+        """
         folder = self.folder / "podman"
         folder.mkdir(exist_ok=True)
-        store = f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+        store = (
+            f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+        )
         (folder / "containers.conf").write_text(ENGINE)
         (folder / "storage.conf").write_text(store)
         return {

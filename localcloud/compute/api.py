@@ -1,7 +1,8 @@
-"""Compute Engine's methods: the table of all, and the handlers of instances, operations and projects.
+"""Compute Engine's methods: the table of all, and the handlers of instances, operations and
+projects.
 
-A handler reads one checked request and answers in Google's shapes. Not covered: see `handlers` for the methods there
-are; everything else answers 501. Permissions are one flag per project.
+A handler reads one checked request and answers in Google's shapes. Not covered: see `handlers` for
+the methods there are; everything else answers 501. Permissions are one flag per project.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ from localcloud.compute.firewalls import delete_firewall, insert_firewall
 from localcloud.compute.listing import listed, page
 from localcloud.compute.make import make_instance
 from localcloud.compute.resources import RESOURCES, read_resource
-from localcloud.compute.routers import delete_router, insert_router, patch_router, set_private_access
+from localcloud.compute.routers import (
+    delete_router,
+    insert_router,
+    patch_router,
+    set_private_access,
+)
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
 
@@ -81,7 +87,11 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.list": list_operations for scope in ("zone", "region", "global")},
-        **{f"{name}.{verb}": read_resource for name in RESOURCES for verb in ("get", "list", "aggregatedList")},
+        **{
+            f"{name}.{verb}": read_resource
+            for name in RESOURCES
+            for verb in ("get", "list", "aggregatedList")
+        },
     }
     # gcloud 528 sends this with every list. The document of 2026-11 only mentions it in prose.
     for method in schema.load("compute").methods.values():
@@ -89,19 +99,26 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
             method.params["returnPartialSuccess"] = {"location": "query", "type": "boolean"}
     counted = rates.Rates()
     return {
-        f"compute.{method}": functools.partial(_checked, cloud, counted, handler) for method, handler in own.items()
+        f"compute.{method}": functools.partial(_checked, cloud, counted, handler)
+        for method, handler in own.items()
     }
 
 
 async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: Call) -> Any:
-    """Refuse unknown and forbidden projects and places, and know a repeated request, before any handler runs."""
+    """Refuse unknown and forbidden projects and places, and know a repeated request, before any
+    handler runs.
+    """
     project = call.params["project"]
     known = cloud.projects.get(project)
     if known is None and project not in catalog.IMAGES:
         raise not_found(f"projects/{project}")
-    public = known is None and call.method.startswith(("compute.images.", "compute.imageFamilyViews."))
+    public = known is None and call.method.startswith(
+        ("compute.images.", "compute.imageFamilyViews.")
+    )
     if not public and not (known and known["access"]):
-        raise ApiError(403, "forbidden", f"Required '{call.method}' permission for 'projects/{project}'")
+        raise ApiError(
+            403, "forbidden", f"Required '{call.method}' permission for 'projects/{project}'"
+        )
     for place in ("zone", "region"):
         if place in call.params and call.method != f"compute.{place}s.get":
             checks.check_place(place, call.params[place])
@@ -154,7 +171,12 @@ async def change_power(compute: Compute, call: Call) -> dict:
     if error:
         return compute.finish(operation, error)
     power = compute_power
-    change = {"delete": power.delete, "stop": power.stop, "start": power.start, "reset": power.reset}
+    change = {
+        "delete": power.delete,
+        "stop": power.stop,
+        "start": power.start,
+        "reset": power.reset,
+    }
     compute.in_background(change[verb](compute, instance, operation))
     return operation
 
@@ -200,7 +222,11 @@ async def set_labels(compute: Compute, call: Call) -> dict:
     instance, body = instance_of(compute, call), call.body or {}
     current = instance.resource["labelFingerprint"]
     if body.get("labelFingerprint") != current:
-        raise ApiError(412, "conditionNotMet", "Labels fingerprint either invalid or resource labels have changed")
+        raise ApiError(
+            412,
+            "conditionNotMet",
+            "Labels fingerprint either invalid or resource labels have changed",
+        )
     labels = checks.check_labels(body.get("labels", {}))
     instance.resource.update(labels=labels, labelFingerprint=checks.fingerprint(labels))
     compute.save(instance)
@@ -217,7 +243,10 @@ async def list_instances(compute: Compute, call: Call) -> dict:
 
 
 def scope_of(call: Call) -> str:
-    return next((f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params), "global")
+    return next(
+        (f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params),
+        "global",
+    )
 
 
 async def get_operation(compute: Compute, call: Call) -> dict:
@@ -248,7 +277,11 @@ async def list_operations(compute: Compute, call: Call) -> dict:
     rows = [row for row in compute.operations.values() if row["selfLink"].startswith(prefix)]
     kept, token = page(sorted(rows, key=lambda row: row["name"]), call.params)
     answer = {"kind": "compute#operationList", "id": scope, "selfLink": prefix.rstrip("/")}
-    return {**answer, **({"items": kept} if kept else {}), **({"nextPageToken": token} if token else {})}
+    return {
+        **answer,
+        **({"items": kept} if kept else {}),
+        **({"nextPageToken": token} if token else {}),
+    }
 
 
 # --- projects

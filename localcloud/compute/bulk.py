@@ -1,6 +1,7 @@
 """bulkInsert: many machines in one request, in one zone or anywhere in a region.
 
-Not covered: instance templates, instanceFlexibilityPolicy, capacity of a zone other than what /_berg/stockout says.
+Not covered: instance templates, instanceFlexibilityPolicy, capacity of a zone other than what
+/_berg/stockout says.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
 
 MOST = 5000
-HONOURED = ("count", "minCount", "namePattern", "perInstanceProperties", "instanceProperties", "locationPolicy")
+HONOURED = (
+    "count",
+    "minCount",
+    "namePattern",
+    "perInstanceProperties",
+    "instanceProperties",
+    "locationPolicy",
+)
 
 
 async def bulk_insert(compute: Compute, call: Call) -> dict:
@@ -32,7 +40,9 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     names = choose_names(compute, project, region, body)
     least = int(body.get("minCount", len(names)))
     if not 1 <= least <= len(names):
-        raise checks.invalid("resource.minCount", least, f"Must be between 1 and count ({len(names)}).")
+        raise checks.invalid(
+            "resource.minCount", least, f"Must be between 1 and count ({len(names)})."
+        )
     zones = [call.params["zone"]] if "zone" in call.params else allowed_zones(region, body)
     for name in names:
         for zone in zones:
@@ -110,19 +120,29 @@ def choose_names(compute: Compute, project: str, region: str, body: dict) -> lis
 
 
 def allowed_zones(region: str, body: dict) -> list[str]:
-    """The zones of the region that locationPolicy leaves: those allowed if any is, minus those denied."""
+    """The zones of the region that locationPolicy leaves: those allowed if any is, minus those
+    denied.
+    """
     zones = [zone for zone in catalog.ZONES if catalog.ZONES[zone] == region]
     locations = body.get("locationPolicy", {}).get("locations", {})
-    preferences = {checks.last(key): value.get("preference", "ALLOW") for key, value in locations.items()}
+    preferences = {
+        checks.last(key): value.get("preference", "ALLOW") for key, value in locations.items()
+    }
     for zone in preferences:
         if zone not in zones:
-            raise checks.invalid("resource.locationPolicy.locations", zone, f"Zone must be in region '{region}'.")
+            raise checks.invalid(
+                "resource.locationPolicy.locations", zone, f"Zone must be in region '{region}'."
+            )
     allowed = [zone for zone in zones if preferences.get(zone) == "ALLOW"]
     return allowed or [zone for zone in zones if preferences.get(zone) != "DENY"]
 
 
-def samples_by_zone(compute: Compute, project: str, zones: list[str], body: dict) -> dict[str, Instance]:
-    """What the first machine would be in each zone where Google would make it; the first refusal if that is none."""
+def samples_by_zone(
+    compute: Compute, project: str, zones: list[str], body: dict
+) -> dict[str, Instance]:
+    """What the first machine would be in each zone where Google would make it; the first refusal if
+    that is none.
+    """
     samples, refusals = {}, []
     for zone in zones:
         try:
@@ -132,7 +152,11 @@ def samples_by_zone(compute: Compute, project: str, zones: list[str], body: dict
                 raise
             refusals.append(error)
     if not samples:
-        raise refusals[0] if refusals else checks.invalid("resource.locationPolicy", "", "No zone is allowed.")
+        raise (
+            refusals[0]
+            if refusals
+            else checks.invalid("resource.locationPolicy", "", "No zone is allowed.")
+        )
     return samples
 
 
@@ -152,7 +176,9 @@ def place(compute: Compute, zones: list[str], count: int, shape: str) -> list[st
     return plan
 
 
-async def finish(compute: Compute, operation: dict, children: list[tuple[Instance, dict]], least: int) -> None:
+async def finish(
+    compute: Compute, operation: dict, children: list[tuple[Instance, dict]], least: int
+) -> None:
     """Wait for the machines; with fewer than minCount take them back."""
     while any(child["status"] != "DONE" for _, child in children):
         await compute.changed.wait()
@@ -173,7 +199,9 @@ async def finish(compute: Compute, operation: dict, children: list[tuple[Instanc
     if enough:
         compute.finish(operation)
         return
-    deletions = [(instance, compute.operation_on(instance, "delete", operation["user"])) for instance in good]
+    deletions = [
+        (instance, compute.operation_on(instance, "delete", operation["user"])) for instance in good
+    ]
     await asyncio.gather(*(power.delete(compute, *deletion) for deletion in deletions))
     failed = next(child for _, child in children if "error" in child)
     compute.finish(operation, too_few(least), *failed["error"]["errors"])

@@ -1,7 +1,8 @@
-"""What Google offers, as tables: zones, machine types, accelerators, images, quotas (as of 2026-11).
+"""What Google offers, as tables: zones, machine types, accelerators, images, quotas (as of
+2026-11).
 
-Not covered: most regions, machine families that berg never asks for, prices, capacity. Accelerators stand
-in the zones that Google documents for them; disk and image sizes are round figures.
+Not covered: most regions, machine families that berg never asks for, prices, capacity. Accelerators
+stand in the zones that Google documents for them; disk and image sizes are round figures.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ REGIONS = {
 }
 # Zones for accelerators alone; their names end otherwise than those of others.
 AI_ZONES = {"us-central1-ai1a": "us-central1"}
-ZONES = {f"{region}-{letter}": region for region, letters in REGIONS.items() for letter in letters} | AI_ZONES
+ZONES = {
+    f"{region}-{letter}": region for region, letters in REGIONS.items() for letter in letters
+} | AI_ZONES
 
-# GPUs since the H100 share one metric, whose dimension is the kind of GPU; a region's `quotas` do not show it.
+# GPUs since the H100 share one metric, whose dimension is the kind of GPU; a region's `quotas` do
+# not show it.
 FAMILY = "GPUS_PER_GPU_FAMILY:"
 # Accelerator type -> description, quota metric, most on one machine, zones that have it.
 ACCELERATORS = {
@@ -63,26 +67,47 @@ ACCELERATORS = {
         16,
         "us-central1-abcf us-west1-b us-east1-b europe-west4-ab",
     ),
-    "nvidia-a100-80gb": ("NVIDIA A100 80GB", "NVIDIA_A100_80GB_GPUS", 8, "us-central1-ac us-east4-c europe-west4-a"),
+    "nvidia-a100-80gb": (
+        "NVIDIA A100 80GB",
+        "NVIDIA_A100_80GB_GPUS",
+        8,
+        "us-central1-ac us-east4-c europe-west4-a",
+    ),
     "nvidia-h100-80gb": (
         "NVIDIA H100 80GB",
         f"{FAMILY}NVIDIA_H100",
         8,
         "us-central1-abc us-west1-ab us-east4-abc europe-west1-bc europe-west4-bc",
     ),
-    "nvidia-h100-mega-80gb": ("NVIDIA H100 80GB MEGA", f"{FAMILY}NVIDIA_H100_MEGA", 8, "us-central1-abc us-west1-ab"),
+    "nvidia-h100-mega-80gb": (
+        "NVIDIA H100 80GB MEGA",
+        f"{FAMILY}NVIDIA_H100_MEGA",
+        8,
+        "us-central1-abc us-west1-ab",
+    ),
     "nvidia-h200-141gb": (
         "NVIDIA H200 141GB",
         f"{FAMILY}NVIDIA_H200",
         8,
         "us-central1-b us-central1-ai1a us-west1-c europe-west1-b",
     ),
-    "nvidia-b200": ("NVIDIA B200", f"{FAMILY}NVIDIA_B200", 8, "us-central1-b us-central1-ai1a us-west1-a"),
+    "nvidia-b200": (
+        "NVIDIA B200",
+        f"{FAMILY}NVIDIA_B200",
+        8,
+        "us-central1-b us-central1-ai1a us-west1-a",
+    ),
     "nvidia-gb200": ("NVIDIA GB200", f"{FAMILY}NVIDIA_GB200", 4, "us-central1-a"),
-    "nvidia-rtx-pro-6000": ("NVIDIA RTX PRO 6000", f"{FAMILY}NVIDIA_RTX_PRO_6000", 8, "us-central1-bf us-west1-ab"),
+    "nvidia-rtx-pro-6000": (
+        "NVIDIA RTX PRO 6000",
+        f"{FAMILY}NVIDIA_RTX_PRO_6000",
+        8,
+        "us-central1-bf us-west1-ab",
+    ),
 }
 
-# vCPUs that a machine with so many accelerators may have at most (N1 only; other families are fixed).
+# vCPUs that a machine with so many accelerators may have at most (N1 only; other families are
+# fixed).
 N1_CPU_LIMITS = {
     "nvidia-tesla-p4": {1: 24, 2: 48, 4: 96},
     "nvidia-tesla-t4": {1: 48, 2: 48, 4: 96},
@@ -140,7 +165,8 @@ BUILT_IN = {
     "g4-standard-192": (192, 737280, "nvidia-rtx-pro-6000", 4),
     "g4-standard-384": (384, 1474560, "nvidia-rtx-pro-6000", 8),
 }
-# Machine types by how their names begin -> the provisioning models that they can be had with; others with all.
+# Machine types by how their names begin -> the provisioning models that they can be had with;
+# others with all.
 MODELS = {
     "a3-highgpu-1g": ("SPOT", "FLEX_START"),
     "a3-highgpu-2g": ("SPOT", "FLEX_START"),
@@ -150,15 +176,32 @@ MODELS = {
     "a4x": ("RESERVATION_BOUND",),
     "tpu7x": ("STANDARD", "RESERVATION_BOUND"),  # the others for projects that Google lets in
 }
-# The kinds of boot disk that families take, by how machine types begin; the first that fits. Others take all.
-PD, FAST_PD, HYPERDISK = ("pd-standard", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd"), ("hyperdisk-balanced",)
+# The kinds of boot disk that families take, by how machine types begin; the first that fits. Others
+# take all.
+PD, FAST_PD, HYPERDISK = (
+    ("pd-standard", "pd-balanced", "pd-ssd"),
+    ("pd-balanced", "pd-ssd"),
+    ("hyperdisk-balanced",),
+)
 BOOT_DISKS = {
-    **{"a3-ultragpu": HYPERDISK, "a4": HYPERDISK, "g4": HYPERDISK, "a3": (*FAST_PD, *HYPERDISK), "g2": FAST_PD},
-    **{"ct6e": HYPERDISK, "tpu7x": HYPERDISK, "ct5p": ("pd-balanced",), "c4": HYPERDISK, "n4": HYPERDISK},
+    **{
+        "a3-ultragpu": HYPERDISK,
+        "a4": HYPERDISK,
+        "g4": HYPERDISK,
+        "a3": (*FAST_PD, *HYPERDISK),
+        "g2": FAST_PD,
+    },
+    **{
+        "ct6e": HYPERDISK,
+        "tpu7x": HYPERDISK,
+        "ct5p": ("pd-balanced",),
+        "c4": HYPERDISK,
+        "n4": HYPERDISK,
+    },
     **dict.fromkeys(("n1", "n2", "e2", "c2", "a2", "f1", "g1", "custom"), PD),
 }
-# How many Local SSDs one may ask for, and how many come with a machine unasked; all others have none.
-# https://cloud.google.com/compute/docs/disks/local-ssd
+# How many Local SSDs one may ask for, and how many come with a machine unasked; all others have
+# none. https://cloud.google.com/compute/docs/disks/local-ssd
 SSD_GB = 375
 LOCAL_SSDS: dict[str, tuple[int, ...]] = {
     **{"n1": (*range(9), 16, 24), "n2": (0, 1, 2, 4, 8, 16, 24), "c2": (0, 1, 2, 4, 8)},
@@ -168,7 +211,13 @@ LOCAL_SSDS: dict[str, tuple[int, ...]] = {
 }
 LOCAL_SSDS_INCLUDED = {
     **{"a2-ultragpu-1g": 1, "a2-ultragpu-2g": 2, "a2-ultragpu-4g": 4, "a2-ultragpu-8g": 8},
-    **{"a3-highgpu-1g": 2, "a3-highgpu-2g": 4, "a3-highgpu-4g": 8, "a3-highgpu-8g": 16, "a3-megagpu": 16},
+    **{
+        "a3-highgpu-1g": 2,
+        "a3-highgpu-2g": 4,
+        "a3-highgpu-4g": 8,
+        "a3-highgpu-8g": 16,
+        "a3-megagpu": 16,
+    },
     **{"a3-ultragpu": 32, "a4-": 32, "a4x": 4},
 }
 GVNIC_ONLY = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x", "c4", "n4")  # families without VirtIO
@@ -200,7 +249,13 @@ CPU_PLATFORMS = {
 }
 # What an insert may ask for at least, by family; others cannot choose.
 MIN_CPU_PLATFORMS = {
-    "n1": ("Intel Sandy Bridge", "Intel Ivy Bridge", "Intel Haswell", "Intel Broadwell", "Intel Skylake"),
+    "n1": (
+        "Intel Sandy Bridge",
+        "Intel Ivy Bridge",
+        "Intel Haswell",
+        "Intel Broadwell",
+        "Intel Skylake",
+    ),
     "n2": ("Intel Cascade Lake", "Intel Ice Lake"),
     "a2": ("Intel Cascade Lake",),
     "g2": ("Intel Cascade Lake",),
@@ -259,14 +314,42 @@ IMAGES = {
     # One that somebody made of a machine, with conda and an environment for berg.
     "golden-images": [Image("golden-v1", "golden", "Golden", 50, "2025-10-20T12:00:00.000-07:00")],
     "debian-cloud": [
-        Image("debian-12-bookworm-v20250910", "debian-12", "Debian 12", 10, "2025-09-10T12:00:00.000-07:00", True),
-        Image("debian-12-bookworm-v20251014", "debian-12", "Debian 12", 10, "2025-10-14T12:00:00.000-07:00", True),
+        Image(
+            "debian-12-bookworm-v20250910",
+            "debian-12",
+            "Debian 12",
+            10,
+            "2025-09-10T12:00:00.000-07:00",
+            True,
+        ),
+        Image(
+            "debian-12-bookworm-v20251014",
+            "debian-12",
+            "Debian 12",
+            10,
+            "2025-10-14T12:00:00.000-07:00",
+            True,
+        ),
     ],
     "cos-cloud": [  # of Kubernetes' nodes
-        Image("cos-stable-121-18867-199-88", "cos-stable", "COS", 10, "2026-09-01T12:00:00.000-07:00", True),
+        Image(
+            "cos-stable-121-18867-199-88",
+            "cos-stable",
+            "COS",
+            10,
+            "2026-09-01T12:00:00.000-07:00",
+            True,
+        ),
     ],
     "ubuntu-os-accelerator-images": [
-        Image(f"{family}-v20260801", family, "Ubuntu for TPUs", 10, "2026-08-01T12:00:00.000-07:00", True)
+        Image(
+            f"{family}-v20260801",
+            family,
+            "Ubuntu for TPUs",
+            10,
+            "2026-08-01T12:00:00.000-07:00",
+            True,
+        )
         for family in sorted({each.image for each in tpus.ALL})
     ],
 }
@@ -296,7 +379,11 @@ PROJECT_QUOTAS = {"GPUS_ALL_REGIONS": 64, "CPUS_ALL_REGIONS": 2000, "NETWORKS": 
 def cpu_limits(zone: str, accelerator: str) -> dict[int, int] | None:
     """The most vCPUs of an N1 machine by its number of accelerators, which may depend on the zone."""
     limits = N1_CPU_LIMITS.get(accelerator)
-    if accelerator == "nvidia-tesla-p100" and zone in ("us-east1-c", "europe-west1-b", "europe-west1-d"):
+    if accelerator == "nvidia-tesla-p100" and zone in (
+        "us-east1-c",
+        "europe-west1-b",
+        "europe-west1-d",
+    ):
         return {**N1_CPU_LIMITS[accelerator], 4: 64}
     return limits
 
@@ -309,7 +396,9 @@ def accelerator_zones(name: str) -> frozenset[str]:
 
 @cache
 def tpu_zones(generation: str) -> frozenset[str]:
-    return frozenset(zone for word in tpus.GENERATIONS[generation].zones.split() for zone in _zones(word))
+    return frozenset(
+        zone for word in tpus.GENERATIONS[generation].zones.split() for zone in _zones(word)
+    )
 
 
 def _zones(word: str) -> list[str]:
@@ -327,11 +416,19 @@ def accelerators_in(zone: str) -> list[str]:
 def machine_types_in(zone: str) -> list[MachineType]:
     """Every listed machine type of a zone; custom types exist besides."""
     if zone in AI_ZONES:
-        return [MachineType(name, *row) for name, row in BUILT_IN.items() if zone in accelerator_zones(row[2])]
+        return [
+            MachineType(name, *row)
+            for name, row in BUILT_IN.items()
+            if zone in accelerator_zones(row[2])
+        ]
     types = [MachineType(name, cpus, memory) for name, (cpus, memory) in SHARED_CORE.items()]
     for family, (sizes, memory) in FAMILIES.items():
         types += [MachineType(f"{family}-{cpus}", cpus, cpus * memory) for cpus in sizes]
-    types += [MachineType(name, *row) for name, row in BUILT_IN.items() if zone in accelerator_zones(row[2])]
+    types += [
+        MachineType(name, *row)
+        for name, row in BUILT_IN.items()
+        if zone in accelerator_zones(row[2])
+    ]
     return types + [
         MachineType(name, cpus, memory)
         for name, (cpus, memory, generation, _) in tpus.MACHINE_TYPES.items()
@@ -340,7 +437,9 @@ def machine_types_in(zone: str) -> list[MachineType]:
 
 
 def machine_type(zone: str, name: str) -> MachineType | None:
-    """A machine type of a zone, a custom one included; raises ValueError with Google's words for an impossible one."""
+    """A machine type of a zone, a custom one included; raises ValueError with Google's words for an
+    impossible one.
+    """
     for offered in machine_types_in(zone):
         if offered.name == name:
             return offered
@@ -352,8 +451,8 @@ def machine_type(zone: str, name: str) -> MachineType | None:
     return MachineType(name, cpus, memory)
 
 
-# Family -> the vCPUs it may have beside 1 (N1), from, to, in steps of; GB of memory for each, from, to.
-# https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type
+# Family -> the vCPUs it may have beside 1 (N1), from, to, in steps of; GB of memory for each, from,
+# to. https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type
 CUSTOM = {"n1": (2, 96, 2, 0.9, 6.5), "n2": (2, 128, 2, 0.5, 8), "e2": (2, 32, 2, 0.5, 8)}
 
 
@@ -361,13 +460,21 @@ def check_custom(family: str, cpus: int, memory: int, extended: bool) -> None:
     least, most, step, low, high = CUSTOM[family]
     step = 4 if family == "n2" and cpus > 32 else step
     if not (cpus == 1 and family == "n1") and (not least <= cpus <= most or cpus % step):
-        raise ValueError(f"Number of CPUs for {family.upper()} custom machine type must be even and at most {most}.")
+        raise ValueError(
+            f"Number of CPUs for {family.upper()} custom machine type must be even and at most {most}."
+        )
     if memory % 256:
-        raise ValueError(f"Memory should be a multiple of 256MiB, while it is specified as {memory}MB")
+        raise ValueError(
+            f"Memory should be a multiple of 256MiB, while it is specified as {memory}MB"
+        )
     if memory < low * 1024 * cpus:
-        raise ValueError(f"Memory size for {cpus} vCPU instance should be at least {low * 1024 * cpus:.0f}MiB.")
+        raise ValueError(
+            f"Memory size for {cpus} vCPU instance should be at least {low * 1024 * cpus:.0f}MiB."
+        )
     if memory > high * 1024 * cpus and not extended:
-        raise ValueError(f"Memory size for {cpus} vCPU instance should be at most {high * 1024 * cpus:.0f}MiB.")
+        raise ValueError(
+            f"Memory size for {cpus} vCPU instance should be at most {high * 1024 * cpus:.0f}MiB."
+        )
 
 
 def of_family(table: dict, name: str, default: Any) -> Any:

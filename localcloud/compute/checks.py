@@ -1,7 +1,8 @@
-"""What requests of Compute Engine share: links, ids, and the fields that Google refuses, in its words.
+"""What requests of Compute Engine share: links, ids, and the fields that Google refuses, in its
+words.
 
-Not covered: organisation policies and permissions. Wording of errors that Google does not document is as remembered
-from practice.
+Not covered: organisation policies and permissions. Wording of errors that Google does not document
+is as remembered from practice.
 """
 
 from __future__ import annotations
@@ -58,12 +59,16 @@ def number_of(path: str) -> str:
 
 
 def written(kind: dict, value: Any) -> Any:
-    """A checked part of a request as Google writes it back: no output-only fields, 64-bit integers as strings."""
+    """A checked part of a request as Google writes it back: no output-only fields, 64-bit integers
+    as strings.
+    """
     kind = schema.load("compute").schemas[kind["$ref"]] if "$ref" in kind else kind
     if isinstance(value, dict):
         fields, others = kind.get("properties", {}), kind.get("additionalProperties", {})
         inner = {key: fields.get(key, others) for key, item in value.items() if item is not None}
-        return {key: written(inner[key], value[key]) for key in inner if not inner[key].get("readOnly")}
+        return {
+            key: written(inner[key], value[key]) for key in inner if not inner[key].get("readOnly")
+        }
     if isinstance(value, list):
         return [written(kind.get("items", {}), item) for item in value]
     if kind.get("format") in schema.INT_RANGES:
@@ -114,9 +119,14 @@ def check_metadata(metadata: dict) -> dict:
         if len(value.encode()) > MAX_METADATA_VALUE:
             message = f"Value for field 'resource.metadata.items[{keys.index(key)}].value' is too large: maximum size"
             raise ApiError(
-                413, "fieldSizeTooLarge", f"{message} {MAX_METADATA_VALUE} character(s); actual size {len(value)}."
+                413,
+                "fieldSizeTooLarge",
+                f"{message} {MAX_METADATA_VALUE} character(s); actual size {len(value)}.",
             )
-    if sum(len(item.get("key", "")) + len(item.get("value", "").encode()) for item in items) > MAX_METADATA:
+    if (
+        sum(len(item.get("key", "")) + len(item.get("value", "").encode()) for item in items)
+        > MAX_METADATA
+    ):
         raise ApiError(413, "fieldSizeTooLarge", "Total size of metadata exceeds 524288 bytes.")
     kept = [{"key": item["key"], "value": item.get("value", "")} for item in items]
     shape: dict[str, Any] = {"kind": "compute#metadata", "fingerprint": fingerprint(kept)}

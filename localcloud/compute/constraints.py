@@ -1,4 +1,5 @@
-"""What a project's organisation policies forbid of machines: external addresses, and doing without OS Login.
+"""What a project's organisation policies forbid of machines: external addresses, and doing without
+OS Login.
 
 Google's words for the first are known from reports; those for the second are ours.
 """
@@ -21,8 +22,12 @@ def check_instance(compute: Compute, project: str, zone: str, body: dict) -> Non
     """Refuse a machine that the project may not have."""
     path = f"projects/{project}/zones/{zone}/instances/{body['name']}"
     number = compute.projects[project]["number"]
-    has_address = any(interface.get("accessConfigs") for interface in body.get("networkInterfaces") or [])
-    if has_address and not may_have_address(in_force(compute, project, EXTERNAL).get("listPolicy", {}), path):
+    has_address = any(
+        interface.get("accessConfigs") for interface in body.get("networkInterfaces") or []
+    )
+    if has_address and not may_have_address(
+        in_force(compute, project, EXTERNAL).get("listPolicy", {}), path
+    ):
         message = f"Constraint {EXTERNAL} violated for project {number}. Add instance {path} to the constraint to use"
         raise ApiError(412, "conditionNotMet", f"{message} external IP with it.")
     check_metadata(compute, project, (body.get("metadata") or {}).get("items") or [])
@@ -38,7 +43,9 @@ def check_metadata(compute: Compute, project: str, items: Iterable[dict]) -> Non
     """Refuse metadata of a machine or a project that turns OS Login off where it is required."""
     if not in_force(compute, project, OS_LOGIN).get("booleanPolicy", {}).get("enforced"):
         return
-    if any(item.get("key") == "enable-oslogin" and is_false(item.get("value", "")) for item in items):
+    if any(
+        item.get("key") == "enable-oslogin" and is_false(item.get("value", "")) for item in items
+    ):
         number = compute.projects[project]["number"]
         message = f"Constraint {OS_LOGIN} violated for project {number}. The metadata key enable-oslogin must not be"
         raise ApiError(412, "conditionNotMet", f"{message} set to FALSE.")

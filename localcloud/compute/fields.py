@@ -1,10 +1,11 @@
-"""The parts of an insert's body, each checked, and as Google writes it back: network interfaces, scheduling, accounts.
+"""The parts of an insert's body, each checked, and as Google writes it back: network interfaces,
+scheduling, accounts.
 
-A field that is not kept and shown again is refused with 501, not dropped. Wording of errors that Google does not
-document is as remembered from practice.
+A field that is not kept and shown again is refused with 501, not dropped. Wording of errors that
+Google does not document is as remembered from practice.
 
-Not covered: reservations (there are none), resource policies (likewise), IPv6, alias ranges, reserved addresses,
-networks other than `default`, host names of one's own.
+Not covered: reservations (there are none), resource policies (likewise), IPv6, alias ranges,
+reserved addresses, networks other than `default`, host names of one's own.
 """
 
 from __future__ import annotations
@@ -22,14 +23,46 @@ MIN_RUN, MAX_RUN = 30, 120 * 24 * 3600  # seconds, of maxRunDuration
 MAX_FLEX_RUN = 7 * 24 * 3600  # of machines with flex-start
 HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+")
 INSTANCE = (
-    *("name", "description", "kind", "machineType", "minCpuPlatform", "tags", "canIpForward", "networkInterfaces"),
-    *("disks", "metadata", "scheduling", "labels", "serviceAccounts", "guestAccelerators", "deletionProtection"),
+    *(
+        "name",
+        "description",
+        "kind",
+        "machineType",
+        "minCpuPlatform",
+        "tags",
+        "canIpForward",
+        "networkInterfaces",
+    ),
+    *(
+        "disks",
+        "metadata",
+        "scheduling",
+        "labels",
+        "serviceAccounts",
+        "guestAccelerators",
+        "deletionProtection",
+    ),
     *("hostname", "reservationAffinity", "resourcePolicies", "shieldedInstanceConfig"),
 )
-INTERFACE = ("kind", "name", "network", "subnetwork", "networkIP", "accessConfigs", "nicType", "stackType")
+INTERFACE = (
+    "kind",
+    "name",
+    "network",
+    "subnetwork",
+    "networkIP",
+    "accessConfigs",
+    "nicType",
+    "stackType",
+)
 ACCESS = ("kind", "type", "name", "natIP", "networkTier")
 SCHEDULING = (
-    *("automaticRestart", "onHostMaintenance", "preemptible", "provisioningModel", "instanceTerminationAction"),
+    *(
+        "automaticRestart",
+        "onHostMaintenance",
+        "preemptible",
+        "provisioningModel",
+        "instanceTerminationAction",
+    ),
     *("maxRunDuration", "terminationTime", "preemptionNoticeDuration"),
 )
 
@@ -60,7 +93,9 @@ def network_interfaces(
         check_network(f"{field}[{index}]", project, region, kind, each)
     if len(given) > 1:  # there is no other network that the second could be on
         link = f"{LINK}projects/{project}/global/networks/default"
-        raise invalid(f"{field}[1].network", link, "Networks must be distinct for NICs attached to a VM.")
+        raise invalid(
+            f"{field}[1].network", link, "Networks must be distinct for NICs attached to a VM."
+        )
     address = check_address(compute, f"{field}[0].networkIP", given[0].get("networkIP"))
     interface: dict[str, Any] = {
         "kind": "compute#networkInterface",
@@ -71,17 +106,25 @@ def network_interfaces(
         "stackType": "IPV4_ONLY",
         "fingerprint": fingerprint(address),
     }
-    nic_type = given[0].get("nicType") or ("GVNIC" if kind.name.startswith(catalog.GVNIC_ONLY) else "")
+    nic_type = given[0].get("nicType") or (
+        "GVNIC" if kind.name.startswith(catalog.GVNIC_ONLY) else ""
+    )
     if nic_type:
         interface["nicType"] = nic_type
     for access in given[0].get("accessConfigs") or []:
-        shown = {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": access.get("name", "external-nat")}
+        shown = {
+            "kind": "compute#accessConfig",
+            "type": "ONE_TO_ONE_NAT",
+            "name": access.get("name", "external-nat"),
+        }
         tier = access.get("networkTier", "PREMIUM")
         interface["accessConfigs"] = [{**shown, "natIP": address, "networkTier": tier}]
     return [interface]
 
 
-def check_network(field: str, project: str, region: str, kind: catalog.MachineType, given: dict) -> None:
+def check_network(
+    field: str, project: str, region: str, kind: catalog.MachineType, given: dict
+) -> None:
     honoured(field, given, INTERFACE)
     for which, scope in (("network", "global"), ("subnetwork", f"regions/{region}")):
         link = given.get(which) or ""
@@ -92,18 +135,24 @@ def check_network(field: str, project: str, region: str, kind: catalog.MachineTy
             raise invalid(f"{field}.subnetwork", link, why)
         if link and last(link) != "default":
             full = f"{LINK}projects/{project}/{scope}/{which}s/{last(link)}"
-            raise invalid(f"{field}.{which}", full, "The referenced network resource cannot be found.")
+            raise invalid(
+                f"{field}.{which}", full, "The referenced network resource cannot be found."
+            )
     if given.get("stackType") not in (None, "IPV4_ONLY"):
         raise missing(f"{field}.stackType")
     if given.get("nicType") == "VIRTIO_NET" and kind.name.startswith(catalog.GVNIC_ONLY):
         raise invalid(f"{field}.nicType", "VIRTIO_NET", f"{kind.name} supports gVNIC only.")
     configs = given.get("accessConfigs") or []
     if len(configs) > 1:
-        raise invalid(f"{field}.accessConfigs", "", "At most one access config currently supported.")
+        raise invalid(
+            f"{field}.accessConfigs", "", "At most one access config currently supported."
+        )
     for config in configs:
         honoured(f"{field}.accessConfigs[0]", config, ACCESS)
         if address := config.get("natIP"):
-            why = f"The specified external IP address '{address}' was not found in region '{region}'."
+            why = (
+                f"The specified external IP address '{address}' was not found in region '{region}'."
+            )
             raise invalid(f"{field}.accessConfigs[0].natIP", address, why)
 
 
@@ -139,7 +188,9 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
         if given.get("onHostMaintenance") == "MIGRATE":
             message = "Scheduling must have preemptible be false when OnHostMaintenance is MIGRATE."
             raise ApiError(400, "invalid", message)
-    maintenance = given.get("onHostMaintenance") or ("MIGRATE" if model == "STANDARD" else "TERMINATE")
+    maintenance = given.get("onHostMaintenance") or (
+        "MIGRATE" if model == "STANDARD" else "TERMINATE"
+    )
     if has_gpu and maintenance != "TERMINATE":
         message = "Instances with guest accelerators do not support live migration."
         raise ApiError(400, "invalid", message)
@@ -190,8 +241,16 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
     if affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION":
         values = affinity.get("values") or []
         if affinity.get("key") != "compute.googleapis.com/reservation-name" or not values:
-            raise invalid("resource.reservationAffinity", "", "A specific reservation needs its key and its name.")
-        raise invalid("resource.reservationAffinity", "", f"Specified reservations [{', '.join(values)}] do not exist.")
+            raise invalid(
+                "resource.reservationAffinity",
+                "",
+                "A specific reservation needs its key and its name.",
+            )
+        raise invalid(
+            "resource.reservationAffinity",
+            "",
+            f"Specified reservations [{', '.join(values)}] do not exist.",
+        )
     if model == "RESERVATION_BOUND":
         raise invalid(field, model, "A specific reservation must be given.")
     models = catalog.of_family(catalog.MODELS, kind.name, ())
@@ -214,7 +273,9 @@ def check_policy(compute: Compute, project: str, region: str, name: str) -> None
     raise ApiError(400, "invalid", message)
 
 
-def check_rest(compute: Compute, project: str, region: str, kind: catalog.MachineType, body: dict) -> None:
+def check_rest(
+    compute: Compute, project: str, region: str, kind: catalog.MachineType, body: dict
+) -> None:
     """What is kept as it is sent, and what cannot be had at all."""
     honoured("resource", body, INSTANCE)
     for policy in body.get("resourcePolicies") or []:
@@ -246,9 +307,15 @@ def check_service_accounts(compute: Compute, project: str, body: dict) -> list[d
         email, scopes = account.get("email", "default"), account.get("scopes") or []
         email = default if email == "default" else email
         if not compute.account_exists(email):
-            raise ApiError(404, "notFound", f"The resource '{email}' of type 'serviceAccount' was not found.")
+            raise ApiError(
+                404, "notFound", f"The resource '{email}' of type 'serviceAccount' was not found."
+            )
         for index, scope in enumerate(scopes):
             if not scope.startswith("https://"):
-                raise invalid(f"resource.serviceAccounts[0].scopes[{index}]", scope, "The scope is not a valid URL.")
+                raise invalid(
+                    f"resource.serviceAccounts[0].scopes[{index}]",
+                    scope,
+                    "The scope is not a valid URL.",
+                )
         result.append({"email": email, "scopes": scopes})
     return result

@@ -1,7 +1,9 @@
-"""Firewall rules of the network `default`: the four that Google makes with it, and those that are added.
+"""Firewall rules of the network `default`: the four that Google makes with it, and those that are
+added.
 
-Machines here share the host's network, so rules count for what comes through Identity-Aware Proxy alone. Not covered:
-patch, update, other networks; machines have no IPv6 addresses that rules for them could be about.
+Machines here share the host's network, so rules count for what comes through Identity-Aware Proxy
+alone. Not covered: patch, update, other networks; machines have no IPv6 addresses that rules for
+them could be about.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ import re
 from typing import Any
 
 from localcloud.call import Call
-from localcloud.compute.checks import LINK, already_exists, check_name, invalid, last, not_found, number_of
+from localcloud.compute.checks import (
+    LINK,
+    already_exists,
+    check_name,
+    invalid,
+    last,
+    not_found,
+    number_of,
+)
 from localcloud.compute.fields import honoured
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
@@ -51,7 +61,10 @@ def rules(compute: Compute, project: str) -> list[dict]:
     if "firewalls" not in row:
         row["firewalls"] = []
         for name, description, ranges, kinds in DEFAULTS:
-            allowed = [{"IPProtocol": kind, **({"ports": [ports]} if ports else {})} for kind, ports in kinds]
+            allowed = [
+                {"IPProtocol": kind, **({"ports": [ports]} if ports else {})}
+                for kind, ports in kinds
+            ]
             body = {"name": name, "description": description, "priority": 65534, "allowed": allowed}
             created = {"creationTimestamp": "2026-01-05T01:02:03.000-08:00"}
             row["firewalls"].append({**rule(project, {**body, "sourceRanges": ranges}), **created})
@@ -62,8 +75,14 @@ def admits(compute: Compute, project: str, tags: list[str], source: str, port: i
     """Whether the rules let a range of addresses in to a port of a machine with these tags."""
     inside = ipaddress.IPv4Network(source)
     for row in sorted(rules(compute, project), key=lambda row: (row["priority"], "allowed" in row)):
-        ranges = [ipaddress.IPv4Network(each) for each in row.get("sourceRanges", []) if ":" not in each]
-        concerns = row["direction"] == "INGRESS" and not row["disabled"] and not row.get("targetServiceAccounts")
+        ranges = [
+            ipaddress.IPv4Network(each) for each in row.get("sourceRanges", []) if ":" not in each
+        ]
+        concerns = (
+            row["direction"] == "INGRESS"
+            and not row["disabled"]
+            and not row.get("targetServiceAccounts")
+        )
         aimed = not row.get("targetTags") or set(row["targetTags"]) & set(tags)
         about = any(covers(item, port) for item in row.get("allowed") or row["denied"])
         if concerns and aimed and about and any(inside.subnet_of(each) for each in ranges):
@@ -112,21 +131,34 @@ def check_protocol(field: str, item: dict) -> None:
     if not protocol:
         raise ApiError(400, "required", f"Required field '{field}.IPProtocol' not specified")
     if protocol not in PROTOCOLS and not (protocol.isdigit() and int(protocol) <= 255):
-        raise invalid(f"{field}.IPProtocol", item["IPProtocol"], "The protocol is neither known by name nor a number.")
+        raise invalid(
+            f"{field}.IPProtocol",
+            item["IPProtocol"],
+            "The protocol is neither known by name nor a number.",
+        )
     for index, ports in enumerate(item.get("ports") or []):
         if protocol not in WITH_PORTS:
             why = f"Ports may only be specified for the protocols {', '.join(WITH_PORTS)}."
             raise invalid(f"{field}.ports[{index}]", ports, why)
-        if not PORTS.fullmatch(ports) or not int(ports.split("-")[0]) <= int(ports.split("-")[-1]) <= 65535:
-            raise invalid(f"{field}.ports[{index}]", ports, "Ports must be numbers or ranges up to 65535.")
+        if (
+            not PORTS.fullmatch(ports)
+            or not int(ports.split("-")[0]) <= int(ports.split("-")[-1]) <= 65535
+        ):
+            raise invalid(
+                f"{field}.ports[{index}]", ports, "Ports must be numbers or ranges up to 65535."
+            )
 
 
 def check_ends(body: dict) -> None:
-    """Where traffic comes from and goes to: ranges, tags and accounts, of which not all go together."""
+    """Where traffic comes from and goes to: ranges, tags and accounts, of which not all go
+    together.
+    """
     inbound = body.get("direction", "INGRESS") == "INGRESS"
     for key in () if inbound else ("sourceTags", "sourceServiceAccounts"):
         if body.get(key):
-            raise invalid(f"resource.{key}", "", "Must not be specified for a rule of direction EGRESS.")
+            raise invalid(
+                f"resource.{key}", "", "Must not be specified for a rule of direction EGRESS."
+            )
     for key in ("sourceRanges", "destinationRanges"):
         if len({":" in text for text in body.get(key) or []}) > 1:
             raise invalid(f"resource.{key}", "", "A rule has either IPv4 or IPv6 ranges.")
@@ -141,11 +173,16 @@ def check_ends(body: dict) -> None:
             check_name(f"resource.{key}[{index}]", tag)
     by_tag, by_account = (
         [key for key in keys if body.get(key)]
-        for keys in (("sourceTags", "targetTags"), ("sourceServiceAccounts", "targetServiceAccounts"))
+        for keys in (
+            ("sourceTags", "targetTags"),
+            ("sourceServiceAccounts", "targetServiceAccounts"),
+        )
     )
     if by_tag and by_account:
         why = f"{by_account[0]} may not be used together with {by_tag[0]}."
-        raise ApiError(400, "invalid", f"Invalid value for field 'resource.{by_account[0]}': ''. {why}")
+        raise ApiError(
+            400, "invalid", f"Invalid value for field 'resource.{by_account[0]}': ''. {why}"
+        )
 
 
 def firewalls(compute: Compute, project: str) -> list[tuple[str, dict]]:
@@ -176,5 +213,7 @@ def changed(compute: Compute, call: Call, kind: str, name: str) -> dict:
     project, request_id = call.params["project"], call.params.get("requestId")
     compute.save_project(project)
     path = f"projects/{project}/global/firewalls/{name}"
-    operation = compute.operation(project, kind, path, "global", call.principal, clientOperationId=request_id)
+    operation = compute.operation(
+        project, kind, path, "global", call.principal, clientOperationId=request_id
+    )
     return compute.finish(operation)

@@ -14,8 +14,8 @@ What Google says, in pages below https://cloud.google.com/compute/docs/instance-
 Zonal groups are slices of TPUs, see slices.py.
 
 Not covered: updates of a group or its template, health checks, stateful configuration, autoscaling,
-standby pools, instance flexibility, target pools, proactive redistribution, abandoned and recreated instances by
-request. Google waits longer and longer between attempts; here it is `refill` seconds.
+standby pools, instance flexibility, target pools, proactive redistribution, abandoned and recreated
+instances by request. Google waits longer and longer between attempts; here it is `refill` seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ def resume(compute: Compute) -> None:
 def add(compute: Compute, group: Group, names: Iterable[str]) -> None:
     """Give a group members of these names."""
     for name in names:
-        group.members[name] = {"zone": first_zone(group), "created": False, "action": "CREATING", "errors": []}
+        group.members[name] = {
+            "zone": first_zone(group),
+            "created": False,
+            "action": "CREATING",
+            "errors": [],
+        }
         group.resource["targetSize"] += 1
         compute.in_background(keep(compute, group, name))
     compute.save_group(group)
@@ -115,7 +120,11 @@ async def keep(compute: Compute, group: Group, name: str) -> None:
                 if not group.zone:
                     create(compute, group, name)
                 elif name == min(group.members):  # it makes all of them
-                    slices.create(compute, group, {name: body_of(compute, group, name) for name in missing(group)})
+                    slices.create(
+                        compute,
+                        group,
+                        {name: body_of(compute, group, name) for name in missing(group)},
+                    )
         try:
             await asyncio.wait_for(changed.wait(), wait)
         except asyncio.TimeoutError:
@@ -143,7 +152,10 @@ def create(compute: Compute, group: Group, name: str) -> None:
             instance, disk = make_instance(compute, group.project, zone, body)
             constraints.check_instance(compute, group.project, zone, body)
         except ApiError as error:
-            code, words = CODES.get(error.reason, "INVALID_USAGE"), f"Instance '{name}' creation failed: "
+            code, words = (
+                CODES.get(error.reason, "INVALID_USAGE"),
+                f"Instance '{name}' creation failed: ",
+            )
             message = f"{words if error.status == 412 else ''}{error.message}"
             refusals.append({"code": code, "message": message})
             continue
@@ -162,13 +174,18 @@ def create(compute: Compute, group: Group, name: str) -> None:
 
 
 def body_of(compute: Compute, group: Group, name: str) -> dict:
-    """What an insert of a member would say: its template, what the group sets for all, and where it comes from."""
+    """What an insert of a member would say: its template, what the group sets for all, and where it
+    comes from.
+    """
     template = last(group.resource["instanceTemplate"])
     properties = compute.templates[group.project, template]["properties"]
     patch = group.resource.get("allInstancesConfig", {}).get("properties", {})
     owner = f"projects/{compute.projects[group.project]['number']}"
     metadata = {
-        **{item["key"]: item.get("value", "") for item in properties.get("metadata", {}).get("items", [])},
+        **{
+            item["key"]: item.get("value", "")
+            for item in properties.get("metadata", {}).get("items", [])
+        },
         **patch.get("metadata", {}),
         "instance-template": f"{owner}/global/instanceTemplates/{template}",
         "created-by": f"{owner}/{group.place}/instanceGroupManagers/{group.name}",
@@ -191,7 +208,11 @@ def first_zone(group: Group) -> str:
 def possible_zones(group: Group, name: str) -> list[str]:
     """Where a member may be made, best first."""
     member, shape = group.members[name], group.resource["distributionPolicy"]["targetShape"]
-    taken = [other["zone"] for other in group.members.values() if other["created"] and other is not member]
+    taken = [
+        other["zone"]
+        for other in group.members.values()
+        if other["created"] and other is not member
+    ]
     zones = sorted(group.zones, key=taken.count) if shape == "BALANCED" else group.zones
     if member["created"]:
         repair = group.resource["instanceLifecyclePolicy"].get("onRepair", {})

@@ -1,4 +1,5 @@
-"""The methods of managed instance groups; compute_groups.py does what they say and lists what is not covered.
+"""The methods of managed instance groups; compute_groups.py does what they say and lists what is
+not covered.
 
 A field of a group that is not honoured here is refused with 501, not ignored.
 """
@@ -24,8 +25,22 @@ from localcloud.errors import ApiError
 
 MOST = 2000  # members of a group
 HONOURED = {
-    *("name", "description", "baseInstanceName", "targetSize", "instanceTemplate", "versions", "distributionPolicy"),
-    *("updatePolicy", "allInstancesConfig", "instanceLifecyclePolicy", "listManagedInstancesResults", "fingerprint"),
+    *(
+        "name",
+        "description",
+        "baseInstanceName",
+        "targetSize",
+        "instanceTemplate",
+        "versions",
+        "distributionPolicy",
+    ),
+    *(
+        "updatePolicy",
+        "allInstancesConfig",
+        "instanceLifecyclePolicy",
+        "listManagedInstancesResults",
+        "fingerprint",
+    ),
 }
 
 
@@ -68,7 +83,11 @@ async def insert_group(compute: Compute, call: Call) -> dict:
         "updatePolicy": update_policy(body),
         "instanceLifecyclePolicy": check_lifecycle(body),
         "listManagedInstancesResults": body.get("listManagedInstancesResults", "PAGELESS"),
-        **({"allInstancesConfig": check_all_instances(body)} if body.get("allInstancesConfig") else {}),
+        **(
+            {"allInstancesConfig": check_all_instances(body)}
+            if body.get("allInstancesConfig")
+            else {}
+        ),
     }
 
     if zone:
@@ -107,7 +126,9 @@ def check_base_name(name: str) -> str:
     if "#" in name:
         raise missing("baseInstanceName with numbers")
     if not re.fullmatch("[a-z][-a-z0-9]{0,57}", name):
-        raise checks.invalid("resource.baseInstanceName", name, "Must be a match of regex '[a-z][-a-z0-9]{0,57}'")
+        raise checks.invalid(
+            "resource.baseInstanceName", name, "Must be a match of regex '[a-z][-a-z0-9]{0,57}'"
+        )
     return name
 
 
@@ -131,7 +152,11 @@ def check_distribution(project: str, region: str, body: dict) -> dict:
 
 
 def update_policy(body: dict) -> dict:
-    default = {"type": "OPPORTUNISTIC", "instanceRedistributionType": "PROACTIVE", "minimalAction": "REPLACE"}
+    default = {
+        "type": "OPPORTUNISTIC",
+        "instanceRedistributionType": "PROACTIVE",
+        "minimalAction": "REPLACE",
+    }
     return {**default, **body.get("updatePolicy", {})}
 
 
@@ -145,7 +170,9 @@ def check_lifecycle(body: dict) -> dict:
         shape = body.get("distributionPolicy", {}).get("targetShape", "EVEN")
         if policy["forceUpdateOnRepair"] != "YES" or shape not in ("ANY", "BALANCED"):
             why = "Needs forceUpdateOnRepair YES, and a distributionPolicy.targetShape of ANY or BALANCED."
-            raise checks.invalid("resource.instanceLifecyclePolicy.onRepair.allowChangingZone", "YES", why)
+            raise checks.invalid(
+                "resource.instanceLifecyclePolicy.onRepair.allowChangingZone", "YES", why
+            )
     return policy
 
 
@@ -154,7 +181,9 @@ def check_all_instances(body: dict) -> dict:
     if properties.get("exposeHostTopology"):
         raise missing("allInstancesConfig.properties.exposeHostTopology")
     checks.check_labels(properties.get("labels", {}))
-    checks.check_metadata({"items": [{"key": k, "value": v} for k, v in properties.get("metadata", {}).items()]})
+    checks.check_metadata(
+        {"items": [{"key": k, "value": v} for k, v in properties.get("metadata", {}).items()]}
+    )
     return body["allInstancesConfig"]
 
 
@@ -216,10 +245,14 @@ async def get_group(compute: Compute, call: Call) -> dict:
 
 async def list_groups(compute: Compute, call: Call) -> dict:
     groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
-    return listed(call, "instanceGroupManager", *by_place(call, groups, lambda group: shown(compute, group)))
+    return listed(
+        call, "instanceGroupManager", *by_place(call, groups, lambda group: shown(compute, group))
+    )
 
 
-def by_place(call: Call, groups: list[Group], show: Callable[[Group], dict]) -> tuple[str, list[tuple[str, dict]]]:
+def by_place(
+    call: Call, groups: list[Group], show: Callable[[Group], dict]
+) -> tuple[str, list[tuple[str, dict]]]:
     """Which places a list is about, and what there is in each."""
     if call.method.endswith("aggregatedList"):
         return "everywhere", [(group.place, show(group)) for group in groups]
@@ -231,16 +264,26 @@ def by_place(call: Call, groups: list[Group], show: Callable[[Group], dict]) -> 
 def instance_group(compute: Compute, group: Group) -> dict:
     """The InstanceGroup that stands beside a group: the machines that there are."""
     where = "zone" if group.zone else "region"
-    kept = {key: group.resource[key] for key in ("name", "creationTimestamp", "description", where, "fingerprint")}
+    kept = {
+        key: group.resource[key]
+        for key in ("name", "creationTimestamp", "description", where, "fingerprint")
+    }
     link = group.resource["instanceGroup"]
     size = sum(instance.group == group.path for instance in compute.instances.values())
     same = {"kind": "compute#instanceGroup", "id": checks.number_of(link), "selfLink": link}
-    return {**kept, **same, "size": size, "network": f"{LINK}projects/{group.project}/global/networks/default"}
+    return {
+        **kept,
+        **same,
+        "size": size,
+        "network": f"{LINK}projects/{group.project}/global/networks/default",
+    }
 
 
 async def list_instance_groups(compute: Compute, call: Call) -> dict:
     groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
-    return listed(call, "instanceGroup", *by_place(call, groups, lambda group: instance_group(compute, group)))
+    return listed(
+        call, "instanceGroup", *by_place(call, groups, lambda group: instance_group(compute, group))
+    )
 
 
 async def no_autoscalers(compute: Compute, call: Call) -> dict:
@@ -266,7 +309,9 @@ async def delete_group(compute: Compute, call: Call) -> dict:
 # --- members
 
 
-def change_members(compute: Compute, call: Call, group: Group, more: list[str], fewer: list[str]) -> dict:
+def change_members(
+    compute: Compute, call: Call, group: Group, more: list[str], fewer: list[str]
+) -> dict:
     if group.zone:
         slices.check_size(compute, group, group.resource["targetSize"] + len(more) - len(fewer))
 
@@ -275,7 +320,14 @@ def change_members(compute: Compute, call: Call, group: Group, more: list[str], 
         compute_groups.remove(compute, group, fewer)
 
     verb = call.method.rpartition(".")[2]
-    return change(compute, call, f"compute.instanceGroupManagers.{verb}", group.path, group.resource["id"], work)
+    return change(
+        compute,
+        call,
+        f"compute.instanceGroupManagers.{verb}",
+        group.path,
+        group.resource["id"],
+        work,
+    )
 
 
 async def resize(compute: Compute, call: Call) -> dict:
@@ -288,7 +340,10 @@ async def resize(compute: Compute, call: Call) -> dict:
 async def create_instances(compute: Compute, call: Call) -> dict:
     group, rows = open_group(compute, call), (call.body or {}).get("instances") or []
     names = [row.get("name", "") for row in rows]
-    if group.resource["instanceLifecyclePolicy"].get("onRepair", {}).get("allowChangingZone") == "YES":
+    if (
+        group.resource["instanceLifecyclePolicy"].get("onRepair", {}).get("allowChangingZone")
+        == "YES"
+    ):
         why = "Not supported with per-instance configurations while onRepair.allowChangingZone is YES."
         raise checks.invalid("instances.name", names[0] if names else "", why)
     if not names:
@@ -329,7 +384,9 @@ def link_of(compute: Compute, group: Group, name: str) -> str:
 async def list_managed_instances(compute: Compute, call: Call) -> dict:
     group = group_of(compute, call)
     paged = group.resource["listManagedInstancesResults"] == "PAGINATED"
-    params = {key: call.params[key] for key in ("filter", "maxResults", "pageToken") if key in call.params}
+    params = {
+        key: call.params[key] for key in ("filter", "maxResults", "pageToken") if key in call.params
+    }
     params = params if paged else {**params, "pageToken": None, "maxResults": MOST}
     kept, token = page([managed(compute, group, name) for name in sorted(group.members)], params)
     return {"managedInstances": kept, **({"nextPageToken": token} if token else {})}

@@ -27,9 +27,29 @@ from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
 MOST_GB = 65536
-DISK = ("kind", "type", "mode", "source", "deviceName", "boot", "autoDelete", "initializeParams", "interface")
+DISK = (
+    "kind",
+    "type",
+    "mode",
+    "source",
+    "deviceName",
+    "boot",
+    "autoDelete",
+    "initializeParams",
+    "interface",
+)
 NEW_DISK = ("sourceImage", "diskSizeGb", "diskType", "diskName", "labels", "description")
-IMAGE = ("name", "family", "description", "labels", "sourceImage", "sourceDisk", "diskSizeGb", "kind", "sourceType")
+IMAGE = (
+    "name",
+    "family",
+    "description",
+    "labels",
+    "sourceImage",
+    "sourceDisk",
+    "diskSizeGb",
+    "kind",
+    "sourceType",
+)
 
 
 def image_resource(project: str, image: catalog.Image) -> dict:
@@ -83,7 +103,9 @@ def resolve(compute: Compute, project: str, link: str, field: str) -> dict:
 
 
 def check_disks(kind: catalog.MachineType, body: dict) -> dict:
-    """The boot disk among the disks of an insert, which is the first and the only one that is no Local SSD."""
+    """The boot disk among the disks of an insert, which is the first and the only one that is no
+    Local SSD.
+    """
     disks, field = body.get("disks") or [], "resource.disks"
     if not disks:
         raise invalid(field, "", "At least one disk is required.")
@@ -96,7 +118,9 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
         if index and disk.get("type") != "SCRATCH":
             raise missing(f"{field}[{index}], a second persistent disk,")
     if disks[0].get("mode") == "READ_ONLY":
-        raise invalid(f"{field}[0].mode", "READ_ONLY", "A boot disk must be attached in READ_WRITE mode.")
+        raise invalid(
+            f"{field}[0].mode", "READ_ONLY", "A boot disk must be attached in READ_WRITE mode."
+        )
     if disks[0].get("type") == "SCRATCH":
         raise invalid(f"{field}[0].type", "SCRATCH", "A boot disk must be a persistent disk.")
     return disks[0]
@@ -113,12 +137,19 @@ def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
         raise ApiError(400, "badRequest", message)
     for index, disk in enumerate(body["disks"]):
         if disk.get("type") == "SCRATCH":
-            disk_type, field = disk.get("initializeParams", {}).get("diskType", ""), f"resource.disks[{index}]"
+            disk_type, field = (
+                disk.get("initializeParams", {}).get("diskType", ""),
+                f"resource.disks[{index}]",
+            )
             if last(disk_type) != "local-ssd":
                 why = "A scratch disk must be of type local-ssd."
                 raise invalid(f"{field}.initializeParams.diskType", disk_type, why)
             if not disk.get("autoDelete"):
-                raise invalid(f"{field}.autoDelete", "false", "A scratch disk must be deleted with its instance.")
+                raise invalid(
+                    f"{field}.autoDelete",
+                    "false",
+                    "A scratch disk must be deleted with its instance.",
+                )
     return [
         {
             "kind": "compute#attachedDisk",
@@ -138,10 +169,14 @@ def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
 def boot_disk(
     compute: Compute, project: str, zone: str, kind: catalog.MachineType, name: str, given: dict
 ) -> tuple[dict | None, bool, str]:
-    """Return the new boot disk (None if an existing one is attached), whether its image is plain, its link."""
+    """Return the new boot disk (None if an existing one is attached), whether its image is plain,
+    its link.
+    """
     if given.get("source"):
         if "zones/" in given["source"] and f"zones/{zone}/" not in given["source"]:
-            raise invalid("resource.disks[0].source", given["source"], f"Disk must be in zone '{zone}'.")
+            raise invalid(
+                "resource.disks[0].source", given["source"], f"Disk must be in zone '{zone}'."
+            )
         row = find_disk(compute, project, zone, last(given["source"]))
         check_unused(row)
         return None, "debian" in row.get("sourceImage", ""), row["selfLink"]
@@ -164,7 +199,9 @@ def new_disk(
     link = params.get("diskType") or taken[0]
     disk_type = last(link)
     if disk_type not in catalog.DISK_TYPES or ("zones/" in link and f"zones/{zone}/" not in link):
-        raise invalid(f"{field}.diskType", link, "The referenced diskType resource cannot be found.")
+        raise invalid(
+            f"{field}.diskType", link, "The referenced diskType resource cannot be found."
+        )
     if disk_type not in taken:
         message = f"{disk_type} disk type cannot be used by {kind.name} machine type."
         raise ApiError(400, "badRequest", message)
@@ -172,7 +209,9 @@ def new_disk(
     if size > MOST_GB:
         raise invalid(f"{field}.diskSizeGb", size, f"Disk size must be at most {MOST_GB} GB.")
     if size < int(image["diskSizeGb"]):
-        why = f"Requested disk size cannot be smaller than the image size ({image['diskSizeGb']} GB)"
+        why = (
+            f"Requested disk size cannot be smaller than the image size ({image['diskSizeGb']} GB)"
+        )
         raise invalid(f"{field}.diskSizeGb", size, why)
     name = params.get("diskName") or name
     check_name(f"{field}.diskName", name)
@@ -232,7 +271,9 @@ async def list_images(compute: Compute, call: Call) -> dict:
 
 
 async def insert_image(compute: Compute, call: Call) -> dict:
-    """Give the project an image of its own: the same machine under another name, from an image or a disk."""
+    """Give the project an image of its own: the same machine under another name, from an image or a
+    disk.
+    """
     project, body = call.params["project"], call.body or {}
     name, row = body.get("name", ""), compute.project_row(project)
     check_name("resource.name", name)
@@ -247,7 +288,9 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     if body.get("sourceImage"):
         based_on = resolve(compute, project, body["sourceImage"], "resource.sourceImage")
     else:
-        disk = source_disk(compute, project, body["sourceDisk"], bool(call.params.get("forceCreate")))
+        disk = source_disk(
+            compute, project, body["sourceDisk"], bool(call.params.get("forceCreate"))
+        )
         based_on = {"diskSizeGb": disk["sizeGb"]}
     check_labels(body.get("labels") or {})
     size = int(body.get("diskSizeGb", based_on["diskSizeGb"]))
@@ -260,7 +303,9 @@ async def insert_image(compute: Compute, call: Call) -> dict:
 
 
 def source_disk(compute: Compute, project: str, link: str, force: bool) -> dict:
-    """The disk that an image is made of: one that no running machine writes to, unless that is asked for."""
+    """The disk that an image is made of: one that no running machine writes to, unless that is
+    asked for.
+    """
     found = re.search(r"zones/([^/]+)/disks/([^/]+)$", link)
     if not found:
         raise invalid("resource.sourceDisk", link, "The URL is malformed.")
@@ -301,5 +346,7 @@ async def delete_disk(compute: Compute, call: Call) -> dict:
     del compute.disks[project, zone, name]
     compute.drop("disks", disk["id"])
     path = disk["selfLink"].removeprefix(LINK)
-    operation = compute.operation(project, "delete", path, f"zones/{zone}", call.principal, targetId=disk["id"])
+    operation = compute.operation(
+        project, "delete", path, f"zones/{zone}", call.principal, targetId=disk["id"]
+    )
     return compute.finish(operation)

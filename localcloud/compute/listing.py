@@ -1,8 +1,9 @@
-"""Compute Engine's lists, plain and aggregated, with `filter`, `maxResults` and `pageToken`; those of newer APIs.
+"""Compute Engine's lists, plain and aggregated, with `filter`, `maxResults` and `pageToken`; those
+of newer APIs.
 
-Both filter languages: `labels.berg=1 AND (status=RUNNING OR name:web*)` and the older `name eq "web-.*"`, with
-NOT, `-`, AND, OR, parentheses and terms side by side. Not covered: AND within a quoted comparison, functions,
-orderBy other than by name or creationTimestamp.
+Both filter languages: `labels.berg=1 AND (status=RUNNING OR name:web*)` and the older `name eq
+"web-.*"`, with NOT, `-`, AND, OR, parentheses and terms side by side. Not covered: AND within a
+quoted comparison, functions, orderBy other than by name or creationTimestamp.
 """
 
 from __future__ import annotations
@@ -18,14 +19,19 @@ from localcloud.compute.checks import LINK
 from localcloud.errors import ApiError
 
 Test = Callable[[dict], bool]
-TOKEN = re.compile(r'\s*(\(|\)|!=|<=|>=|[=:<>]|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s()=:<>!"\']+)')
+TOKEN = re.compile(
+    r'\s*(\(|\)|!=|<=|>=|[=:<>]|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s()=:<>!"\']+)'
+)
 OPERATORS = ("=", "!=", ":", "<", ">", "<=", ">=", "eq", "ne")
 
 
-def listed(call: Call, kind: str, place: str, rows: list[tuple[str, dict]], plural: str = "") -> dict:
+def listed(
+    call: Call, kind: str, place: str, rows: list[tuple[str, dict]], plural: str = ""
+) -> dict:
     """One page of a list or of an aggregated list; `rows` are (zone or region, resource).
 
-    Of what is in zones and in regions, `place` is "everywhere", and rows begin with zones/<zone> or regions/<region>.
+    Of what is in zones and in regions, `place` is "everywhere", and rows begin with zones/<zone> or
+    regions/<region>.
     """
     name = plural or f"{kind}s"
     aggregated = call.method.endswith("aggregatedList")
@@ -63,7 +69,9 @@ def empty_scope(scope: str) -> dict:
 
 
 def resources(params: dict, kind: str, rows: list[dict], size: int) -> dict:
-    """One page of a list of the newer APIs, which say `pageSize` and have no kind; `size` is their default."""
+    """One page of a list of the newer APIs, which say `pageSize` and have no kind; `size` is their
+    default.
+    """
     kept, token = page(rows, {**params, "maxResults": params.get("pageSize") or size})
     return {**({kind: kept} if kept else {}), **({"nextPageToken": token} if token else {})}
 
@@ -73,7 +81,9 @@ def page(rows: list[dict], params: dict) -> tuple[list[dict], str | None]:
     rows = list(filter(matches(params.get("filter")), rows))
     order = params.get("orderBy", "name")
     if order not in ("name", "creationTimestamp desc"):
-        raise ApiError(400, "invalid", f"Invalid value for field 'orderBy': '{order}'. Unsupported order.")
+        raise ApiError(
+            400, "invalid", f"Invalid value for field 'orderBy': '{order}'. Unsupported order."
+        )
     if order != "name":
         rows = sorted(rows, key=lambda row: row.get("creationTimestamp", ""), reverse=True)
     start = 0
@@ -81,9 +91,15 @@ def page(rows: list[dict], params: dict) -> tuple[list[dict], str | None]:
         try:
             start = int(base64.urlsafe_b64decode(params["pageToken"]))
         except ValueError:
-            raise ApiError(400, "invalid", f"Invalid value for field 'pageToken': '{params['pageToken']}'.") from None
+            raise ApiError(
+                400, "invalid", f"Invalid value for field 'pageToken': '{params['pageToken']}'."
+            ) from None
     size = int(params.get("maxResults", 500)) or 500
-    token = base64.urlsafe_b64encode(str(start + size).encode()).decode() if start + size < len(rows) else None
+    token = (
+        base64.urlsafe_b64encode(str(start + size).encode()).decode()
+        if start + size < len(rows)
+        else None
+    )
     return rows[start : start + size], token
 
 
@@ -99,7 +115,11 @@ def matches(text: str | None) -> Test:
 
 
 def bad(text: str) -> ApiError:
-    return ApiError(400, "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression.")
+    return ApiError(
+        400,
+        "invalid",
+        f"Invalid value for field 'filter': '{text}'. Invalid list filter expression.",
+    )
 
 
 def tokenize(text: str) -> list[str]:
@@ -152,7 +172,9 @@ def parse_term(tokens: list[str]) -> Test:
 
 
 def unquote(word: str) -> str:
-    """Take quotes off; other backslashes stay, because gcloud sends regular expressions with \\b in them."""
+    """Take quotes off; other backslashes stay, because gcloud sends regular expressions with \\b in
+    them.
+    """
     return re.sub(r"\\([\"'])", r"\1", word[1:-1]) if word[0] in "\"'" else word
 
 
@@ -188,7 +210,9 @@ def compare(found: Any, operator: str, value: str) -> bool:
         left, right = float(found), float(value)
     except ValueError:
         left, right = str(found), value  # type: ignore[assignment]
-    return {"<": left < right, ">": left > right, "<=": left <= right, ">=": left >= right}[operator]
+    return {"<": left < right, ">": left > right, "<=": left <= right, ">=": left >= right}[
+        operator
+    ]
 
 
 def holds(found: str, value: str) -> bool:

@@ -1,9 +1,10 @@
-"""From the body of an insert to an instance: everything checked, everything filled in that Google fills in.
+"""From the body of an insert to an instance: everything checked, everything filled in that Google
+fills in.
 
 What is checked field by field stands in fields.py, disks in images.py.
 
-Not covered: sole tenancy, confidential machines, persistent disks other than the boot disk. Local SSDs stand in the
-resource alone.
+Not covered: sole tenancy, confidential machines, persistent disks other than the boot disk. Local
+SSDs stand in the resource alone.
 """
 
 from __future__ import annotations
@@ -22,14 +23,23 @@ from localcloud.compute.checks import (
     last,
     not_found,
 )
-from localcloud.compute.fields import check_rest, check_scheduling, check_service_accounts, network_interfaces
+from localcloud.compute.fields import (
+    check_rest,
+    check_scheduling,
+    check_service_accounts,
+    network_interfaces,
+)
 from localcloud.compute.images import boot_disk, check_disks, find_disk, local_ssds
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
 
 
-def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tuple[Instance, dict | None]:
-    """Return the instance that `body` describes and its new boot disk; raise Google's error if it may not be."""
+def make_instance(
+    compute: Compute, project: str, zone: str, body: dict
+) -> tuple[Instance, dict | None]:
+    """Return the instance that `body` describes and its new boot disk; raise Google's error if it
+    may not be.
+    """
     region, name = catalog.ZONES[zone], body.get("name", "")
     check_name("resource.name", name)
     base = f"{LINK}projects/{project}/zones/{zone}"
@@ -52,7 +62,10 @@ def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tupl
         "id": compute.new_id(),
         "creationTimestamp": compute.timestamp(),
         "name": name,
-        "tags": {**body.get("tags", {}), "fingerprint": fingerprint(body.get("tags", {}).get("items", []))},
+        "tags": {
+            **body.get("tags", {}),
+            "fingerprint": fingerprint(body.get("tags", {}).get("items", [])),
+        },
         "machineType": f"{base}/machineTypes/{kind.name}",
         "status": "PROVISIONING",
         "zone": base,
@@ -101,8 +114,13 @@ def make_instance(compute: Compute, project: str, zone: str, body: dict) -> tupl
     if disk:
         disk.update(users=[resource["selfLink"]], creationTimestamp=compute.timestamp())
     disk_type = last(disk["type"]) if disk else "pd-standard"
-    needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, size, disk_type), scheduling)
-    learns = f"/{catalog.DEEP_LEARNING}/" in (disk or find_disk(compute, project, zone, last(source)))["sourceImage"]
+    needs = quotas.drawn(
+        compute, project, region, quota_needs(kind, resource, size, disk_type), scheduling
+    )
+    learns = (
+        f"/{catalog.DEEP_LEARNING}/"
+        in (disk or find_disk(compute, project, zone, last(source)))["sourceImage"]
+    )
     return Instance(project, zone, resource["id"], resource, needs, plain, learns=learns), disk
 
 
@@ -121,8 +139,12 @@ def check_machine_type(zone: str, link: str) -> catalog.MachineType:
     return found
 
 
-def check_accelerators(project: str, zone: str, kind: catalog.MachineType, body: dict) -> list[dict]:
-    """Return guestAccelerators as Google writes them back, those built into the machine type included."""
+def check_accelerators(
+    project: str, zone: str, kind: catalog.MachineType, body: dict
+) -> list[dict]:
+    """Return guestAccelerators as Google writes them back, those built into the machine type
+    included.
+    """
     wanted = body.get("guestAccelerators", [])
     path = f"projects/{project}/zones/{zone}/acceleratorTypes/"
     if kind.accelerator:
@@ -131,17 +153,19 @@ def check_accelerators(project: str, zone: str, kind: catalog.MachineType, body:
                 kind.accelerator,
                 kind.accelerator_count,
             ):
-                message = (
-                    f"{kind.name} comes with {kind.accelerator_count} {kind.accelerator}; other guest accelerators"
+                message = f"{kind.name} comes with {kind.accelerator_count} {kind.accelerator}; other guest accelerators"
+                raise ApiError(
+                    400, "badRequest", f"{message} are not supported with this machine type."
                 )
-                raise ApiError(400, "badRequest", f"{message} are not supported with this machine type.")
         wanted = [{"acceleratorType": kind.accelerator, "acceleratorCount": kind.accelerator_count}]
     result = []
     for item in wanted:
         link, count = item.get("acceleratorType", ""), item.get("acceleratorCount", 0)
         name = last(link)
         if "zones/" in link and f"zones/{zone}/" not in link:
-            raise invalid("resource.guestAccelerators[0].acceleratorType", link, f"Must be in zone '{zone}'.")
+            raise invalid(
+                "resource.guestAccelerators[0].acceleratorType", link, f"Must be in zone '{zone}'."
+            )
         if name not in catalog.accelerators_in(zone):
             raise not_found(path + name)
         if not kind.accelerator:
@@ -162,14 +186,18 @@ def check_accelerators(project: str, zone: str, kind: catalog.MachineType, body:
     return result
 
 
-def quota_needs(kind: catalog.MachineType, resource: dict, disk_gb: int, disk_type: str) -> dict[str, int]:
+def quota_needs(
+    kind: catalog.MachineType, resource: dict, disk_gb: int, disk_type: str
+) -> dict[str, int]:
     """What an instance counts against, metric -> amount."""
     family = {"n2": "N2_CPUS", "c2": "C2_CPUS", "a2": "A2_CPUS"}.get(kind.family, "CPUS")
     # Those need quota for their GPUs or TPUs alone.
     families = [] if kind.is_tpu or kind.family.startswith(("a3", "a4", "g4")) else [family]
     model = resource["scheduling"]["provisioningModel"]
     spot = model == "SPOT"
-    disk_metric = {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}.get(disk_type, "SSD_TOTAL_GB")
+    disk_metric = {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}.get(
+        disk_type, "SSD_TOTAL_GB"
+    )
     needs = {
         **{"PREEMPTIBLE_CPUS" if spot and each == "CPUS" else each: kind.cpus for each in families},
         **(tpus.quota_needs(kind.name, model) if kind.is_tpu else {"CPUS_ALL_REGIONS": kind.cpus}),

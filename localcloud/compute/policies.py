@@ -1,12 +1,22 @@
-"""Resource policies: those for workloads, which say what topology of TPUs the machines of a group form.
+"""Resource policies: those for workloads, which say what topology of TPUs the machines of a group
+form.
 
-Not covered: snapshot schedules, placement and maintenance policies, distances; all of them are refused with 501.
+Not covered: snapshot schedules, placement and maintenance policies, distances; all of them are
+refused with 501.
 """
 
 from __future__ import annotations
 
 from localcloud.call import Call
-from localcloud.compute.checks import LINK, already_exists, check_name, invalid, missing, not_found, written
+from localcloud.compute.checks import (
+    LINK,
+    already_exists,
+    check_name,
+    invalid,
+    missing,
+    not_found,
+    written,
+)
 from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
@@ -24,10 +34,14 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
     workload = body.get("workloadPolicy") or {}
     honoured("resource.workloadPolicy", workload, WORKLOAD)
     if workload.get("type") != "HIGH_THROUGHPUT" or not workload.get("acceleratorTopology"):
-        raise missing("resource.workloadPolicy without type HIGH_THROUGHPUT and acceleratorTopology")
+        raise missing(
+            "resource.workloadPolicy without type HIGH_THROUGHPUT and acceleratorTopology"
+        )
     if not all(side.isdigit() for side in workload["acceleratorTopology"].split("x")):
         field = "resource.workloadPolicy.acceleratorTopology"
-        raise invalid(field, workload["acceleratorTopology"], "Must be sizes joined by x, such as 4x4.")
+        raise invalid(
+            field, workload["acceleratorTopology"], "Must be sizes joined by x, such as 4x4."
+        )
     path = f"projects/{project}/regions/{region}/resourcePolicies/{body['name']}"
     if (project, region, body["name"]) in compute.policies:
         raise already_exists(path)
@@ -57,11 +71,15 @@ def find(compute: Compute, project: str, region: str, name: str) -> dict:
 
 
 async def get_policy(compute: Compute, call: Call) -> dict:
-    return find(compute, call.params["project"], call.params["region"], call.params["resourcePolicy"])
+    return find(
+        compute, call.params["project"], call.params["region"], call.params["resourcePolicy"]
+    )
 
 
 async def list_policies(compute: Compute, call: Call) -> dict:
-    rows = [(key[1], row) for key, row in compute.policies.items() if key[0] == call.params["project"]]
+    rows = [
+        (key[1], row) for key, row in compute.policies.items() if key[0] == call.params["project"]
+    ]
     return listed(call, "resourcePolicy", "regions", rows, "resourcePolicies")
 
 
@@ -70,7 +88,9 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
     path = row["selfLink"].removeprefix(LINK)
     for group in compute.groups.values():
         if group.policy == row["selfLink"]:
-            message = f"The resource_policy resource '{path}' is already being used by '{group.path}'"
+            message = (
+                f"The resource_policy resource '{path}' is already being used by '{group.path}'"
+            )
             raise ApiError(400, "resourceInUseByAnotherResource", message)
 
     def forget() -> None:

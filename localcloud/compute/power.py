@@ -1,13 +1,15 @@
 """A machine's life: what turns an instance on and off, and what happens to it by itself.
 
-Transitions hold the lock of their instance: a deletion waits for a boot that has begun. sandbox.py does the work
-on the host; the server that is killed leaves its machines running, and `adopt` takes them over or calls them off.
+Transitions hold the lock of their instance: a deletion waits for a boot that has begun. sandbox.py
+does the work on the host; the server that is killed leaves its machines running, and `adopt` takes
+them over or calls them off.
 
-A machine that is to go down hears it as on Google: the power button (ACPI), and 30 s (Spot) or 120 s later no power. In
-a preemption `preempted` turns TRUE first, as long before the power button as `preemptionNoticeDuration` says.
+A machine that is to go down hears it as on Google: the power button (ACPI), and 30 s (Spot) or 120
+s later no power. In a preemption `preempted` turns TRUE first, as long before the power button as
+`preemptionNoticeDuration` says.
 
-Not covered: suspend and resume, live migration, automatic restart after a crash. Spot machines are preempted only on
-demand, and hosts maintained likewise.
+Not covered: suspend and resume, live migration, automatic restart after a crash. Spot machines are
+preempted only on demand, and hosts maintained likewise.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ async def start(compute: Compute, instance: Instance, operation: dict) -> None:
         await boot(compute, instance, operation)
 
 
-async def boot(compute: Compute, instance: Instance, operation: dict, error: dict | None = None) -> None:
+async def boot(
+    compute: Compute, instance: Instance, operation: dict, error: dict | None = None
+) -> None:
     async with compute.lock(instance):
         if not await power_on(compute, instance):
             await power_off(compute, instance, 0)
@@ -70,7 +74,8 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     if not compute.settings.boot:
         compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
         return True
-    # Elsewhere there is no system's python to install packages into: the image's is a virtual environment.
+    # Elsewhere there is no system's python to install packages into: the image's is a virtual
+    # environment.
     learns = instance.learns and compute.sandbox.files == sandbox.OVERLAY
     learns = learns and bool(await asyncio.to_thread(sandbox.system_python))
     image = None
@@ -96,7 +101,9 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     run = instance.resource["scheduling"].get("maxRunDuration")
     instance.ends_at = compute.now() + int(run["seconds"]) if run else None
     if instance.ends_at:
-        ends = datetime.fromtimestamp(instance.ends_at, timezone.utc).isoformat(timespec="milliseconds")
+        ends = datetime.fromtimestamp(instance.ends_at, timezone.utc).isoformat(
+            timespec="milliseconds"
+        )
         instance.resource["resourceStatus"] = {"scheduling": {"terminationTimestamp": ends}}
     compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
     watch(compute, instance)
@@ -104,7 +111,9 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
 
 
 def chips_on(instance: Instance, there: sandbox.Sandbox) -> tuple[dict[str, str], list[str]]:
-    """The variables and the PCI devices by which programs know a machine with TPUs; none for others."""
+    """The variables and the PCI devices by which programs know a machine with TPUs; none for
+    others.
+    """
     kind = last(instance.resource["machineType"])
     generation = tpus.generation_of(kind)
     if not generation:
@@ -142,14 +151,22 @@ async def end_in_time(compute: Compute, instance: Instance, ends_at: float) -> N
 
 
 async def take_down(compute: Compute, instance: Instance, grace: float | None) -> None:
-    """The power button, `grace` seconds, no power. Leaves the instance STOPPING: what it is next, the caller knows."""
+    """The power button, `grace` seconds, no power. Leaves the instance STOPPING: what it is next,
+    the caller knows.
+    """
     current = asyncio.current_task()
     for task in compute.watches.pop(instance.id, []):
         if task is not current:
             task.cancel()
     compute.set_status(instance, "STOPPING")
     spot = instance.resource["scheduling"]["provisioningModel"] == "SPOT"
-    usual = compute.settings.grace if compute.settings.grace is not None else GRACE_SPOT if spot else GRACE
+    usual = (
+        compute.settings.grace
+        if compute.settings.grace is not None
+        else GRACE_SPOT
+        if spot
+        else GRACE
+    )
     grace = usual if grace is None else grace
     await processes.shut_down(compute.machine_folder(instance), compute.sandbox, grace)
     process = compute.booted.pop(instance.id, None)
@@ -165,14 +182,18 @@ async def power_off(compute: Compute, instance: Instance, grace: float | None) -
     compute.set_status(instance, "TERMINATED", lastStopTimestamp=compute.timestamp())
 
 
-async def stop(compute: Compute, instance: Instance, operation: dict, grace: float | None = None) -> None:
+async def stop(
+    compute: Compute, instance: Instance, operation: dict, grace: float | None = None
+) -> None:
     async with compute.lock(instance):
         if compute.is_there(instance) and instance.resource["status"] != "TERMINATED":
             await power_off(compute, instance, grace)
     compute.finish(operation)
 
 
-async def delete(compute: Compute, instance: Instance, operation: dict, grace: float | None = None) -> None:
+async def delete(
+    compute: Compute, instance: Instance, operation: dict, grace: float | None = None
+) -> None:
     async with compute.lock(instance):
         if compute.is_there(instance):
             await take_down(compute, instance, grace)
@@ -193,9 +214,16 @@ async def reset(compute: Compute, instance: Instance, operation: dict) -> None:
 
 
 def terminate(
-    compute: Compute, instance: Instance, kind: str, grace: float | None = None, notice: float = 0, end=None
+    compute: Compute,
+    instance: Instance,
+    kind: str,
+    grace: float | None = None,
+    notice: float = 0,
+    end=None,
 ) -> dict:
-    """End an instance on Google's behalf in `notice` seconds: by `end`, or the way its termination action says."""
+    """End an instance on Google's behalf in `notice` seconds: by `end`, or the way its termination
+    action says.
+    """
     operation = compute.operation_on(instance, kind)
     if end is None:
         end = delete if deletes_itself(instance) else stop
@@ -215,22 +243,34 @@ def deletes_itself(instance: Instance) -> bool:
     return instance.resource["scheduling"].get("instanceTerminationAction") == "DELETE"
 
 
-def preempt(compute: Compute, instance: Instance, grace: float | None = None, notice: float | None = None) -> dict:
-    """What Google does to a Spot machine: the metadata flag, the notice it asked for, the power button, 30 s, off."""
+def preempt(
+    compute: Compute, instance: Instance, grace: float | None = None, notice: float | None = None
+) -> dict:
+    """What Google does to a Spot machine: the metadata flag, the notice it asked for, the power
+    button, 30 s, off.
+    """
     instance.preempted = True
     compute.save(instance)
-    asked = float(instance.resource["scheduling"].get("preemptionNoticeDuration", {}).get("seconds", 0))
+    asked = float(
+        instance.resource["scheduling"].get("preemptionNoticeDuration", {}).get("seconds", 0)
+    )
     notice = asked if notice is None else min(notice, asked)
     return terminate(compute, instance, "compute.instances.preempted", grace, notice)
 
 
 def maintain(compute: Compute, instance: Instance, notice: float = 3600) -> dict:
-    """Maintain an instance's host: those that cannot move are told an hour before, stopped, and started elsewhere."""
+    """Maintain an instance's host: those that cannot move are told an hour before, stopped, and
+    started elsewhere.
+    """
     if instance.resource["scheduling"]["onHostMaintenance"] == "MIGRATE":
-        return compute.finish(compute.operation_on(instance, "compute.instances.migrateOnHostMaintenance"))
+        return compute.finish(
+            compute.operation_on(instance, "compute.instances.migrateOnHostMaintenance")
+        )
     instance.maintenance = "TERMINATE_ON_HOST_MAINTENANCE"
     compute.save(instance)
-    return terminate(compute, instance, "compute.instances.terminateOnHostMaintenance", None, notice, move)
+    return terminate(
+        compute, instance, "compute.instances.terminateOnHostMaintenance", None, notice, move
+    )
 
 
 async def move(compute: Compute, instance: Instance, operation: dict, grace: float | None) -> None:
@@ -264,7 +304,9 @@ async def network_down(compute: Compute, instance: Instance) -> None:
 
 
 async def adopt(compute: Compute) -> None:
-    """After a start of the server: take over machines that run, go on with what was to end some, settle the others."""
+    """After a start of the server: take over machines that run, go on with what was to end some,
+    settle the others.
+    """
     going_on = {group.deletion for group in compute.groups.values()}
     there, ends = {instance.id for instance in compute.instances.values()}, {}
     for operation in compute.operations.values():
@@ -275,7 +317,9 @@ async def adopt(compute: Compute) -> None:
                 compute.finish(operation)
     for instance in list(compute.instances.values()):
         status, ending = instance.resource["status"], ends.get(instance.id)
-        alive = status in ("RUNNING", "STOPPING") and processes.alive(compute.machine_folder(instance), compute.sandbox)
+        alive = status in ("RUNNING", "STOPPING") and processes.alive(
+            compute.machine_folder(instance), compute.sandbox
+        )
         if alive and not instance.cut and not instance.network_down:
             await compute.open_address(instance.address)
         if ending:
@@ -298,4 +342,6 @@ async def close(compute: Compute) -> None:
     compute.closing = True
     grace = min(GRACE_SPOT, GRACE if compute.settings.grace is None else compute.settings.grace)
     running = [i for i in compute.instances.values() if i.resource["status"] != "TERMINATED"]
-    await asyncio.gather(*(stop(compute, i, compute.operation_on(i, "stop"), grace) for i in running))
+    await asyncio.gather(
+        *(stop(compute, i, compute.operation_on(i, "stop"), grace) for i in running)
+    )

@@ -1,4 +1,5 @@
-"""What stands between a request and a machine: quotas, of a project and of each of its regions, and a zone's stock.
+"""What stands between a request and a machine: quotas, of a project and of each of its regions, and
+a zone's stock.
 
 Not covered: stock that runs out by itself. A stockout is what /_berg/stockout says.
 """
@@ -27,15 +28,22 @@ def usage_of(compute: Compute, project: str, region: str | None, metric: str) ->
     return total
 
 
-def resources(compute: Compute, project: str, region: str | None, metrics: Iterable[str]) -> list[dict]:
+def resources(
+    compute: Compute, project: str, region: str | None, metrics: Iterable[str]
+) -> list[dict]:
     """Google's Quota resources."""
     limits = {metric: float(limit_of(compute, project, region, metric)) for metric in metrics}
     usages = {metric: float(usage_of(compute, project, region, metric)) for metric in limits}
-    return [{"metric": metric, "limit": limits[metric], "usage": usages[metric]} for metric in limits]
+    return [
+        {"metric": metric, "limit": limits[metric], "usage": usages[metric]} for metric in limits
+    ]
 
 
-def drawn(compute: Compute, project: str, region: str, needs: dict[str, int], scheduling: dict) -> dict[str, int]:
-    """What is counted where: GPUs of machines that are deleted within a week may be among the preemptible ones.
+def drawn(
+    compute: Compute, project: str, region: str, needs: dict[str, int], scheduling: dict
+) -> dict[str, int]:
+    """What is counted where: GPUs of machines that are deleted within a week may be among the
+    preemptible ones.
 
     Google does not say which come first; here those that are not.
     """
@@ -44,8 +52,15 @@ def drawn(compute: Compute, project: str, region: str, needs: dict[str, int], sc
     result = {}
     for metric, amount in needs.items():
         other = f"PREEMPTIBLE_{metric}"
-        left = limit_of(compute, project, region, metric) - usage_of(compute, project, region, metric)
-        moves = brief and metric.startswith("NVIDIA_") and amount > left and limit_of(compute, project, region, other)
+        left = limit_of(compute, project, region, metric) - usage_of(
+            compute, project, region, metric
+        )
+        moves = (
+            brief
+            and metric.startswith("NVIDIA_")
+            and amount > left
+            and limit_of(compute, project, region, other)
+        )
         result[other if moves else metric] = amount
     return result
 
@@ -95,14 +110,20 @@ def shortage(compute: Compute, instance: Instance) -> dict | None:
 
 def stockout_error(compute: Compute, project: str, zone: str, resource: dict) -> dict:
     gpus = resource.get("guestAccelerators", [])
-    attachment = ",".join(f"{last(gpu['acceleratorType'])}:{gpu['acceleratorCount']}" for gpu in gpus)
+    attachment = ",".join(
+        f"{last(gpu['acceleratorType'])}:{gpu['acceleratorCount']}" for gpu in gpus
+    )
     details = {
         "vmType": last(resource["machineType"]),
         "attachment": attachment,
         "zone": zone,
         "zonesAvailable": "",
     }
-    info = {"reason": "resource_availability", "domain": "compute.googleapis.com", "metadatas": details}
+    info = {
+        "reason": "resource_availability",
+        "domain": "compute.googleapis.com",
+        "metadatas": details,
+    }
     return {
         "code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
         "message": f"The zone 'projects/{project}/zones/{zone}' does not have enough resources available to "

@@ -1,7 +1,7 @@
 """How many requests a project may make in a minute: of those that Google calls heavy-weight reads.
 
-Those are the aggregated lists, counted for the project, and the waits for operations, counted for each region. A
-project that made too many is refused until the next full minute begins.
+Those are the aggregated lists, counted for the project, and the waits for operations, counted for
+each region. A project that made too many is refused until the next full minute begins.
 https://docs.cloud.google.com/compute/docs/api-rate-limits
 
 Not covered: the other groups, which have some 1,500 requests a minute and more.

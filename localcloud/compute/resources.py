@@ -1,4 +1,5 @@
-"""Read-only resources made from the catalog: zones, regions, machine and accelerator types, networks.
+"""Read-only resources made from the catalog: zones, regions, machine and accelerator types,
+networks.
 
 Not covered: routes, networks other than `default`, disk types other than a handful.
 """
@@ -31,7 +32,12 @@ class Resource:
 
 def resource(kind: str, path: str, **fields: Any) -> dict:
     """A resource with what all have; its name is the end of its path."""
-    same = {"kind": f"compute#{kind}", "id": number_of(path), "name": last(path), "creationTimestamp": SINCE}
+    same = {
+        "kind": f"compute#{kind}",
+        "id": number_of(path),
+        "name": last(path),
+        "creationTimestamp": SINCE,
+    }
     return {**same, "selfLink": LINK + path, **fields}
 
 
@@ -40,7 +46,12 @@ def zones(compute: Compute, project: str) -> Rows:
     rows = []
     for zone, region in catalog.ZONES.items():
         fields = {"description": zone, "status": "UP", "region": f"{LINK}{base}/regions/{region}"}
-        rows.append((zone, resource("zone", f"{base}/zones/{zone}", availableCpuPlatforms=platforms, **fields)))
+        rows.append(
+            (
+                zone,
+                resource("zone", f"{base}/zones/{zone}", availableCpuPlatforms=platforms, **fields),
+            )
+        )
     return rows
 
 
@@ -51,15 +62,25 @@ def regions(compute: Compute, project: str) -> Rows:
     base = f"projects/{project}"
     rows = []
     for region in catalog.REGIONS:
-        zones = [f"{LINK}{base}/zones/{zone}" for zone in catalog.ZONES if catalog.ZONES[zone] == region]
-        fields = {"description": region, "status": "UP", "quotas": quotas.resources(compute, project, region, metrics)}
+        zones = [
+            f"{LINK}{base}/zones/{zone}" for zone in catalog.ZONES if catalog.ZONES[zone] == region
+        ]
+        fields = {
+            "description": region,
+            "status": "UP",
+            "quotas": quotas.resources(compute, project, region, metrics),
+        }
         rows.append((region, resource("region", f"{base}/regions/{region}", zones=zones, **fields)))
     return rows
 
 
 def machine_types(compute: Compute, project: str) -> Rows:
     zones = catalog.ZONES
-    return [(zone, machine_type(project, zone, kind)) for zone in zones for kind in catalog.machine_types_in(zone)]
+    return [
+        (zone, machine_type(project, zone, kind))
+        for zone in zones
+        for kind in catalog.machine_types_in(zone)
+    ]
 
 
 def machine_type(project: str, zone: str, kind: catalog.MachineType) -> dict:
@@ -76,7 +97,10 @@ def machine_type(project: str, zone: str, kind: catalog.MachineType) -> dict:
         zone=zone,
     )
     if kind.accelerator:
-        counts = {"guestAcceleratorType": kind.accelerator, "guestAcceleratorCount": kind.accelerator_count}
+        counts = {
+            "guestAcceleratorType": kind.accelerator,
+            "guestAcceleratorCount": kind.accelerator_count,
+        }
         row["accelerators"] = [counts]
     return row
 
@@ -88,7 +112,9 @@ def accelerator_types(compute: Compute, project: str) -> Rows:
         for name in catalog.accelerators_in(zone):
             title, _, most, _ = catalog.ACCELERATORS[name]
             fields = {"description": title, "maximumCardsPerInstance": most, "zone": LINK + base}
-            rows.append((zone, resource("acceleratorType", f"{base}/acceleratorTypes/{name}", **fields)))
+            rows.append(
+                (zone, resource("acceleratorType", f"{base}/acceleratorTypes/{name}", **fields))
+            )
     return rows
 
 
@@ -97,7 +123,11 @@ def disk_types(compute: Compute, project: str) -> Rows:
     for zone in catalog.ZONES:
         base = f"projects/{project}/zones/{zone}"
         for name, size in catalog.DISK_TYPES.items():
-            fields = {"defaultDiskSizeGb": str(size), "validDiskSize": "10GB-65536GB", "zone": LINK + base}
+            fields = {
+                "defaultDiskSizeGb": str(size),
+                "validDiskSize": "10GB-65536GB",
+                "zone": LINK + base,
+            }
             rows.append((zone, resource("diskType", f"{base}/diskTypes/{name}", **fields)))
     return rows
 

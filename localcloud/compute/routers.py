@@ -1,16 +1,27 @@
-"""Ways out of the network `default` for machines without an external address: Cloud NAT, and Private Google Access.
+"""Ways out of the network `default` for machines without an external address: Cloud NAT, and
+Private Google Access.
 
-Machines here share the host's network, so that such a machine reaches the internet all the same. Google's APIs answer
-it only where they would on Google: see `reaches_google`.
+Machines here share the host's network, so that such a machine reaches the internet all the same.
+Google's APIs answer it only where they would on Google: see `reaches_google`.
 
-Not covered: networks but `default`, interfaces, BGP, addresses of one's own for NAT, NAT of single subnetworks.
+Not covered: networks but `default`, interfaces, BGP, addresses of one's own for NAT, NAT of single
+subnetworks.
 """
 
 from __future__ import annotations
 
 from localcloud.call import Call
 from localcloud.compute import catalog
-from localcloud.compute.checks import LINK, already_exists, check_name, invalid, last, missing, not_found, written
+from localcloud.compute.checks import (
+    LINK,
+    already_exists,
+    check_name,
+    invalid,
+    last,
+    missing,
+    not_found,
+    written,
+)
 from localcloud.compute.fields import honoured
 from localcloud.compute.state import Compute, Instance
 from localcloud.compute.templates import change
@@ -34,11 +45,18 @@ def private_access(compute: Compute, project: str) -> list[str]:
 
 
 def reaches_google(compute: Compute, instance: Instance) -> bool:
-    """Whether a machine's requests to Google's APIs arrive: by its address, Private Google Access or Cloud NAT."""
+    """Whether a machine's requests to Google's APIs arrive: by its address, Private Google Access
+    or Cloud NAT.
+    """
     region, project = catalog.ZONES[instance.zone], instance.project
-    if instance.resource["networkInterfaces"][0].get("accessConfigs") or region in private_access(compute, project):
+    if instance.resource["networkInterfaces"][0].get("accessConfigs") or region in private_access(
+        compute, project
+    ):
         return True
-    return any(at.startswith(f"{region}/") and row.get("nats") for at, row in kept(compute, project).items())
+    return any(
+        at.startswith(f"{region}/") and row.get("nats")
+        for at, row in kept(compute, project).items()
+    )
 
 
 def rows(compute: Compute, project: str) -> list[tuple[str, dict]]:
@@ -48,7 +66,11 @@ def rows(compute: Compute, project: str) -> list[tuple[str, dict]]:
 
 def checked(project: str, region: str, name: str, body: dict) -> dict:
     """What is kept of a router; raise Google's refusal of a wrong one."""
-    body = {key: value for key, value in written({"$ref": "Router"}, body).items() if key not in ("id", "selfLink")}
+    body = {
+        key: value
+        for key, value in written({"$ref": "Router"}, body).items()
+        if key not in ("id", "selfLink")
+    }
     check_name("resource.name", name)
     honoured("resource", body, KEPT)
     if last(body.get("network", "")) != "default":
@@ -75,13 +97,19 @@ async def insert_router(compute: Compute, call: Call) -> dict:
     path = f"projects/{project}/regions/{region}/routers/{name}"
     if f"{region}/{name}" in kept(compute, project):
         raise already_exists(path)
-    made = {"kind": "compute#router", "id": compute.new_id(), "creationTimestamp": compute.timestamp()}
+    made = {
+        "kind": "compute#router",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+    }
     return keep(compute, call, "insert", {**made, "selfLink": LINK + path, **row})
 
 
 async def patch_router(compute: Compute, call: Call) -> dict:
     old = find(compute, call)
-    row = checked(call.params["project"], call.params["region"], old["name"], {**old, **(call.body or {})})
+    row = checked(
+        call.params["project"], call.params["region"], old["name"], {**old, **(call.body or {})}
+    )
     return keep(compute, call, "patch", {**old, **row})
 
 
@@ -116,7 +144,11 @@ async def set_private_access(compute: Compute, call: Call) -> dict:
 
     def work() -> None:
         there = private_access(compute, project)
-        there[:] = sorted({*there, region} if (call.body or {}).get("privateIpGoogleAccess") else {*there} - {region})
+        there[:] = sorted(
+            {*there, region}
+            if (call.body or {}).get("privateIpGoogleAccess")
+            else {*there} - {region}
+        )
         compute.save_project(project)
 
     return change(compute, call, "setPrivateIpGoogleAccess", path, "0", work)

@@ -1,9 +1,12 @@
-"""Zonal instance groups in BULK mode whose machines form a slice of TPUs: all of them are made, or none.
+"""Zonal instance groups in BULK mode whose machines form a slice of TPUs: all of them are made, or
+none.
 
-Google tries until there is room; what stands in the way is in `status.bulkInstanceOperation`. Nothing repairs a slice:
-a machine that goes leaves it without one. The order of the workers is not that of the names.
+Google tries until there is room; what stands in the way is in `status.bulkInstanceOperation`.
+Nothing repairs a slice: a machine that goes leaves it without one. The order of the workers is not
+that of the names.
 
-Not covered: zonal groups of other kinds, resize requests, reservations, slices that Google drains or repairs.
+Not covered: zonal groups of other kinds, resize requests, reservations, slices that Google drains
+or repairs.
 """
 
 from __future__ import annotations
@@ -20,14 +23,29 @@ from localcloud.compute.state import Compute, Group, Instance
 from localcloud.errors import ApiError
 
 HONOURED = {
-    *("name", "description", "baseInstanceName", "targetSize", "instanceTemplate", "versions", "updatePolicy"),
-    *("allInstancesConfig", "instanceLifecyclePolicy", "listManagedInstancesResults", "fingerprint"),
+    *(
+        "name",
+        "description",
+        "baseInstanceName",
+        "targetSize",
+        "instanceTemplate",
+        "versions",
+        "updatePolicy",
+    ),
+    *(
+        "allInstancesConfig",
+        "instanceLifecyclePolicy",
+        "listManagedInstancesResults",
+        "fingerprint",
+    ),
     *("targetSizePolicy", "resourcePolicies"),
 }
 POLICY = "resource.resourcePolicies.workloadPolicy"
 
 
-def check(compute: Compute, project: str, region: str, body: dict, template: dict) -> dict[str, Any]:
+def check(
+    compute: Compute, project: str, region: str, body: dict, template: dict
+) -> dict[str, Any]:
     """What the resource of a zonal group has beside that of a regional one."""
     link = (body.get("resourcePolicies") or {}).get("workloadPolicy", "")
     mode = (body.get("targetSizePolicy") or {}).get("mode", "")
@@ -42,12 +60,17 @@ def check(compute: Compute, project: str, region: str, body: dict, template: dic
     if mode != "BULK":
         message = "MIGs with TPU accelerator topology require BULK mode in target size policy"
         raise ApiError(400, "invalid", message)
-    topology, kind = policy["workloadPolicy"]["acceleratorTopology"], template["properties"]["machineType"]
+    topology, kind = (
+        policy["workloadPolicy"]["acceleratorTopology"],
+        template["properties"]["machineType"],
+    )
     if not tpus.is_topology(kind, topology):
         why = f"Machine type {kind} does not support accelerator topology {topology}."
         raise invalid(POLICY, link, why)
     if (body.get("instanceLifecyclePolicy") or {}).get("defaultActionOnFailure") != "DO_NOTHING":
-        raise checks.missing("repair of a group in BULK mode; instanceLifecyclePolicy.defaultActionOnFailure")
+        raise checks.missing(
+            "repair of a group in BULK mode; instanceLifecyclePolicy.defaultActionOnFailure"
+        )
     return {
         "targetSizePolicy": {"mode": "BULK"},
         "resourcePolicies": {"workloadPolicy": policy["selfLink"]},
@@ -64,7 +87,9 @@ def check_size(compute: Compute, group: Group, size: int) -> None:
     topology = topology_of(compute, group)
     wanted = tpus.chips_in(topology) // tpus.IN_SLICES
     if size not in (0, wanted):
-        raise invalid("targetSize", size, f"Accelerator topology {topology} takes {wanted} instances.")
+        raise invalid(
+            "targetSize", size, f"Accelerator topology {topology} takes {wanted} instances."
+        )
 
 
 def create(compute: Compute, group: Group, bodies: dict[str, dict]) -> None:
@@ -87,7 +112,10 @@ def create(compute: Compute, group: Group, bodies: dict[str, dict]) -> None:
         failure = quotas.quota_error(compute, group.project, group.region, needs)
     if made and not failure and compute.stockouts.get(group.zone, len(made)) < len(made):
         failure = stockout(group)
-    group.progress = {"timestamp": compute.timestamp(), **({"error": {"errors": [failure]}} if failure else {})}
+    group.progress = {
+        "timestamp": compute.timestamp(),
+        **({"error": {"errors": [failure]}} if failure else {}),
+    }
     for member in group.members.values():
         member["errors"] = [failure] if failure else []
     compute.save_group(group)
@@ -131,9 +159,16 @@ def status(compute: Compute, group: Group) -> dict:
     complete = bool(total) and running == total
     begun = any(member["created"] for member in group.members.values())
     coming = bool(total) and not group.deletion and not complete and not group.formed
-    state = "ACTIVE" if complete else "INCOMPLETE" if group.formed else "ACTIVATING" if begun else ""
-    topologies = [{"acceleratorTopology": topology_of(compute, group), "state": state}] if state else []
-    counts = {name.lower(): machines.count(name) for name in ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")}
+    state = (
+        "ACTIVE" if complete else "INCOMPLETE" if group.formed else "ACTIVATING" if begun else ""
+    )
+    topologies = (
+        [{"acceleratorTopology": topology_of(compute, group), "state": state}] if state else []
+    )
+    counts = {
+        name.lower(): machines.count(name)
+        for name in ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
+    }
     return {
         "bulkInstanceOperation": {"inProgress": coming, "lastProgressCheck": group.progress},
         "currentInstanceStatuses": {**counts, "nonExistent": total - len(machines)},
@@ -143,7 +178,11 @@ def status(compute: Compute, group: Group) -> dict:
 
 def note(compute: Compute, group: Group) -> None:
     """Remember that a slice was whole once: what is missing from then on is lost."""
-    there = [i for i in compute.instances.values() if i.group == group.path and i.resource["status"] == "RUNNING"]
+    there = [
+        i
+        for i in compute.instances.values()
+        if i.group == group.path and i.resource["status"] == "RUNNING"
+    ]
     if group.members and len(there) == len(group.members) and not group.formed:
         group.formed = True
         compute.save_group(group)

@@ -1,7 +1,9 @@
-"""Compute Engine's state: instances, groups, disks, operations, and how it is kept on disk. Knows no HTTP.
+"""Compute Engine's state: instances, groups, disks, operations, and how it is kept on disk. Knows
+no HTTP.
 
-Every resource is one JSON file under `<folder>/compute/`, written in one step, so a server that is killed finds
-everything again. What turns machines on and off, and so changes most of this, is power.py.
+Every resource is one JSON file under `<folder>/compute/`, written in one step, so a server that is
+killed finds everything again. What turns machines on and off, and so changes most of this, is
+power.py.
 
 Not covered: disks that outlive their machine with their data, regional disks.
 """
@@ -62,7 +64,9 @@ class Instance:
     learns: bool = False  # whether its image is one of Google's for deep learning
     group: str = ""  # path of the managed instance group that it is a member of
     attributes: dict[str, str] = field(default_factory=dict)  # metadata that Google adds
-    peers: dict[str, str] = field(default_factory=dict)  # name -> address of the workers of its slice, by their numbers
+    peers: dict[str, str] = field(
+        default_factory=dict
+    )  # name -> address of the workers of its slice, by their numbers
 
     @property
     def name(self) -> str:
@@ -83,7 +87,9 @@ class Instance:
 
 @dataclass
 class Group:
-    """A managed instance group. A member is {"zone", "created" (ever), "action", "errors" (of the last attempt)}."""
+    """A managed instance group. A member is {"zone", "created" (ever), "action", "errors" (of the
+    last attempt)}.
+    """
 
     project: str
     region: str
@@ -91,7 +97,9 @@ class Group:
     members: dict[str, dict]
     deletion: str = ""  # name of the operation that deletes it
     zone: str = ""  # of a zonal one, which is a slice: see slices.py
-    progress: dict = field(default_factory=dict)  # of a slice: Google's last word on how its machines come
+    progress: dict = field(
+        default_factory=dict
+    )  # of a slice: Google's last word on how its machines come
     formed: bool = False  # a slice was whole once
 
     @property
@@ -117,7 +125,11 @@ class Group:
 
     @property
     def zones(self) -> list[str]:
-        return [self.zone] if self.zone else [last(row["zone"]) for row in self.resource["distributionPolicy"]["zones"]]
+        return (
+            [self.zone]
+            if self.zone
+            else [last(row["zone"]) for row in self.resource["distributionPolicy"]["zones"]]
+        )
 
 
 @dataclass
@@ -126,7 +138,9 @@ class Settings:
     delay: float = 0.0  # extra seconds in PROVISIONING
     boot: float = 1.0  # 0: machines are RUNNING without a process, to try many
     metadata_delay: float = 0.0  # seconds before the metadata server answers
-    first_boot: float = 30.0  # seconds for which an image of Google's holds the locks of dpkg when it first boots
+    first_boot: float = (
+        30.0  # seconds for which an image of Google's holds the locks of dpkg when it first boots
+    )
     refill: float = 1.0  # seconds between two attempts of a group to make a member
     heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
     minute: float = 60.0  # seconds
@@ -144,8 +158,12 @@ class Compute:
     metadata_port: int = 0
     open_address: Callable[[str], Awaitable[None]] = _nothing  # of the metadata server
     close_address: Callable[[str], Awaitable[None]] = _nothing
-    account_exists: Callable[[str], bool] = lambda email: True  # whether there is this service account
-    account_is_known: Callable[[str], bool] = lambda email: True  # whether Compute Engine has heard of it
+    account_exists: Callable[[str], bool] = lambda email: (
+        True
+    )  # whether there is this service account
+    account_is_known: Callable[[str], bool] = lambda email: (
+        True
+    )  # whether Compute Engine has heard of it
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -164,14 +182,24 @@ class Compute:
         self.watches: dict[str, list[asyncio.Task]] = {}
         self.booted: dict[str, subprocess.Popen] = {}
         self.tasks: set[asyncio.Task] = set()
-        self.connections: dict[str, set[Any]] = {}  # token of a machine -> transports of its requests under way
+        self.connections: dict[
+            str, set[Any]
+        ] = {}  # token of a machine -> transports of its requests under way
         self.closing = False  # nothing is made any more
         self.load()
 
     # --- on disk
 
     def load(self) -> None:
-        for kind in ("instances", "operations", "disks", "templates", "groups", "policies", "projects"):
+        for kind in (
+            "instances",
+            "operations",
+            "disks",
+            "templates",
+            "groups",
+            "policies",
+            "projects",
+        ):
             (self.folder / kind).mkdir(parents=True, exist_ok=True)
         for row in self.read("instances"):
             instance = Instance(**row)
@@ -196,7 +224,9 @@ class Compute:
             self.settled[row["project"]] = row
 
     def read(self, kind: str) -> list[dict]:
-        return [json.loads(path.read_text()) for path in sorted((self.folder / kind).glob("*.json"))]
+        return [
+            json.loads(path.read_text()) for path in sorted((self.folder / kind).glob("*.json"))
+        ]
 
     def write(self, kind: str, key: str, row: dict) -> None:
         path = self.folder / kind / f"{key}.json"
@@ -248,7 +278,9 @@ class Compute:
     def timestamp(self) -> str:
         return datetime.fromtimestamp(self.now(), timezone.utc).isoformat(timespec="milliseconds")
 
-    def operation(self, project: str, kind: str, target: str, scope: str, user: str, **more: Any) -> dict:
+    def operation(
+        self, project: str, kind: str, target: str, scope: str, user: str, **more: Any
+    ) -> dict:
         """Record a new operation; `scope` is zones/<zone>, regions/<region> or global."""
         name = f"operation-{int(self.now() * 1000)}-{uuid.uuid4().hex[:13]}-{secrets.token_hex(4)}"
         base = f"{LINK}projects/{project}/{scope}"
@@ -273,7 +305,9 @@ class Compute:
 
     def operation_on(self, instance: Instance, kind: str, user: str = SYSTEM, **more: Any) -> dict:
         scope, path = f"zones/{instance.zone}", instance.path
-        return self.operation(instance.project, kind, path, scope, user, targetId=instance.id, **more)
+        return self.operation(
+            instance.project, kind, path, scope, user, targetId=instance.id, **more
+        )
 
     def finish(self, operation: dict, *errors: dict | None) -> dict:
         operation.update(status="DONE", progress=100, endTime=self.timestamp())
@@ -281,14 +315,18 @@ class Compute:
         shown = [{key: error[key] for key in kept if key in error} for error in errors if error]
         if shown:
             status, message = HTTP_OF_ERROR.get(shown[0]["code"], (400, "BAD REQUEST"))
-            operation.update(error={"errors": shown}, httpErrorStatusCode=status, httpErrorMessage=message)
+            operation.update(
+                error={"errors": shown}, httpErrorStatusCode=status, httpErrorMessage=message
+            )
         self.write("operations", operation["name"], operation)
         return operation
 
     def repeated(self, request_id: str | None) -> dict | None:
         """The operation that the same requestId began before."""
         rows = self.operations.values()
-        return next((row for row in rows if request_id and row.get("clientOperationId") == request_id), None)
+        return next(
+            (row for row in rows if request_id and row.get("clientOperationId") == request_id), None
+        )
 
     def new_id(self) -> str:
         return str(random.randrange(10**18, 9 * 10**18))
@@ -312,7 +350,9 @@ class Compute:
             raise not_found(f"projects/{project}/zones/{zone}/instances/{name}") from None
 
     def find(self, name: str) -> Instance:
-        """The instance of that name, whatever its zone, or that of a group of that name: for the control routes."""
+        """The instance of that name, whatever its zone, or that of a group of that name: for the
+        control routes.
+        """
         for instance in self.instances.values():
             if name in (instance.name, instance.id, last(instance.group)):
                 return instance
@@ -328,7 +368,9 @@ class Compute:
         """An unused loopback address; at random, because other clouds on this host choose too."""
         used = {instance.address for instance in self.instances.values()}
         while True:
-            address = f"127.{random.randint(64, 127)}.{random.randint(0, 255)}.{random.randint(2, 254)}"
+            address = (
+                f"127.{random.randint(64, 127)}.{random.randint(0, 255)}.{random.randint(2, 254)}"
+            )
             if address not in used:
                 return address
 

@@ -19,9 +19,14 @@ from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
 
-def change(compute: Compute, call: Call, kind: str, path: str, number: str, work: Callable[[], None]) -> dict:
+def change(
+    compute: Compute, call: Call, kind: str, path: str, number: str, work: Callable[[], None]
+) -> dict:
     """Do what takes no time; a fault lets the operation fail without it."""
-    scope = next((f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params), "global")
+    scope = next(
+        (f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params),
+        "global",
+    )
     ids = {"targetId": number, "clientOperationId": call.params.get("requestId")}
     operation = compute.operation(call.params["project"], kind, path, scope, call.principal, **ids)
     error = compute.faults.take_operation_error(call.method)
@@ -65,10 +70,19 @@ async def insert_template(compute: Compute, call: Call) -> dict:
 def check_properties(compute: Compute, project: str, properties: dict) -> None:
     kind = properties.get("machineType", "")
     if not kind or "/" in kind:
-        raise invalid("resource.properties.machineType", kind, "Must be the name of a machine type, not its URL.")
+        raise invalid(
+            "resource.properties.machineType",
+            kind,
+            "Must be the name of a machine type, not its URL.",
+        )
     try:
         # Under a name that no machine has.
-        samples_by_zone(compute, project, list(catalog.ZONES), {**properties, "name": f"template-{uuid.uuid4().hex}"})
+        samples_by_zone(
+            compute,
+            project,
+            list(catalog.ZONES),
+            {**properties, "name": f"template-{uuid.uuid4().hex}"},
+        )
     except ApiError as error:
         error.message = error.message.replace("field 'resource.", "field 'resource.properties.")
         raise
@@ -79,7 +93,11 @@ async def get_template(compute: Compute, call: Call) -> dict:
 
 
 async def list_templates(compute: Compute, call: Call) -> dict:
-    rows = [("global", row) for key, row in compute.templates.items() if key[0] == call.params["project"]]
+    rows = [
+        ("global", row)
+        for key, row in compute.templates.items()
+        if key[0] == call.params["project"]
+    ]
     return listed(call, "instanceTemplate", "globals", rows)
 
 
@@ -88,7 +106,9 @@ async def delete_template(compute: Compute, call: Call) -> dict:
     path = row["selfLink"].removeprefix(LINK)
     for group in compute.groups.values():
         if group.resource["instanceTemplate"] == row["selfLink"]:
-            message = f"The instance_template resource '{path}' is already being used by '{group.path}'"
+            message = (
+                f"The instance_template resource '{path}' is already being used by '{group.path}'"
+            )
             raise ApiError(400, "resourceInUseByAnotherResource", message)
 
     def forget() -> None:

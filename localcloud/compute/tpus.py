@@ -1,7 +1,8 @@
 """TPUs: machine types, zones, topologies of slices, and what a machine with TPUs finds on itself.
 
-A machine of the embedded cloud has no TPU. It shows the PCI devices, the attributes and the variables by which JAX
-knows a TPU host, and lets JAX compute on as many devices of the CPU as it has chips.
+A machine of the embedded cloud has no TPU. It shows the PCI devices, the attributes and the
+variables by which JAX knows a TPU host, and lets JAX compute on as many devices of the CPU as it
+has chips.
 
 Not covered: TPUs of the Cloud TPU API (v2 to v5e), slices within slices, several slices of one job.
 """
@@ -13,7 +14,8 @@ import zlib
 from dataclasses import dataclass
 from math import prod
 
-LIBRARY = "/etc/hostname"  # stands for libtpu.so, which JAX looks for and, told to use the CPU, does not load
+# stands for libtpu.so, which JAX looks for and, told to use the CPU, does not load
+LIBRARY = "/etc/hostname"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ MACHINE_TYPES = {
 }
 IN_SLICES = 4  # chips of a machine of a slice
 FAMILY_QUOTA = "TPUS_PER_TPU_FAMILY:"
-QUOTAS = {f"{FAMILY_QUOTA}{each.family}": 256 for each in ALL} | {each.preemptible: 1536 for each in ALL}
+QUOTAS = {f"{FAMILY_QUOTA}{each.family}": 256 for each in ALL} | {
+    each.preemptible: 1536 for each in ALL
+}
 SMALL = ("2x2x2", "2x2x4", "2x4x4")
 
 
@@ -74,8 +78,14 @@ def is_topology(machine_type: str, topology: str) -> bool:
         return False
     if generation.flat or topology in SMALL:
         return topology in (generation.flat or SMALL)
-    sides = [int(side) for side in topology.split("x")] if re.fullmatch(r"\d+(x\d+){2}", topology) else []
-    return bool(sides) and sides == sorted(sides) and not any(side % 4 or not side for side in sides)
+    sides = (
+        [int(side) for side in topology.split("x")]
+        if re.fullmatch(r"\d+(x\d+){2}", topology)
+        else []
+    )
+    return (
+        bool(sides) and sides == sorted(sides) and not any(side % 4 or not side for side in sides)
+    )
 
 
 def chips_in(topology: str) -> int:
@@ -83,7 +93,9 @@ def chips_in(topology: str) -> int:
 
 
 def quota_needs(machine_type: str, model: str) -> dict[str, int]:
-    """Chips, of the quota that a provisioning model draws on; without any for GPUs there are no TPUs either."""
+    """Chips, of the quota that a provisioning model draws on; without any for GPUs there are no
+    TPUs either.
+    """
     generation, chips = generation_of(machine_type), chips_of(machine_type)
     assert generation
     metric = f"{FAMILY_QUOTA}{generation.family}" if model == "STANDARD" else generation.preemptible
@@ -91,7 +103,9 @@ def quota_needs(machine_type: str, model: str) -> dict[str, int]:
 
 
 def attributes(machine_type: str, topology: str, worker: int, names: list[str]) -> dict[str, str]:
-    """What Google adds to the metadata of a slice's machine; `names` are those of all by the numbers of workers."""
+    """What Google adds to the metadata of a slice's machine; `names` are those of all by the
+    numbers of workers.
+    """
     generation = generation_of(machine_type)
     assert generation
     kind = f"{generation.name}-{chips_in(topology) * generation.cores}"
@@ -115,7 +129,9 @@ def attributes(machine_type: str, topology: str, worker: int, names: list[str]) 
 
 
 def variables(machine_type: str, slice_id: str) -> dict[str, str]:
-    """What lets JAX take the CPU for the TPUs of a machine; slices of one host do not share a coordinator's port."""
+    """What lets JAX take the CPU for the TPUs of a machine; slices of one host do not share a
+    coordinator's port.
+    """
     return {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={chips_of(machine_type)}",
@@ -125,8 +141,18 @@ def variables(machine_type: str, slice_id: str) -> dict[str, str]:
 
 
 def forced(worker: str, addresses: list[str]) -> dict[str, str]:
-    """What says the same where a machine cannot show devices of its own. Empty variables spare JAX its retries."""
+    """What says the same where a machine cannot show devices of its own. Empty variables spare JAX
+    its retries.
+    """
     return {
-        **{"JAX_FORCE_TPU_INIT": "1", "TPU_WORKER_ID": worker, "TPU_WORKER_HOSTNAMES": ",".join(addresses)},
-        **{"MEGASCALE_COORDINATOR_ADDRESS": "", "MEGASCALE_NUM_SLICES": "", "MEGASCALE_SLICE_ID": ""},
+        **{
+            "JAX_FORCE_TPU_INIT": "1",
+            "TPU_WORKER_ID": worker,
+            "TPU_WORKER_HOSTNAMES": ",".join(addresses),
+        },
+        **{
+            "MEGASCALE_COORDINATOR_ADDRESS": "",
+            "MEGASCALE_NUM_SLICES": "",
+            "MEGASCALE_SLICE_ID": "",
+        },
     }

@@ -1,6 +1,7 @@
 """Handlers of Kubernetes Engine v1: clusters, node pools, operations, server config.
 
-A cluster does one thing at a time, as on Google. An operation ends when the nodes are there, or gives up on them.
+A cluster does one thing at a time, as on Google. An operation ends when the nodes are there, or
+gives up on them.
 
 Not covered: updates of clusters, Autopilot, upgrades, the older methods below zones.
 """
@@ -18,7 +19,14 @@ from typing import Any
 from localcloud.call import Call, Cloud, Handler
 from localcloud.compute import catalog
 from localcloud.container import planes
-from localcloud.container.checks import NODE_VERSION, bad, check_name, check_pool, check_scaling, filled_pool
+from localcloud.container.checks import (
+    NODE_VERSION,
+    bad,
+    check_name,
+    check_pool,
+    check_scaling,
+    filled_pool,
+)
 from localcloud.container.state import LINK, Container, shown, stamp
 from localcloud.errors import ApiError
 from localcloud.kubernetes import nodes, schema
@@ -53,7 +61,9 @@ async def placed(cloud: Cloud, handler: Any, call: Call) -> dict:
     project = cloud.project_named(path[1])
     if project is None:
         needed = call.method.replace("container.projects.locations.", "container.")
-        raise ApiError(403, "forbidden", f'Required "{needed}" permission(s) for "projects/{path[1]}".')
+        raise ApiError(
+            403, "forbidden", f'Required "{needed}" permission(s) for "projects/{path[1]}".'
+        )
     place = path[3]
     if place != "-" and place not in catalog.ZONES and place not in set(catalog.ZONES.values()):
         raise bad(f'Location "{place}" does not exist.')
@@ -64,7 +74,9 @@ def find(container: Container, project: str, place: str, rest: list[str]) -> dic
     cluster = container.clusters.get((project, place, rest[1]))
     if cluster is None:
         name = f"projects/{project}/locations/{place}/clusters/{rest[1]}"
-        raise ApiError(404, "notFound", f"Not found: {name}.\nNo cluster named '{rest[1]}' in {project}.")
+        raise ApiError(
+            404, "notFound", f"Not found: {name}.\nNo cluster named '{rest[1]}' in {project}."
+        )
     return cluster
 
 
@@ -74,7 +86,9 @@ def find_pool(container: Container, project: str, place: str, rest: list[str]) -
         if pool["name"] == rest[3]:
             return cluster, pool
     raise ApiError(
-        404, "notFound", f"Not found: projects/{project}/locations/{place}/clusters/{rest[1]}/nodePools/{rest[3]}."
+        404,
+        "notFound",
+        f"Not found: projects/{project}/locations/{place}/clusters/{rest[1]}/nodePools/{rest[3]}.",
     )
 
 
@@ -94,7 +108,9 @@ def check_account(container: Container, pool: dict) -> None:
 # --- clusters
 
 
-async def create(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def create(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     wanted = copy.deepcopy((call.body or {}).get("cluster") or {})
     name = wanted.get("name", "")
     check_name("cluster.name", name)
@@ -106,7 +122,9 @@ async def create(container: Container, call: Call, project: str, place: str, res
         message = f"Already exists: projects/{project}/locations/{place}/clusters/{name}."
         raise ApiError(409, "alreadyExists", message)
     if (wanted.get("autopilot") or {}).get("enabled"):
-        raise ApiError(501, "notImplemented", "Autopilot clusters are not part of the embedded cloud")
+        raise ApiError(
+            501, "notImplemented", "Autopilot clusters are not part of the embedded cloud"
+        )
     pools = wanted.pop("nodePools", None)
     if pools and (wanted.get("initialNodeCount") or wanted.get("nodeConfig")):
         raise bad("Cannot specify both initial_node_count/node_config and node_pools.")
@@ -169,7 +187,11 @@ def show_endpoint(cluster: dict, plane: Any) -> None:
     config = cluster.get("controlPlaneEndpointsConfig", {})
     cluster["controlPlaneEndpointsConfig"] = {
         "dnsEndpointConfig": {**config.get("dnsEndpointConfig", {}), "endpoint": endpoint},
-        "ipEndpointsConfig": {"enabled": True, "enablePublicEndpoint": True, "publicEndpoint": endpoint},
+        "ipEndpointsConfig": {
+            "enabled": True,
+            "enablePublicEndpoint": True,
+            "publicEndpoint": endpoint,
+        },
     }
 
 
@@ -180,14 +202,24 @@ async def provisioned(container: Container, cluster: dict, pools: list[dict]) ->
     for pool in pools:
         give_up = None
         while True:
-            ready = [each for each in nodes.instances_of(plane, pool) if plane.store.get("nodes", "", each.name)]
+            ready = [
+                each
+                for each in nodes.instances_of(plane, pool)
+                if plane.store.get("nodes", "", each.name)
+            ]
             if len(ready) >= pool["_size"]:
                 pool["status"] = "RUNNING"
                 break
             trouble = pool.get("_trouble")
-            give_up = (give_up or time.monotonic() + container.settings.give_up) if trouble else None
+            give_up = (
+                (give_up or time.monotonic() + container.settings.give_up) if trouble else None
+            )
             if (trouble and give_up and time.monotonic() >= give_up) or time.monotonic() >= end:
-                return failed(plane, pool, trouble or {"code": "GCE_STOCKOUT", "message": "the nodes did not come"})
+                return failed(
+                    plane,
+                    pool,
+                    trouble or {"code": "GCE_STOCKOUT", "message": "the nodes did not come"},
+                )
             await asyncio.sleep(0.05)
     return None
 
@@ -196,7 +228,9 @@ def failed(plane: Any, pool: dict, trouble: dict) -> dict:
     group = f"{nodes.group_name(plane, pool)}-grp"
     text = f"Google Compute Engine: Instance group '{group}' creation failed: {trouble['message']}"
     pool.update(status="RUNNING_WITH_ERROR", statusMessage=text)
-    code = trouble["code"] if trouble["code"].startswith(("GCE_STOCKOUT", "GCE_QUOTA")) else "UNKNOWN"
+    code = (
+        trouble["code"] if trouble["code"].startswith(("GCE_STOCKOUT", "GCE_QUOTA")) else "UNKNOWN"
+    )
     canonical = "RESOURCE_EXHAUSTED" if code != "UNKNOWN" else "UNKNOWN"
     pool["conditions"] = [{"code": code, "message": text, "canonicalCode": canonical}]
     return {"code": 8 if code != "UNKNOWN" else 2, "message": text}
@@ -212,12 +246,20 @@ def present(container: Container, cluster: dict) -> dict:
     return {**shown(cluster), **({"currentNodeCount": count} if count else {})}
 
 
-async def list_clusters(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
-    found = [row for (owner, where, _), row in container.clusters.items() if owner == project and place in ("-", where)]
+async def list_clusters(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
+    found = [
+        row
+        for (owner, where, _), row in container.clusters.items()
+        if owner == project and place in ("-", where)
+    ]
     return {"clusters": [present(container, row) for row in found]} if found else {}
 
 
-async def delete(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def delete(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     cluster = find(container, project, place, rest)
     check_idle(cluster)
     cluster["status"] = "STOPPING"
@@ -230,12 +272,18 @@ async def delete(container: Container, call: Call, project: str, place: str, res
     return container.begin(cluster, "DELETE_CLUSTER", "", work)
 
 
-async def set_labels(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def set_labels(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     cluster, body = find(container, project, place, rest), call.body or {}
     check_idle(cluster)
     if body.get("labelFingerprint") != cluster["labelFingerprint"]:
-        raise ApiError(412, "conditionNotMet", "Labels could not be set due to fingerprint mismatch.")
-    cluster.update(resourceLabels=body.get("resourceLabels", {}), labelFingerprint=uuid.uuid4().hex[:8])
+        raise ApiError(
+            412, "conditionNotMet", "Labels could not be set due to fingerprint mismatch."
+        )
+    cluster.update(
+        resourceLabels=body.get("resourceLabels", {}), labelFingerprint=uuid.uuid4().hex[:8]
+    )
 
     async def work() -> None: ...
 
@@ -245,7 +293,9 @@ async def set_labels(container: Container, call: Call, project: str, place: str,
 # --- pools
 
 
-async def create_pool(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def create_pool(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     cluster, wanted = find(container, project, place, rest), (call.body or {}).get("nodePool") or {}
     check_pool(wanted, wanted.get("locations") or cluster["locations"], project)
     check_account(container, wanted)
@@ -255,7 +305,13 @@ async def create_pool(container: Container, call: Call, project: str, place: str
     check_idle(cluster)
     pool = filled_pool(cluster, wanted)
     cluster["nodePools"].append(pool)
-    return change(container, cluster, "CREATE_NODE_POOL", pool, lambda: provisioned(container, cluster, [pool]))
+    return change(
+        container,
+        cluster,
+        "CREATE_NODE_POOL",
+        pool,
+        lambda: provisioned(container, cluster, [pool]),
+    )
 
 
 def change(container: Container, cluster: dict, kind: str, pool: dict, wait: Any) -> dict:
@@ -272,15 +328,21 @@ def change(container: Container, cluster: dict, kind: str, pool: dict, wait: Any
     return operation
 
 
-async def get_pool(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def get_pool(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     return shown(find_pool(container, project, place, rest)[1])
 
 
-async def list_pools(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def list_pools(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     return {"nodePools": shown(find(container, project, place, rest)["nodePools"])}
 
 
-async def delete_pool(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def delete_pool(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     cluster, pool = find_pool(container, project, place, rest)
     check_idle(cluster)
     pool["status"] = "STOPPING"
@@ -302,7 +364,9 @@ async def drained(container: Container, cluster: dict, pools: list[dict]) -> Non
         await asyncio.sleep(0.05)
 
 
-async def set_size(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def set_size(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     cluster, pool = find_pool(container, project, place, rest)
     check_idle(cluster)
     count = (call.body or {}).get("nodeCount", 0)
@@ -320,32 +384,57 @@ async def set_size(container: Container, call: Call, project: str, place: str, r
     return change(container, cluster, "SET_NODE_POOL_SIZE", pool, wait)
 
 
-async def set_autoscaling(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def set_autoscaling(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     cluster, pool = find_pool(container, project, place, rest)
     wanted = (call.body or {}).get("autoscaling") or {}
     check_scaling({**pool, "autoscaling": wanted, "initialNodeCount": 0})
     check_idle(cluster)
     pool["autoscaling"] = wanted
-    return change(container, cluster, "UPDATE_CLUSTER", pool, lambda: provisioned(container, cluster, []))
+    return change(
+        container, cluster, "UPDATE_CLUSTER", pool, lambda: provisioned(container, cluster, [])
+    )
 
 
 # --- operations and the rest
 
 
-async def get_operation(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def get_operation(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     found = container.operations.get((project, place, rest[1]))
     if found is None:
-        raise ApiError(404, "notFound", f"Not found: projects/{project}/locations/{place}/operations/{rest[1]}.")
+        raise ApiError(
+            404,
+            "notFound",
+            f"Not found: projects/{project}/locations/{place}/operations/{rest[1]}.",
+        )
     return found
 
 
-async def list_operations(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
+async def list_operations(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
     rows = container.operations.items()
-    return {"operations": [row for (owner, where, _), row in rows if owner == project and place in ("-", where)]}
+    return {
+        "operations": [
+            row for (owner, where, _), row in rows if owner == project and place in ("-", where)
+        ]
+    }
 
 
-async def server_config(container: Container, call: Call, project: str, place: str, rest: list[str]) -> dict:
-    channel = {"channel": "REGULAR", "defaultVersion": NODE_VERSION, "validVersions": [NODE_VERSION]}
+async def server_config(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
+    channel = {
+        "channel": "REGULAR",
+        "defaultVersion": NODE_VERSION,
+        "validVersions": [NODE_VERSION],
+    }
     versions = {"validMasterVersions": [NODE_VERSION], "validNodeVersions": [NODE_VERSION]}
-    images = {"defaultImageType": "COS_CONTAINERD", "validImageTypes": ["COS_CONTAINERD", "UBUNTU_CONTAINERD"]}
+    images = {
+        "defaultImageType": "COS_CONTAINERD",
+        "validImageTypes": ["COS_CONTAINERD", "UBUNTU_CONTAINERD"],
+    }
     return {"defaultClusterVersion": NODE_VERSION, **versions, **images, "channels": [channel]}

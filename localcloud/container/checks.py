@@ -22,7 +22,9 @@ bad = functools.partial(ApiError, 400, "badRequest")
 def check_name(what: str, name: str) -> None:
     if not NAME.fullmatch(name):
         rule = "(?:[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?)"
-        raise bad(f'Invalid value for field "{what}": "{name}". Must be a match of regex \'{rule}\'')
+        raise bad(
+            f'Invalid value for field "{what}": "{name}". Must be a match of regex \'{rule}\''
+        )
 
 
 def check_pool(pool: dict, zones: list[str], project: str) -> None:
@@ -58,7 +60,9 @@ def check_accelerators(rows: list[dict], kind: catalog.MachineType, zone: str) -
             raise bad(f'Accelerator type "{name}" does not exist in zone {zone}.')
         if kind.accelerator:
             if (name, count) != (kind.accelerator, kind.accelerator_count):
-                raise bad(f"Machine type {kind.name} requires {kind.accelerator_count} {kind.accelerator}.")
+                raise bad(
+                    f"Machine type {kind.name} requires {kind.accelerator_count} {kind.accelerator}."
+                )
             continue
         if kind.family != "n1" or kind.shared_core:
             raise bad(f"Accelerators are not supported on machine type {kind.name}.")
@@ -66,7 +70,9 @@ def check_accelerators(rows: list[dict], kind: catalog.MachineType, zone: str) -
         if count not in most:
             raise bad(f"The number of {name} must be one of {', '.join(map(str, most))}.")
         if kind.cpus > most[count]:
-            raise bad(f"Machine type {kind.name} has too many vCPUs for {count} {name}: the maximum is {most[count]}.")
+            raise bad(
+                f"Machine type {kind.name} has too many vCPUs for {count} {name}: the maximum is {most[count]}."
+            )
     if kind.accelerator and not rows:
         raise bad(f"Machine type {kind.name} requires accelerators to be set.")
 
@@ -78,11 +84,15 @@ def check_shutdown(config: dict) -> None:
     if seconds is None:
         return
     if seconds not in (0, 30, 120):
-        raise bad(f"Invalid value for shutdown_grace_period_seconds: {seconds}. Must be one of 0, 30, 120.")
+        raise bad(
+            f"Invalid value for shutdown_grace_period_seconds: {seconds}. Must be one of 0, 30, 120."
+        )
     if not config.get("spot"):
         raise bad("shutdown_grace_period_seconds is only supported for Spot VMs.")
     if kubelet.get("shutdownGracePeriodCriticalPodsSeconds", 0) > seconds:
-        raise bad("shutdown_grace_period_critical_pods_seconds must not exceed shutdown_grace_period_seconds.")
+        raise bad(
+            "shutdown_grace_period_critical_pods_seconds must not exceed shutdown_grace_period_seconds."
+        )
 
 
 def check_scaling(pool: dict) -> None:
@@ -102,7 +112,9 @@ def check_scaling(pool: dict) -> None:
     repaired = (pool.get("management") or {}).get("autoRepair", True)
     fixed = not scaling.get("enabled") or pool.get("initialNodeCount") or config.get("spot")
     if flexible and (fixed or affinity != "NO_RESERVATION" or repaired):
-        raise bad("Flex start needs autoscaling, 0 initial nodes, no reservation, no auto-repair, and no spot.")
+        raise bad(
+            "Flex start needs autoscaling, 0 initial nodes, no reservation, no auto-repair, and no spot."
+        )
 
 
 def filled_pool(cluster: dict, wanted: dict) -> dict:
@@ -110,22 +122,36 @@ def filled_pool(cluster: dict, wanted: dict) -> dict:
     pool = copy.deepcopy(wanted)
     config = pool.setdefault("config", {})
     usual = {
-        **{"machineType": "e2-medium", "diskSizeGb": 100, "diskType": "pd-balanced", "imageType": "COS_CONTAINERD"},
-        **{"serviceAccount": "default", "oauthScopes": [], "metadata": {"disable-legacy-endpoints": "true"}},
+        **{
+            "machineType": "e2-medium",
+            "diskSizeGb": 100,
+            "diskType": "pd-balanced",
+            "imageType": "COS_CONTAINERD",
+        },
+        **{
+            "serviceAccount": "default",
+            "oauthScopes": [],
+            "metadata": {"disable-legacy-endpoints": "true"},
+        },
     }
     for key, value in usual.items():
         config.setdefault(key, value)
     config["metadata"].setdefault("disable-legacy-endpoints", "true")
     if config.get("accelerators"):
         row = {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}
-        config["taints"] = [*config.get("taints", []), *([] if row in config.get("taints", []) else [row])]
+        config["taints"] = [
+            *config.get("taints", []),
+            *([] if row in config.get("taints", []) else [row]),
+        ]
     private = (cluster.get("networkConfig") or {}).get("defaultEnablePrivateNodes", False)
     pool["networkConfig"] = {"enablePrivateNodes": private, **(pool.get("networkConfig") or {})}
     pool.setdefault("initialNodeCount", 0)
     pool.setdefault("management", {"autoUpgrade": True, "autoRepair": True})
     pool["locations"] = pool.get("locations") or list(cluster["locations"])
     mark = zlib.crc32(f"{cluster['id']}/{pool['name']}".encode())
-    pool.update(status="PROVISIONING", version=NODE_VERSION, podIpv4CidrSize=24, _hash=f"{mark:08x}")
+    pool.update(
+        status="PROVISIONING", version=NODE_VERSION, podIpv4CidrSize=24, _hash=f"{mark:08x}"
+    )
     pool["selfLink"] = f"{cluster['selfLink']}/nodePools/{pool['name']}"
     scaling = pool.get("autoscaling") or {}
     fewest = scaling.get("minNodeCount", 0) if scaling.get("enabled") else 0

@@ -1,4 +1,6 @@
-"""The control planes of clusters: opened with their cluster or the server, closed and removed with them."""
+"""The control planes of clusters: opened with their cluster or the server, closed and removed with
+them.
+"""
 
 from __future__ import annotations
 

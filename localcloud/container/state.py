@@ -1,4 +1,5 @@
-"""Kubernetes Engine's state: clusters and operations, each a JSON file; control planes. Knows no HTTP.
+"""Kubernetes Engine's state: clusters and operations, each a JSON file; control planes. Knows no
+HTTP.
 
 Keys that begin with `_` are the embedded cloud's own, and no answer shows them.
 """
@@ -52,18 +53,35 @@ class Container:
         """The control plane of a cluster, opened if it is not."""
         key = key_of(cluster)
         if key not in self.planes:
-            about = (*key, self.folder_of(cluster), self.compute, self.tokens, self.settings, cluster["nodePools"])
+            about = (
+                *key,
+                self.folder_of(cluster),
+                self.compute,
+                self.tokens,
+                self.settings,
+                cluster["nodePools"],
+            )
             save = functools.partial(self.save, cluster)
             self.planes[key] = Plane(*about, port=cluster.get("_port", 0), save_pools=save)
         return self.planes[key]
 
-    def begin(self, cluster: dict, kind: str, target: str, work: Callable[[], Awaitable[dict | None]]) -> dict:
-        """Start an operation; `work` takes its time, and gives an error (google.rpc.Status) or None."""
+    def begin(
+        self, cluster: dict, kind: str, target: str, work: Callable[[], Awaitable[dict | None]]
+    ) -> dict:
+        """Start an operation; `work` takes its time, and gives an error (google.rpc.Status) or
+        None.
+        """
         project, place, _ = key_of(cluster)
         name = f"operation-{int(time.time() * 1000)}-{uuid.uuid4()}"
         base = f"projects/{project}/locations/{place}"
         operation: dict[str, Any] = {
-            **{"name": name, "operationType": kind, "status": "RUNNING", "location": place, "zone": place},
+            **{
+                "name": name,
+                "operationType": kind,
+                "status": "RUNNING",
+                "location": place,
+                "zone": place,
+            },
             **{"startTime": stamp(), "selfLink": f"{LINK}{base}/operations/{name}"},
             "targetLink": f"{LINK}{base}/clusters/{cluster['name']}{target}",
         }

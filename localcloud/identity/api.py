@@ -1,7 +1,8 @@
 """Handlers of IAM, of policies in Resource Manager and of secrets' policies.
 
-Not covered: predefined roles' definitions (roles.get, roles.list), keys, tokens and signatures of accounts,
-disabling and undeleting them, undeleting roles, creating and deleting projects, and what iam.py leaves out.
+Not covered: predefined roles' definitions (roles.get, roles.list), keys, tokens and signatures of
+accounts, disabling and undeleting them, undeleting roles, creating and deleting projects, and what
+iam.py leaves out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "iam.permissions.queryTestablePermissions": testable_permissions,
     }
     repositories = "artifactregistry.projects.locations.repositories."
-    resource_of = {accounts: account_name, projects: project_name, secrets: secret_name, repositories: repository_name}
+    resource_of = {
+        accounts: account_name,
+        projects: project_name,
+        secrets: secret_name,
+        repositories: repository_name,
+    }
     for prefix, find in resource_of.items():
         table[f"{prefix}getIamPolicy"] = functools.partial(get_policy, find=find)
         table[f"{prefix}setIamPolicy"] = functools.partial(set_policy, find=find)
@@ -65,7 +71,9 @@ def account_name(cloud: Cloud, call: Call) -> str:
 
 
 def project_name(cloud: Cloud, call: Call) -> str:
-    return "projects/" + project_of(cloud, call, f"projects/{call.params['resource'].removeprefix('projects/')}")
+    return "projects/" + project_of(
+        cloud, call, f"projects/{call.params['resource'].removeprefix('projects/')}"
+    )
 
 
 def secret_name(cloud: Cloud, call: Call) -> str:
@@ -90,14 +98,21 @@ async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
 async def test_permissions(cloud: Cloud, call: Call, find: Callable) -> dict:
     resource = find(cloud, call)
     asked = (call.body or {}).get("permissions") or []
-    held = [permission for permission in asked if allowed(cloud, call.principal, permission, resource)]
+    held = [
+        permission for permission in asked if allowed(cloud, call.principal, permission, resource)
+    ]
     return {"permissions": held} if held else {}
 
 
 async def get_project(cloud: Cloud, call: Call) -> dict:
     project = project_of(cloud, call, f"projects/{call.params['projectId']}")
     number = {"projectNumber": cloud.projects[project]["number"], "lifecycleState": "ACTIVE"}
-    return {"projectId": project, "name": project, "createTime": "2026-01-05T09:02:03.000Z", **number}
+    return {
+        "projectId": project,
+        "name": project,
+        "createTime": "2026-01-05T09:02:03.000Z",
+        **number,
+    }
 
 
 # --- service accounts
@@ -117,7 +132,9 @@ async def create_account(cloud: Cloud, call: Call) -> dict:
     project, body = project_of(cloud, call, call.params["name"]), call.body or {}
     id, fields = body.get("accountId") or "", body.get("serviceAccount") or {}
     if not re.fullmatch(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])", id):
-        raise refused(f"Service account ID '{id}' must be 6 to 30 characters of [a-z]([-a-z0-9]*[a-z0-9]).")
+        raise refused(
+            f"Service account ID '{id}' must be 6 to 30 characters of [a-z]([-a-z0-9]*[a-z0-9])."
+        )
     for field, most in (("displayName", 100), ("description", 256)):
         if len((fields.get(field) or "").encode()) > most:
             raise refused(f"The {field} of a service account must be at most {most} bytes long.")
@@ -141,10 +158,14 @@ async def list_accounts(cloud: Cloud, call: Call) -> dict:
 async def delete_account(cloud: Cloud, call: Call) -> dict:
     account = find_account(cloud, call, call.params["name"])
     if account["email"] not in cloud.iam.accounts:
-        raise ApiError(501, "notImplemented", "The embedded cloud keeps a project's default service account")
+        raise ApiError(
+            501, "notImplemented", "The embedded cloud keeps a project's default service account"
+        )
     cloud.iam.delete_account(account)
     for bucket, policy in cloud.storage.policies().items():
-        cloud.storage.set_policy(bucket, {**policy, "bindings": without(policy["bindings"], account)})
+        cloud.storage.set_policy(
+            bucket, {**policy, "bindings": without(policy["bindings"], account)}
+        )
     return {}
 
 
@@ -154,7 +175,9 @@ async def delete_account(cloud: Cloud, call: Call) -> dict:
 async def testable_permissions(cloud: Cloud, call: Call) -> dict:
     """What custom roles may hold of the served APIs; gcloud asks before it makes a role."""
     body = call.body or {}
-    project_of(cloud, call, "projects/" + (body.get("fullResourceName") or "").rpartition("/projects/")[2])
+    project_of(
+        cloud, call, "projects/" + (body.get("fullResourceName") or "").rpartition("/projects/")[2]
+    )
     rows = [{"name": name, "stage": "GA"} for name in names()]
     asked = {key: str(body[key]) for key in ("pageSize", "pageToken") if body.get(key)}
     return resources(asked, "permissions", rows, 100)
@@ -196,7 +219,9 @@ async def create_role(cloud: Cloud, call: Call) -> dict:
         )
     name = f"projects/{project}/roles/{id}"
     if name in cloud.iam.roles:
-        raise ApiError(409, "alreadyExists", f"A role named {id} in projects/{project} already exists.")
+        raise ApiError(
+            409, "alreadyExists", f"A role named {id} in projects/{project} already exists."
+        )
     return keep_role(cloud, name, body.get("role") or {})
 
 
@@ -206,7 +231,9 @@ async def get_role(cloud: Cloud, call: Call) -> dict:
 
 async def list_roles(cloud: Cloud, call: Call) -> dict:
     project = project_of(cloud, call, call.params["parent"])
-    rows = [role for name, role in cloud.iam.roles.items() if name.startswith(f"projects/{project}/")]
+    rows = [
+        role for name, role in cloud.iam.roles.items() if name.startswith(f"projects/{project}/")
+    ]
     if call.params.get("view") != "FULL":
         rows = [{key: role[key] for key in role if key != "includedPermissions"} for role in rows]
     return resources(call.params, "roles", rows, 300)
@@ -217,7 +244,11 @@ async def patch_role(cloud: Cloud, call: Call) -> dict:
     if is_stale(body.get("etag"), role["etag"]):
         raise aborted("There were concurrent changes to the role.")
     asked = call.params.get("updateMask", "")
-    mask = [re.sub(r"_(.)", lambda found: found[1].upper(), field) for field in asked.split(",") if field]
+    mask = [
+        re.sub(r"_(.)", lambda found: found[1].upper(), field)
+        for field in asked.split(",")
+        if field
+    ]
     unknown = sorted(set(mask) - {*ROLE_FIELDS, "etag"})
     if unknown:
         raise refused(f"Invalid update mask: {unknown[0]}")

@@ -1,13 +1,15 @@
-"""Who may do what: service accounts, custom roles and policies, in one file written in one step. Knows no HTTP.
+"""Who may do what: service accounts, custom roles and policies, in one file written in one step.
+Knows no HTTP.
 
     <folder>/iam.json     accounts by email, roles by name, policies by the name of what they are on
 
-Policies of buckets lie with the buckets (storage.py). A policy names its members by email; deleting an account
-rewrites them, as on Google, to `deleted:serviceAccount:...?uid=...`, so that a new account of the same name
-inherits nothing.
+Policies of buckets lie with the buckets (storage.py). A policy names its members by email; deleting
+an account rewrites them, as on Google, to `deleted:serviceAccount:...?uid=...`, so that a new
+account of the same name inherits nothing.
 
-Not covered: conditions (refused), groups, domains, deny policies, organizations and folders, keys, audit
-configurations, limits of size, disabled and undeleted accounts, undeleted roles (a deleted role is gone at once).
+Not covered: conditions (refused), groups, domains, deny policies, organizations and folders, keys,
+audit configurations, limits of size, disabled and undeleted accounts, undeleted roles (a deleted
+role is gone at once).
 """
 
 import base64
@@ -25,7 +27,11 @@ from localcloud.errors import ApiError
 from localcloud.identity.roles import trouble
 from localcloud.identity.tokens import LAPTOP, write_private
 
-CONVENIENCE = ("projectOwner:", "projectEditor:", "projectViewer:")  # members of buckets' policies only
+CONVENIENCE = (
+    "projectOwner:",
+    "projectEditor:",
+    "projectViewer:",
+)  # members of buckets' policies only
 
 
 def refused(message: str) -> ApiError:
@@ -39,27 +45,43 @@ def aborted(what: str = "There were concurrent policy changes.") -> ApiError:
 
 def tag(value: Any) -> str:
     """An etag as these APIs write them: base64 of eight bytes."""
-    return base64.b64encode(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]).decode()
+    return base64.b64encode(
+        hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()[:8]
+    ).decode()
 
 
 def is_stale(sent: str | None, current: str) -> bool:
-    """Whether an etag was sent that is another. Etags are bytes: gcloud returns them in base64's other alphabet."""
+    """Whether an etag was sent that is another. Etags are bytes: gcloud returns them in base64's
+    other alphabet.
+    """
     return bool(sent) and str(sent).replace("-", "+").replace("_", "/") != current
 
 
 class Iam:
-    def __init__(self, folder: Path, projects: dict[str, dict], users: Callable[[], Collection[str]]):
+    def __init__(
+        self, folder: Path, projects: dict[str, dict], users: Callable[[], Collection[str]]
+    ):
         self.path, self.projects, self.users = folder / "iam.json", projects, users
-        self.grant_delay = 0.0  # seconds before a grant counts; what counts is not kept over a restart
+        self.grant_delay = (
+            0.0  # seconds before a grant counts; what counts is not kept over a restart
+        )
         self.account_delay = 0.0  # seconds before other services hear of a new account
-        self.granted: dict[tuple[str, str, str], float] = {}  # resource, role, member -> time.monotonic()
+        self.granted: dict[
+            tuple[str, str, str], float
+        ] = {}  # resource, role, member -> time.monotonic()
         self.made: dict[str, float] = {}  # account -> time.monotonic()
         empty: dict[str, dict[str, dict]] = {"accounts": {}, "roles": {}, "policies": {}}
         state = json.loads(self.path.read_text()) if self.path.exists() else empty
-        self.accounts, self.roles, self.policies = state["accounts"], state["roles"], state["policies"]
+        self.accounts, self.roles, self.policies = (
+            state["accounts"],
+            state["roles"],
+            state["policies"],
+        )
 
     def save(self) -> None:
-        write_private(self.path, {"accounts": self.accounts, "roles": self.roles, "policies": self.policies})
+        write_private(
+            self.path, {"accounts": self.accounts, "roles": self.roles, "policies": self.policies}
+        )
 
     # --- service accounts
 
@@ -71,7 +93,11 @@ class Iam:
     def account(self, name: str) -> dict | None:
         """The account with this email or unique id."""
         defaults = [self.default_account(project) for project in self.projects]
-        found = (row for row in [*self.accounts.values(), *defaults] if name in (row["email"], row["uniqueId"]))
+        found = (
+            row
+            for row in [*self.accounts.values(), *defaults]
+            if name in (row["email"], row["uniqueId"])
+        )
         return next(found, None)
 
     def add_account(self, project: str, id: str, fields: dict) -> dict:
@@ -113,7 +139,11 @@ class Iam:
     def policy(self, resource: str) -> dict:
         """Google's Policy."""
         bindings = self.bindings(resource)
-        return {"version": 1, "etag": tag([resource, bindings]), **({"bindings": bindings} if bindings else {})}
+        return {
+            "version": 1,
+            "etag": tag([resource, bindings]),
+            **({"bindings": bindings} if bindings else {}),
+        }
 
     def set_policy(self, resource: str, policy: dict) -> dict:
         if is_stale(policy.get("etag"), self.policy(resource)["etag"]):
@@ -133,13 +163,18 @@ class Iam:
                     self.granted[resource, each["role"], member] = time.monotonic()
 
     def effective(self, resource: str, bindings: list[dict]) -> list[dict]:
-        """What counts of a policy by now: grants take minutes on Google, here `grant_delay` seconds."""
+        """What counts of a policy by now: grants take minutes on Google, here `grant_delay`
+        seconds.
+        """
         since = time.monotonic() - self.grant_delay
 
         def counts(role: str, member: str) -> bool:
             return self.granted.get((resource, role, member), since) <= since
 
-        return [{**each, "members": [m for m in each["members"] if counts(each["role"], m)]} for each in bindings]
+        return [
+            {**each, "members": [m for m in each["members"] if counts(each["role"], m)]}
+            for each in bindings
+        ]
 
     def forget(self, resource: str) -> None:
         """Drop the policy of something that is gone."""
@@ -147,7 +182,9 @@ class Iam:
             self.save()
 
     def checked(self, resource: str, policy: dict) -> list[dict]:
-        """The bindings of a policy that a client sends, one for each role; raise Google's error for a wrong one."""
+        """The bindings of a policy that a client sends, one for each role; raise Google's error for
+        a wrong one.
+        """
         if policy.get("version") not in (None, 0, 1, 3):
             raise refused(f"Invalid policy version: {policy['version']}")
         if policy.get("auditConfigs"):
@@ -155,7 +192,9 @@ class Iam:
         members: dict[str, list[str]] = {}
         for binding in policy.get("bindings") or []:
             if binding.get("condition"):
-                raise ApiError(501, "notImplemented", "The embedded cloud evaluates no IAM conditions")
+                raise ApiError(
+                    501, "notImplemented", "The embedded cloud evaluates no IAM conditions"
+                )
             role = binding.get("role") or ""
             self._check_role(resource, role)
             for member in binding.get("members") or []:
@@ -186,13 +225,21 @@ class Iam:
                 raise refused(f"User {name} does not exist.")
         elif kind in ("group", "domain"):
             raise refused(f"{kind.title()} {name} does not exist.")
-        elif not (kind == "deleted" or (member.startswith(CONVENIENCE) and "/buckets/" in resource)):
+        elif not (
+            kind == "deleted" or (member.startswith(CONVENIENCE) and "/buckets/" in resource)
+        ):
             message = f"The member {member} is of an unknown type. Please set a valid type prefix for the member."
             raise refused(message)
 
 
 def without(bindings: list[dict], account: dict) -> list[dict]:
     """The same bindings, with an account that is no more written as Google does."""
-    old, new = f"serviceAccount:{account['email']}", f"deleted:serviceAccount:{account['email']}?uid="
+    old, new = (
+        f"serviceAccount:{account['email']}",
+        f"deleted:serviceAccount:{account['email']}?uid=",
+    )
     gone = new + account["uniqueId"]
-    return [{**each, "members": [gone if member == old else member for member in each["members"]]} for each in bindings]
+    return [
+        {**each, "members": [gone if member == old else member for member in each["members"]]}
+        for each in bindings
+    ]

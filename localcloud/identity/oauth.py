@@ -18,11 +18,15 @@ async def token(tokens: Tokens, request: web.Request) -> web.Response:
     if not tokens.is_client(client.login, client.password):
         return answer({"error": "invalid_client", "error_description": "Unauthorized"}, 401)
     if form.get("grant_type") != "refresh_token":
-        return answer({"error": "unsupported_grant_type", "error_description": "Use refresh_token"}, 400)
+        return answer(
+            {"error": "unsupported_grant_type", "error_description": "Use refresh_token"}, 400
+        )
     email = tokens.exchange(str(form.get("refresh_token", "")))
     if email is None:
         return answer({"error": "invalid_grant", "error_description": "Bad Request"}, 400)
-    return answer({"access_token": tokens.mint(email), "expires_in": 3600, "token_type": "Bearer"}, 200)
+    return answer(
+        {"access_token": tokens.mint(email), "expires_in": 3600, "token_type": "Bearer"}, 200
+    )
 
 
 def answer(body: dict, status: int) -> web.Response:

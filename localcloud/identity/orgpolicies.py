@@ -1,7 +1,8 @@
-"""Organisation policies of projects, in Resource Manager's first API; what they forbid, constraints.py refuses.
+"""Organisation policies of projects, in Resource Manager's first API; what they forbid,
+constraints.py refuses.
 
-Not covered: organisations and folders, constraints other than those below, values but single instances, conditions,
-and the newer orgpolicy API.
+Not covered: organisations and folders, constraints other than those below, values but single
+instances, conditions, and the newer orgpolicy API.
 """
 
 from __future__ import annotations
@@ -22,12 +23,22 @@ KNOWN = {
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
-    table = {"getEffectiveOrgPolicy": get, "getOrgPolicy": get, "setOrgPolicy": change, "clearOrgPolicy": change}
-    return {f"cloudresourcemanager.projects.{verb}": functools.partial(table[verb], cloud) for verb in table}
+    table = {
+        "getEffectiveOrgPolicy": get,
+        "getOrgPolicy": get,
+        "setOrgPolicy": change,
+        "clearOrgPolicy": change,
+    }
+    return {
+        f"cloudresourcemanager.projects.{verb}": functools.partial(table[verb], cloud)
+        for verb in table
+    }
 
 
 def policies(cloud: Cloud, call: Call) -> dict[str, dict]:
-    """What was set on the project of a request, by constraint; changes are kept once the projects are saved."""
+    """What was set on the project of a request, by constraint; changes are kept once the projects
+    are saved.
+    """
     project = project_name(cloud, call).removeprefix("projects/")
     return cloud.projects[project].setdefault("org_policies", {})
 
@@ -35,7 +46,9 @@ def policies(cloud: Cloud, call: Call) -> dict[str, dict]:
 def known(name: str) -> str:
     constraint = name if name.startswith("constraints/") else f"constraints/{name}"
     if constraint not in KNOWN:
-        raise ApiError(501, "notImplemented", f"The embedded cloud does not know the constraint {name!r}")
+        raise ApiError(
+            501, "notImplemented", f"The embedded cloud does not know the constraint {name!r}"
+        )
     return constraint
 
 

@@ -1,9 +1,11 @@
-"""Which permissions a request needs, and whether its principal holds them; Google's answer if it does not.
+"""Which permissions a request needs, and whether its principal holds them; Google's answer if it
+does not.
 
-Only service accounts that were made through IAM are held to this. The laptop's user and the projects' default
-service accounts may do everything, as owners and editors of small projects may.
+Only service accounts that were made through IAM are held to this. The laptop's user and the
+projects' default service accounts may do everything, as owners and editors of small projects may.
 
-Permissions of methods follow Google's reference: https://cloud.google.com/compute/docs/reference/rest/v1,
+Permissions of methods follow Google's reference:
+https://cloud.google.com/compute/docs/reference/rest/v1,
 https://cloud.google.com/storage/docs/access-control/iam-json and
 https://cloud.google.com/secret-manager/docs/access-control.
 
@@ -21,7 +23,9 @@ from localcloud.identity.roles import includes
 from localcloud.secrets import api as secrets_api
 from localcloud.storage.checks import policy_of
 
-Needs = list[tuple[str, str]]  # permission, and the resource it is needed on: "projects/p" or something in it
+Needs = list[
+    tuple[str, str]
+]  # permission, and the resource it is needed on: "projects/p" or something in it
 PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 FREE = "testIamPermissions"  # a verb that anyone may call
 STORAGE = {
@@ -34,7 +38,13 @@ STORAGE = {
     "objects.rewrite": "objects.get",
     "objects.patch": "objects.update",
 }
-COMPUTE_VERBS = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "wait": "get", "patch": "update"}
+COMPUTE_VERBS = {
+    "insert": "create",
+    "bulkInsert": "create",
+    "aggregatedList": "list",
+    "wait": "get",
+    "patch": "update",
+}
 COMPUTE_COLLECTIONS = {
     "regionInstances": "instances",
     "regionInstanceTemplates": "instanceTemplates",
@@ -77,7 +87,9 @@ def allowed(cloud: Cloud, principal: str, permission: str, resource: str) -> boo
     elif resource != project:
         found = [*found, *cloud.iam.effective(resource, cloud.iam.bindings(resource))]
     for binding in found:
-        if is_member(cloud, principal, binding["members"]) and grants(cloud, binding["role"], permission):
+        if is_member(cloud, principal, binding["members"]) and grants(
+            cloud, binding["role"], permission
+        ):
             return True
     return False
 
@@ -88,7 +100,10 @@ def bucket_bindings(cloud: Cloud, resource: str) -> list[dict]:
         return []
     bindings, project = policy_of(cloud, bucket)["bindings"], bucket["project"]
     if is_private(bucket):  # what a policy said before counts no more
-        bindings = [{**each, "members": [one for one in each["members"] if one not in PUBLIC]} for each in bindings]
+        bindings = [
+            {**each, "members": [one for one in each["members"] if one not in PUBLIC]}
+            for each in bindings
+        ]
     if not bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
         # The access list that objects have by default.
         owners = [f"projectOwner:{project}", f"projectEditor:{project}"]
@@ -135,7 +150,9 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     if service == "storage":
         return storage_needs(cloud, call, rest)
     if service == "secretmanager":
-        return [(secrets_api.permission(call.method), resource_of(cloud, secrets_api.resource_of(call)))]
+        return [
+            (secrets_api.permission(call.method), resource_of(cloud, secrets_api.resource_of(call)))
+        ]
     if service == "cloudresourcemanager":
         project = resource_of(cloud, f"projects/{services.project_in(call)}")
         if rest.endswith("OrgPolicy"):
@@ -147,7 +164,9 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     if service == "container":
         path = call.params.get("name") or call.params.get("parent", "")
         word = "clusters" if collection == "nodePools" or verb == "getServerConfig" else collection
-        verb = {"list": "list", "get": "get", "create": "create", "delete": "delete"}.get(verb, "update")
+        verb = {"list": "list", "get": "get", "create": "create", "delete": "delete"}.get(
+            verb, "update"
+        )
         verb = "update" if collection == "nodePools" and verb in ("create", "delete") else verb
         return [(f"container.{word}.{verb}", resource_of(cloud, path))]
     name = secrets_api.resource_of(call)
@@ -156,9 +175,14 @@ def needs(cloud: Cloud, call: Call) -> Needs:
     verb = "update" if verb == "patch" else verb
     if service == "cloudbuild":
         verb = "update" if verb == "cancel" else verb
-        found = cloud.iam.account(((call.body or {}).get("serviceAccount") or "").rpartition("/")[2])
+        found = cloud.iam.account(
+            ((call.body or {}).get("serviceAccount") or "").rpartition("/")[2]
+        )
         acting = [("iam.serviceAccounts.actAs", found["name"])] if found else []
-        return [(f"cloudbuild.builds.{verb}", resource_of(cloud, "/".join(name.split("/")[:2]))), *acting]
+        return [
+            (f"cloudbuild.builds.{verb}", resource_of(cloud, "/".join(name.split("/")[:2]))),
+            *acting,
+        ]
     if service == "monitoring":  # whose resources have no policies of their own
         name = "/".join(name.split("/")[:2])
     return [(f"{service}.{collection}.{verb}", resource_of(cloud, name))]
@@ -167,10 +191,14 @@ def needs(cloud: Cloud, call: Call) -> Needs:
 def resource_of(cloud: Cloud, name: str) -> str:
     """A name with its project by id, without version and what has no policy of its own."""
     _, project, *rest = name.split("/")
-    account = cloud.iam.account(rest[1]) if rest[:1] == ["serviceAccounts"] and len(rest) > 1 else None
+    account = (
+        cloud.iam.account(rest[1]) if rest[:1] == ["serviceAccounts"] and len(rest) > 1 else None
+    )
     if account:
         return account["name"]
-    kept = rest[:2] if rest[:1] == ["secrets"] else rest[:4] if rest[2:3] == ["repositories"] else []
+    kept = (
+        rest[:2] if rest[:1] == ["secrets"] else rest[:4] if rest[2:3] == ["repositories"] else []
+    )
     return "/".join(["projects", cloud.project_named(project) or project, *kept])
 
 
@@ -186,16 +214,22 @@ def storage_needs(cloud: Cloud, call: Call, method: str) -> Needs:
     def on(name: str, *permissions: str) -> None:
         bucket = cloud.storage.bucket(name)
         if bucket:
-            result.extend((each, f"projects/{bucket['project']}/buckets/{name}") for each in permissions)
+            result.extend(
+                (each, f"projects/{bucket['project']}/buckets/{name}") for each in permissions
+            )
 
-    source = params.get("sourceBucket") or params.get("destinationBucket") or params.get("bucket", "")
+    source = (
+        params.get("sourceBucket") or params.get("destinationBucket") or params.get("bucket", "")
+    )
     on(source, permission)
     if method == "objects.patch" or method == "objects.update":
         on(source, "storage.objects.get")
     if "destinationObject" in params:
         target = params.get("destinationBucket") or source
         on(target, "storage.objects.create")
-        if cloud.storage.find(target, params["destinationObject"]) or body.get("deleteSourceObjects"):
+        if cloud.storage.find(target, params["destinationObject"]) or body.get(
+            "deleteSourceObjects"
+        ):
             on(target, "storage.objects.delete")
     return result
 
@@ -205,9 +239,14 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
     project = f"projects/{call.params['project']}"
     if call.params["project"] not in cloud.projects:
         return []  # images of public projects
-    collection, verb = COMPUTE_COLLECTIONS.get(collection, collection), COMPUTE_VERBS.get(verb, verb)
+    collection, verb = (
+        COMPUTE_COLLECTIONS.get(collection, collection),
+        COMPUTE_VERBS.get(verb, verb),
+    )
     if collection.endswith(("nstanceGroupManagers", "nstanceGroups")):
-        collection = "instanceGroupManagers" if collection.endswith("Managers") else "instanceGroups"
+        collection = (
+            "instanceGroupManagers" if collection.endswith("Managers") else "instanceGroups"
+        )
         verb = "list" if verb.startswith("list") else verb if verb in MANAGERS else "update"
     if call.method == "compute.imageFamilyViews.get":
         verb = "getFromFamily"
@@ -221,7 +260,9 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
         key = (call.params["project"], call.params["zone"], call.params["instance"])
         instance = cloud.compute.instances.get(key)
         accounts = instance.resource.get("serviceAccounts", []) if instance else []
-        result += [("iam.serviceAccounts.actAs", account_resource(cloud, project, row)) for row in accounts]
+        result += [
+            ("iam.serviceAccounts.actAs", account_resource(cloud, project, row)) for row in accounts
+        ]
     return result
 
 
@@ -231,14 +272,18 @@ def instance_needs(cloud: Cloud, project: str, body: dict) -> Needs:
     wanted = {
         "disks.create": any("initializeParams" in disk for disk in body.get("disks") or []),
         "subnetworks.use": interfaces,
-        "subnetworks.useExternalIp": any(interface.get("accessConfigs") for interface in interfaces),
+        "subnetworks.useExternalIp": any(
+            interface.get("accessConfigs") for interface in interfaces
+        ),
         "instances.setMetadata": (body.get("metadata") or {}).get("items"),
         "instances.setTags": (body.get("tags") or {}).get("items"),
         "instances.setLabels": body.get("labels"),
         "instances.setServiceAccount": accounts,
     }
     result = [(f"compute.{permission}", project) for permission, needed in wanted.items() if needed]
-    return result + [("iam.serviceAccounts.actAs", account_resource(cloud, project, row)) for row in accounts]
+    return result + [
+        ("iam.serviceAccounts.actAs", account_resource(cloud, project, row)) for row in accounts
+    ]
 
 
 def account_resource(cloud: Cloud, project: str, row: dict) -> str:
@@ -266,7 +311,9 @@ def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError
         message = f"Required '{permission}' permission for '{compute_path(call, permission)}'"
     elif service == "storage":
         project_wide = permission in ("storage.buckets.create", "storage.buckets.list")
-        of_bucket = permission.startswith("storage.buckets.") or permission == "storage.objects.list"
+        of_bucket = (
+            permission.startswith("storage.buckets.") or permission == "storage.objects.list"
+        )
         what = "project" if project_wide else "bucket" if of_bucket else "object"
         message = (
             f"{call.principal} does not have {permission} access to the Google Cloud Storage {what}. "
@@ -293,6 +340,10 @@ def compute_path(call: Call, permission: str) -> str:
         return f"projects/{call.params['project']}"
     segments = schema.load("compute").methods[call.method].segments
     end = max(at for at, segment in enumerate(segments) if segment.startswith("{")) + 1
-    path = [str(call.params[part[1:-1]]) if part.startswith("{") else part for part in segments[:end]]
+    path = [
+        str(call.params[part[1:-1]]) if part.startswith("{") else part for part in segments[:end]
+    ]
     name = (call.body or {}).get("name")
-    return "/".join([*path, *([segments[-1], name] if call.method.endswith(".insert") and name else [])])
+    return "/".join(
+        [*path, *([segments[-1], name] if call.method.endswith(".insert") and name else [])]
+    )

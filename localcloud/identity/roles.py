@@ -1,7 +1,9 @@
-"""Google's predefined roles as far as the embedded cloud has methods for them, and which permissions there are.
+"""Google's predefined roles as far as the embedded cloud has methods for them, and which
+permissions there are.
 
-A role is a list of patterns of permissions, of which the last that fits decides; `!` takes away. They follow
-https://cloud.google.com/iam/docs/roles-permissions of 2026-11, without permissions of what is not served.
+A role is a list of patterns of permissions, of which the last that fits decides; `!` takes away.
+They follow https://cloud.google.com/iam/docs/roles-permissions of 2026-11, without permissions of
+what is not served.
 """
 
 import re
@@ -24,11 +26,14 @@ SERVED = {
     "cloudbuild": "cloudbuild",
 }
 PROJECT = "resourcemanager.projects.get"
-ARTIFACTS = "artifactregistry.*.get artifactregistry.*.list artifactregistry.repositories.downloadArtifacts"
+ARTIFACTS = (
+    "artifactregistry.*.get artifactregistry.*.list artifactregistry.repositories.downloadArtifacts"
+)
 USES = "compute.subnetworks.use compute.subnetworks.useExternalIp compute.networks.use compute.networks.useExternalIp"
 LOOK = "compute.*.get compute.*.list compute.*.getIamPolicy"
 CONSOLE = "compute.instances.getSerialPortOutput compute.images.getFromFamily"
-# Basic roles reach objects only through the convenience members of a bucket's policy (projectEditor:...).
+# Basic roles reach objects only through the convenience members of a bucket's policy
+# (projectEditor:...).
 BUCKETS = "!storage.* storage.buckets.create storage.buckets.delete storage.buckets.list"
 FOLDERS = "storage.managedFolders.get storage.managedFolders.list"
 PREDEFINED = {
@@ -123,9 +128,24 @@ ELSEWHERE = {
     "tpu": "admin viewer",
 }
 # What a resource below a project is called in names, and whose roles its policy takes.
-FITTING = {"buckets": "storage", "secrets": "secretmanager", "serviceAccounts": "iam", "locations": "artifactregistry"}
+FITTING = {
+    "buckets": "storage",
+    "secrets": "secretmanager",
+    "serviceAccounts": "iam",
+    "locations": "artifactregistry",
+}
 # Verbs of permissions that no method is called by.
-VERBS = {"create", "update", "use", "useReadOnly", "useExternalIp", "add", "access", "actAs", "updatePolicy"}
+VERBS = {
+    "create",
+    "update",
+    "use",
+    "useReadOnly",
+    "useExternalIp",
+    "add",
+    "access",
+    "actAs",
+    "updatePolicy",
+}
 VERBS |= {"downloadArtifacts", "uploadArtifacts", "deleteArtifacts"}
 
 
@@ -145,19 +165,27 @@ def trouble(role: str, resource: str) -> tuple[int, str] | None:
     _, _, *kind = resource.split("/")[:3]
     is_known = role in PREDEFINED or name in ELSEWHERE.get(service, "").split()
     fits = service == FITTING[kind[0]] if kind else role not in ON_BUCKETS
-    if not role.startswith("roles/") or not fits or not (is_known or name in UNKNOWN.get(service, "").split()):
+    if (
+        not role.startswith("roles/")
+        or not fits
+        or not (is_known or name in UNKNOWN.get(service, "").split())
+    ):
         return 400, f"Role {role} is not supported for this resource."
     return None if is_known else (501, f"The embedded cloud does not know the role {role}")
 
 
 def exists(permission: str) -> bool:
-    """Whether a custom role of a project may hold a permission. Of services that are not served the form counts."""
+    """Whether a custom role of a project may hold a permission. Of services that are not served the
+    form counts.
+    """
     if not re.fullmatch(r"[a-z][a-zA-Z0-9]*(\.[a-zA-Z0-9]+){2,}", permission):
         return False
     if permission == "resourcemanager.projects.list":
         return False  # of organizations only
     service, *_, collection, verb = permission.split(".")
-    if service not in SERVED or service == "container":  # whose permissions are those of Kubernetes' kinds, too
+    if (
+        service not in SERVED or service == "container"
+    ):  # whose permissions are those of Kubernetes' kinds, too
         return True
     collections, verbs = words(SERVED[service])
     return collection in collections and verb in verbs
@@ -180,5 +208,9 @@ def words(service: str) -> tuple[set[str], set[str]]:
     """The collections and the verbs of an API's methods."""
     ids = [method.split(".") for method in methods(service)]
     # What is regional has the permissions of what is zonal.
-    collections = {id[-2] for id in ids if not id[-2].startswith("regionInstance")} | {"multipartUploads"}
-    return collections, ({id[-1] for id in ids} - {"insert", "aggregatedList", "patch", "wait"}) | VERBS
+    collections = {id[-2] for id in ids if not id[-2].startswith("regionInstance")} | {
+        "multipartUploads"
+    }
+    return collections, (
+        {id[-1] for id in ids} - {"insert", "aggregatedList", "patch", "wait"}
+    ) | VERBS

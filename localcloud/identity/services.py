@@ -1,9 +1,11 @@
 """Service Usage: which APIs a project has turned on; what calls to the others are answered.
 
-A project starts with every API on that the embedded cloud serves. What changes stands in projects.json.
+A project starts with every API on that the embedded cloud serves. What changes stands in
+projects.json.
 
-Not covered: what services need of each other, quotas, services of folders and organizations, and all but a name and
-a title of the services' configurations. An operation is done at the first look at it.
+Not covered: what services need of each other, quotas, services of folders and organizations, and
+all but a name and a title of the services' configurations. An operation is done at the first look
+at it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,15 @@ TITLES = {
     "tpu": "Cloud TPU API",
 }
 ENABLED = (
-    *("cloudbilling", "cloudresourcemanager", "compute", "container", "iam", "oslogin", "secretmanager"),
+    *(
+        "cloudbilling",
+        "cloudresourcemanager",
+        "compute",
+        "container",
+        "iam",
+        "oslogin",
+        "secretmanager",
+    ),
     *("serviceusage", "storage"),
     *("artifactregistry", "cloudbuild", "monitoring", "storage-component"),
 )
@@ -46,7 +56,9 @@ KIND = "type.googleapis.com/google.api.serviceusage.v1."
 
 @functools.cache
 def titles() -> dict[str, str]:
-    """Every API that a project can turn on: those above, and the others whose documents are here, by their names."""
+    """Every API that a project can turn on: those above, and the others whose documents are here,
+    by their names.
+    """
     import googleapiclient
 
     folder = Path(googleapiclient.__file__).parent / "discovery_cache/documents"
@@ -65,7 +77,10 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "services.batchEnable": batch_enable,
         "operations.get": get_operation,
     }
-    return {f"serviceusage.{method}": functools.partial(handler, cloud) for method, handler in table.items()}
+    return {
+        f"serviceusage.{method}": functools.partial(handler, cloud)
+        for method, handler in table.items()
+    }
 
 
 def enabled(cloud: Cloud, project: str) -> list[str]:
@@ -110,21 +125,28 @@ def check(cloud: Cloud, call: Call) -> None:
 
 def project_in(call: Call) -> str:
     """The project that a request to Resource Manager names."""
-    return (call.params.get("projectId") or call.params.get("resource", "")).removeprefix("projects/")
+    return (call.params.get("projectId") or call.params.get("resource", "")).removeprefix(
+        "projects/"
+    )
 
 
 def project_of(cloud: Cloud, call: Call) -> str | None:
     """The id of the project that a request is about; None if it names none that is there."""
     params = call.params
     if call.method.startswith("cloudbilling."):  # it names none: the caller's own counts
-        return cloud.project_named(call.headers.get("X-Goog-User-Project") or next(iter(cloud.projects)))
+        return cloud.project_named(
+            call.headers.get("X-Goog-User-Project") or next(iter(cloud.projects))
+        )
     if call.method.startswith("storage.") and "project" not in params:
         name = params.get("bucket") or params.get("destinationBucket", "")
         return (cloud.storage.bucket(name) or {}).get("project")
     if call.method.startswith("cloudresourcemanager."):
         name = project_in(call)
     else:
-        path = next((params[key] for key in ("name", "parent", "resource") if "/" in str(params.get(key))), "")
+        path = next(
+            (params[key] for key in ("name", "parent", "resource") if "/" in str(params.get(key))),
+            "",
+        )
         name = params.get("project") or path.split("/")[path.startswith("projects/")]
     return cloud.project_named(name)
 
@@ -164,7 +186,9 @@ async def list_services(cloud: Cloud, call: Call) -> dict:
     project, asked = named(cloud, call, call.params["parent"]), call.params.get("filter", "")
     if asked not in ("", "state:ENABLED", "state:DISABLED"):
         raise ApiError(400, "invalid", f"Invalid filter: {asked}")
-    return resources(call.params, "services", [present(cloud, project, service) for service in titles()], 50)
+    return resources(
+        call.params, "services", [present(cloud, project, service) for service in titles()], 50
+    )
 
 
 async def batch_get(cloud: Cloud, call: Call) -> dict:
@@ -174,7 +198,9 @@ async def batch_get(cloud: Cloud, call: Call) -> dict:
     for name in names:
         if named(cloud, call, name) != project:
             raise ApiError(400, "invalid", f"{name} is not in {call.params['parent']}.")
-    return {"services": [present(cloud, project, check_known(name.split("/")[3])) for name in names]}
+    return {
+        "services": [present(cloud, project, check_known(name.split("/")[3])) for name in names]
+    }
 
 
 async def change(cloud: Cloud, call: Call) -> dict:
@@ -187,11 +213,16 @@ async def change(cloud: Cloud, call: Call) -> dict:
     same = on == (service in enabled(cloud, project))
     turn(cloud, project, service, on)
     kind = "EnableServiceResponse" if on else "DisableServiceResponse"
-    return operation(cloud, project, {"@type": KIND + kind, "service": present(cloud, project, service)}, same)
+    return operation(
+        cloud, project, {"@type": KIND + kind, "service": present(cloud, project, service)}, same
+    )
 
 
 async def batch_enable(cloud: Cloud, call: Call) -> dict:
-    project, ids = named(cloud, call, call.params["parent"]), (call.body or {}).get("serviceIds") or []
+    project, ids = (
+        named(cloud, call, call.params["parent"]),
+        (call.body or {}).get("serviceIds") or [],
+    )
     if not 1 <= len(ids) <= 20:
         raise ApiError(400, "invalid", "A batch enables 1 to 20 services.")
     services = [check_known(id) for id in ids]
@@ -199,7 +230,9 @@ async def batch_enable(cloud: Cloud, call: Call) -> dict:
     for service in services:
         turn(cloud, project, service, True)
     shown = [present(cloud, project, service) for service in services]
-    return operation(cloud, project, {"@type": f"{KIND}BatchEnableServicesResponse", "services": shown}, same)
+    return operation(
+        cloud, project, {"@type": f"{KIND}BatchEnableServicesResponse", "services": shown}, same
+    )
 
 
 def operation(cloud: Cloud, project: str, response: dict[str, Any], same: bool) -> dict:
@@ -208,7 +241,9 @@ def operation(cloud: Cloud, project: str, response: dict[str, Any], same: bool) 
         return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
     row = cloud.projects[project]
     name = f"operations/acat.p2-{row['number']}-{uuid.uuid4()}"
-    row["operations"] = dict([*row.get("operations", {}).items(), (name, response)][-KEPT_OPERATIONS:])
+    row["operations"] = dict(
+        [*row.get("operations", {}).items(), (name, response)][-KEPT_OPERATIONS:]
+    )
     cloud.save_projects()
     return {"name": name}
 

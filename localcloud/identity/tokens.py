@@ -3,7 +3,8 @@
 An access token is the principal and an expiry, signed with a secret of this cloud, so it survives a
 restart as Google's do, and nothing has to be remembered but the secret.
 
-Not covered: service account keys, impersonation, id tokens. What a principal may do says permissions.py.
+Not covered: service account keys, impersonation, id tokens. What a principal may do says
+permissions.py.
 """
 
 import base64
@@ -23,7 +24,9 @@ CLIENT_ID = "berg-local"
 
 
 def write_private(path: Path, data: dict) -> None:
-    """Write JSON that only its owner can read, in one step: a reader sees the old file or the new one."""
+    """Write JSON that only its owner can read, in one step: a reader sees the old file or the new
+    one.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -43,11 +46,19 @@ class Owner:
 class Tokens:
     """The tokens of one cloud, kept in `<folder>/tokens.json` (mode 0600)."""
 
-    def __init__(self, folder: Path, endpoint: Callable[[], str] = lambda: "", now: Callable = time.time):
+    def __init__(
+        self, folder: Path, endpoint: Callable[[], str] = lambda: "", now: Callable = time.time
+    ):
         self.path = folder / "tokens.json"
-        self.endpoint = endpoint  # a function, because port 0 becomes a number only when the server listens
+        self.endpoint = (
+            endpoint  # a function, because port 0 becomes a number only when the server listens
+        )
         self.now = now
-        self.state: dict[str, Any] = {"secret": secrets.token_hex(32), "epoch": 0, "refresh_tokens": {}}
+        self.state: dict[str, Any] = {
+            "secret": secrets.token_hex(32),
+            "epoch": 0,
+            "refresh_tokens": {},
+        }
         self.state["client_secret"] = secrets.token_hex(16)
         if self.path.exists():
             self._load()
@@ -58,7 +69,9 @@ class Tokens:
         self.state = json.loads(self.path.read_text())
 
     def mint(self, email: str, seconds: float = 3600, scopes: list[str] | None = None) -> str:
-        """Return a new access token for `email`, good for `seconds` and for some scopes alone if any are given."""
+        """Return a new access token for `email`, good for `seconds` and for some scopes alone if
+        any are given.
+        """
         claims = [email, self.now() + seconds, self.state["epoch"], secrets.token_hex(4), scopes]
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"ya29.{payload}.{self._sign(payload)}"
@@ -107,9 +120,10 @@ class Tokens:
     def write_credentials(self, path: Path, email: str = LAPTOP) -> None:
         """Write credentials that `google.auth.load_credentials_from_file` loads (mode 0600).
 
-        Of google-auth's file types only this one lets the file say where tokens come from. Its audience is
-        deliberately no workforce pool: for one, google-auth 2.62 asks iamcredentials.googleapis.com where
-        the pool may be used, in a thread, from every client of a cloud that is meant to stay on loopback.
+        Of google-auth's file types only this one lets the file say where tokens come from. Its
+        audience is deliberately no workforce pool: for one, google-auth 2.62 asks
+        iamcredentials.googleapis.com where the pool may be used, in a thread, from every client of
+        a cloud that is meant to stay on loopback.
         """
         endpoint = self.endpoint()
         write_private(

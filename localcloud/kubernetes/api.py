@@ -1,7 +1,7 @@
 """The API server of a cluster: HTTP on loopback, with TLS of the cluster's own authority.
 
-A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for. What goes through
-streams stands in streams.py, how objects change in changes.py.
+A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for.
+What goes through streams stands in streams.py, how objects change in changes.py.
 
 Not covered: answers in protobuf, impersonation, who manages which field.
 """
@@ -34,7 +34,15 @@ from localcloud.kubernetes import (
     streams,
 )
 from localcloud.kubernetes.changes import delete, replace
-from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, not_found, set_condition, stamp
+from localcloud.kubernetes.kinds import (
+    KINDS,
+    Kind,
+    Refusal,
+    is_leaving,
+    not_found,
+    set_condition,
+    stamp,
+)
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.store import Selector
 from localcloud.kubernetes.tables import table
@@ -44,8 +52,18 @@ log = logging.getLogger("localcloud")
 MAX_BODY = 3 << 20  # as of etcd behind a real one
 BOOKMARK = 10.0  # seconds between two bookmarks of a quiet watch
 BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.]+/v1}")
-REASONS = {429: "TooManyRequests", 409: "Conflict", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
-STREAMS: dict[str, Any] = {"log": streams.logs, "exec": streams.execute, "attach": streams.attach_to}
+REASONS = {
+    429: "TooManyRequests",
+    409: "Conflict",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+STREAMS: dict[str, Any] = {
+    "log": streams.logs,
+    "exec": streams.execute,
+    "attach": streams.attach_to,
+}
 STREAMS["portforward"] = forward.forward
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
@@ -55,7 +73,9 @@ async def listen(cloud: Cloud, plane: Plane) -> web.AppRunner:
     certificates.make(plane.folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(plane.folder / "cert.pem", plane.folder / "key.pem")
-    runner = web.AppRunner(make_app(cloud, plane), access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+    runner = web.AppRunner(
+        make_app(cloud, plane), access_log=None, shutdown_timeout=0.1, handler_cancellation=True
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", plane.port, ssl_context=context).start()
     plane.port = runner.addresses[0][1]
@@ -80,7 +100,9 @@ def make_app(cloud: Cloud, plane: Plane) -> web.Application:
     return app
 
 
-async def guarded(cloud: Cloud, plane: Plane, handler: Any, request: web.Request) -> web.StreamResponse:
+async def guarded(
+    cloud: Cloud, plane: Plane, handler: Any, request: web.Request
+) -> web.StreamResponse:
     """Answer a request and log it, whatever happens."""
     match = request.match_info
     if match.get("plural") == "namespaces" and "name" not in match and "namespace" in match:
@@ -105,12 +127,16 @@ async def guarded(cloud: Cloud, plane: Plane, handler: Any, request: web.Request
     except Exception:
         log.exception("cluster %s: %s %s failed inside", plane.name, request.method, request.path)
         response = refused(Refusal(500, "InternalError", "Internal error of the embedded cloud"))
-    cloud.requests.add(method, request.method, request.raw_path, response.status, request.content.total_bytes)
+    cloud.requests.add(
+        method, request.method, request.raw_path, response.status, request.content.total_bytes
+    )
     return response
 
 
 def as_json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """An answer of the type that a real server names: some clients take one with a character set for another."""
+    """An answer of the type that a real server names: some clients take one with a character set
+    for another.
+    """
     data = json.dumps(body).encode()
     return web.Response(body=data, status=status, headers=headers, content_type="application/json")
 
@@ -131,7 +157,9 @@ def verb_of(request: web.Request) -> str:
     """The verb by which rights and faults know a request: list, watch, create, …, or a subresource."""
     if "sub" in request.match_info:
         return (
-            request.match_info["sub"] if request.match_info["sub"] != "status" else f"status.{request.method.lower()}"
+            request.match_info["sub"]
+            if request.match_info["sub"] != "status"
+            else f"status.{request.method.lower()}"
         )
     return verb_of_resource(request)
 
@@ -143,10 +171,14 @@ def verb_of_resource(request: web.Request) -> str:
         return "watch" if watched and whole else "list" if whole else "get"
     if request.method == "DELETE":
         return "deletecollection" if whole else "delete"
-    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(request.method, request.method.lower())
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(
+        request.method, request.method.lower()
+    )
 
 
-async def about(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+async def about(
+    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
+) -> web.StreamResponse:
     path = request.path.strip("/")
     if path in ("healthz", "livez", "readyz"):
         return web.Response(text="ok")
@@ -156,14 +188,20 @@ async def about(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) 
     return as_json(found)
 
 
-async def review(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+async def review(
+    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
+) -> web.StreamResponse:
     return as_json(rbac.review(cloud, plane, owner, await body_of(request)), status=201)
 
 
 def kind_of(request: web.Request) -> Kind:
     kind = KINDS.get(request.match_info["plural"])
     sub = request.match_info.get("sub")
-    if kind is None or kind.api != request.match_info["group"] or (sub and sub not in kind.subresources):
+    if (
+        kind is None
+        or kind.api != request.match_info["group"]
+        or (sub and sub not in kind.subresources)
+    ):
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
     return kind
 
@@ -180,10 +218,17 @@ def wants_table(request: web.Request) -> bool:
 
 
 def shown(
-    request: web.Request, plane: Plane, kind: Kind, thing: dict, status: int = 200, warned: Iterable[str] = ()
+    request: web.Request,
+    plane: Plane,
+    kind: Kind,
+    thing: dict,
+    status: int = 200,
+    warned: Iterable[str] = (),
 ) -> web.Response:
     meta = {"resourceVersion": str(plane.store.version)}
-    response = as_json(table(kind.plural, [thing], meta) if wants_table(request) else thing, status=status)
+    response = as_json(
+        table(kind.plural, [thing], meta) if wants_table(request) else thing, status=status
+    )
     for each in warned:
         response.headers.add("Warning", f"299 - {json.dumps(each)}")
     return response
@@ -192,13 +237,17 @@ def shown(
 async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
     body, flags = await body_of(request), queries.flags(request)
     warned = queries.warnings(request, kind, body)
-    return shown(request, plane, kind, plane.create(kind.plural, namespace, body, *flags), 201, warned)
+    return shown(
+        request, plane, kind, plane.create(kind.plural, namespace, body, *flags), 201, warned
+    )
 
 
 # --- collections
 
 
-async def collection(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+async def collection(
+    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
+) -> web.StreamResponse:
     if "name" in request.match_info:
         return await single(cloud, plane, request, owner)
     kind = kind_of(request)
@@ -206,33 +255,51 @@ async def collection(cloud: Cloud, plane: Plane, request: web.Request, owner: Ow
     rbac.require(cloud, plane, owner, verb, kind, namespace, "", "")
     if verb == "create":
         if kind.namespaced and not namespace:
-            raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            raise Refusal(
+                405,
+                "MethodNotAllowed",
+                "the server does not allow this method on the requested resource",
+            )
         return await create(plane, request, kind, namespace)
     chosen = queries.selector(request, kind)
     if verb == "watch":
         return await watch(plane, request, kind, chosen)
     if verb not in ("list", "deletecollection"):
-        raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise Refusal(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
     queries.version(request, plane.store)
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
     if verb == "deletecollection":
         options = await body_of(request)
         for thing in found:
-            live = plane.store.get(kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
+            live = plane.store.get(
+                kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
+            )
             if live is not None:
                 delete(plane, kind, live, request, options)
     found, meta = queries.page(request, found, plane.store)
     if wants_table(request):
         return as_json(table(kind.plural, found, meta))
-    return as_json({"kind": f"{kind.name}List", "apiVersion": kind.api, "metadata": meta, "items": found})
+    return as_json(
+        {"kind": f"{kind.name}List", "apiVersion": kind.api, "metadata": meta, "items": found}
+    )
 
 
-async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector) -> web.StreamResponse:
+async def watch(
+    plane: Plane, request: web.Request, kind: Kind, chosen: Selector
+) -> web.StreamResponse:
     query, store = request.query, plane.store
     version, initial = queries.version(request, store), query.get("sendInitialEvents") == "true"
     if initial and query.get("resourceVersionMatch") != "NotOlderThan":
         told = "sendInitialEvents is forbidden for watch unless resourceVersionMatch is set to NotOlderThan"
-        raise Refusal(422, "Invalid", f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: {told}')
+        raise Refusal(
+            422,
+            "Invalid",
+            f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: {told}',
+        )
     seconds = queries.number(request, "timeoutSeconds") or 1800
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.enable_chunked_encoding()
@@ -245,7 +312,11 @@ async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector
         await response.write(json.dumps({"type": event, "object": told}).encode() + b"\n")
 
     def bookmark(version: int, **meta: Any) -> dict:
-        return {"kind": kind.name, "apiVersion": kind.api, "metadata": {"resourceVersion": str(version), **meta}}
+        return {
+            "kind": kind.name,
+            "apiVersion": kind.api,
+            "metadata": {"resourceVersion": str(version), **meta},
+        }
 
     with streams.connection(plane, "watch", request):
         if not version or initial:
@@ -254,7 +325,9 @@ async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector
                 if chosen.fits(thing):
                     await send("ADDED", thing)
             if initial:
-                await send("BOOKMARK", bookmark(version, annotations={"k8s.io/initial-events-end": "true"}))
+                await send(
+                    "BOOKMARK", bookmark(version, annotations={"k8s.io/initial-events-end": "true"})
+                )
         end = time.monotonic() + seconds
         while time.monotonic() < end and not plane.closing:
             changed = store.changed
@@ -268,9 +341,18 @@ async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector
                 # What no longer fits is DELETED for this watcher, what begins to fit is ADDED.
                 if plural == kind.plural and (chosen.fits(thing) or chosen.fits(old)):
                     leaves, comes = not chosen.fits(thing), not chosen.fits(old)
-                    await send("DELETED" if leaves else "ADDED" if comes and event == "MODIFIED" else event, thing)
+                    await send(
+                        "DELETED"
+                        if leaves
+                        else "ADDED"
+                        if comes and event == "MODIFIED"
+                        else event,
+                        thing,
+                    )
             try:
-                await asyncio.wait_for(changed.wait(), min(BOOKMARK, max(0.01, end - time.monotonic())))
+                await asyncio.wait_for(
+                    changed.wait(), min(BOOKMARK, max(0.01, end - time.monotonic()))
+                )
             except asyncio.TimeoutError:
                 if query.get("allowWatchBookmarks") in ("true", "1"):
                     await send("BOOKMARK", bookmark(version))
@@ -280,7 +362,9 @@ async def watch(plane: Plane, request: web.Request, kind: Kind, chosen: Selector
 # --- single objects
 
 
-async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> web.StreamResponse:
+async def single(
+    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
+) -> web.StreamResponse:
     kind, match = kind_of(request), request.match_info
     name, sub = match["name"], match.get("sub", "")
     namespace = match.get("namespace", "") if kind.namespaced else ""
@@ -303,15 +387,32 @@ async def single(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner)
         delete(plane, kind, thing, request, options)
         if is_leaving(thing):
             return shown(request, plane, kind, thing)
-        details = {"name": name, "kind": kind.plural, "group": kind.group, "uid": thing["metadata"]["uid"]}
-        return as_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+        details = {
+            "name": name,
+            "kind": kind.plural,
+            "group": kind.group,
+            "uid": thing["metadata"]["uid"],
+        }
+        return as_json(
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "details": details,
+            }
+        )
     new = copy.deepcopy(thing)
     if request.method == "PUT":
         new = await body_of(request)
     elif request.method == "PATCH":
         new = patches.patched(thing, request.content_type, await request.text())
     else:
-        raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise Refusal(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
     flags, warned = queries.flags(request), queries.warnings(request, kind, new)
     return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags), warned=warned)
 
@@ -324,10 +425,17 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
         seconds = (body.get("spec") or {}).get("expirationSeconds") or 3600
         token = plane.mint(meta["namespace"], meta["name"], seconds)
         status = {"token": token, "expirationTimestamp": stamp(time.time() + seconds)}
-        made = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", **body, "status": status}
+        made = {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            **body,
+            "status": status,
+        }
         return as_json(made, status=201)
     options = (await body_of(request)).get("deleteOptions") or {}
-    done = as_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
+    done = as_json(
+        {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
+    )
     if options.get("dryRun") or request.query.get("dryRun"):
         return done
     told = "Eviction API: evicting"
@@ -340,14 +448,28 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
 async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response:
     """How many replicas a deployment has, and shall have."""
     if request.method != "GET":
-        body = await body_of(request) if request.method == "PUT" else patches.parse(await request.text())
+        body = (
+            await body_of(request)
+            if request.method == "PUT"
+            else patches.parse(await request.text())
+        )
         wanted = (body.get("spec") or {}).get("replicas")
         if not isinstance(wanted, int) or wanted < 0:
-            raise Refusal(422, "Invalid", "spec.replicas: Invalid value: must be greater than or equal to 0")
+            raise Refusal(
+                422, "Invalid", "spec.replicas: Invalid value: must be greater than or equal to 0"
+            )
         thing["spec"]["replicas"] = wanted
         thing["metadata"]["generation"] += 1
         plane.store.put("deployments", thing)
-    meta = {key: thing["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")}
+    meta = {
+        key: thing["metadata"][key]
+        for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    }
     status = {"replicas": thing["status"].get("replicas", 0)}
-    shown_scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta, "status": status}
+    shown_scale = {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": meta,
+        "status": status,
+    }
     return as_json({**shown_scale, "spec": {"replicas": thing["spec"]["replicas"]}})

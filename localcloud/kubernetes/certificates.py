@@ -26,12 +26,19 @@ def make(folder: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority, server = (
+        ec.generate_private_key(ec.SECP256R1()),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
     addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     names = x509.SubjectAlternativeName([*addresses, *(x509.DNSName(name) for name in NAMES)])
     pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(sign("berg-local CA", authority, authority, None).public_bytes(pem))
-    (folder / "cert.pem").write_bytes(sign("kube-apiserver", server, authority, names).public_bytes(pem))
+    (folder / "ca.pem").write_bytes(
+        sign("berg-local CA", authority, authority, None).public_bytes(pem)
+    )
+    (folder / "cert.pem").write_bytes(
+        sign("kube-apiserver", server, authority, names).public_bytes(pem)
+    )
     form = (pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     descriptor = os.open(folder / "key.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,6 @@
-"""Changing and deleting objects of a cluster: what a client asks for as a condition, and what may not change."""
+"""Changing and deleting objects of a cluster: what a client asks for as a condition, and what may
+not change.
+"""
 
 import json
 from typing import Any
@@ -10,7 +12,9 @@ from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
 from localcloud.kubernetes.plane import Plane
 
 
-def replace(plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: bool, dry: bool) -> dict:
+def replace(
+    plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: bool, dry: bool
+) -> dict:
     """Put a changed object in the place of an old one, if that may be."""
     checks.check_form(kind, new, strict)
     old, meta = thing["metadata"], new.setdefault("metadata", {})
@@ -36,7 +40,9 @@ def replace(plane: Plane, kind: Kind, thing: dict, new: Any, sub: str, strict: b
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
     )
-    meta.update({key: old[key] for key in kept if key in old}, resourceVersion=old["resourceVersion"])
+    meta.update(
+        {key: old[key] for key in kept if key in old}, resourceVersion=old["resourceVersion"]
+    )
     if sub == "status":
         new = {**thing, "status": new.get("status", {})}
         meta = new["metadata"]
@@ -77,12 +83,27 @@ def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
     """What of an object may not change."""
     name, before, after = old["metadata"]["name"], old.get("spec") or {}, new.get("spec") or {}
     if kind.plural == "jobs":
-        for key in ("template", "completions", "selector", "podFailurePolicy", "successPolicy", "completionMode"):
+        for key in (
+            "template",
+            "completions",
+            "selector",
+            "podFailurePolicy",
+            "successPolicy",
+            "completionMode",
+        ):
             elastic = key == "completions" and after.get(key) == after.get("parallelism")
-            scheduled = key == "template" and before.get("suspend") and not old["status"].get("startTime")
+            scheduled = (
+                key == "template" and before.get("suspend") and not old["status"].get("startTime")
+            )
             if before.get(key) != after.get(key) and not elastic and not scheduled:
-                value = "null" if key not in after else json.dumps(after[key], separators=(",", ":"))[:200]
-                checks.refuse(kind, name, [f"spec.{key}: Invalid value: {value}: field is immutable"])
+                value = (
+                    "null"
+                    if key not in after
+                    else json.dumps(after[key], separators=(",", ":"))[:200]
+                )
+                checks.refuse(
+                    kind, name, [f"spec.{key}: Invalid value: {value}: field is immutable"]
+                )
     if kind.plural == "pods":
         changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
         if changed - {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"}:

@@ -1,6 +1,8 @@
-"""Whether an object may be: its form, and what no schema says. The texts are those of a real Kubernetes 1.36.
+"""Whether an object may be: its form, and what no schema says. The texts are those of a real
+Kubernetes 1.36.
 
-Not covered: most of what Kubernetes checks of objects that are none of jobs, pods or what they mount.
+Not covered: most of what Kubernetes checks of objects that are none of jobs, pods or what they
+mount.
 """
 
 from __future__ import annotations
@@ -9,7 +11,13 @@ from typing import Any, NoReturn
 
 from localcloud.kubernetes import job_checks, pod_checks, schema, workload_checks
 from localcloud.kubernetes.kinds import KINDS, Kind, Refusal
-from localcloud.kubernetes.words import check_key, check_label_name, check_labels, check_subdomain, required
+from localcloud.kubernetes.words import (
+    check_key,
+    check_label_name,
+    check_labels,
+    check_subdomain,
+    required,
+)
 
 REASONS = {
     "Required value": "FieldValueRequired",
@@ -24,16 +32,22 @@ TEMPLATES = ("jobs", "deployments", "replicasets")
 
 
 def check_form(kind: Kind, body: Any, strict: bool) -> None:
-    """Raise the decoder's 400 for a body of another kind, with wrong types or, if `strict`, with unknown fields."""
+    """Raise the decoder's 400 for a body of another kind, with wrong types or, if `strict`, with
+    unknown fields.
+    """
     version = kind.api.rpartition("/")[2]
     prefix = f'{kind.name} in version "{version}" cannot be handled as a {kind.name}: '
     if not isinstance(body, dict):
-        raise Refusal(400, "BadRequest", "couldn't get version/kind; json parse error: not an object")
+        raise Refusal(
+            400, "BadRequest", "couldn't get version/kind; json parse error: not an object"
+        )
     if body.get("kind", kind.name) != kind.name or body.get("apiVersion", kind.api) != kind.api:
         told = f'no kind "{body.get("kind")}" is registered for version "{body.get("apiVersion")}" in scheme '
         told += '"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30"'
         raise Refusal(
-            400, "BadRequest", f'{body.get("kind")} in version "{version}" cannot be handled as a {kind.name}: {told}'
+            400,
+            "BadRequest",
+            f'{body.get("kind")} in version "{version}" cannot be handled as a {kind.name}: {told}',
         )
     found = schema.errors(kind.api, kind.name, body)
     types = [each for each in found if not each.startswith("unknown field")]
@@ -54,7 +68,10 @@ def refuse(kind: Kind, name: str, causes: list[str]) -> NoReturn:
 def cause(text: str) -> dict[str, str]:
     """One of the causes of a refusal as clients get it: `spec.a: Invalid value: 1: too small`."""
     field, _, message = text.partition(": ")
-    reason = next((reason for start, reason in REASONS.items() if message.startswith(start)), "FieldValueInvalid")
+    reason = next(
+        (reason for start, reason in REASONS.items() if message.startswith(start)),
+        "FieldValueInvalid",
+    )
     return {"reason": reason, "message": message, "field": field}
 
 
@@ -85,7 +102,12 @@ def check_meaning(plural: str, body: dict) -> None:
 
 def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
     name = meta.get("name", "")
-    free = plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")  # names such as system:node
+    free = plural in (
+        "roles",
+        "rolebindings",
+        "clusterroles",
+        "clusterrolebindings",
+    )  # names such as system:node
     if not name:
         bad.append(required("metadata.name", "name or generateName is required"))
     elif plural in ("services", "namespaces"):

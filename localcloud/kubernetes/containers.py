@@ -1,9 +1,10 @@
-"""Containers of pods as sandboxes, as machines are: how one is started, found again and told to end.
+"""Containers of pods as sandboxes, as machines are: how one is started, found again and told to
+end.
 
-A container whose image is in the cloud's registry has the files of that image. Any other sees this host's programs, as
-machines do: its image is a name, which may be one that cannot be pulled. Its processes share the host's network; the
-pod has an address of its own, and the metadata server of its node. A container without a command, of which the image
-names none either, sleeps.
+A container whose image is in the cloud's registry has the files of that image. Any other sees this
+host's programs, as machines do: its image is a name, which may be one that cannot be pulled. Its
+processes share the host's network; the pod has an address of its own, and the metadata server of
+its node. A container without a command, of which the image names none either, sleeps.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from localcloud.machines import processes, sandbox
 
 IMAGE = "image"  # how container.sh makes the root of a container whose image is there
 SCRIPT = Path(__file__).with_name("container.sh")
-PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")  # images with an empty /root
+PLAIN = re.compile(
+    r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?"
+)  # images with an empty /root
 # What containerd lets a container's root do.
 CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
 CAPABILITIES += "audit_write setfcap"
@@ -37,7 +40,9 @@ def node_instance(plane: Plane, pod: dict) -> Instance | None:
     return next((each for each in rows if each.name == pod["spec"].get("nodeName")), None)
 
 
-def adopted(pod: dict, container: dict, row: dict, folder: Path, env: dict[str, str]) -> Running | None:
+def adopted(
+    pod: dict, container: dict, row: dict, folder: Path, env: dict[str, str]
+) -> Running | None:
     """A container that outlived an earlier server, or ended after it."""
     if "running" not in row["state"] or not processes.is_up(folder):
         return None
@@ -45,11 +50,21 @@ def adopted(pod: dict, container: dict, row: dict, folder: Path, env: dict[str, 
         return None
     shared = bool(pod["spec"].get("shareProcessNamespace"))
     workdir = container.get("workingDir") or "/"
-    return Running(folder, env, workdir, shared, capabilities(container), None, row["state"]["running"]["startedAt"])
+    return Running(
+        folder,
+        env,
+        workdir,
+        shared,
+        capabilities(container),
+        None,
+        row["state"]["running"]["startedAt"],
+    )
 
 
 def capabilities(container: dict) -> str:
-    """What a container's root may do, as setpriv takes it: the usual, and what its security context adds and drops."""
+    """What a container's root may do, as setpriv takes it: the usual, and what its security context
+    adds and drops.
+    """
     context = container.get("securityContext") or {}
     if context.get("privileged"):
         return "+all"
@@ -61,7 +76,12 @@ def capabilities(container: dict) -> str:
 
 
 async def start(
-    plane: Plane, pod: dict, container: dict, folder: Path, env: dict[str, str], mounts: list[tuple[str, str, str]]
+    plane: Plane,
+    pod: dict,
+    container: dict,
+    folder: Path,
+    env: dict[str, str],
+    mounts: list[tuple[str, str, str]],
 ) -> Running:
     node, there = node_instance(plane, pod), plane.compute.sandbox
     image, unpacked = None, plane.unpacked.get(container["image"])
@@ -70,23 +90,43 @@ async def start(
     hostname = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
     port = plane.compute.metadata_port
     machine = sandbox.Machine(
-        folder, hostname, pod["status"]["podIP"], port, image, None, metadata_address=node.address if node else ""
+        folder,
+        hostname,
+        pod["status"]["podIP"],
+        port,
+        image,
+        None,
+        metadata_address=node.address if node else "",
     )
     usual = sandbox.environment(machine)
     base = {key: value for key, value in usual.items() if key not in ("TERM", "LANG")}
     if unpacked:  # which has none of this host's files
-        base = {key: value for key, value in base.items() if key == "PATH" or not value.startswith("/")}
+        base = {
+            key: value for key, value in base.items() if key == "PATH" or not value.startswith("/")
+        }
     base |= {"HOME": "/root", "HOSTNAME": hostname}
     base |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(plane.port)}
     base["KUBERNETES_SERVICE_PORT_HTTPS"] = str(plane.port)
     about = unpacked.config if unpacked else {}
     env = {**base, **dict(line.split("=", 1) for line in about.get("Env") or []), **env}
-    words = [volumes.expand(word, env) for word in command_of(container, about)] or ["sleep", "infinity"]
+    words = [volumes.expand(word, env) for word in command_of(container, about)] or [
+        "sleep",
+        "infinity",
+    ]
     ours, theirs = pty.openpty() if container.get("tty") else (None, None)
     workdir = container.get("workingDir") or about.get("WorkingDir") or "/"
     shared = bool(pod["spec"].get("shareProcessNamespace"))
     mode, below = (IMAGE, unpacked.root) if unpacked else (there.files, image or folder / "empty")
-    command = ["bash", str(SCRIPT), mode, str(folder), str(below), hostname, workdir, "shared" if shared else "own"]
+    command = [
+        "bash",
+        str(SCRIPT),
+        mode,
+        str(folder),
+        str(below),
+        hostname,
+        workdir,
+        "shared" if shared else "own",
+    ]
     command += [capabilities(container), *(["--user"] if there.user else [])]
     command += [sys.executable] if unpacked else map(str, sandbox.python_folders())
     command += ["--", *words]
@@ -115,7 +155,9 @@ async def start(
     follow(process, ours, theirs, folder / "log")
     while not processes.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
-    return Running(folder, env, workdir, shared, capabilities(container), process, stamp(), terminal=ours)
+    return Running(
+        folder, env, workdir, shared, capabilities(container), process, stamp(), terminal=ours
+    )
 
 
 def command_of(container: dict, image: dict) -> list[str]:

@@ -1,6 +1,8 @@
-"""What keeps a cluster as it is described: one loop that looks at everything whenever something changed.
+"""What keeps a cluster as it is described: one loop that looks at everything whenever something
+changed.
 
-Not covered: rolling updates in steps (all pods of an old template are replaced at once), endpoint slices.
+Not covered: rolling updates in steps (all pods of an old template are replaced at once), endpoint
+slices.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ import secrets
 from pathlib import Path
 
 from localcloud.kubernetes import jobs, kubelet, nodes, scaling, scheduler, volumes
-from localcloud.kubernetes.kinds import Refusal, condition, is_leaving, is_over, owned_by, set_condition
+from localcloud.kubernetes.kinds import (
+    Refusal,
+    condition,
+    is_leaving,
+    is_over,
+    owned_by,
+    set_condition,
+)
 from localcloud.kubernetes.plane import LETTERS, Plane
 from localcloud.kubernetes.store import Selector
 from localcloud.machines import processes
@@ -31,7 +40,14 @@ async def run(plane: Plane) -> None:
     while not plane.closing:
         seen, changed = plane.store.version, plane.store.changed
         # A node that just came takes its pods before the autoscaler looks for those that have none.
-        pods = (look_at_workloads, jobs.look, kubelet.take_up, Plane.collect, refresh_volumes, tell_names)
+        pods = (
+            look_at_workloads,
+            jobs.look,
+            kubelet.take_up,
+            Plane.collect,
+            refresh_volumes,
+            tell_names,
+        )
         for look in (nodes.look, scheduler.schedule, scaling.look, *pods):
             try:
                 look(plane)
@@ -61,7 +77,12 @@ def look_at_workloads(plane: Plane) -> None:
 
 def reference(owner: dict) -> list[dict]:
     meta = owner["metadata"]
-    row = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
+    row = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+    }
     return [{**row, "controller": True, "blockOwnerDeletion": True}]
 
 
@@ -71,9 +92,15 @@ def look_at_deployment(plane: Plane, deployment: dict) -> None:
     text = json.dumps(spec["template"], sort_keys=True).encode()
     mark = hashlib.sha256(text).hexdigest()[:10]
     mine = [each for each in plane.store.all("replicasets") if owned_by(each, deployment)]
-    current = next((each for each in mine if each["metadata"]["labels"]["pod-template-hash"] == mark), None)
+    current = next(
+        (each for each in mine if each["metadata"]["labels"]["pod-template-hash"] == mark), None
+    )
     others = [each for each in mine if each is not current]
-    left = [pod for pod in plane.store.all("pods") if any(owned_by(pod, each) for each in others) and not is_over(pod)]
+    left = [
+        pod
+        for pod in plane.store.all("pods")
+        if any(owned_by(pod, each) for each in others) and not is_over(pod)
+    ]
     held = spec.get("strategy", {}).get("type") == "Recreate" and bool(left)
     if current is None and held:
         for each in others:
@@ -92,14 +119,23 @@ def look_at_deployment(plane: Plane, deployment: dict) -> None:
         number = str(1 + len(mine))
         body = {
             "metadata": {
-                **{"name": f"{meta['name']}-{mark}", "labels": labels, "ownerReferences": reference(deployment)},
+                **{
+                    "name": f"{meta['name']}-{mark}",
+                    "labels": labels,
+                    "ownerReferences": reference(deployment),
+                },
                 "annotations": {"deployment.kubernetes.io/revision": number},
             },
             "spec": {"replicas": spec["replicas"], "selector": selector, "template": template},
         }
-        meta["annotations"] = {**(meta.get("annotations") or {}), "deployment.kubernetes.io/revision": number}
+        meta["annotations"] = {
+            **(meta.get("annotations") or {}),
+            "deployment.kubernetes.io/revision": number,
+        }
         current = plane.create("replicasets", meta["namespace"], body)
-        message = f"Scaled up replica set {current['metadata']['name']} from 0 to {spec['replicas']}"
+        message = (
+            f"Scaled up replica set {current['metadata']['name']} from 0 to {spec['replicas']}"
+        )
         plane.event(deployment, "ScalingReplicaSet", message, by="deployment-controller")
     for each in mine:
         wanted = spec["replicas"] if each is current else 0
@@ -107,7 +143,9 @@ def look_at_deployment(plane: Plane, deployment: dict) -> None:
             each["spec"]["replicas"] = wanted
             plane.store.put("replicasets", each)
     ready = current["status"].get("readyReplicas", 0)
-    total = sum(each["status"].get("replicas", 0) for each in mine) or current["status"].get("replicas", 0)
+    total = sum(each["status"].get("replicas", 0) for each in mine) or current["status"].get(
+        "replicas", 0
+    )
     status = {
         "observedGeneration": meta.get("generation", 1),
         "replicas": total,
@@ -122,26 +160,39 @@ def look_at_deployment(plane: Plane, deployment: dict) -> None:
         status["unavailableReplicas"] = spec["replicas"] - ready
     enough = ready >= spec["replicas"]
     set_condition(
-        status, "Available", str(enough), "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable"
+        status,
+        "Available",
+        str(enough),
+        "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
     )
-    set_condition(status, "Progressing", "True", "NewReplicaSetAvailable" if enough else "ReplicaSetUpdated")
+    set_condition(
+        status, "Progressing", "True", "NewReplicaSetAvailable" if enough else "ReplicaSetUpdated"
+    )
     deployment["status"] = status
     plane.store.put("deployments", deployment)
 
 
 def look_at_replicas(plane: Plane, replicas: dict) -> None:
     meta, spec = replicas["metadata"], replicas["spec"]
-    pods = [pod for pod in plane.store.all("pods") if owned_by(pod, replicas) and not is_leaving(pod)]
+    pods = [
+        pod for pod in plane.store.all("pods") if owned_by(pod, replicas) and not is_leaving(pod)
+    ]
     for pod in [pod for pod in pods if is_over(pod)]:
         plane.delete("pods", pod)
         pods.remove(pod)
     for _ in range(spec["replicas"] - len(pods)):
         body = copy.deepcopy(spec["template"])
         ends = "".join(secrets.choice(LETTERS) for _ in range(5))
-        body["metadata"] |= {"name": f"{meta['name']}-{ends}", "ownerReferences": reference(replicas)}
+        body["metadata"] |= {
+            "name": f"{meta['name']}-{ends}",
+            "ownerReferences": reference(replicas),
+        }
         pods.append(plane.create("pods", meta["namespace"], body))
         plane.event(
-            replicas, "SuccessfulCreate", f"Created pod: {pods[-1]['metadata']['name']}", by="replicaset-controller"
+            replicas,
+            "SuccessfulCreate",
+            f"Created pod: {pods[-1]['metadata']['name']}",
+            by="replicaset-controller",
         )
     for pod in pods[spec["replicas"] :]:
         plane.delete("pods", pod)
@@ -181,19 +232,29 @@ def look_at_service(plane: Plane, service: dict) -> None:
     rows = [
         {
             **{"ip": pod["status"]["podIP"], "nodeName": pod["spec"]["nodeName"]},
-            "targetRef": {"kind": "Pod", **{key: pod["metadata"][key] for key in ("name", "namespace", "uid")}},
+            "targetRef": {
+                "kind": "Pod",
+                **{key: pod["metadata"][key] for key in ("name", "namespace", "uid")},
+            },
         }
         for pod in pods_of_service(plane, service)
     ]
     ports = [
-        {**({"name": port["name"]} if "name" in port else {}), "port": port["targetPort"], "protocol": port["protocol"]}
+        {
+            **({"name": port["name"]} if "name" in port else {}),
+            "port": port["targetPort"],
+            "protocol": port["protocol"],
+        }
         for port in service["spec"].get("ports") or []
         if isinstance(port["targetPort"], int)
     ]
     subsets = [{"addresses": rows, **({"ports": ports} if ports else {})}] if rows else []
     old = plane.store.get("endpoints", meta["namespace"], meta["name"])
     if old is None:
-        body = {"metadata": {"name": meta["name"], "ownerReferences": reference(service)}, "subsets": subsets}
+        body = {
+            "metadata": {"name": meta["name"], "ownerReferences": reference(service)},
+            "subsets": subsets,
+        }
         plane.create("endpoints", meta["namespace"], body)
     else:
         old["subsets"] = subsets
@@ -207,7 +268,9 @@ def refresh_volumes(plane: Plane) -> None:
 
 
 def tell_names(plane: Plane) -> None:
-    """Services' names in every pod's /etc/hosts, as DNS has them: a headless one's pods, else its first pod."""
+    """Services' names in every pod's /etc/hosts, as DNS has them: a headless one's pods, else its
+    first pod.
+    """
     lines = []
     for service in plane.store.all("services"):
         meta, mine = service["metadata"], pods_of_service(plane, service)
@@ -216,9 +279,12 @@ def tell_names(plane: Plane) -> None:
         for pod in mine:
             if pod["spec"].get("subdomain") == name and pod["spec"].get("hostname"):
                 host, address = pod["spec"]["hostname"], pod["status"]["podIP"]
-                lines.append(f"{address} {host}.{whole} {host}.{name}.{namespace}.svc {host}.{name}")
+                lines.append(
+                    f"{address} {host}.{whole} {host}.{name}.{namespace}.svc {host}.{name}"
+                )
         lines += [
-            f"{pod['status']['podIP']} {whole} {name}.{namespace}.svc {name}.{namespace} {name}" for pod in mine[:1]
+            f"{pod['status']['podIP']} {whole} {name}.{namespace}.svc {name}.{namespace} {name}"
+            for pod in mine[:1]
         ]
     text = "".join(f"{line}\n" for line in lines)
     for running in plane.running.values():

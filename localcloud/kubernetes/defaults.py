@@ -37,7 +37,9 @@ def fill(plural: str, body: dict) -> None:
     elif plural == "namespaces":
         body.setdefault("spec", {"finalizers": ["kubernetes"]})
         body["status"] = {"phase": "Active"}
-        body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"]["name"]
+        body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"][
+            "name"
+        ]
 
 
 def complete(plural: str, body: dict) -> None:
@@ -66,11 +68,15 @@ def complete(plural: str, body: dict) -> None:
 def fill_pod(spec: dict) -> None:
     for key, value in POD.items():
         spec.setdefault(key, value)
-    spec["serviceAccountName"] = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    spec["serviceAccountName"] = (
+        spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    )
     spec["serviceAccount"] = spec["serviceAccountName"]
     for container in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
         tag = container["image"].partition("@")[0].rpartition("/")[2].partition(":")[2]
-        container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent")
+        container.setdefault(
+            "imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent"
+        )
         resources = container.setdefault("resources", {})
         for name, amount in (resources.get("limits") or {}).items():
             resources.setdefault("requests", {}).setdefault(name, amount)
@@ -94,11 +100,18 @@ def fill_new_pod(body: dict) -> None:
     for what in ("not-ready", "unreachable"):
         key = f"node.kubernetes.io/{what}"
         if not any(each.get("key") in (key, None, "") for each in tolerations):
-            row = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            row = {
+                "key": key,
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": 300,
+            }
             tolerations.append(row)
     # ExtendedResourceToleration: who asks for GPUs may go where GPUs are.
     wanted = [(each.get("resources") or {}).get("requests") or {} for each in spec["containers"]]
-    if any(int(each.get(GPU, 0)) for each in wanted) and not any(each.get("key") == GPU for each in tolerations):
+    if any(int(each.get(GPU, 0)) for each in wanted) and not any(
+        each.get("key") == GPU for each in tolerations
+    ):
         tolerations.append({"key": GPU, "operator": "Exists"})
     limits = [(each.get("resources") or {}).get("limits") or {} for each in spec["containers"]]
     best = not any(wanted) and not any(limits)
@@ -117,9 +130,15 @@ def fill_job(body: dict) -> None:
         spec["completions"] = 1
     spec.setdefault("parallelism", 1)
     spec.setdefault("backoffLimit", ENDLESS if spec.get("backoffLimitPerIndex") is not None else 6)
-    for key, value in {"completionMode": "NonIndexed", "suspend": False, "manualSelector": False}.items():
+    for key, value in {
+        "completionMode": "NonIndexed",
+        "suspend": False,
+        "manualSelector": False,
+    }.items():
         spec.setdefault(key, value)
-    spec.setdefault("podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed")
+    spec.setdefault(
+        "podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
+    )
     for rule in (spec.get("podFailurePolicy") or {}).get("rules") or []:
         for pattern in rule.get("onPodConditions") or []:
             pattern.setdefault("status", "True")
@@ -132,5 +151,7 @@ def fill_job(body: dict) -> None:
     template["metadata"]["labels"] = {**(template["metadata"].get("labels") or {}), **labels}
     if not spec["manualSelector"]:
         spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
-    body["metadata"]["labels"] = body["metadata"].get("labels") or dict(template["metadata"]["labels"])
+    body["metadata"]["labels"] = body["metadata"].get("labels") or dict(
+        template["metadata"]["labels"]
+    )
     body["status"] = {}

@@ -10,9 +10,18 @@ from localcloud.kubernetes.kinds import ALL, GROUPS, Kind
 from localcloud.kubernetes.plane import VERSION
 
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-ABOUT = {"gitCommit": "", "gitTreeState": "clean", "buildDate": "2026-01-01T00:00:00Z", "goVersion": "go1.24"}
+ABOUT = {
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2026-01-01T00:00:00Z",
+    "goVersion": "go1.24",
+}
 ABOUT |= {"compiler": "gc", "platform": "linux/amd64"}
-REVIEW = {"name": "selfsubjectaccessreviews", "singularName": "selfsubjectaccessreview", "namespaced": False}
+REVIEW = {
+    "name": "selfsubjectaccessreviews",
+    "singularName": "selfsubjectaccessreview",
+    "namespaced": False,
+}
 REVIEW |= {"kind": "SelfSubjectAccessReview", "verbs": ["create"]}
 
 
@@ -23,7 +32,11 @@ def document(path: str) -> dict | None:
     if path == "api":
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if path == "apis":
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group(name) for name in GROUPS]}
+        return {
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": [group(name) for name in GROUPS],
+        }
     if path == "openapi/v3":
         paths = ["api/v1", *(f"apis/{name}/v1" for name in GROUPS)]
         return {"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in paths}}
@@ -34,7 +47,11 @@ def document(path: str) -> dict | None:
         return None
     version = short.partition("/")[2]
     kinds = [kind for kind in ALL if kind.api == version]
-    return openapi.document(short, VERSION) if path.startswith("openapi") else resources(version, kinds)
+    return (
+        openapi.document(short, VERSION)
+        if path.startswith("openapi")
+        else resources(version, kinds)
+    )
 
 
 def group(name: str) -> dict:
@@ -58,7 +75,9 @@ def resources(version: str, kinds: list[Kind]) -> dict:
                 else ["create", "get"]
             )
             about_sub = (
-                {"group": "autoscaling", "version": "v1", "kind": "Scale"} if sub == "scale" else {"kind": kind.name}
+                {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+                if sub == "scale"
+                else {"kind": kind.name}
             )
             rows.append(
                 {
@@ -71,4 +90,9 @@ def resources(version: str, kinds: list[Kind]) -> dict:
             )
     if version.startswith("authorization"):
         rows.append(REVIEW)
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": rows}
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": version,
+        "resources": rows,
+    }

@@ -2,8 +2,9 @@
 
     enter.py ROOT WORKDIR own|shared CAPABILITIES COMMAND...
 
-With `own` the command is process 1; with `shared` process 1 is one that reaps, as Kubernetes' pause. From the change of
-roots on nothing of this host is there, so that what is needed is imported before.
+With `own` the command is process 1; with `shared` process 1 is one that reaps, as Kubernetes'
+pause. From the change of roots on nothing of this host is there, so that what is needed is imported
+before.
 """
 
 import ctypes
@@ -31,7 +32,9 @@ def main() -> None:
     root, workdir, namespace, capabilities, *command = sys.argv[1:]
     libc = ctypes.CDLL(None, use_errno=True)
     os.chdir(root)
-    if libc.pivot_root(b".", b".") or libc.umount2(b".", DETACH):  # the old root lies on top until then
+    if libc.pivot_root(b".", b".") or libc.umount2(
+        b".", DETACH
+    ):  # the old root lies on top until then
         raise OSError(ctypes.get_errno(), "the image cannot become the root")
     os.chdir("/")
     Path(workdir).mkdir(parents=True, exist_ok=True)
@@ -61,7 +64,9 @@ def main() -> None:
 
 
 def limit(libc: ctypes.CDLL, words: str) -> None:
-    """Let what is run next have no capabilities but these, which are in setpriv's words; the image may lack that."""
+    """Let what is run next have no capabilities but these, which are in setpriv's words; the image
+    may lack that.
+    """
     kept = words.split(",")
     for number, name in enumerate(CAPABILITIES.split()):
         if f"+{name}" not in kept and "+all" not in kept:

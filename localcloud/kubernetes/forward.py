@@ -1,7 +1,7 @@
 """Ports of pods, forwarded through the API server, as kubectl does: SPDY inside of a WebSocket.
 
-Each connection is two streams, one for errors and one for data. Pods share the host's network: a port is reached only
-if a process of the pod listens on it.
+Each connection is two streams, one for errors and one for data. Pods share the host's network: a
+port is reached only if a process of the pod listens on it.
 
 Not covered: the older protocol in channels of a WebSocket, UDP.
 """
@@ -34,7 +34,9 @@ class Tunnel:
     framer: spdy.Framer = field(default_factory=spdy.Framer)
     errors: dict[str, int] = field(default_factory=dict)  # request -> its stream for errors
     writers: dict[int, asyncio.StreamWriter] = field(default_factory=dict)
-    early: dict[int, list[spdy.Frame]] = field(default_factory=dict)  # data that came before its connection stands
+    early: dict[int, list[spdy.Frame]] = field(
+        default_factory=dict
+    )  # data that came before its connection stands
     tasks: set[asyncio.Task] = field(default_factory=set)
 
     async def send(self, data: bytes) -> None:
@@ -45,7 +47,11 @@ class Tunnel:
 async def forward(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
     wanted = request.headers.get("Sec-WebSocket-Protocol", "")
     if PROTOCOL not in wanted:
-        raise Refusal(400, "BadRequest", f"the embedded cloud forwards ports over WebSockets with {PROTOCOL} alone")
+        raise Refusal(
+            400,
+            "BadRequest",
+            f"the embedded cloud forwards ports over WebSockets with {PROTOCOL} alone",
+        )
     if pod["status"].get("phase") != "Running":
         told = f"unable to forward port because pod is not running. Current status={pod['status'].get('phase')}"
         raise Refusal(400, "BadRequest", told)

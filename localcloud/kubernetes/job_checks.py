@@ -11,17 +11,30 @@ from typing import Any
 from localcloud.kubernetes.words import LABEL, invalid, not_negative, one_of, required, supported
 
 MOST_RULES = 20
-COUNTS = ("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished")
+COUNTS = (
+    "parallelism",
+    "completions",
+    "activeDeadlineSeconds",
+    "backoffLimit",
+    "ttlSecondsAfterFinished",
+)
 ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 
 
 def selector_errors(name: str, uid: str, spec: dict) -> list[str]:
-    """Of a job that brings a selector, which is Kubernetes' own to make: its part is added, and that is no match."""
+    """Of a job that brings a selector, which is Kubernetes' own to make: its part is added, and
+    that is no match.
+    """
     labels = {
         **{"batch.kubernetes.io/controller-uid": uid, "batch.kubernetes.io/job-name": name},
         **{"controller-uid": uid, "job-name": name},
     }
-    selector = {"matchLabels": {**spec["selector"].get("matchLabels", {}), "batch.kubernetes.io/controller-uid": uid}}
+    selector = {
+        "matchLabels": {
+            **spec["selector"].get("matchLabels", {}),
+            "batch.kubernetes.io/controller-uid": uid,
+        }
+    }
     template = (spec.get("template") or {}).get("metadata") or {}
     all_labels = {**(template.get("labels") or {}), **labels}
     if selector["matchLabels"].items() <= labels.items():
@@ -41,7 +54,11 @@ def job_errors(spec: dict) -> list[str]:
     bad: list[str] = []
     for name in (*COUNTS, "backoffLimitPerIndex", "maxFailedIndexes"):
         not_negative(spec.get(name), f"spec.{name}", bad)
-    mode, per_index, most = spec.get("completionMode"), spec.get("backoffLimitPerIndex"), spec.get("maxFailedIndexes")
+    mode, per_index, most = (
+        spec.get("completionMode"),
+        spec.get("backoffLimitPerIndex"),
+        spec.get("maxFailedIndexes"),
+    )
     if most is not None and per_index is None:
         bad.append(required("spec.backoffLimitPerIndex", "when maxFailedIndexes is specified"))
     one_of(mode, ("NonIndexed", "Indexed"), "spec.completionMode", bad)
@@ -53,7 +70,9 @@ def job_errors(spec: dict) -> list[str]:
             told = "must be less than or equal to 100000 when completion mode is Indexed"
             bad.append(invalid("spec.parallelism", spec["parallelism"], told))
         if most is not None and completions is not None and most > completions:
-            bad.append(invalid("spec.maxFailedIndexes", most, "must be less than or equal to completions"))
+            bad.append(
+                invalid("spec.maxFailedIndexes", most, "must be less than or equal to completions")
+            )
     elif mode in (None, "NonIndexed"):
         for name, value in (("backoffLimitPerIndex", per_index), ("maxFailedIndexes", most)):
             if value is not None:
@@ -62,7 +81,11 @@ def job_errors(spec: dict) -> list[str]:
         failure_errors(spec, bad)
     if spec.get("successPolicy") is not None:
         success_errors(spec, mode == "Indexed", bad)
-    allowed = ("Failed",) if spec.get("podFailurePolicy") is not None else ("Failed", "TerminatingOrFailed")
+    allowed = (
+        ("Failed",)
+        if spec.get("podFailurePolicy") is not None
+        else ("Failed", "TerminatingOrFailed")
+    )
     one_of(spec.get("podReplacementPolicy"), allowed, "spec.podReplacementPolicy", bad)
     return bad
 
@@ -72,9 +95,13 @@ def restart_errors(spec: dict, pod: dict) -> list[str]:
     if policy == "Always":
         return [required(path, 'valid values: "OnFailure", "Never"')]
     if policy not in ("OnFailure", "Never"):
-        return [f'{path}: Unsupported value: "{policy}": supported values: {supported(("OnFailure", "Never"))}']
+        return [
+            f'{path}: Unsupported value: "{policy}": supported values: {supported(("OnFailure", "Never"))}'
+        ]
     if spec.get("podFailurePolicy") is not None and policy != "Never":
-        return [invalid(path, policy, 'only "Never" is supported when podFailurePolicy is specified')]
+        return [
+            invalid(path, policy, 'only "Never" is supported when podFailurePolicy is specified')
+        ]
     return []
 
 
@@ -85,21 +112,37 @@ def name_errors(spec: dict, name: str) -> list[str]:
     last = f"{name}-{spec['completions'] - 1}"
     if LABEL.fullmatch(last):
         return []
-    return [invalid("metadata.name", name, f"will not able to create pod with invalid DNS label: {last}")]
+    return [
+        invalid(
+            "metadata.name", name, f"will not able to create pod with invalid DNS label: {last}"
+        )
+    ]
 
 
 def failure_errors(spec: dict, bad: list[str]) -> None:
     rules = spec["podFailurePolicy"].get("rules") or []
     pod = (spec.get("template") or {}).get("spec") or {}
-    names = {each.get("name") for kind in ("containers", "initContainers") for each in pod.get(kind) or []}
+    names = {
+        each.get("name")
+        for kind in ("containers", "initContainers")
+        for each in pod.get(kind) or []
+    }
     too_many(rules, "spec.podFailurePolicy.rules", MOST_RULES, bad)
     for number, rule in enumerate(rules):
-        path, action, codes = f"spec.podFailurePolicy.rules[{number}]", rule.get("action"), rule.get("onExitCodes")
+        path, action, codes = (
+            f"spec.podFailurePolicy.rules[{number}]",
+            rule.get("action"),
+            rule.get("onExitCodes"),
+        )
         conditions = rule.get("onPodConditions") or []
         if not action:
-            bad.append(required(f"{path}.action", f"valid values: [{' '.join(map(json.dumps, ACTIONS))}]"))
+            bad.append(
+                required(f"{path}.action", f"valid values: [{' '.join(map(json.dumps, ACTIONS))}]")
+            )
         elif action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
-            bad.append(invalid(f"{path}.action", action, "requires the backoffLimitPerIndex to be set"))
+            bad.append(
+                invalid(f"{path}.action", action, "requires the backoffLimitPerIndex to be set")
+            )
         else:
             one_of(action, ACTIONS, f"{path}.action", bad)
         if codes is not None:
@@ -109,15 +152,25 @@ def failure_errors(spec: dict, bad: list[str]) -> None:
             if not pattern.get("type"):
                 bad.append(required(f"{path}.onPodConditions[{at}].type", ""))
             states = ("False", "True", "Unknown")
-            one_of(pattern.get("status") or "True", states, f"{path}.onPodConditions[{at}].status", bad)
+            one_of(
+                pattern.get("status") or "True", states, f"{path}.onPodConditions[{at}].status", bad
+            )
         if codes is not None and conditions:
-            bad.append(f"{path}: Invalid value: specifying both OnExitCodes and OnPodConditions is not supported")
+            bad.append(
+                f"{path}: Invalid value: specifying both OnExitCodes and OnPodConditions is not supported"
+            )
         if codes is None and not conditions:
-            bad.append(f"{path}: Invalid value: specifying one of OnExitCodes and OnPodConditions is required")
+            bad.append(
+                f"{path}: Invalid value: specifying one of OnExitCodes and OnPodConditions is required"
+            )
 
 
 def code_errors(codes: dict, path: str, names: set, bad: list[str]) -> None:
-    operator, values, container = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
+    operator, values, container = (
+        codes.get("operator"),
+        codes.get("values") or [],
+        codes.get("containerName"),
+    )
     if not operator:
         bad.append(required(f"{path}.operator", 'valid values: ["In" "NotIn"]'))
     else:
@@ -131,7 +184,9 @@ def code_errors(codes: dict, path: str, names: set, bad: list[str]) -> None:
     too_many(values, f"{path}.values", 255, bad)
     for number, value in enumerate(values):
         if operator == "In" and value == 0:
-            bad.append(invalid(f"{path}.values[{number}]", value, "must not be 0 for the In operator"))
+            bad.append(
+                invalid(f"{path}.values[{number}]", value, "must not be 0 for the In operator")
+            )
         if value in values[:number]:
             bad.append(f"{path}.values[{number}]: Duplicate value: {value}")
     if values != sorted(values):
@@ -149,15 +204,27 @@ def success_errors(spec: dict, indexed: bool, bad: list[str]) -> None:
     too_many(rules, f"{path}.rules", MOST_RULES, bad)
     completions = spec.get("completions") or 0
     for number, rule in enumerate(rules):
-        at, indexes, count = f"{path}.rules[{number}]", rule.get("succeededIndexes"), rule.get("succeededCount")
+        at, indexes, count = (
+            f"{path}.rules[{number}]",
+            rule.get("succeededIndexes"),
+            rule.get("succeededCount"),
+        )
         if indexes is None and count is None:
-            bad.append(required(at, "at least one of succeededCount or succeededIndexes must be specified"))
+            bad.append(
+                required(at, "at least one of succeededCount or succeededIndexes must be specified")
+            )
         total = 0
         if indexes is not None:
             try:
                 total = len(indexes_in(indexes, completions))
             except ValueError as error:
-                bad.append(invalid(f"{at}.succeededIndexes", indexes, f"error parsing succeededIndexes: {error}"))
+                bad.append(
+                    invalid(
+                        f"{at}.succeededIndexes",
+                        indexes,
+                        f"error parsing succeededIndexes: {error}",
+                    )
+                )
         if count is None:
             continue
         not_negative(count, f"{at}.succeededCount", bad)
@@ -174,7 +241,11 @@ def shown_policy(rules: list[dict]) -> Any:
     """A policy as Go's own JSON shows it in a refusal."""
     return {
         "Rules": [
-            {"SucceededIndexes": r.get("succeededIndexes"), "SucceededCount": r.get("succeededCount")} for r in rules
+            {
+                "SucceededIndexes": r.get("succeededIndexes"),
+                "SucceededCount": r.get("succeededCount"),
+            }
+            for r in rules
         ]
     }
 

@@ -1,4 +1,5 @@
-"""The controller of jobs, as of Kubernetes 1.34: indexes, policies of failure and success, back-offs, deadlines.
+"""The controller of jobs, as of Kubernetes 1.34: indexes, policies of failure and success,
+back-offs, deadlines.
 
 A pod is counted once, when it has ended; then it loses the finalizer that kept it until then.
 
@@ -46,7 +47,11 @@ def try_to_finish(plane: Plane, job: dict) -> None:
     for pod in pods_of(plane, job):
         if is_over(pod) and TRACKING in (pod["metadata"].get("finalizers") or []):
             release(plane, pod)
-    if seconds is not None and since(ended["lastTransitionTime"]) >= seconds and not is_leaving(job):
+    if (
+        seconds is not None
+        and since(ended["lastTransitionTime"]) >= seconds
+        and not is_leaving(job)
+    ):
         plane.delete("jobs", job, "Foreground")
 
 
@@ -55,7 +60,9 @@ def pods_of(plane: Plane, job: dict) -> list[dict]:
 
 
 def release(plane: Plane, pod: dict) -> None:
-    pod["metadata"]["finalizers"] = [each for each in pod["metadata"]["finalizers"] if each != TRACKING]
+    pod["metadata"]["finalizers"] = [
+        each for each in pod["metadata"]["finalizers"] if each != TRACKING
+    ]
     if not pod["metadata"]["finalizers"]:
         del pod["metadata"]["finalizers"]
     plane.store.put("pods", pod)
@@ -79,7 +86,9 @@ def written(indexes: set[int]) -> str:
             parts[-1][1] = each
         else:
             parts.append([each, each])
-    return ",".join(str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}-{b}" for a, b in parts)
+    return ",".join(
+        str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}-{b}" for a, b in parts
+    )
 
 
 def sync(plane: Plane, job: dict) -> None:
@@ -90,13 +99,16 @@ def sync(plane: Plane, job: dict) -> None:
         return
     if condition(job, "Suspended"):
         row = next(row for row in status["conditions"] if row["type"] == "Suspended")
-        row.update(status="False", reason="JobResumed", message="Job resumed", lastTransitionTime=stamp())
+        row.update(
+            status="False", reason="JobResumed", message="Job resumed", lastTransitionTime=stamp()
+        )
         status.pop("startTime", None)
         plane.event(job, "Resumed", "Job resumed", by="job-controller")
     status.setdefault("startTime", stamp())
     verdict = count(plane, job)
     pods = pods_of(plane, job)
-    # With podReplacementPolicy Failed a pod counts until it has ended; otherwise until it is told to.
+    # With podReplacementPolicy Failed a pod counts until it has ended; otherwise until it is told
+    # to.
     waits = spec["podReplacementPolicy"] == "Failed"
     live = [pod for pod in pods if not is_over(pod) and (waits or not is_leaving(pod))]
     active = [pod for pod in pods if not is_over(pod) and not is_leaving(pod)]
@@ -127,7 +139,13 @@ def suspend(plane: Plane, job: dict) -> None:
         rows[:] = [row for row in rows if row["type"] != "Suspended"]
         times = {"lastProbeTime": stamp(), "lastTransitionTime": stamp()}
         rows.append(
-            {"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended", **times}
+            {
+                "type": "Suspended",
+                "status": "True",
+                "reason": "JobSuspended",
+                "message": "Job suspended",
+                **times,
+            }
         )
         job["status"].pop("startTime", None)
         job["status"].pop("active", None)
@@ -136,7 +154,9 @@ def suspend(plane: Plane, job: dict) -> None:
 
 
 def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
-    """Count pods that ended; what the failure policy says of them: a final condition, its reason, its message."""
+    """Count pods that ended; what the failure policy says of them: a final condition, its reason,
+    its message.
+    """
     status, spec = job["status"], job["spec"]
     indexed, verdict = spec["completionMode"] == "Indexed", None
     for pod in pods_of(plane, job):
@@ -164,14 +184,20 @@ def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
 def remember(plane: Plane, job: dict, pod: dict, action: str) -> None:
     """Count a failed pod as its action says; the next one waits in any case."""
     status, spec = job["status"], job["spec"]
-    memory = plane.memory.setdefault(f"job {job['metadata']['uid']}", {"failures": 0, "at": 0.0, "indexes": {}})
+    memory = plane.memory.setdefault(
+        f"job {job['metadata']['uid']}", {"failures": 0, "at": 0.0, "indexes": {}}
+    )
     memory.update(failures=memory["failures"] + 1, at=time.monotonic())
     if action != "Ignore":
         status["failed"] = status.get("failed", 0) + 1
     if spec.get("backoffLimitPerIndex") is not None:
         index = index_of(pod)
         row = memory["indexes"].setdefault(index, {"counted": 0, "failures": 0, "at": 0.0})
-        row.update(failures=row["failures"] + 1, at=time.monotonic(), counted=row["counted"] + (action != "Ignore"))
+        row.update(
+            failures=row["failures"] + 1,
+            at=time.monotonic(),
+            counted=row["counted"] + (action != "Ignore"),
+        )
         if action == "FailIndex" or row["counted"] > spec["backoffLimitPerIndex"]:
             status["failedIndexes"] = written(numbers(status.get("failedIndexes", "")) | {index})
 
@@ -181,7 +207,10 @@ def action_for(job: dict, pod: dict) -> tuple[str, str]:
     status = pod["status"]
     ended = {
         row["name"]: row["state"]["terminated"]["exitCode"]
-        for row in [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
+        for row in [
+            *(status.get("containerStatuses") or []),
+            *(status.get("initContainerStatuses") or []),
+        ]
         if "terminated" in row["state"]
     }
     name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
@@ -189,7 +218,8 @@ def action_for(job: dict, pod: dict) -> tuple[str, str]:
         action, codes = rule["action"], rule.get("onExitCodes")
         for pattern in rule.get("onPodConditions") or []:
             if any(
-                c["type"] == pattern["type"] and c["status"] == pattern["status"] for c in status.get("conditions", [])
+                c["type"] == pattern["type"] and c["status"] == pattern["status"]
+                for c in status.get("conditions", [])
             ):
                 told = f"Pod {name} has condition {pattern['type']} matching {action} rule at index {number}"
                 return action, told
@@ -213,23 +243,39 @@ def judged(job: dict, live: list[dict]) -> tuple[str, str, str] | None:
     """Whether a job is over: the final condition, its reason, its message."""
     spec, status = job["spec"], job["status"]
     completions, succeeded = spec.get("completions"), status.get("succeeded", 0)
-    done, lost = numbers(status.get("completedIndexes", "")), numbers(status.get("failedIndexes", ""))
+    done, lost = (
+        numbers(status.get("completedIndexes", "")),
+        numbers(status.get("failedIndexes", "")),
+    )
     for number, rule in enumerate((spec.get("successPolicy") or {}).get("rules") or []):
-        meant = numbers(rule["succeededIndexes"]) if rule.get("succeededIndexes") is not None else None
+        meant = (
+            numbers(rule["succeededIndexes"]) if rule.get("succeededIndexes") is not None else None
+        )
         got = len(done if meant is None else done & meant)
-        enough = rule["succeededCount"] if rule.get("succeededCount") is not None else len(meant or ())
+        enough = (
+            rule["succeededCount"] if rule.get("succeededCount") is not None else len(meant or ())
+        )
         if got >= enough:
             return "Complete", "SuccessPolicy", f"Matched rules at index {number}"
     if status.get("failed", 0) > spec["backoffLimit"]:
         return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    if "activeDeadlineSeconds" in spec and since(status["startTime"]) >= spec["activeDeadlineSeconds"]:
+    if (
+        "activeDeadlineSeconds" in spec
+        and since(status["startTime"]) >= spec["activeDeadlineSeconds"]
+    ):
         return "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
     most = spec.get("maxFailedIndexes")
     if most is not None and len(lost) > most:
-        return "Failed", "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
+        return (
+            "Failed",
+            "MaxFailedIndexesExceeded",
+            "Job has exceeded the specified maximal number of failed indexes",
+        )
     if lost and completions is not None and len(done | lost) >= completions:
         return "Failed", "FailedIndexes", "Job has failed indexes"
-    if (completions is not None and succeeded >= completions) or (completions is None and succeeded and not live):
+    if (completions is not None and succeeded >= completions) or (
+        completions is None and succeeded and not live
+    ):
         return "Complete", "CompletionsReached", "Reached expected number of succeeded pods"
     return None
 
@@ -239,9 +285,17 @@ def finish(plane: Plane, job: dict, over: tuple[str, str, str], active: list[dic
     final, reason, message = over
     rows = job["status"].setdefault("conditions", [])
     now = stamp()
-    row = {"status": "True", "reason": reason, "message": message, "lastProbeTime": now, "lastTransitionTime": now}
+    row = {
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastProbeTime": now,
+        "lastTransitionTime": now,
+    }
     if not early(job):
-        rows.append({"type": "SuccessCriteriaMet" if final == "Complete" else "FailureTarget", **row})
+        rows.append(
+            {"type": "SuccessCriteriaMet" if final == "Complete" else "FailureTarget", **row}
+        )
     for pod in active:
         plane.delete("pods", pod)
     if any(not is_over(pod) for pod in pods_of(plane, job)):
@@ -261,12 +315,18 @@ def fill_up(plane: Plane, job: dict, live: list[dict], active: list[dict]) -> No
     for pod in active[spec["parallelism"] :]:
         plane.delete("pods", pod)
     room = spec["parallelism"] - len(live)
-    memory = plane.memory.get(f"job {job['metadata']['uid']}", {"failures": 0, "at": 0.0, "indexes": {}})
+    memory = plane.memory.get(
+        f"job {job['metadata']['uid']}", {"failures": 0, "at": 0.0, "indexes": {}}
+    )
     per_index = spec.get("backoffLimitPerIndex") is not None
     if room <= 0 or (not per_index and waits(plane, memory)):
         return
     if spec["completionMode"] != "Indexed":
-        left = room if spec.get("completions") is None else spec["completions"] - status.get("succeeded", 0) - len(live)
+        left = (
+            room
+            if spec.get("completions") is None
+            else spec["completions"] - status.get("succeeded", 0) - len(live)
+        )
         if spec.get("completions") is None and status.get("succeeded"):
             left = 0
         for _ in range(min(room, left)):
@@ -311,4 +371,6 @@ def make_pod(plane: Plane, job: dict, index: int | None, failures: int) -> None:
                     {"name": "JOB_COMPLETION_INDEX", "valueFrom": source},
                 ]
     made = plane.create("pods", meta["namespace"], {"metadata": pod_meta, "spec": spec})
-    plane.event(job, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}", by="job-controller")
+    plane.event(
+        job, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}", by="job-controller"
+    )

@@ -29,7 +29,15 @@ class Kind:
 
 RBAC = "rbac.authorization.k8s.io/v1"
 ALL = (
-    Kind("pods", "v1", "Pod", True, ("po",), ("log", "exec", "attach", "portforward", "status", "eviction"), True),
+    Kind(
+        "pods",
+        "v1",
+        "Pod",
+        True,
+        ("po",),
+        ("log", "exec", "attach", "portforward", "status", "eviction"),
+        True,
+    ),
     Kind("services", "v1", "Service", True, ("svc",), ("status",), True),
     Kind("endpoints", "v1", "Endpoints", True, ("ep",)),
     Kind("secrets", "v1", "Secret"),
@@ -104,7 +112,9 @@ def set_condition(status: dict, kind: str, value: str, reason: str = "", message
     if old is not None and {key: old.get(key) for key in new} == new:
         return False
     changed = old is None or old["status"] != value
-    new["lastTransitionTime"] = stamp() if changed or old is None else old.get("lastTransitionTime", stamp())
+    new["lastTransitionTime"] = (
+        stamp() if changed or old is None else old.get("lastTransitionTime", stamp())
+    )
     rows[:] = [row for row in rows if row["type"] != kind] + [new]
     return True
 

@@ -1,10 +1,11 @@
-"""The kubelet of every node: how pods begin, restart and end. What a container is here stands in containers.py.
+"""The kubelet of every node: how pods begin, restart and end. What a container is here stands in
+containers.py.
 
     pods/<uid>/volumes/       the pod's volumes
     pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
 
-Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and processors,
-ephemeral and sidecar containers.
+Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and
+processors, ephemeral and sidecar containers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ def take_up(plane: Plane) -> None:
     """Run every pod that was given a node and has not begun; remove folders of pods that are gone."""
     for pod in plane.store.all("pods"):
         uid = pod["metadata"]["uid"]
-        if pod["spec"].get("nodeName") and uid not in plane.kept and not is_over(pod) and not plane.closing:
+        if (
+            pod["spec"].get("nodeName")
+            and uid not in plane.kept
+            and not is_over(pod)
+            and not plane.closing
+        ):
             plane.kept[uid] = plane.in_background(keep(plane, pod))
 
 
@@ -60,14 +66,22 @@ async def live(plane: Plane, pod: dict) -> None:
         address = plane.compute.new_address()
         node = containers.node_instance(plane, pod)
         host = node.address if node else ""
-        status.update(podIP=address, podIPs=[{"ip": address}], hostIP=host, hostIPs=[{"ip": host}], startTime=stamp())
+        status.update(
+            podIP=address,
+            podIPs=[{"ip": address}],
+            hostIP=host,
+            hostIPs=[{"ip": host}],
+            startTime=stamp(),
+        )
     for kind, rows in (
         ("initContainerStatuses", spec.get("initContainers")),
         ("containerStatuses", spec["containers"]),
     ):
         if rows and kind not in status:
             reason = (
-                "PodInitializing" if spec.get("initContainers") and kind == "containerStatuses" else "ContainerCreating"
+                "PodInitializing"
+                if spec.get("initContainers") and kind == "containerStatuses"
+                else "ContainerCreating"
             )
             status[kind] = [waiting(row, reason) for row in rows]
     set_condition(status, "PodReadyToStartContainers", "True")
@@ -82,7 +96,10 @@ async def live(plane: Plane, pod: dict) -> None:
         else:
             set_condition(status, "Initialized", "True")
             await asyncio.gather(
-                *(run(plane, pod, row, "containerStatuses", number) for number, row in enumerate(spec["containers"]))
+                *(
+                    run(plane, pod, row, "containerStatuses", number)
+                    for number, row in enumerate(spec["containers"])
+                )
             )
     finally:
         limit.cancel()
@@ -94,7 +111,12 @@ async def live(plane: Plane, pod: dict) -> None:
 def waiting(container: dict, reason: str, message: str = "") -> dict:
     state = {"reason": reason, **({"message": message} if message else {})}
     return {
-        **{"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0},
+        **{
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "restartCount": 0,
+        },
         **{"ready": False, "started": False, "lastState": {}, "state": {"waiting": state}},
     }
 
@@ -115,7 +137,10 @@ def close_status(pod: dict) -> None:
     """The last words of a pod whose containers have all ended."""
     status = pod["status"]
     codes = []
-    for row in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+    for row in [
+        *(status.get("initContainerStatuses") or []),
+        *(status.get("containerStatuses") or []),
+    ]:
         if "terminated" not in row["state"]:  # it never began
             row["state"] = {"terminated": {"exitCode": KILLED, "reason": "ContainerStatusUnknown"}}
         codes.append(row["state"]["terminated"]["exitCode"])
@@ -141,7 +166,9 @@ async def run(plane: Plane, pod: dict, container: dict, kind: str, number: int) 
             return KILLED
         began = time.monotonic()
         code = await ended(plane, pod, container, row, started)
-        restart = (policy == "Always" and kind == "containerStatuses") or (policy != "Never" and code)
+        restart = (policy == "Always" and kind == "containerStatuses") or (
+            policy != "Never" and code
+        )
         if not restart or is_ending(pod) or plane.closing:
             return code
         row["lastState"] = row["state"]
@@ -151,7 +178,11 @@ async def run(plane: Plane, pod: dict, container: dict, kind: str, number: int) 
             row["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": told}}
             plane.store.put("pods", pod)
             plane.event(
-                pod, "BackOff", f"Back-off restarting failed container {container['name']}", "Warning", "kubelet"
+                pod,
+                "BackOff",
+                f"Back-off restarting failed container {container['name']}",
+                "Warning",
+                "kubelet",
             )
             if not await pause(plane, pod, delay):
                 row["state"] = row["lastState"]
@@ -176,8 +207,12 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
     while not is_ending(pod) and not plane.closing:
         try:
             if plane.compute.sandbox.files == sandbox.PLAIN:
-                raise volumes.Missing("pods of the embedded cloud take namespaces, which this host does not allow")
-            env = await pulled(plane, pod, container, row) and volumes.environment(plane, pod, container)
+                raise volumes.Missing(
+                    "pods of the embedded cloud take namespaces, which this host does not allow"
+                )
+            env = await pulled(plane, pod, container, row) and volumes.environment(
+                plane, pod, container
+            )
             if env is None or env is False:
                 return None
             mounts = volumes.mounts(plane, pod, container, folder_of(plane, pod))
@@ -193,9 +228,13 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
         found = left or await containers.start(plane, pod, container, folder, env, mounts)
         plane.running[key] = found
         probe = container.get("readinessProbe")
-        row.update(ready=not probe, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
+        row.update(
+            ready=not probe, started=True, containerID=f"containerd://{key[0].replace('-', '')}"
+        )
         row["state"] = {"running": {"startedAt": found.started}}
-        pod["status"]["phase"] = "Running" if container in pod["spec"]["containers"] else pod["status"]["phase"]
+        pod["status"]["phase"] = (
+            "Running" if container in pod["spec"]["containers"] else pod["status"]["phase"]
+        )
         set_ready(pod["status"])
         if not left:
             plane.event(pod, "Created", f"Created container: {container['name']}", by="kubelet")
@@ -226,10 +265,15 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
         message = f'failed to pull and unpack image "{image}": {why}'
         row["state"] = {"waiting": {"reason": "ErrImagePull", "message": message}}
         plane.store.put("pods", pod)
-        plane.event(pod, "Failed", f'Failed to pull image "{image}": {message}', "Warning", "kubelet")
+        plane.event(
+            pod, "Failed", f'Failed to pull image "{image}": {message}', "Warning", "kubelet"
+        )
         await pause(plane, pod, min(delay, 2.0))
         row["state"] = {
-            "waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}": {message}'}
+            "waiting": {
+                "reason": "ImagePullBackOff",
+                "message": f'Back-off pulling image "{image}": {message}',
+            }
         }
         plane.store.put("pods", pod)
         plane.event(pod, "BackOff", f'Back-off pulling image "{image}"', by="kubelet")
@@ -251,7 +295,9 @@ async def obstacle(plane: Plane, pod: dict, image: str) -> str:
     accounts = node.resource.get("serviceAccounts", []) if node else []
     try:
         plane.unpacked[image] = (
-            await plane.pull(image, accounts[0]["email"] if accounts else "") if plane.pull else None
+            await plane.pull(image, accounts[0]["email"] if accounts else "")
+            if plane.pull
+            else None
         )
     except NotPulled as error:
         return str(error)
@@ -280,11 +326,16 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
     note(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
-    state: dict[str, Any] = {"exitCode": code, "reason": running.reason or ("Error" if code else "Completed")}
+    state: dict[str, Any] = {
+        "exitCode": code,
+        "reason": running.reason or ("Error" if code else "Completed"),
+    }
     message = running.folder / "rootfs/dev/termination-log"
     if message.exists() and message.stat().st_size:
         state["message"] = message.read_text(errors="replace")[-4096:]
-    state.update(startedAt=running.started, finishedAt=stamp(), containerID=row.get("containerID", ""))
+    state.update(
+        startedAt=running.started, finishedAt=stamp(), containerID=row.get("containerID", "")
+    )
     row.update(ready=False, started=False, state={"terminated": state})
     set_ready(pod["status"])
     plane.store.put("pods", pod)
@@ -303,7 +354,9 @@ async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
         for key, running in list(plane.running.items()):
             if key[0] != uid:
                 continue
-            late = time.monotonic() >= until or (is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"])
+            late = time.monotonic() >= until or (
+                is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"]
+            )
             if id(running) not in told and not late:
                 told.add(id(running))
                 containers.stop_container(running, signal.SIGTERM)
@@ -325,7 +378,9 @@ async def end_in_time(plane: Plane, pod: dict) -> None:
     plane.in_background(end_pod(plane, pod, pod["spec"]["terminationGracePeriodSeconds"]))
 
 
-def fail(plane: Plane, pod: dict, reason: str, message: str, disruption: str = "", told: str = "") -> None:
+def fail(
+    plane: Plane, pod: dict, reason: str, message: str, disruption: str = "", told: str = ""
+) -> None:
     """Say why a pod is going to fail; `disruption` is the reason of its condition DisruptionTarget."""
     pod["status"].update(reason=reason, message=message)
     if disruption and not condition(pod, "DisruptionTarget"):

@@ -1,7 +1,8 @@
 """Nodes: the instances of a cluster's pools, and what Kubernetes sees of them.
 
-A node is an instance whose startup script stands for the kubelet: while pods run on it, it keeps the machine and its
-network up, as GKE's graceful node shutdown does. The pods themselves run beside it, see kubelet.py.
+A node is an instance whose startup script stands for the kubelet: while pods run on it, it keeps
+the machine and its network up, as GKE's graceful node shutdown does. The pods themselves run beside
+it, see kubelet.py.
 
 Not covered: upgrades, repairs other than of instances that are off, node problem detection.
 """
@@ -23,9 +24,18 @@ from localcloud.kubernetes.plane import LETTERS, VERSION, Plane
 from localcloud.machines import processes
 
 IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
-CLUSTER, POOL, PLACE = "goog-k8s-cluster-name", "goog-k8s-node-pool-name", "goog-k8s-cluster-location"
-EFFECTS = {"NO_SCHEDULE": "NoSchedule", "PREFER_NO_SCHEDULE": "PreferNoSchedule", "NO_EXECUTE": "NoExecute"}
-GRACE = 15  # seconds of a pod on a node that goes down: half of the usual 30, the others are for critical pods
+CLUSTER, POOL, PLACE = (
+    "goog-k8s-cluster-name",
+    "goog-k8s-node-pool-name",
+    "goog-k8s-cluster-location",
+)
+EFFECTS = {
+    "NO_SCHEDULE": "NoSchedule",
+    "PREFER_NO_SCHEDULE": "PreferNoSchedule",
+    "NO_EXECUTE": "NoExecute",
+}
+# seconds of a pod on a node that goes down: half of the usual 30, the others are for critical pods
+GRACE = 15
 KUBELET = """#!/bin/sh
 # Stands for the kubelet: it holds the machine up while pods run on it (/run/pods).
 cat >/run/kubelet <<'END'
@@ -52,7 +62,8 @@ def instances_of(plane: Plane, pool: dict) -> list[Instance]:
     return [
         each
         for each in plane.compute.instances.values()
-        if each.project == plane.project and wanted.items() <= (each.resource.get("labels") or {}).items()
+        if each.project == plane.project
+        and wanted.items() <= (each.resource.get("labels") or {}).items()
     ]
 
 
@@ -85,7 +96,9 @@ def resize(plane: Plane, pool: dict, mine: list[Instance]) -> None:
     going["names"] &= {each.name for each in mine}
     wanted = 0 if pool["status"] == "STOPPING" else pool["_size"]
     busy = {pod["spec"].get("nodeName") for pod in plane.store.all("pods") if not is_over(pod)}
-    for instance in sorted(alive, key=lambda each: each.name in busy)[: max(0, len(alive) - wanted)]:
+    for instance in sorted(alive, key=lambda each: each.name in busy)[
+        : max(0, len(alive) - wanted)
+    ]:
         remove(plane, pool, instance)
     if len(alive) < wanted and time.monotonic() >= going["next"]:
         for _ in range(wanted - len(alive)):
@@ -108,7 +121,9 @@ def group_name(plane: Plane, pool: dict) -> str:
 
 
 def add(plane: Plane, pool: dict) -> dict | None:
-    """Make one instance more in the first of the pool's zones that has room; else the error of the last."""
+    """Make one instance more in the first of the pool's zones that has room; else the error of the
+    last.
+    """
     trouble = None
     count = dict.fromkeys(pool["locations"], 0)
     for each in instances_of(plane, pool):
@@ -120,7 +135,11 @@ def add(plane: Plane, pool: dict) -> dict | None:
             instance, disk = make_instance(plane.compute, plane.project, zone, body)
             constraints.check_instance(plane.compute, plane.project, zone, body)
         except ApiError as error:
-            words = f"[CONDITION_NOT_MET]: Instance '{name}' creation failed: " if error.status == 412 else ""
+            words = (
+                f"[CONDITION_NOT_MET]: Instance '{name}' creation failed: "
+                if error.status == 412
+                else ""
+            )
             trouble = {"code": "GCE_INVALID", "message": words + error.message, "zone": zone}
             continue
         instance.attributes |= {
@@ -167,7 +186,9 @@ def body_of(plane: Plane, pool: dict, zone: str, name: str) -> dict:
         "goog-gke-node": "",
         **config.get("resourceLabels", {}),
     }
-    scheduling: dict = {"onHostMaintenance": "TERMINATE"} if gpus or config.get("spot") or built_in else {}
+    scheduling: dict = (
+        {"onHostMaintenance": "TERMINATE"} if gpus or config.get("spot") or built_in else {}
+    )
     if config.get("spot") or config.get("preemptible"):
         scheduling |= {"provisioningModel": "SPOT", "automaticRestart": False}
     private = pool.get("networkConfig", {}).get("enablePrivateNodes")
@@ -178,7 +199,9 @@ def body_of(plane: Plane, pool: dict, zone: str, name: str) -> dict:
         "networkInterfaces": [{} if private else {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
         "serviceAccounts": [{"email": config["serviceAccount"], "scopes": config["oauthScopes"]}],
         "labels": labels,
-        "metadata": {"items": [{"key": key, "value": value} for key, value in config["metadata"].items()]},
+        "metadata": {
+            "items": [{"key": key, "value": value} for key, value in config["metadata"].items()]
+        },
         **({"guestAccelerators": gpus} if gpus and not built_in else {}),
         **({"scheduling": scheduling} if scheduling else {}),
     }
@@ -192,17 +215,28 @@ def be_node(plane: Plane, pool: dict, instance: Instance) -> None:
     node = plane.store.get("nodes", "", instance.name)
     if node is None:
         node = template(pool, instance.zone)
-        node["metadata"] |= {"name": instance.name, "uid": str(uuid.uuid4()), "creationTimestamp": stamp()}
+        node["metadata"] |= {
+            "name": instance.name,
+            "uid": str(uuid.uuid4()),
+            "creationTimestamp": stamp(),
+        }
         node["metadata"]["labels"]["kubernetes.io/hostname"] = instance.name
         node["spec"]["providerID"] = f"gce://{plane.project}/{instance.zone}/{instance.name}"
         rows = [("InternalIP", instance.address), ("Hostname", instance.name)]
         node["status"]["addresses"] = [{"type": kind, "address": value} for kind, value in rows]
         for kind in ("capacity", "allocatable"):
             node["status"][kind].pop(GPU, None)
-        set_condition(node["status"], "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+        set_condition(
+            node["status"], "Ready", "True", "KubeletReady", "kubelet is posting ready status"
+        )
         plane.memory[f"node {instance.name}"] = {"since": time.monotonic()}
         plane.store.put("nodes", node, "ADDED")
-        plane.event(node, "RegisteredNode", f"Node {instance.name} event: Registered Node", by="node-controller")
+        plane.event(
+            node,
+            "RegisteredNode",
+            f"Node {instance.name} event: Registered Node",
+            by="node-controller",
+        )
     began = plane.memory.setdefault(f"node {instance.name}", {"since": 0.0})["since"]
     gpus = gpus_of(pool)
     if gpus and has_drivers(pool) and time.monotonic() >= began + plane.settings.driver_delay:
@@ -218,7 +252,11 @@ def be_node(plane: Plane, pool: dict, instance: Instance) -> None:
 
 
 def uids_on(plane: Plane, name: str) -> list[str]:
-    return [pod["metadata"]["uid"] for pod in plane.store.all("pods") if pod["spec"].get("nodeName") == name]
+    return [
+        pod["metadata"]["uid"]
+        for pod in plane.store.all("pods")
+        if pod["spec"].get("nodeName") == name
+    ]
 
 
 def gpus_of(pool: dict) -> int:
@@ -226,7 +264,9 @@ def gpus_of(pool: dict) -> int:
 
 
 def has_drivers(pool: dict) -> bool:
-    rows = [row.get("gpuDriverInstallationConfig", {}) for row in pool["config"].get("accelerators", [])]
+    rows = [
+        row.get("gpuDriverInstallationConfig", {}) for row in pool["config"].get("accelerators", [])
+    ]
     return not any(row.get("gpuDriverVersion") == "INSTALLATION_DISABLED" for row in rows)
 
 
@@ -254,7 +294,11 @@ def template(pool: dict, zone: str) -> dict:
         **({"cloud.google.com/gke-preemptible": "true"} if config.get("preemptible") else {}),
         **({"cloud.google.com/gke-flex-start": "true"} if config.get("flexStart") else {}),
         **({"cloud.google.com/gke-gpu": "true"} if gpus else {}),
-        **({"cloud.google.com/gke-accelerator": config["accelerators"][0]["acceleratorType"]} if gpus else {}),
+        **(
+            {"cloud.google.com/gke-accelerator": config["accelerators"][0]["acceleratorType"]}
+            if gpus
+            else {}
+        ),
         **({"cloud.google.com/gke-accelerator-count": str(gpus)} if gpus else {}),
         **config.get("labels", {}),
     }
@@ -272,12 +316,24 @@ def template(pool: dict, zone: str) -> dict:
         "ephemeral-storage": f"{allocatable_disk(config['diskSizeGb'])}Gi",
     }
     taints = [
-        {"key": row["key"], "effect": EFFECTS[row["effect"]], **({"value": row["value"]} if row.get("value") else {})}
+        {
+            "key": row["key"],
+            "effect": EFFECTS[row["effect"]],
+            **({"value": row["value"]} if row.get("value") else {}),
+        }
         for row in config.get("taints", [])
     ]
     info = {
-        **{"kubeletVersion": VERSION, "kubeProxyVersion": VERSION, "operatingSystem": "linux", "architecture": "amd64"},
-        **{"osImage": "Container-Optimized OS from Google", "containerRuntimeVersion": "containerd://2.0.6"},
+        **{
+            "kubeletVersion": VERSION,
+            "kubeProxyVersion": VERSION,
+            "operatingSystem": "linux",
+            "architecture": "amd64",
+        },
+        **{
+            "osImage": "Container-Optimized OS from Google",
+            "containerRuntimeVersion": "containerd://2.0.6",
+        },
         **{"kernelVersion": "6.6.93+", "machineID": "", "systemUUID": "", "bootID": ""},
     }
     return {
@@ -285,7 +341,12 @@ def template(pool: dict, zone: str) -> dict:
         "kind": "Node",
         "metadata": {"labels": labels, "annotations": {}},
         "spec": {"taints": taints} if taints else {},
-        "status": {"capacity": capacity, "allocatable": allocatable, "nodeInfo": info, "conditions": []},
+        "status": {
+            "capacity": capacity,
+            "allocatable": allocatable,
+            "nodeInfo": info,
+            "conditions": [],
+        },
     }
 
 
@@ -305,7 +366,9 @@ def allocatable_memory(megabytes: int) -> int:
 
 
 def disk_capacity(gigabytes: int) -> float:
-    """GiB of the boot disk that the kubelet counts: Container-Optimized OS and the file system take the rest."""
+    """GiB of the boot disk that the kubelet counts: Container-Optimized OS and the file system take
+    the rest.
+    """
     return gigabytes * 0.984 - 4.2
 
 
@@ -322,15 +385,23 @@ def leave(plane: Plane, pool: dict, instance: Instance) -> None:
     node = plane.store.get("nodes", "", instance.name)
     assert node
     folder = plane.compute.machine_folder(instance)
-    pods = [pod for pod in plane.store.all("pods") if pod["spec"].get("nodeName") == instance.name and not is_over(pod)]
-    if instance.resource["status"] == "TERMINATED" or not processes.alive(folder, plane.compute.sandbox):
+    pods = [
+        pod
+        for pod in plane.store.all("pods")
+        if pod["spec"].get("nodeName") == instance.name and not is_over(pod)
+    ]
+    if instance.resource["status"] == "TERMINATED" or not processes.alive(
+        folder, plane.compute.sandbox
+    ):
         lose(plane, node)
         return
     if instance.resource["status"] != "STOPPING":
         return  # told, and not yet going down: Google gives notice in the metadata alone
     seconds = shutdown_grace(pool)
     if set_condition(node["status"], "Ready", "False", "KubeletNotReady", "node is shutting down"):
-        node["spec"].setdefault("taints", []).append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
+        node["spec"].setdefault("taints", []).append(
+            {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+        )
         plane.store.put("nodes", node)
         plane.event(node, "Shutdown", "Shutdown manager detected shutdown event", by="kubelet")
         for pod in pods:

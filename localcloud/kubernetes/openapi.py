@@ -1,4 +1,5 @@
-"""Kubernetes' OpenAPI as `kubectl explain` reads it, and the paths that tell kubectl that the server checks fields.
+"""Kubernetes' OpenAPI as `kubectl explain` reads it, and the paths that tell kubectl that the
+server checks fields.
 
 Kinds, fields and their descriptions come from the package lightkube-models, as in schema.py.
 
@@ -31,12 +32,24 @@ def document(path: str, version: str) -> dict:
     kinds = [kind for kind in ALL if kind.api == path.partition("/")[2]]
     info = {"title": "Kubernetes", "version": version}
     paths = dict(of_path(path, kind) for kind in kinds)
-    return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas(tuple(kinds))}}
+    return {
+        "openapi": "3.0.0",
+        "info": info,
+        "paths": paths,
+        "components": {"schemas": schemas(tuple(kinds))},
+    }
 
 
 def of_path(path: str, kind: Kind) -> tuple[str, dict]:
-    parameters = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("fieldValidation", "dryRun")]
-    operation = {"parameters": parameters, "x-kubernetes-group-version-kind": about(kind), "responses": {}}
+    parameters = [
+        {"name": name, "in": "query", "schema": {"type": "string"}}
+        for name in ("fieldValidation", "dryRun")
+    ]
+    operation = {
+        "parameters": parameters,
+        "x-kubernetes-group-version-kind": about(kind),
+        "responses": {},
+    }
     where = "namespaces/{namespace}/" if kind.namespaced else ""
     return f"/{path}/{where}{kind.plural}/{{name}}", {"patch": operation}
 
@@ -55,7 +68,9 @@ def schemas(kinds: tuple[Kind, ...]) -> dict[str, dict]:
         if full_name(where, name) not in made:
             made[full_name(where, name)] = of_class(where, name, wanted)
     for kind in kinds:
-        made[full_name(schema.MODULES[kind.api], kind.name)]["x-kubernetes-group-version-kind"] = [about(kind)]
+        made[full_name(schema.MODULES[kind.api], kind.name)]["x-kubernetes-group-version-kind"] = [
+            about(kind)
+        ]
     return made
 
 
@@ -68,10 +83,16 @@ def of_class(where: str, name: str, wanted: list[tuple[str, str]]) -> dict:
     text, described = descriptions(where).get(name, ("", {}))
     fields = schema.module(where)[name]
     rows = {
-        key: {"description": described.get(key, ""), **of_type(where, kind, wanted)} for key, kind in fields.items()
+        key: {"description": described.get(key, ""), **of_type(where, kind, wanted)}
+        for key, kind in fields.items()
     }
     needed = [key for key, kind in fields.items() if not ast.unparse(kind).startswith("Optional")]
-    return {"type": "object", "description": text, "properties": rows, **({"required": needed} if needed else {})}
+    return {
+        "type": "object",
+        "description": text,
+        "properties": rows,
+        **({"required": needed} if needed else {}),
+    }
 
 
 def of_type(where: str, kind: ast.expr, wanted: list[tuple[str, str]]) -> dict[str, Any]:
@@ -100,7 +121,10 @@ def descriptions(where: str) -> dict[str, tuple[str, dict[str, str]]]:
         if isinstance(node, ast.ClassDef):
             text, _, rest = (ast.get_docstring(node) or "").partition("**parameters**")
             _, *parts = FIELD.split(rest)
-            found[node.name] = (joined(text), dict(zip(parts[::2], map(joined, parts[1::2]), strict=True)))
+            found[node.name] = (
+                joined(text),
+                dict(zip(parts[::2], map(joined, parts[1::2]), strict=True)),
+            )
     return found
 
 

@@ -1,7 +1,7 @@
 """How a patch changes an object: JSON patch, merge patch, strategic merge patch.
 
-Not covered: strategic merges' `$retainKeys`, `$setElementOrder` and lists of plain values; who manages which field, so
-that a server-side apply removes nothing and conflicts with nobody.
+Not covered: strategic merges' `$retainKeys`, `$setElementOrder` and lists of plain values; who
+manages which field, so that a server-side apply removes nothing and conflicts with nobody.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def patched(thing: dict, kind: str, text: str) -> dict:
         "application/strategic-merge-patch+json",
         "application/apply-patch+yaml",
     ):
-        raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}")
+        raise Refusal(
+            415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}"
+        )
     if not isinstance(patch, dict):
         raise Refusal(400, "BadRequest", "error decoding patch: it is no object")
     return merge(new, patch, plain=kind == "application/merge-patch+json")
@@ -89,7 +91,9 @@ def merge_list(old: list, patch: list, by: str) -> list:
 def json_patch(thing: dict, steps: list[dict]) -> dict:
     """RFC 6902, without move and copy."""
     for step in steps:
-        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
+        *way, last = [
+            part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]
+        ]
         at: Any = thing
         try:
             for part in way:
@@ -105,9 +109,15 @@ def json_patch(thing: dict, steps: list[dict]) -> dict:
             elif step["op"] in ("add", "replace"):
                 at[key] = step["value"]
             else:
-                raise Refusal(501, "NotImplemented", f"JSON patch {step['op']} is not part of the embedded cloud")
+                raise Refusal(
+                    501,
+                    "NotImplemented",
+                    f"JSON patch {step['op']} is not part of the embedded cloud",
+                )
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise Refusal(
-                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
+                422,
+                "Invalid",
+                f"the server rejected our request due to an error in our request: {error}",
             ) from None
     return thing

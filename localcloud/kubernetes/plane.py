@@ -1,7 +1,8 @@
-"""A cluster's control plane: its objects, and how they are created, deleted and spoken of. Knows no HTTP.
+"""A cluster's control plane: its objects, and how they are created, deleted and spoken of. Knows no
+HTTP.
 
-Deleting follows Kubernetes: an object with finalizers only begins to go; what an object owns goes with it, unless it is
-orphaned; a pod goes when its kubelet has ended it.
+Deleting follows Kubernetes: an object with finalizers only begins to go; what an object owns goes
+with it, unless it is orphaned; a pod goes when its kubelet has ended it.
 
 Not covered: finalizers of users' own are kept, and nobody removes them but they.
 """
@@ -69,19 +70,31 @@ class Plane:
     pools: list[dict]  # Google's NodePool resources, shared with the cluster's
     port: int = 0
     tasks: set[asyncio.Task] = field(default_factory=set)
-    connections: set[Any] = field(default_factory=set)  # (kind, transport) of watches, logs and execs under way
-    images: dict[str, str] = field(default_factory=dict)  # image, or a part of its name -> why it cannot be pulled
+    connections: set[Any] = field(
+        default_factory=set
+    )  # (kind, transport) of watches, logs and execs under way
+    images: dict[str, str] = field(
+        default_factory=dict
+    )  # image, or a part of its name -> why it cannot be pulled
     save_pools: Callable[[], None] = lambda: None  # their sizes, which the autoscaler changes
-    pull: Callable[[str, str], Awaitable[Unpacked | None]] | None = None  # image, account of the node
-    unpacked: dict[str, Unpacked | None] = field(default_factory=dict)  # what was pulled last by a name; None: a name
+    pull: Callable[[str, str], Awaitable[Unpacked | None]] | None = (
+        None  # image, account of the node
+    )
+    unpacked: dict[str, Unpacked | None] = field(
+        default_factory=dict
+    )  # what was pulled last by a name; None: a name
     end_pod: Callable[..., Awaitable[None]] = None  # type: ignore[assignment]  # the kubelet's, see kubelet.py
-    memory: dict[str, dict] = field(default_factory=dict)  # what controllers remember of jobs, pools and nodes
+    memory: dict[str, dict] = field(
+        default_factory=dict
+    )  # what controllers remember of jobs, pools and nodes
     closing: bool = False
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.store = Store(self.folder / "objects")
-        self.running: dict[tuple[str, str], Any] = {}  # (pod's uid, container) -> what kubelet.py runs
+        self.running: dict[
+            tuple[str, str], Any
+        ] = {}  # (pod's uid, container) -> what kubelet.py runs
         self.kept: dict[str, asyncio.Task] = {}  # a pod's uid -> the task that runs it
         for name in NAMESPACES:
             if not self.store.get("namespaces", "", name):
@@ -100,7 +113,9 @@ class Plane:
 
     # --- making
 
-    def create(self, plural: str, namespace: str, body: dict, strict: bool = False, dry: bool = False) -> dict:
+    def create(
+        self, plural: str, namespace: str, body: dict, strict: bool = False, dry: bool = False
+    ) -> dict:
         """Make an object of a body; raise Kubernetes' refusal if it may not be."""
         kind = KINDS[plural]
         checks.check_form(kind, body, strict)
@@ -113,7 +128,9 @@ class Plane:
         key = (meta.get("namespace", ""), meta.get("name", ""))
         if key in self.store.rows[plural]:
             message = f'{kind.resource} "{meta["name"]}" already exists'
-            raise Refusal(409, "AlreadyExists", message, name=meta["name"], group=kind.group, kind=plural)
+            raise Refusal(
+                409, "AlreadyExists", message, name=meta["name"], group=kind.group, kind=plural
+            )
         if meta.get("resourceVersion") and not dry:
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
@@ -157,13 +174,26 @@ class Plane:
         if plural == "pods":
             self.delete_pod(thing, grace)
             return
-        finalizers = [each for each in meta.get("finalizers") or [] if each not in ("foregroundDeletion", "orphan")]
-        owned = [(kind, each) for kind in KINDS for each in self.store.all(kind) if owned_by(each, thing)]
+        finalizers = [
+            each
+            for each in meta.get("finalizers") or []
+            if each not in ("foregroundDeletion", "orphan")
+        ]
+        owned = [
+            (kind, each) for kind in KINDS for each in self.store.all(kind) if owned_by(each, thing)
+        ]
         if plural == "namespaces":
             name = meta["name"]
-            owned = [(kind, each) for kind in KINDS for each in self.store.all(kind) if key_of(each)[0] == name]
+            owned = [
+                (kind, each)
+                for kind in KINDS
+                for each in self.store.all(kind)
+                if key_of(each)[0] == name
+            ]
         waits = policy == "Foreground" and any(
-            row.get("blockOwnerDeletion") for _, each in owned for row in each["metadata"].get("ownerReferences") or []
+            row.get("blockOwnerDeletion")
+            for _, each in owned
+            for row in each["metadata"].get("ownerReferences") or []
         )
         if policy == "Orphan":
             for kind, each in owned:
@@ -188,12 +218,16 @@ class Plane:
         self.store.put(plural, thing)
 
     def delete_pod(self, pod: dict, grace: int | None) -> None:
-        """Tell a pod to end; one that nobody runs is gone at once. A second delete can only shorten the grace."""
+        """Tell a pod to end; one that nobody runs is gone at once. A second delete can only shorten
+        the grace.
+        """
         meta = pod["metadata"]
         seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
         if not pod["spec"].get("nodeName") or is_over(pod):
             seconds = 0
-        if not pod["spec"].get("nodeName"):  # as the garbage collector of pods that were never scheduled
+        if not pod["spec"].get(
+            "nodeName"
+        ):  # as the garbage collector of pods that were never scheduled
             pod["status"]["phase"] = "Failed"
         if is_leaving(pod) and seconds >= meta["deletionGracePeriodSeconds"] and seconds:
             return
@@ -207,7 +241,11 @@ class Plane:
 
     def finish_pod(self, pod: dict) -> None:
         """Forget a pod that has ended and is to go, once no finalizer holds it."""
-        if is_leaving(pod) and pod["metadata"]["uid"] not in self.kept and not pod["metadata"].get("finalizers"):
+        if (
+            is_leaving(pod)
+            and pod["metadata"]["uid"] not in self.kept
+            and not pod["metadata"].get("finalizers")
+        ):
             self.store.put("pods", pod, "DELETED")
 
     def collect(self) -> None:
@@ -217,10 +255,16 @@ class Plane:
             for each in self.store.all(kind):
                 meta = each["metadata"]
                 owners = meta.get("ownerReferences") or []
-                if owners and not is_leaving(each) and not any(row["uid"] in living for row in owners):
+                if (
+                    owners
+                    and not is_leaving(each)
+                    and not any(row["uid"] in living for row in owners)
+                ):
                     self.delete(kind, each, "Background")
                 if "foregroundDeletion" in (meta.get("finalizers") or []):
-                    mine = [o for k in KINDS for o in self.store.all(k) if self.belongs(o, each, kind)]
+                    mine = [
+                        o for k in KINDS for o in self.store.all(k) if self.belongs(o, each, kind)
+                    ]
                     if not mine:
                         meta["finalizers"].remove("foregroundDeletion")
                         if not meta["finalizers"]:
@@ -234,10 +278,17 @@ class Plane:
 
     # --- events
 
-    def event(self, thing: dict, reason: str, message: str, kind: str = "Normal", by: str = "") -> None:
+    def event(
+        self, thing: dict, reason: str, message: str, kind: str = "Normal", by: str = ""
+    ) -> None:
         """Say what happened to a thing; the same again is counted."""
         meta, now = thing["metadata"], stamp()
-        about = {"kind": thing["kind"], "name": meta["name"], "uid": meta["uid"], "apiVersion": thing["apiVersion"]}
+        about = {
+            "kind": thing["kind"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "apiVersion": thing["apiVersion"],
+        }
         namespace = meta.get("namespace", "default")
         about |= {"namespace": meta["namespace"]} if "namespace" in meta else {}
         for old in self.store.all("events"):
@@ -245,12 +296,30 @@ class Plane:
                 old.update(count=old["count"] + 1, lastTimestamp=now)
                 self.store.put("events", old)
                 return
-        name = f"{meta['name']}.{time.time_ns():x}"  # as client-go names them: lists are in the order of time
+        # as client-go names them: lists are in the order of time
+        name = f"{meta['name']}.{time.time_ns():x}"
         body = {
-            **{"apiVersion": "v1", "kind": "Event", "involvedObject": about, "reason": reason, "message": message},
-            **{"type": kind, "count": 1, "firstTimestamp": now, "lastTimestamp": now, "eventTime": None},
+            **{
+                "apiVersion": "v1",
+                "kind": "Event",
+                "involvedObject": about,
+                "reason": reason,
+                "message": message,
+            },
+            **{
+                "type": kind,
+                "count": 1,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "eventTime": None,
+            },
             **{"source": {"component": by}, "reportingComponent": by, "reportingInstance": ""},
-            "metadata": {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "creationTimestamp": now},
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": str(uuid.uuid4()),
+                "creationTimestamp": now,
+            },
         }
         self.store.put("events", body, "ADDED")
 

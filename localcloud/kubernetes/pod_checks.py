@@ -1,4 +1,5 @@
-"""What Kubernetes checks of a pod, alone or in a template, beside its schema, in its words and order.
+"""What Kubernetes checks of a pod, alone or in a template, beside its schema, in its words and
+order.
 
 Not covered: most of security contexts, affinity, volumes that the embedded cloud cannot mount.
 """
@@ -22,10 +23,20 @@ from localcloud.kubernetes.words import (
 )
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-NATIVE = ("cpu", "memory", "ephemeral-storage")  # resources of a container that are called by no domain
+NATIVE = (
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+)  # resources of a container that are called by no domain
 ENV_RULE = "a valid environment variable name must consist only of printable ASCII characters other than '='"
 FIELDS = {
-    *("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"),
+    *(
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "spec.nodeName",
+        "spec.serviceAccountName",
+    ),
     *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
 }
 SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
@@ -64,7 +75,13 @@ def pod_errors(pod: dict, at: str) -> list[str]:
         check_subdomain(pod["serviceAccountName"], f"{at}.serviceAccountName", bad)
     seconds = pod.get("activeDeadlineSeconds")
     if seconds is not None and not 1 <= seconds <= MOST_INT:
-        bad.append(invalid(f"{at}.activeDeadlineSeconds", seconds, f"must be between 1 and {MOST_INT}, inclusive"))
+        bad.append(
+            invalid(
+                f"{at}.activeDeadlineSeconds",
+                seconds,
+                f"must be between 1 and {MOST_INT}, inclusive",
+            )
+        )
     for key in ("hostname", "subdomain"):
         if pod.get(key):
             check_label_name(pod[key], f"{at}.{key}", bad)
@@ -78,7 +95,10 @@ def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
     for number, volume in enumerate(volumes):
         path, name = f"{at}[{number}]", volume.get("name", "")
         sources = [key for key in volume if key != "name"]
-        bad += [f"{path}.{each}: Forbidden: may not specify more than 1 volume type" for each in sources[1:]]
+        bad += [
+            f"{path}.{each}: Forbidden: may not specify more than 1 volume type"
+            for each in sources[1:]
+        ]
         if "secret" in volume and not volume["secret"].get("secretName"):
             bad.append(required(f"{path}.secret.secretName"))
         if "configMap" in volume and not volume["configMap"].get("name"):
@@ -130,7 +150,12 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
             bad.append(invalid(f"{at}.subPath", sub, "must be a relative path"))
         if ".." in sub.split("/"):
             bad.append(invalid(f"{at}.subPath", sub, "must not contain '..'"))
-    one_of(container.get("imagePullPolicy"), ("Always", "IfNotPresent", "Never"), f"{path}.imagePullPolicy", bad)
+    one_of(
+        container.get("imagePullPolicy"),
+        ("Always", "IfNotPresent", "Never"),
+        f"{path}.imagePullPolicy",
+        bad,
+    )
     resource_errors(container.get("resources") or {}, f"{path}.resources", bad)
     context = container.get("securityContext") or {}
     user_errors(context, f"{path}.securityContext", bad)
@@ -145,19 +170,33 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
 def user_errors(context: dict, path: str, bad: list[str]) -> None:
     for key in ("runAsUser", "runAsGroup", "fsGroup"):
         if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
-            bad.append(invalid(f"{path}.{key}", context[key], f"must be between 0 and {MOST_INT}, inclusive"))
+            bad.append(
+                invalid(
+                    f"{path}.{key}", context[key], f"must be between 0 and {MOST_INT}, inclusive"
+                )
+            )
 
 
 def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
     kinds = [key for key in ("exec", "httpGet", "tcpSocket", "grpc") if key in probe]
-    bad += [f"{path}.{each}: Forbidden: may not specify more than 1 handler type" for each in kinds[1:]]
+    bad += [
+        f"{path}.{each}: Forbidden: may not specify more than 1 handler type" for each in kinds[1:]
+    ]
     if not kinds:
         bad.append(required(path, "must specify a handler type"))
     for kind in kinds:
         port = probe[kind].get("port") if kind in ("httpGet", "tcpSocket") else 1
         if isinstance(port, int) and not 1 <= port <= 65535:
-            bad.append(invalid(f"{path}.{kind}.port", port, "must be between 1 and 65535, inclusive"))
-    for key in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
+            bad.append(
+                invalid(f"{path}.{kind}.port", port, "must be between 1 and 65535, inclusive")
+            )
+    for key in (
+        "initialDelaySeconds",
+        "timeoutSeconds",
+        "periodSeconds",
+        "successThreshold",
+        "failureThreshold",
+    ):
         not_negative(probe.get(key), f"{path}.{key}", bad)
     if not path.endswith("readinessProbe") and probe.get("successThreshold") not in (None, 1):
         bad.append(invalid(f"{path}.successThreshold", probe["successThreshold"], "must be 1"))
@@ -169,7 +208,11 @@ def port_errors(ports: list[dict], at: str, bad: list[str]) -> None:
         if not value:
             bad.append(required(f"{at}[{number}].containerPort"))
         elif not 1 <= value <= 65535:
-            bad.append(invalid(f"{at}[{number}].containerPort", value, "must be between 1 and 65535, inclusive"))
+            bad.append(
+                invalid(
+                    f"{at}[{number}].containerPort", value, "must be between 1 and 65535, inclusive"
+                )
+            )
         one_of(port.get("protocol"), ("SCTP", "TCP", "UDP"), f"{at}[{number}].protocol", bad)
 
 
@@ -188,9 +231,13 @@ def env_errors(item: dict, path: str, bad: list[str]) -> None:
         told = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
         bad.append(invalid(f"{path}.valueFrom", "", told))
     elif item.get("value"):
-        bad.append(invalid(f"{path}.valueFrom", "", "may not be specified when `value` is not empty"))
+        bad.append(
+            invalid(f"{path}.valueFrom", "", "may not be specified when `value` is not empty")
+        )
     elif len(kinds) > 1:
-        bad.append(invalid(f"{path}.valueFrom", "", "may not have more than one field specified at a time"))
+        bad.append(
+            invalid(f"{path}.valueFrom", "", "may not have more than one field specified at a time")
+        )
 
 
 def source_errors(kind: str, source: dict, path: str, bad: list[str]) -> None:
@@ -198,7 +245,10 @@ def source_errors(kind: str, source: dict, path: str, bad: list[str]) -> None:
         field = source.get("fieldPath", "")
         if not field:
             bad.append(required(f"{path}.fieldRef.fieldPath"))
-        elif not re.fullmatch(r"metadata\.(annotations|labels)\['.+'\]", field) and field not in FIELDS:
+        elif (
+            not re.fullmatch(r"metadata\.(annotations|labels)\['.+'\]", field)
+            and field not in FIELDS
+        ):
             told = f"error converting fieldPath: field label not supported: {field}"
             bad.append(invalid(f"{path}.fieldRef.fieldPath", field, told))
     elif kind in ("configMapKeyRef", "secretKeyRef"):
@@ -216,7 +266,9 @@ def resource_errors(resources: dict, path: str, bad: list[str]) -> None:
                 continue
             fixed, limit = "/" in name or name.startswith("hugepages-"), limits.get(name)
             if limit is None and fixed:
-                bad.append(required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
+                bad.append(
+                    required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+                )
             elif limit is not None and fixed and amount(quantity) != amount(limit):
                 told = f"must be equal to {name} limit of {canonical(limit)}"
                 bad.append(invalid(f"{path}.requests", canonical(quantity), told))
@@ -238,7 +290,9 @@ def quantity_errors(name: str, quantity: Any, path: str, bad: list[str]) -> None
 
 
 def toleration_errors(row: dict, path: str, bad: list[str]) -> None:
-    key, operator, value, effect = (row.get(name) for name in ("key", "operator", "value", "effect"))
+    key, operator, value, effect = (
+        row.get(name) for name in ("key", "operator", "value", "effect")
+    )
     if key:
         check_key(key, f"{path}.key", bad)
     if not key and operator != "Exists":
@@ -248,7 +302,9 @@ def toleration_errors(row: dict, path: str, bad: list[str]) -> None:
         told = "effect must be 'NoExecute' when `tolerationSeconds` is set"
         bad.append(invalid(f"{path}.effect", effect or "", told))
     if operator == "Exists" and value:
-        bad.append(invalid(f"{path}.operator", value, "value must be empty when `operator` is 'Exists'"))
+        bad.append(
+            invalid(f"{path}.operator", value, "value must be empty when `operator` is 'Exists'")
+        )
     elif operator not in (None, "", "Equal", "Exists"):
         bad.append(
             f'{path}.operator: Unsupported value: "{operator}": supported values: {supported(("Equal", "Exists"))}'

@@ -13,7 +13,9 @@ import aiohttp
 from localcloud.kubernetes.plane import Plane
 
 
-async def watch(plane: Plane, pod: dict, row: dict, probe: dict, note: Callable[[dict], None]) -> None:
+async def watch(
+    plane: Plane, pod: dict, row: dict, probe: dict, note: Callable[[dict], None]
+) -> None:
     """Ask a container again and again until it ends, and note in its status whether it is ready."""
     began, good, bad = row["state"], 0, 0
     await asyncio.sleep(probe.get("initialDelaySeconds", 0))
@@ -23,8 +25,12 @@ async def watch(plane: Plane, pod: dict, row: dict, probe: dict, note: Callable[
             return
         good, bad = (0, bad + 1) if trouble else (good + 1, 0)
         if trouble:
-            plane.event(pod, "Unhealthy", f"Readiness probe failed: {trouble}", "Warning", "kubelet")
-        ready = good >= probe["successThreshold"] or (row["ready"] and bad < probe["failureThreshold"])
+            plane.event(
+                pod, "Unhealthy", f"Readiness probe failed: {trouble}", "Warning", "kubelet"
+            )
+        ready = good >= probe["successThreshold"] or (
+            row["ready"] and bad < probe["failureThreshold"]
+        )
         if ready != row["ready"]:
             row["ready"] = ready
             note(pod["status"])
@@ -51,7 +57,11 @@ async def ask(address: str, probe: dict) -> str:
             aiohttp.ClientSession(timeout=wait) as session,
             session.get(url, headers=headers, allow_redirects=False) as answer,
         ):
-            return "" if 200 <= answer.status < 400 else f"HTTP probe failed with statuscode: {answer.status}"
+            return (
+                ""
+                if 200 <= answer.status < 400
+                else f"HTTP probe failed with statuscode: {answer.status}"
+            )
     except asyncio.TimeoutError:
         return f'Get "http://{host}:{port}{action.get("path", "")}": context deadline exceeded'
     except (OSError, aiohttp.ClientError):

@@ -1,4 +1,5 @@
-"""Bodies in protobuf, in which kubectl sends what it makes without a file: `create configmap`, `expose`, `drain`.
+"""Bodies in protobuf, in which kubectl sends what it makes without a file: `create configmap`,
+`expose`, `drain`.
 
 A field is a number there: the place of its name below. Its type is the schema's.
 
@@ -68,7 +69,14 @@ FIELDS = {
     "NonResourceAttributes": "path verb",
 }
 # Fields in which 0 and false are not the same as nothing.
-MEANT = {"replicas", "parallelism", "completions", "backoffLimit", "automountServiceAccountToken", "orphanDependents"}
+MEANT = {
+    "replicas",
+    "parallelism",
+    "completions",
+    "backoffLimit",
+    "automountServiceAccountToken",
+    "orphanDependents",
+}
 MEANT |= {"terminationGracePeriodSeconds", "gracePeriodSeconds"}
 
 
@@ -87,7 +95,11 @@ def read(data: bytes) -> dict:
 
 def refusal(why: str) -> Refusal:
     told = "accepted media types include: application/json, application/yaml"
-    return Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {told} ({why})")
+    return Refusal(
+        415,
+        "UnsupportedMediaType",
+        f"the body of the request was in an unknown format - {told} ({why})",
+    )
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
@@ -132,7 +144,9 @@ def message(where: str, name: str, data: bytes) -> dict:
         kind, repeated = plain(types[field])
         if kind == "dict":
             entry = dict(fields(raw))
-            made.setdefault(field, {})[entry.get(1, b"").decode()] = of_map(name, field, entry.get(2, b""))
+            made.setdefault(field, {})[entry.get(1, b"").decode()] = of_map(
+                name, field, entry.get(2, b"")
+            )
         elif repeated:
             made.setdefault(field, []).append(value_of(where, kind, raw))
         elif (value := value_of(where, kind, raw)) or field in MEANT:

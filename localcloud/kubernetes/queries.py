@@ -1,6 +1,8 @@
-"""What a request's query asks for: which objects, from which version, how many at once, how strictly checked.
+"""What a request's query asks for: which objects, from which version, how many at once, how
+strictly checked.
 
-A list that is continued goes on in what is there now, as Kubernetes' does when its own copy of the list has expired.
+A list that is continued goes on in what is there now, as Kubernetes' does when its own copy of the
+list has expired.
 """
 
 from __future__ import annotations
@@ -21,10 +23,22 @@ INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion",
 # Fields by which objects of a kind can be chosen, beside their names.
 CHOSEN_BY: dict[str, tuple[str, ...]] = {
     "pods": (
-        *("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork"),
+        *(
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+        ),
         *("status.phase", "status.podIP", "status.nominatedNodeName"),
     ),
-    "events": (*(f"involvedObject.{each}" for each in INVOLVED), "reason", "reportingComponent", "source", "type"),
+    "events": (
+        *(f"involvedObject.{each}" for each in INVOLVED),
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ),
     "nodes": ("spec.unschedulable",),
     "namespaces": ("status.phase",),
     "secrets": ("type",),
@@ -40,7 +54,9 @@ def selector(request: web.Request, kind: Kind) -> Selector:
     for term in filter(None, fields.split(",")):
         if field_term(term)[0] not in (*NAMES, *CHOSEN_BY.get(kind.plural, ())):
             raise Refusal(400, "BadRequest", f"field label not supported: {field_term(term)[0]}")
-    return Selector(request.match_info.get("namespace", ""), request.query.get("labelSelector", ""), fields)
+    return Selector(
+        request.match_info.get("namespace", ""), request.query.get("labelSelector", ""), fields
+    )
 
 
 def number(request: web.Request, name: str) -> int | None:
@@ -56,12 +72,18 @@ def version(request: web.Request, store: Store) -> int:
     """The version from which a list or a watch is to be; 0 for any."""
     found = number(request, "resourceVersion") or 0
     if found > store.version:
-        raise Refusal(504, "Timeout", f"Too large resource version: {found}, current: {store.version}")
+        raise Refusal(
+            504, "Timeout", f"Too large resource version: {found}, current: {store.version}"
+        )
     return found
 
 
-def page(request: web.Request, found: list[dict], store: Store) -> tuple[list[dict], dict[str, Any]]:
-    """The part of a list that a request asks for, in the order of names, and the metadata of the list."""
+def page(
+    request: web.Request, found: list[dict], store: Store
+) -> tuple[list[dict], dict[str, Any]]:
+    """The part of a list that a request asks for, in the order of names, and the metadata of the
+    list.
+    """
     found = sorted(found, key=key_of)
     meta: dict[str, Any] = {"resourceVersion": str(store.version)}
     if token := request.query.get("continue", ""):
@@ -83,13 +105,17 @@ def page(request: web.Request, found: list[dict], store: Store) -> tuple[list[di
 def flags(request: web.Request) -> tuple[bool, bool]:
     """Whether fields are checked strictly, and whether nothing is to be done."""
     query = request.query
-    options = f"{ {'PUT': 'Update', 'PATCH': 'Patch'}.get(request.method, 'Create') }Options.meta.k8s.io"
+    options = (
+        f"{ {'PUT': 'Update', 'PATCH': 'Patch'}.get(request.method, 'Create') }Options.meta.k8s.io"
+    )
     checked, dry = query.get("fieldValidation", "Warn"), query.getall("dryRun", [])
     bad = []
     if dry and dry != ["All"]:
         bad.append(f'dryRun: Unsupported value: {json.dumps(dry)}: supported values: "All"')
     if checked not in ("Strict", "Warn", "Ignore"):
-        bad.append(f'fieldValidation: Unsupported value: "{checked}": supported values: "Ignore", "Strict", "Warn"')
+        bad.append(
+            f'fieldValidation: Unsupported value: "{checked}": supported values: "Ignore", "Strict", "Warn"'
+        )
     if "apply-patch" in request.content_type and not query.get("fieldManager"):
         bad.append("fieldManager: Required value: is required for apply patch")
     if bad:
@@ -102,4 +128,8 @@ def warnings(request: web.Request, kind: Kind, body: Any) -> list[str]:
     """What an object has that Kubernetes does not know, if a request wants to be warned of it."""
     if request.query.get("fieldValidation", "Warn") != "Warn" or not isinstance(body, dict):
         return []
-    return [each for each in schema.errors(kind.api, kind.name, body) if each.startswith("unknown field")]
+    return [
+        each
+        for each in schema.errors(kind.api, kind.name, body)
+        if each.startswith("unknown field")
+    ]

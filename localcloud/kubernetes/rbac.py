@@ -1,7 +1,8 @@
-"""Who may do what in a cluster: Google's permissions for people and Google's accounts, roles for all.
+"""Who may do what in a cluster: Google's permissions for people and Google's accounts, roles for
+all.
 
-Whoever may do everything in the project may do everything in its clusters. A service account of a cluster's may do what
-role bindings give it, and nothing else.
+Whoever may do everything in the project may do everything in its clusters. A service account of a
+cluster's may do what role bindings give it, and nothing else.
 
 Not covered: aggregated cluster roles, groups other than those of service accounts, impersonation.
 """
@@ -28,11 +29,29 @@ USUAL = [
 ROLES: dict[str, list[dict]] = {
     "cluster-admin": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
     "admin": [{"apiGroups": ["*"], "resources": ["*"], "verbs": [*READ, *WRITE]}],
-    "edit": [{"apiGroups": ["*"], "resources": [*USUAL, "pods/exec", "pods/portforward"], "verbs": [*READ, *WRITE]}],
-    "view": [{"apiGroups": ["*"], "resources": [each for each in USUAL if each != "secrets"], "verbs": READ}],
+    "edit": [
+        {
+            "apiGroups": ["*"],
+            "resources": [*USUAL, "pods/exec", "pods/portforward"],
+            "verbs": [*READ, *WRITE],
+        }
+    ],
+    "view": [
+        {
+            "apiGroups": ["*"],
+            "resources": [each for each in USUAL if each != "secrets"],
+            "verbs": READ,
+        }
+    ],
 }
 # Google's names of permissions for what is not called as in Kubernetes.
-GOOGLE = {"log": "getLogs", "exec": "exec", "attach": "attach", "portforward": "portForward", "eviction": "evict"}
+GOOGLE = {
+    "log": "getLogs",
+    "exec": "exec",
+    "attach": "attach",
+    "portforward": "portForward",
+    "eviction": "evict",
+}
 VERBS = {"watch": "list", "patch": "update", "deletecollection": "delete"}
 
 
@@ -49,7 +68,14 @@ def authenticate(cloud: Cloud, plane: Plane, header: str) -> Owner:
 
 
 def require(
-    cloud: Cloud, plane: Plane, owner: Owner, verb: str, kind: Kind, namespace: str, name: str, sub: str
+    cloud: Cloud,
+    plane: Plane,
+    owner: Owner,
+    verb: str,
+    kind: Kind,
+    namespace: str,
+    name: str,
+    sub: str,
 ) -> None:
     """Raise the 403 unless a caller may do that."""
     if may(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name, sub):
@@ -60,7 +86,14 @@ def require(
     told = f'User "{owner.email}" cannot {verb} resource "{resource}" in API group "{kind.group}" {where}'
     if not plane.account_of(owner.email):
         told += f': requires one of ["{google_permission(verb, kind.plural, sub)}"] permission(s).'
-    raise Refusal(403, "Forbidden", f"{shown} is forbidden: {told}", name=name, group=kind.group, kind=kind.plural)
+    raise Refusal(
+        403,
+        "Forbidden",
+        f"{shown} is forbidden: {told}",
+        name=name,
+        group=kind.group,
+        kind=kind.plural,
+    )
 
 
 def may(
@@ -82,7 +115,9 @@ def may(
         except ApiError:
             pass
     resource = f"{plural}/{sub}" if sub else plural
-    return any(allows(rule, verb, group, resource, name) for rule in rules_of(plane, owner, namespace))
+    return any(
+        allows(rule, verb, group, resource, name) for rule in rules_of(plane, owner, namespace)
+    )
 
 
 def google_permission(verb: str, plural: str, sub: str) -> str:
@@ -99,11 +134,17 @@ def rules_of(plane: Plane, owner: Owner, namespace: str) -> Iterator[dict]:
     """The rules that bindings give somebody, in a namespace and everywhere."""
     for kind, where in (("clusterrolebindings", ""), ("rolebindings", namespace)):
         for (there, _), binding in list(plane.store.rows[kind].items()):
-            if there == where and any(is_subject(plane, owner, row) for row in binding.get("subjects") or []):
+            if there == where and any(
+                is_subject(plane, owner, row) for row in binding.get("subjects") or []
+            ):
                 ref = binding["roleRef"]
-                plural, place = ("clusterroles", "") if ref["kind"] == "ClusterRole" else ("roles", where)
+                plural, place = (
+                    ("clusterroles", "") if ref["kind"] == "ClusterRole" else ("roles", where)
+                )
                 role = plane.store.get(plural, place, ref["name"])
-                yield from (role or {}).get("rules") or (ROLES.get(ref["name"], []) if plural == "clusterroles" else [])
+                yield from (role or {}).get("rules") or (
+                    ROLES.get(ref["name"], []) if plural == "clusterroles" else []
+                )
 
 
 def is_subject(plane: Plane, owner: Owner, row: dict) -> bool:
@@ -134,6 +175,12 @@ def allows(rule: dict, verb: str, group: str, resource: str, name: str) -> bool:
 def review(cloud: Cloud, plane: Plane, owner: Owner, body: dict) -> dict:
     """Answer a SelfSubjectAccessReview."""
     asked = (body.get("spec") or {}).get("resourceAttributes") or {}
-    about = [asked.get(key, "") for key in ("verb", "group", "resource", "namespace", "name", "subresource")]
+    about = [
+        asked.get(key, "")
+        for key in ("verb", "group", "resource", "namespace", "name", "subresource")
+    ]
     allowed = may(cloud, plane, owner, *about)
-    return {**body, "status": {"allowed": allowed, **({} if allowed else {"reason": "no role gives that"})}}
+    return {
+        **body,
+        "status": {"allowed": allowed, **({} if allowed else {"reason": "no role gives that"})},
+    }

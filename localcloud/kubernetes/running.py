@@ -22,12 +22,16 @@ class Running:
     process: subprocess.Popen | None  # None: it outlived an earlier server
     started: str
     reason: str = ""  # why it will have ended, if not by itself
-    lines: list[tuple[int, float]] = field(default_factory=list)  # (end of the log, when), for times in logs
+    lines: list[tuple[int, float]] = field(
+        default_factory=list
+    )  # (end of the log, when), for times in logs
     terminal: int | None = None  # the end of it that is not the container's
 
 
 def follow(process: subprocess.Popen, ours: int | None, theirs: int | None, log: Path) -> None:
-    """Take care of a new container's terminal, of which `theirs` is its end, or of the pipe that it reads."""
+    """Take care of a new container's terminal, of which `theirs` is its end, or of the pipe that it
+    reads.
+    """
     if ours is not None and theirs is not None:
         os.close(theirs)
         os.set_blocking(ours, False)

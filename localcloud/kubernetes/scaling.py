@@ -1,8 +1,10 @@
 """The cluster autoscaler: pools from 0 nodes for pods that have none, and back when nodes are idle.
 
-Its events on pods are how a user hears of a shortage: TriggeredScaleUp, NotTriggerScaleUp, FailedScaleUp.
+Its events on pods are how a user hears of a shortage: TriggeredScaleUp, NotTriggerScaleUp,
+FailedScaleUp.
 
-Not covered: node auto-provisioning, several nodes for one look, moving pods together to free a node.
+Not covered: node auto-provisioning, several nodes for one look, moving pods together to free a
+node.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def limits(pool: dict) -> tuple[int, int] | None:
         return None
     if scaling.get("totalMaxNodeCount"):
         return scaling.get("totalMinNodeCount", 0), scaling["totalMaxNodeCount"]
-    return scaling.get("minNodeCount", 0) * nodes.spread(pool), scaling.get("maxNodeCount", 0) * nodes.spread(pool)
+    return scaling.get("minNodeCount", 0) * nodes.spread(pool), scaling.get(
+        "maxNodeCount", 0
+    ) * nodes.spread(pool)
 
 
 def look(plane: Plane) -> None:
@@ -51,10 +55,20 @@ def scale_up(plane: Plane) -> None:
         coming += [(nodes.template(pool, each.zone), []) for each in new if not each.preempted]
     for pod in plane.store.all("pods"):
         waiting = not pod["spec"].get("nodeName") and not is_over(pod) and not is_leaving(pod)
-        why: dict = next((row for row in pod["status"].get("conditions", []) if row["type"] == "PodScheduled"), {})
+        why: dict = next(
+            (row for row in pod["status"].get("conditions", []) if row["type"] == "PodScheduled"),
+            {},
+        )
         if not waiting or why.get("status") != "False":
             continue
-        room = next((pods for node, pods in coming if not misfit(pod, node) and not shortage(pod, node, pods)), None)
+        room = next(
+            (
+                pods
+                for node, pods in coming
+                if not misfit(pod, node) and not shortage(pod, node, pods)
+            ),
+            None,
+        )
         if room is not None:
             room.append(pod)
         elif made := for_pod(plane, pod):
@@ -87,9 +101,7 @@ def for_pod(plane: Plane, pod: dict) -> dict | None:
             reasons[why] = reasons.get(why, 0) + 1
             continue
         trouble = nodes.add(plane, pool)
-        group = (
-            f"{LINK}/{plane.project}/zones/{pool['locations'][0]}/instanceGroups/{nodes.group_name(plane, pool)}-grp"
-        )
+        group = f"{LINK}/{plane.project}/zones/{pool['locations'][0]}/instanceGroups/{nodes.group_name(plane, pool)}-grp"
         told = f"pod triggered scale-up: [{{{group} {pool['_size']}->{pool['_size'] + 1} (max: {bounds[1]})}}]"
         plane.event(pod, "TriggeredScaleUp", told, by=BY)
         if trouble is None:
@@ -98,7 +110,9 @@ def for_pod(plane: Plane, pod: dict) -> dict | None:
             return node
         memory["until"] = time.monotonic() + plane.settings.scale_retry
         words = WORDS.get(trouble["code"], f"GCE error: {trouble['message']}")
-        failed = f"Node scale up in zones {trouble['zone']} associated with this pod failed: {words}."
+        failed = (
+            f"Node scale up in zones {trouble['zone']} associated with this pod failed: {words}."
+        )
         failed += " Pod is at risk of not being scheduled."
         plane.event(pod, "FailedScaleUp", failed, "Warning", BY)
     if not failed:
@@ -125,7 +139,12 @@ def scale_down(plane: Plane) -> None:
                 memory["idle"] = time.monotonic()
             idle = time.monotonic() - memory.get("idle", memory["since"])
             node = plane.store.get("nodes", "", instance.name)
-            if node and condition(node, "Ready") and idle >= plane.settings.scale_down and pool["_size"] > bounds[0]:
+            if (
+                node
+                and condition(node, "Ready")
+                and idle >= plane.settings.scale_down
+                and pool["_size"] > bounds[0]
+            ):
                 pool["_size"] -= 1
                 plane.save_pools()
                 plane.event(node, "ScaleDown", "node removed by cluster autoscaler", by=BY)

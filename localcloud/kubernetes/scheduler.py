@@ -1,6 +1,7 @@
 """Which node a pod goes to, or why to none, in the scheduler's words.
 
-Not covered: affinity but for required node affinity, spreading, priorities and preemption, volumes' zones.
+Not covered: affinity but for required node affinity, spreading, priorities and preemption, volumes'
+zones.
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ def place(plane: Plane, pod: dict) -> tuple[str, str]:
 
 
 def on_node(plane: Plane, name: str) -> Iterable[dict]:
-    return (pod for pod in plane.store.all("pods") if pod["spec"].get("nodeName") == name and not is_over(pod))
+    return (
+        pod
+        for pod in plane.store.all("pods")
+        if pod["spec"].get("nodeName") == name and not is_over(pod)
+    )
 
 
 def misfit(pod: dict, node: dict) -> str:
@@ -84,7 +89,9 @@ def misfit(pod: dict, node: dict) -> str:
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     terms = (affinity or {}).get("nodeSelectorTerms") or []
-    selected = all(labels.get(key) == value for key, value in (spec.get("nodeSelector") or {}).items())
+    selected = all(
+        labels.get(key) == value for key, value in (spec.get("nodeSelector") or {}).items()
+    )
     if not selected or (terms and not any(fits_term(term, labels) for term in terms)):
         return "node(s) didn't match Pod's node affinity/selector"
     return ""
@@ -94,7 +101,12 @@ def fits_term(term: dict, labels: dict) -> bool:
     for row in term.get("matchExpressions") or []:
         has, value, values = row["key"] in labels, labels.get(row["key"]), row.get("values") or []
         fits = {
-            **{"In": value in values, "NotIn": value not in values, "Exists": has, "DoesNotExist": not has},
+            **{
+                "In": value in values,
+                "NotIn": value not in values,
+                "Exists": has,
+                "DoesNotExist": not has,
+            },
             "Gt": has and bool(values) and float(value or 0) > float(values[0]),
             "Lt": has and bool(values) and float(value or 0) < float(values[0]),
         }
@@ -122,4 +134,6 @@ def tolerates(toleration: dict, taint: dict) -> bool:
         return False
     if toleration.get("operator") == "Exists":
         return toleration.get("key") in (None, "", taint["key"])
-    return toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", "")
+    return toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get(
+        "value", ""
+    )

@@ -1,6 +1,8 @@
-"""Kubernetes' own field names and types, read from the package lightkube-models, and what a body has wrong.
+"""Kubernetes' own field names and types, read from the package lightkube-models, and what a body
+has wrong.
 
-The models are generated from Kubernetes' OpenAPI. They are parsed, not imported: importing them needs lightkube.
+The models are generated from Kubernetes' OpenAPI. They are parsed, not imported: importing them
+needs lightkube.
 
 Not covered: enums, patterns, required fields; checks.py knows those that matter here.
 """
@@ -24,8 +26,9 @@ MODULES = {
     "authentication.k8s.io/v1": "authentication_v1",
 }
 QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+# Go's words
 BAD_QUANTITY = (
-    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"  # Go's words
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
 SCALARS: dict[str, tuple[Any, str]] = {
     "str": (str, "string"),
@@ -35,8 +38,20 @@ SCALARS: dict[str, tuple[Any, str]] = {
 }
 # Numbers of 64 bits; the models do not tell.
 LONG = {
-    *("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerationSeconds", "deletionGracePeriodSeconds"),
-    *("generation", "observedGeneration", "runAsUser", "runAsGroup", "fsGroup", "expirationSeconds"),
+    *(
+        "activeDeadlineSeconds",
+        "terminationGracePeriodSeconds",
+        "tolerationSeconds",
+        "deletionGracePeriodSeconds",
+    ),
+    *(
+        "generation",
+        "observedGeneration",
+        "runAsUser",
+        "runAsGroup",
+        "fsGroup",
+        "expirationSeconds",
+    ),
 }
 GO = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 OF_STRINGS = ("labels", "annotations", "ata", "elector")  # how the paths of maps of strings end
@@ -55,7 +70,9 @@ def folder() -> Path:
 
 @lru_cache
 def module(name: str) -> dict[str, Any]:
-    """Classes of a module, {class: {field: its type}}, and aliases such as `Time = datetime` as text."""
+    """Classes of a module, {class: {field: its type}}, and aliases such as `Time = datetime` as
+    text.
+    """
     found: dict[str, Any] = {}
     for node in ast.parse((folder() / f"{name}.py").read_text()).body:
         if isinstance(node, ast.ClassDef):
@@ -67,7 +84,9 @@ def module(name: str) -> dict[str, Any]:
 
 
 def described(item: ast.AnnAssign) -> tuple[str, ast.expr]:
-    """A field's name on the wire, and its type: `x: 'Optional[str]' = field(metadata={"json": "from"})`."""
+    """A field's name on the wire, and its type: `x: 'Optional[str]' = field(metadata={"json":
+    "from"})`.
+    """
     assert isinstance(item.target, ast.Name) and isinstance(item.annotation, ast.Constant)
     wire = item.target.id
     for keyword in item.value.keywords if isinstance(item.value, ast.Call) else []:
@@ -77,13 +96,17 @@ def described(item: ast.AnnAssign) -> tuple[str, ast.expr]:
 
 
 def errors(api: str, kind: str, value: Any) -> list[str]:
-    """What a strict API server says of a body: unknown fields, which are taken out, and wrong types."""
+    """What a strict API server says of a body: unknown fields, which are taken out, and wrong
+    types.
+    """
     found: list[str] = []
     check_class(MODULES[api], kind, value, "", kind, found)
     return found
 
 
-def check_class(where: str, name: str, value: Any, path: str, parent: str, found: list[str]) -> None:
+def check_class(
+    where: str, name: str, value: Any, path: str, parent: str, found: list[str]
+) -> None:
     if not isinstance(value, dict):
         found.append(wrong(value, parent, path, f"{where[:-3]}.{name}"))
         return
@@ -121,7 +144,11 @@ def check(where: str, kind: ast.expr, value: Any, path: str, parent: str, found:
             shown = "int64"
         range_ = 2 ** (63 if shown == "int64" else 31)
         big = name == "int" and isinstance(value, int) and not -range_ <= value < range_
-        if big or not isinstance(value, fits) or (name in ("int", "float") and isinstance(value, bool)):
+        if (
+            big
+            or not isinstance(value, fits)
+            or (name in ("int", "float") and isinstance(value, bool))
+        ):
             found.append(wrong(value, parent, path, shown))
     elif name == "Quantity":
         check_quantity(value, found)
@@ -139,7 +166,11 @@ def check_map(value: Any, path: str, parent: str, found: list[str]) -> None:
         for item in value.values():
             check_quantity(item, found)
     elif path.endswith(OF_STRINGS):
-        found += [wrong(item, parent, path, "string") for item in value.values() if not isinstance(item, str)]
+        found += [
+            wrong(item, parent, path, "string")
+            for item in value.values()
+            if not isinstance(item, str)
+        ]
 
 
 def check_quantity(value: Any, found: list[str]) -> None:

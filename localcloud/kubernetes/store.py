@@ -1,6 +1,8 @@
-"""What a cluster knows: its objects, and what happened to them. On disk one file an object, but for events.
+"""What a cluster knows: its objects, and what happened to them. On disk one file an object, but for
+events.
 
-An object in `rows` belongs to the controllers, which change it and `put` it; readers get what was last put.
+An object in `rows` belongs to the controllers, which change it and `put` it; readers get what was
+last put.
 
 Not covered: versions of a list in the past (`resourceVersionMatch=Exact`).
 """
@@ -19,7 +21,10 @@ from pathlib import Path
 from localcloud.kubernetes.kinds import KINDS, Refusal, key_of
 
 REMEMBERED = 5000  # changes that a watch may still ask for
-PATHS = {"source": "source.component", "status.successful": "status.succeeded"}  # fields under other names
+PATHS = {
+    "source": "source.component",
+    "status.successful": "status.succeeded",
+}  # fields under other names
 GAP = 1000  # between the versions before and after a start of the server
 
 
@@ -43,11 +48,15 @@ class Store:
                 self.version = max(self.version, int(thing["metadata"]["resourceVersion"]) + GAP)
 
     def put(self, plural: str, thing: dict, event: str = "MODIFIED") -> None:
-        """Make a change known. One to an object that is gone meanwhile, or that changes nothing, is none."""
+        """Make a change known. One to an object that is gone meanwhile, or that changes nothing, is
+        none.
+        """
         meta, key = thing["metadata"], key_of(thing)
         old = self.shown[plural].get(key)
         if event != "ADDED" and (
-            old is None or old["metadata"]["uid"] != meta["uid"] or (event, old) == ("MODIFIED", thing)
+            old is None
+            or old["metadata"]["uid"] != meta["uid"]
+            or (event, old) == ("MODIFIED", thing)
         ):
             return
         self.version += 1
@@ -75,14 +84,18 @@ class Store:
         return self.rows[plural].get((namespace, name))
 
     def all(self, plural: str) -> list[dict]:
-        """Every object of a kind, for controllers: a list, because they change the table while they look."""
+        """Every object of a kind, for controllers: a list, because they change the table while they
+        look.
+        """
         return list(self.rows[plural].values())
 
     def forget(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def since(self, version: int) -> Iterator[tuple[int, str, str, dict, dict | None]]:
-        if version < self.oldest or (len(self.happened) == REMEMBERED and version < self.happened[0][0] - 1):
+        if version < self.oldest or (
+            len(self.happened) == REMEMBERED and version < self.happened[0][0] - 1
+        ):
             raise Refusal(410, "Expired", f"too old resource version: {version} ({self.version})")
         return iter([row for row in self.happened if row[0] > version])
 
@@ -96,14 +109,23 @@ class Selector:
         self.fields = [field_term(term) for term in filter(None, fields.split(","))]
 
     def fits(self, thing: dict | None) -> bool:
-        if thing is None or (self.namespace and thing["metadata"].get("namespace") != self.namespace):
+        if thing is None or (
+            self.namespace and thing["metadata"].get("namespace") != self.namespace
+        ):
             return False
         mine = thing["metadata"].get("labels") or {}
         for key, operator, values in self.labels:
             has, value = key in mine, mine.get(key)
-            if not {"in": value in values, "notin": value not in values, "exists": has, "missing": not has}[operator]:
+            if not {
+                "in": value in values,
+                "notin": value not in values,
+                "exists": has,
+                "missing": not has,
+            }[operator]:
                 return False
-        return all((field_of(thing, path) == value) == wanted for path, value, wanted in self.fields)
+        return all(
+            (field_of(thing, path) == value) == wanted for path, value, wanted in self.fields
+        )
 
 
 def label_term(term: str) -> tuple[str, str, list[str]]:
@@ -121,7 +143,9 @@ def label_term(term: str) -> tuple[str, str, list[str]]:
 def field_term(term: str) -> tuple[str, str, bool]:
     found = re.fullmatch(r"([^=!]+)(!=|==|=)(.*)", term)
     if not found:
-        raise Refusal(400, "BadRequest", f"invalid field selector: {term}: can't understand '{term}'")
+        raise Refusal(
+            400, "BadRequest", f"invalid field selector: {term}: can't understand '{term}'"
+        )
     return found[1], found[3], found[2] != "!="
 
 

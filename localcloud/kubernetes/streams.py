@@ -1,4 +1,5 @@
-"""What goes on for a while: logs that are followed, commands in containers (exec), containers themselves (attach).
+"""What goes on for a while: logs that are followed, commands in containers (exec), containers
+themselves (attach).
 
 Not covered: SPDY without a WebSocket.
 """
@@ -53,7 +54,9 @@ def container_of(pod: dict, request: web.Request) -> dict:
     name = request.query.get("container") or rows[0]["name"]
     if not request.query.get("container") and len(spec["containers"]) > 1:
         names = " ".join(row["name"] for row in spec["containers"])
-        told = f"a container name must be specified for pod {meta['name']}, choose one of: [{names}]"
+        told = (
+            f"a container name must be specified for pod {meta['name']}, choose one of: [{names}]"
+        )
         raise Refusal(400, "BadRequest", told)
     found = next((row for row in rows if row["name"] == name), None)
     if found is None:
@@ -68,9 +71,13 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
     query, container = request.query, container_of(pod, request)
     key = (pod["metadata"]["uid"], container["name"])
     previous = query.get("previous") in TRUE
-    path = kubelet.folder_of(plane, pod) / container["name"] / ("log.previous" if previous else "log")
+    path = (
+        kubelet.folder_of(plane, pod) / container["name"] / ("log.previous" if previous else "log")
+    )
     state = state_of(pod, container["name"])
-    starts = "waiting" in state and not path.with_name("exit").exists()  # its log is there before it is
+    starts = (
+        "waiting" in state and not path.with_name("exit").exists()
+    )  # its log is there before it is
     if not path.exists() or (starts and not previous):
         raise no_log(pod, container["name"], previous)
     left, last = queries.number(request, "limitBytes"), queries.number(request, "tailLines")
@@ -101,24 +108,36 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
 
 
 def state_of(pod: dict, container: str) -> dict:
-    rows = [*(pod["status"].get("containerStatuses") or []), *(pod["status"].get("initContainerStatuses") or [])]
+    rows = [
+        *(pod["status"].get("containerStatuses") or []),
+        *(pod["status"].get("initContainerStatuses") or []),
+    ]
     return next((row["state"] for row in rows if row["name"] == container), {})
 
 
 def no_log(pod: dict, container: str, previous: bool) -> Refusal:
     name = pod["metadata"]["name"]
     if previous:
-        return Refusal(400, "BadRequest", f'previous terminated container "{container}" in pod "{name}" not found')
+        return Refusal(
+            400,
+            "BadRequest",
+            f'previous terminated container "{container}" in pod "{name}" not found',
+        )
     if not pod["spec"].get("nodeName"):
         return Refusal(400, "BadRequest", f"pod {name} does not have a host assigned")
     reason = state_of(pod, container).get("waiting", {}).get("reason", "ContainerCreating")
-    why = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image"}
+    why = {
+        "ErrImagePull": "image can't be pulled",
+        "ImagePullBackOff": "trying and failing to pull image",
+    }
     told = f'container "{container}" in pod "{name}" is waiting to start: {why.get(reason, reason)}'
     return Refusal(400, "BadRequest", told)
 
 
 class Times:
-    """When parts of a log were written, to a tenth of a second; of containers that ended earlier: unknown."""
+    """When parts of a log were written, to a tenth of a second; of containers that ended earlier:
+    unknown.
+    """
 
     def __init__(self, running: Running | None, wanted: bool):
         self.lines = running.lines if running else []
@@ -131,7 +150,9 @@ class Times:
             try:
                 since = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
             except ValueError:
-                raise Refusal(400, "BadRequest", f'parsing time "{moment}" as RFC 3339 failed') from None
+                raise Refusal(
+                    400, "BadRequest", f'parsing time "{moment}" as RFC 3339 failed'
+                ) from None
         if since is None:
             return 0
         if not self.lines:
@@ -165,9 +186,13 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
             told = f"cannot exec into a container in a completed pod; current phase is {phase}"
             raise Refusal(400, "BadRequest", told)
         if not pod["spec"].get("nodeName"):
-            raise Refusal(400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned")
+            raise Refusal(
+                400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned"
+            )
         raise Refusal(
-            500, "InternalError", f'unable to upgrade connection: container not found ("{container["name"]}")'
+            500,
+            "InternalError",
+            f'unable to upgrade connection: container not found ("{container["name"]}")',
         )
     words = query.getall("command", [])
     if not words:
@@ -179,11 +204,15 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
     socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
     await socket.prepare(request)
     with connection(plane, "exec", request):
-        await attach(socket, command_in(plane, running, first, words, query.get("tty") in TRUE), query)
+        await attach(
+            socket, command_in(plane, running, first, words, query.get("tty") in TRUE), query
+        )
     return socket
 
 
-def command_in(plane: Plane, running: Running, first: int, words: list[str], tty: bool) -> list[str]:
+def command_in(
+    plane: Plane, running: Running, first: int, words: list[str], tty: bool
+) -> list[str]:
     """How this host runs a command in a container."""
     env = {**running.env, **({"TERM": "xterm"} if tty else {})}
     user = ["-U", "--preserve-credentials"] if plane.compute.sandbox.user else []
@@ -193,11 +222,21 @@ def command_in(plane: Plane, running: Running, first: int, words: list[str], tty
     enter += ["setsid", "--ctty"] if tty else []
     if not (running.folder / "image").exists():  # the image's own files may have no setpriv
         enter += ["setpriv", "--bounding-set", running.capabilities, "--inh-caps", "-all"]
-    return [*enter, "env", "-i", "-C", running.workdir, *(f"{key}={value}" for key, value in env.items()), *words]
+    return [
+        *enter,
+        "env",
+        "-i",
+        "-C",
+        running.workdir,
+        *(f"{key}={value}" for key, value in env.items()),
+        *words,
+    ]
 
 
 async def attach(socket: web.WebSocketResponse, command: list[str], query: Any) -> None:
-    """Run a command with a WebSocket as its input and output; its exit code goes through the status channel."""
+    """Run a command with a WebSocket as its input and output; its exit code goes through the status
+    channel.
+    """
     tty, wants_input = query.get("tty") in TRUE, query.get("stdin") in TRUE
     ours = theirs = None
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -218,10 +257,14 @@ async def attach(socket: web.WebSocketResponse, command: list[str], query: Any) 
             await pump_terminal(socket, ours)
         else:
             assert process.stdout and process.stderr
-            await asyncio.gather(pump(socket, process.stdout, STDOUT), pump(socket, process.stderr, STDERR))
+            await asyncio.gather(
+                pump(socket, process.stdout, STDOUT), pump(socket, process.stderr, STDERR)
+            )
         code = await process.wait()
         if not socket.closed:
-            await socket.send_bytes(bytes([STATUS]) + json.dumps(status_of(code if code >= 0 else 128 - code)).encode())
+            await socket.send_bytes(
+                bytes([STATUS]) + json.dumps(status_of(code if code >= 0 else 128 - code)).encode()
+            )
             await socket.close()
     except ConnectionError:
         pass
@@ -251,7 +294,9 @@ async def received(socket: web.WebSocketResponse) -> AsyncIterator[tuple[int, by
             yield message.data[0], message.data[1:]
 
 
-async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: int | None) -> None:
+async def feed(
+    socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: int | None
+) -> None:
     """What comes through the WebSocket, to the command."""
     closed = False
     async for channel, data in received(socket):
@@ -365,7 +410,9 @@ async def pass_on(socket: web.WebSocketResponse, running: Running, once: bool) -
 
 def resize(terminal: int, data: bytes) -> None:
     size = json.loads(data)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
+    fcntl.ioctl(
+        terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
+    )
 
 
 def cut_all(plane: Plane, kind: str) -> int:

@@ -8,7 +8,16 @@ from collections.abc import Callable
 
 from localcloud.kubernetes.kinds import condition, is_leaving
 
-WIDE = ("IP", "Node", "Nominated Node", "Readiness Gates", "Containers", "Images", "Selector", "Internal-IP")
+WIDE = (
+    "IP",
+    "Node",
+    "Nominated Node",
+    "Readiness Gates",
+    "Containers",
+    "Images",
+    "Selector",
+    "Internal-IP",
+)
 
 
 def age(text: str | None) -> str:
@@ -39,57 +48,100 @@ def pod_status(pod: dict) -> str:
         if state.get("waiting", {}).get("reason"):
             shown = state["waiting"]["reason"]
         elif "terminated" in state and not status.get("reason"):
-            shown = state["terminated"].get("reason") or f"ExitCode:{state['terminated']['exitCode']}"
-    return "Terminating" if is_leaving(pod) and status.get("phase") not in ("Succeeded", "Failed") else shown
+            shown = (
+                state["terminated"].get("reason") or f"ExitCode:{state['terminated']['exitCode']}"
+            )
+    return (
+        "Terminating"
+        if is_leaving(pod) and status.get("phase") not in ("Succeeded", "Failed")
+        else shown
+    )
 
 
 def pod_cells(pod: dict) -> list:
     rows = pod["status"].get("containerStatuses") or []
     ready = f"{sum(row['ready'] for row in rows)}/{len(pod['spec']['containers'])}"
     restarts = sum(row["restartCount"] for row in rows)
-    where = [pod["status"].get("podIP", "<none>"), pod["spec"].get("nodeName", "<none>"), "<none>", "<none>"]
+    where = [
+        pod["status"].get("podIP", "<none>"),
+        pod["spec"].get("nodeName", "<none>"),
+        "<none>",
+        "<none>",
+    ]
     return [ready, pod_status(pod), restarts, born(pod), *where]
 
 
 def job_cells(job: dict) -> list:
     status = job["status"]
-    state = next((kind for kind in ("Complete", "Failed", "Suspended") if condition(job, kind)), "Running")
+    state = next(
+        (kind for kind in ("Complete", "Failed", "Suspended") if condition(job, kind)), "Running"
+    )
     ended = status.get("completionTime")
     begin = status.get("startTime")
     duration = "" if not begin else age(begin)
     if begin and ended:
         form = "%Y-%m-%dT%H:%M:%SZ"
         duration = f"{calendar.timegm(time.strptime(ended, form)) - calendar.timegm(time.strptime(begin, form))}s"
-    return [state, f"{status.get('succeeded', 0)}/{job['spec'].get('completions') or 1}", duration, born(job)]
+    return [
+        state,
+        f"{status.get('succeeded', 0)}/{job['spec'].get('completions') or 1}",
+        duration,
+        born(job),
+    ]
 
 
 def deployment_cells(thing: dict) -> list:
     status = thing["status"]
     ready = f"{status.get('readyReplicas', 0)}/{thing['spec']['replicas']}"
-    return [ready, status.get("updatedReplicas", 0), status.get("availableReplicas", 0), born(thing)]
+    return [
+        ready,
+        status.get("updatedReplicas", 0),
+        status.get("availableReplicas", 0),
+        born(thing),
+    ]
 
 
 def replicas_cells(thing: dict) -> list:
     status = thing["status"]
-    return [thing["spec"]["replicas"], status.get("replicas", 0), status.get("readyReplicas", 0), born(thing)]
+    return [
+        thing["spec"]["replicas"],
+        status.get("replicas", 0),
+        status.get("readyReplicas", 0),
+        born(thing),
+    ]
 
 
 def node_cells(node: dict) -> list:
     state = "Ready" if condition(node, "Ready") else "NotReady"
     state += ",SchedulingDisabled" if node["spec"].get("unschedulable") else ""
-    address = next((row["address"] for row in node["status"].get("addresses", []) if row["type"] == "InternalIP"), "")
+    address = next(
+        (
+            row["address"]
+            for row in node["status"].get("addresses", [])
+            if row["type"] == "InternalIP"
+        ),
+        "",
+    )
     return [state, "<none>", born(node), node["status"]["nodeInfo"]["kubeletVersion"], address]
 
 
 def service_cells(service: dict) -> list:
     spec = service["spec"]
-    ports = ",".join(f"{port['port']}/{port['protocol']}" for port in spec.get("ports") or []) or "<none>"
+    ports = (
+        ",".join(f"{port['port']}/{port['protocol']}" for port in spec.get("ports") or [])
+        or "<none>"
+    )
     return [spec["type"], spec.get("clusterIP", "<none>"), "<none>", ports, born(service)]
 
 
 def event_cells(event: dict) -> list:
     about = event["involvedObject"]
-    return [event["type"], event["reason"], f"{about['kind'].lower()}/{about['name']}", event["message"]]
+    return [
+        event["type"],
+        event["reason"],
+        f"{about['kind'].lower()}/{about['name']}",
+        event["message"],
+    ]
 
 
 COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
@@ -110,7 +162,11 @@ def table(plural: str, things: list[dict], meta: dict) -> dict:
     names, cells = COLUMNS.get(plural, ("Name|Age", lambda thing: [born(thing)]))
     columns = [
         {
-            **{"name": name, "type": "integer" if name == "Restarts" else "string", "description": ""},
+            **{
+                "name": name,
+                "type": "integer" if name == "Restarts" else "string",
+                "description": "",
+            },
             **{"format": "name" if name == "Name" else "", "priority": int(name in WIDE)},
         }
         for name in names.split("|")
@@ -118,7 +174,11 @@ def table(plural: str, things: list[dict], meta: dict) -> dict:
     rows = []
     for thing in things:
         first = age(thing["lastTimestamp"]) if plural == "events" else thing["metadata"]["name"]
-        about = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": thing["metadata"]}
+        about = {
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": thing["metadata"],
+        }
         rows.append({"cells": [first, *cells(thing)], "object": about})
     return {
         **{"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta},

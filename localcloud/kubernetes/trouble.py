@@ -13,8 +13,12 @@ from localcloud.machines.processes import first_process
 
 
 def run_out_of_memory(plane: Plane, pod: dict) -> list[int]:
-    """What the kernel does when a pod has no memory left: all of its containers' processes, or the largest alone."""
-    node = plane.store.get("nodes", "", pod["spec"].get("nodeName", "")) or {"metadata": {"labels": {}}}
+    """What the kernel does when a pod has no memory left: all of its containers' processes, or the
+    largest alone.
+    """
+    node = plane.store.get("nodes", "", pod["spec"].get("nodeName", "")) or {
+        "metadata": {"labels": {}}
+    }
     label = node["metadata"]["labels"].get("cloud.google.com/gke-nodepool")
     pool: dict = next((each for each in plane.pools if each["name"] == label), {"config": {}})
     single = (pool["config"].get("kubeletConfig") or {}).get("singleProcessOomKill")

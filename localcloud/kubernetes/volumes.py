@@ -1,6 +1,7 @@
 """What a container is given: its environment and its volumes. Knows no HTTP.
 
-Not covered: persistent volumes, CSI, resourceFieldRef, subPath in a volume that is projected anew, hostPath's types.
+Not covered: persistent volumes, CSI, resourceFieldRef, subPath in a volume that is projected anew,
+hostPath's types.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ class Missing(Exception):
 
 def expand(text: str, env: dict[str, str]) -> str:
     """`$(NAME)` in a command or a value."""
-    return re.sub(r"\$\$|\$\(([-._a-zA-Z0-9]+)\)", lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]), text)
+    return re.sub(
+        r"\$\$|\$\(([-._a-zA-Z0-9]+)\)",
+        lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]),
+        text,
+    )
 
 
-def keyed(plane: Plane, namespace: str, plural: str, name: str, optional: bool = False) -> dict[str, bytes]:
+def keyed(
+    plane: Plane, namespace: str, plural: str, name: str, optional: bool = False
+) -> dict[str, bytes]:
     """What a secret or a config map holds."""
     row = plane.store.get(plural, namespace, name)
     if row is None:
@@ -33,7 +40,10 @@ def keyed(plane: Plane, namespace: str, plural: str, name: str, optional: bool =
     texts = {key: text.encode() for key, text in (row.get("data") or {}).items()}
     if plural == "secrets":
         return {key: base64.b64decode(text) for key, text in texts.items()}
-    return {**texts, **{key: base64.b64decode(text) for key, text in (row.get("binaryData") or {}).items()}}
+    return {
+        **texts,
+        **{key: base64.b64decode(text) for key, text in (row.get("binaryData") or {}).items()},
+    }
 
 
 def field(pod: dict, path: str) -> str:
@@ -70,13 +80,17 @@ def environment(plane: Plane, pod: dict, container: dict) -> dict[str, str]:
         env |= service_links(plane, namespace)
     for source in container.get("envFrom") or []:
         plural, ref = (
-            ("secrets", source["secretRef"]) if "secretRef" in source else ("configmaps", source["configMapRef"])
+            ("secrets", source["secretRef"])
+            if "secretRef" in source
+            else ("configmaps", source["configMapRef"])
         )
         found = keyed(plane, namespace, plural, ref["name"], ref.get("optional", False))
         env |= {source.get("prefix", "") + key: text.decode() for key, text in found.items()}
     for item in container.get("env") or []:
         value = (
-            value_from(plane, pod, item["valueFrom"]) if item.get("valueFrom") else expand(item.get("value") or "", env)
+            value_from(plane, pod, item["valueFrom"])
+            if item.get("valueFrom")
+            else expand(item.get("value") or "", env)
         )
         if value is not None:
             env[item["name"]] = value
@@ -91,13 +105,21 @@ def value_from(plane: Plane, pod: dict, source: dict) -> str | None:
     secret = "secretKeyRef" in source
     ref = source["secretKeyRef"] if secret else source["configMapKeyRef"]
     optional = ref.get("optional", False)
-    found = keyed(plane, pod["metadata"]["namespace"], "secrets" if secret else "configmaps", ref["name"], optional)
+    found = keyed(
+        plane,
+        pod["metadata"]["namespace"],
+        "secrets" if secret else "configmaps",
+        ref["name"],
+        optional,
+    )
     if ref["key"] in found:
         return found[ref["key"]].decode()
     if optional:
         return None
     kind = "Secret" if secret else "ConfigMap"
-    raise Missing(f"couldn't find key {ref['key']} in {kind} {pod['metadata']['namespace']}/{ref['name']}")
+    raise Missing(
+        f"couldn't find key {ref['key']} in {kind} {pod['metadata']['namespace']}/{ref['name']}"
+    )
 
 
 def service_links(plane: Plane, namespace: str) -> dict[str, str]:
@@ -107,7 +129,10 @@ def service_links(plane: Plane, namespace: str) -> dict[str, str]:
         ports = service["spec"].get("ports") or []
         if where == namespace and ports and service["spec"].get("clusterIP") not in (None, "None"):
             word = name.upper().replace("-", "_")
-            env |= {f"{word}_SERVICE_HOST": service["spec"]["clusterIP"], f"{word}_SERVICE_PORT": str(ports[0]["port"])}
+            env |= {
+                f"{word}_SERVICE_HOST": service["spec"]["clusterIP"],
+                f"{word}_SERVICE_PORT": str(ports[0]["port"]),
+            }
     return env
 
 
@@ -115,8 +140,15 @@ def mounts(plane: Plane, pod: dict, container: dict, folder: Path) -> list[tuple
     """Source, target and access of each volume that a container mounts; writes what they show."""
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
     found = []
-    account = plane.store.get("serviceaccounts", pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"]) or {}
-    wanted = pod["spec"].get("automountServiceAccountToken", account.get("automountServiceAccountToken", True))
+    account = (
+        plane.store.get(
+            "serviceaccounts", pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"]
+        )
+        or {}
+    )
+    wanted = pod["spec"].get(
+        "automountServiceAccountToken", account.get("automountServiceAccountToken", True)
+    )
     if wanted:
         found.append((str(write_token(plane, pod, folder)), TOKEN_FOLDER, "ro"))
     for mount in container.get("volumeMounts") or []:
@@ -160,10 +192,19 @@ def project(plane: Plane, pod: dict, volume: dict, here: Path) -> None:
         )
     source = volume[kind]
     if kind == "downwardAPI":
-        shown = {item["path"]: field(pod, item["fieldRef"]["fieldPath"]).encode() for item in source.get("items") or []}
+        shown = {
+            item["path"]: field(pod, item["fieldRef"]["fieldPath"]).encode()
+            for item in source.get("items") or []
+        }
     else:
-        name, plural = (source["secretName"], "secrets") if kind == "secret" else (source["name"], "configmaps")
-        held = keyed(plane, pod["metadata"]["namespace"], plural, name, source.get("optional", False))
+        name, plural = (
+            (source["secretName"], "secrets")
+            if kind == "secret"
+            else (source["name"], "configmaps")
+        )
+        held = keyed(
+            plane, pod["metadata"]["namespace"], plural, name, source.get("optional", False)
+        )
         items = source.get("items") or [{"key": key, "path": key} for key in held]
         missing = [item["key"] for item in items if item["key"] not in held]
         if missing and not source.get("optional"):

@@ -1,11 +1,19 @@
-"""What Kubernetes checks of deployments, sets of replicas and services beside their schema, in its words.
+"""What Kubernetes checks of deployments, sets of replicas and services beside their schema, in its
+words.
 
 Not covered: named ports, load balancers and external names, steps of a rolling update.
 """
 
 from __future__ import annotations
 
-from localcloud.kubernetes.words import check_label_name, compact, invalid, not_negative, one_of, required
+from localcloud.kubernetes.words import (
+    check_label_name,
+    compact,
+    invalid,
+    not_negative,
+    one_of,
+    required,
+)
 
 STRATEGIES = ("Recreate", "RollingUpdate")
 
@@ -51,6 +59,8 @@ def service_errors(spec: dict) -> list[str]:
         for key in ("port", "targetPort"):
             value = port.get(key, port.get("port", 0))
             if isinstance(value, int) and not 1 <= value <= 65535:
-                bad.append(invalid(f"{path}.{key}", value, "must be between 1 and 65535, inclusive"))
+                bad.append(
+                    invalid(f"{path}.{key}", value, "must be between 1 and 65535, inclusive")
+                )
         one_of(port.get("protocol"), ("SCTP", "TCP", "UDP"), f"{path}.protocol", bad)
     return bad

@@ -5,7 +5,17 @@ import shutil
 from pathlib import Path
 
 from localcloud.machines.processes import wait_for_boot
-from localcloud.machines.sandbox import BIND, LOCALHOST, OVERLAY, PLAIN, Machine, Sandbox, boot, remove, ssh_obstacle
+from localcloud.machines.sandbox import (
+    BIND,
+    LOCALHOST,
+    OVERLAY,
+    PLAIN,
+    Machine,
+    Sandbox,
+    boot,
+    remove,
+    ssh_obstacle,
+)
 
 
 def abilities(folder: Path) -> dict:
@@ -15,7 +25,9 @@ def abilities(folder: Path) -> dict:
     reason = ""
     users = [False, True] if os.geteuid() == 0 else [True]
     for sandbox in [Sandbox(files, user) for files in (OVERLAY, BIND) for user in users]:
-        probe = Machine(folder / "probe", "probe", LOCALHOST, 0, None, "#!/bin/sh\nexec kill -TERM 1\n")
+        probe = Machine(
+            folder / "probe", "probe", LOCALHOST, 0, None, "#!/bin/sh\nexec kill -TERM 1\n"
+        )
         process = boot(probe, sandbox)
         works = wait_for_boot(probe.folder, process)
         if not works:
@@ -32,7 +44,9 @@ def abilities(folder: Path) -> dict:
 def describe(sandbox: Sandbox, reason: str) -> dict:
     limits = []
     if sandbox.files == BIND:
-        limits.append(f"Overlay mounts do not work here ({reason}): machines see /usr, /etc, /var read-only.")
+        limits.append(
+            f"Overlay mounts do not work here ({reason}): machines see /usr, /etc, /var read-only."
+        )
     if sandbox.files == PLAIN:
         limits.append(
             f"Namespaces do not work here ({reason}): machines are plain process trees that share the host's "
@@ -45,8 +59,12 @@ def describe(sandbox: Sandbox, reason: str) -> dict:
             "ssh, on port 2222, has the number 1000 instead of 0."
         )
     if obstacle := ssh_obstacle(sandbox):
-        limits.append(f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work.")
-    limits.append("Machines share the host's network ports; each has a loopback address of its own.")
+        limits.append(
+            f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work."
+        )
+    limits.append(
+        "Machines share the host's network ports; each has a loopback address of its own."
+    )
     return {
         "namespaces": sandbox.files != PLAIN,
         "overlay": sandbox.files == OVERLAY,

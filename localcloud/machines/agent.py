@@ -1,7 +1,9 @@
-"""The accounts daemon of Google's guest agent, as far as root goes: which keys of the metadata let people in.
+"""The accounts daemon of Google's guest agent, as far as root goes: which keys of the metadata let
+people in.
 
-boot.sh asks for them and writes them to root's authorized_keys, beside what others wrote there, as updateAuthorizedKeys
-of https://github.com/GoogleCloudPlatform/guest-agent does. Not covered: users other than root, whom that one makes.
+boot.sh asks for them and writes them to root's authorized_keys, beside what others wrote there, as
+updateAuthorizedKeys of https://github.com/GoogleCloudPlatform/guest-agent does. Not covered: users
+other than root, whom that one makes.
 """
 
 from __future__ import annotations
@@ -24,14 +26,20 @@ def items(metadata: dict) -> dict[str, str]:
 
 
 def keys(compute: Compute, instance: Instance) -> list[str]:
-    """Root's public keys: of the machine, and of the project unless the machine blocks those; none with OS Login."""
+    """Root's public keys: of the machine, and of the project unless the machine blocks those; none
+    with OS Login.
+    """
     own, common = instance.metadata(), items(compute.common_metadata(instance.project))
     if is_true(own.get("enable-oslogin", common.get("enable-oslogin", ""))):
         return []
     lines = own.get("ssh-keys", "").splitlines()
     if not is_true(own.get("block-project-ssh-keys", "")):
         lines += common.get("ssh-keys", "").splitlines()
-    found = [key.strip() for user, _, key in (line.partition(":") for line in lines) if user.strip() == "root"]
+    found = [
+        key.strip()
+        for user, _, key in (line.partition(":") for line in lines)
+        if user.strip() == "root"
+    ]
     return [key for key in found if key and not is_over(key)]
 
 
@@ -52,10 +60,14 @@ def is_over(key: str) -> bool:
 
 
 async def answer(compute: Compute, instance: Instance, known: str) -> str:
-    """A tag, and below it the keys, one on each line; waits while the tag would be the one that is known."""
+    """A tag, and below it the keys, one on each line; waits while the tag would be the one that is
+    known.
+    """
     loop = asyncio.get_running_loop()
     end = loop.time() + WAIT
-    while (tag := hashlib.sha256("\n".join(there := keys(compute, instance)).encode()).hexdigest()[:16]) == known:
+    while (
+        tag := hashlib.sha256("\n".join(there := keys(compute, instance)).encode()).hexdigest()[:16]
+    ) == known:
         try:
             await asyncio.wait_for(compute.changed.wait(), min(end - loop.time(), WAIT))
         except asyncio.TimeoutError:

@@ -1,9 +1,10 @@
 """The image of machines: the host plus a prepared /root, made once per state folder.
 
-A golden one has /root/anaconda3 (the image's python, a virtual environment with pip), /root/berg/venv (a link to the
-python environment of the server, so the machine has berg's dependencies), /root/code. Google's deep-learning images
-have /root/code alone; their python is the host's, with a package `torch` that stands for the real one, and without venv
-and ensurepip. Plain images have an empty /root.
+A golden one has /root/anaconda3 (the image's python, a virtual environment with pip),
+/root/berg/venv (a link to the python environment of the server, so the machine has berg's
+dependencies), /root/code. Google's deep-learning images have /root/code alone; their python is the
+host's, with a package `torch` that stands for the real one, and without venv and ensurepip. Plain
+images have an empty /root.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ class Interrupted(Exception):
     """The server was told to stop while it made the image."""
 
 
-def make_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], bool] = lambda: False) -> Path:
-    """Make `folder/root`, the image's /root, unless it is there. Takes seconds, nearly all of them pip's."""
+def make_image(
+    folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], bool] = lambda: False
+) -> Path:
+    """Make `folder/root`, the image's /root, unless it is there. Takes seconds, nearly all of them
+    pip's.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:  # several clouds may share an image folder
         (folder / "learning/code").mkdir(parents=True, exist_ok=True)
@@ -51,10 +56,14 @@ def build_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], b
     # Built inside a machine, because a virtual environment has its own path written all over it.
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     script = f'#!/bin/sh\ncd "${{BERG_ROOT:-/root}}" && "{python}" -m venv anaconda3 >venv.log 2>&1\necho $? >status\n'
-    builder = machines.Machine(folder / f"builder-{os.getpid()}", "image-builder", machines.LOCALHOST, 0, None, script)
+    builder = machines.Machine(
+        folder / f"builder-{os.getpid()}", "image-builder", machines.LOCALHOST, 0, None, script
+    )
     root = machines.own_root_of(builder.folder, sandbox)
     process = machines.boot(builder, sandbox)
-    processes.wait_for_boot(builder.folder, process)  # what is not up yet cannot be found and killed below
+    processes.wait_for_boot(
+        builder.folder, process
+    )  # what is not up yet cannot be found and killed below
     while not (root / "status").exists() and process.poll() is None and not stopped():
         time.sleep(0.02)
     while processes.alive(builder.folder, sandbox):
@@ -64,7 +73,9 @@ def build_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], b
     if stopped():
         raise Interrupted
     if not (root / "status").exists():
-        raise RuntimeError(f"making the machines' image was interrupted: {machines.console_tail(builder.folder)}")
+        raise RuntimeError(
+            f"making the machines' image was interrupted: {machines.console_tail(builder.folder)}"
+        )
     if (root / "status").read_text().strip() != "0":
         machines.remove(root / "anaconda3")  # no ensurepip here (python3-venv); venv.log tells
     (root / "status").unlink()

@@ -1,11 +1,12 @@
 """The metadata server of each instance, on the instance's own loopback address.
 
-It serves Google's `computeMetadata/v1` tree: values, directories, `recursive`, `alt`, ETags, `wait_for_change`,
-tokens of the instance's service account. All instances share one port that the server chooses
-and keeps; where the server may (root), port 80 answers too, so `http://metadata.google.internal` works inside.
+It serves Google's `computeMetadata/v1` tree: values, directories, `recursive`, `alt`, ETags,
+`wait_for_change`, tokens of the instance's service account. All instances share one port that the
+server chooses and keeps; where the server may (root), port 80 answers too, so
+`http://metadata.google.internal` works inside.
 
-Not covered: guest attributes, identity tokens (501), mTLS, oslogin, disk encryption keys, rate limits, tokens
-of fewer scopes than the machine's.
+Not covered: guest attributes, identity tokens (501), mTLS, oslogin, disk encryption keys, rate
+limits, tokens of fewer scopes than the machine's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from localcloud.compute.state import Compute, Instance
 from localcloud.identity.tokens import Tokens
 from localcloud.machines import agent
 
-HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM", "X-Frame-Options": "SAMEORIGIN"}
+HEADERS = {
+    "Metadata-Flavor": "Google",
+    "Server": "Metadata Server for VM",
+    "X-Frame-Options": "SAMEORIGIN",
+}
 BASE = "/computeMetadata/v1/"
 TOKEN_SECONDS = 3600
 VERBATIM = ("attributes", "service-accounts")  # whose keys are not spelled our way
@@ -38,7 +43,9 @@ class MetadataServer:
         self.compute, self.tokens, self.port = compute, tokens, port
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.answer)
-        self.runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        self.runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         self.sites: dict[str, list[web.TCPSite]] = {}
 
     async def start(self) -> None:
@@ -79,7 +86,10 @@ class MetadataServer:
             return text("")
         if (request.method, request.path) == ("GET", "/_berg/authorized-keys"):  # likewise
             return text(await agent.answer(self.compute, instance, request.query.get("known", "")))
-        if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
+        if (
+            request.headers.get("Metadata-Flavor") != "Google"
+            or "X-Forwarded-For" in request.headers
+        ):
             return page(403, "Missing required header: Metadata-Flavor: Google")
         if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
             return text("computeMetadata/\n" if request.path == "/" else "v1/\n")
@@ -92,7 +102,9 @@ class MetadataServer:
             return page(405, "Method Not Allowed")
         return await self.value(request, instance, path)
 
-    async def value(self, request: web.Request, instance: Instance, path: str) -> web.StreamResponse:
+    async def value(
+        self, request: web.Request, instance: Instance, path: str
+    ) -> web.StreamResponse:
         account = re.fullmatch(r"instance/service-accounts/([^/]+)/(token|identity)", path)
         if account:
             return self.credentials(instance, *account.groups())
@@ -110,7 +122,9 @@ class MetadataServer:
         return render(found, recursive, query.get("alt"), path)
 
     async def changed(self, instance: Instance, path: str, query: Any) -> Any:
-        """Wait until the value differs from `last_etag` (default: from now) or `timeout_sec` is over."""
+        """Wait until the value differs from `last_etag` (default: from now) or `timeout_sec` is
+        over.
+        """
         found = look_up(self.tree(instance), path)
         known = query.get("last_etag") or etag(found)
         loop = asyncio.get_running_loop()
@@ -139,7 +153,9 @@ class MetadataServer:
             instance.token_expires = now + TOKEN_SECONDS
             self.compute.save(instance)
         seconds = int(instance.token_expires - now)
-        return as_json({"access_token": instance.token, "expires_in": seconds, "token_type": "Bearer"})
+        return as_json(
+            {"access_token": instance.token, "expires_in": seconds, "token_type": "Bearer"}
+        )
 
     def tree(self, instance: Instance) -> dict:
         """The whole tree of one instance, keys as in paths."""
@@ -155,7 +171,8 @@ class MetadataServer:
         network = resource["networkInterfaces"][0]
         interface = {
             "access-configs": [
-                {"external-ip": config["natIP"], "type": config["type"]} for config in network.get("accessConfigs", [])
+                {"external-ip": config["natIP"], "type": config["type"]}
+                for config in network.get("accessConfigs", [])
             ],
             "dns-servers": ["169.254.169.254"],
             "gateway": "127.64.0.1",
@@ -163,13 +180,17 @@ class MetadataServer:
             "network": f"projects/{number}/networks/default",
         }
         kind = resource["machineType"].rpartition("/")[2]
-        disk = compute.disks.get((instance.project, instance.zone, resource["disks"][0]["source"].rpartition("/")[2]))
+        disk = compute.disks.get(
+            (instance.project, instance.zone, resource["disks"][0]["source"].rpartition("/")[2])
+        )
         return {
             "instance": {
                 "attributes": instance.metadata(),
                 "cpu-platform": resource["cpuPlatform"],
                 "description": resource.get("description", ""),
-                "disks": [{"device-name": d["deviceName"], "index": d["index"]} for d in resource["disks"]],
+                "disks": [
+                    {"device-name": d["deviceName"], "index": d["index"]} for d in resource["disks"]
+                ],
                 "hostname": f"{instance.name}.{instance.zone}.c.{instance.project}.internal",
                 "id": int(instance.id),
                 "image": (disk or {}).get("sourceImage", "").removeprefix(LINK),
@@ -197,9 +218,16 @@ class MetadataServer:
 
 
 def look_up(tree: Any, path: str) -> Any:
-    """The value at a path, None if there is none. Lists of things with parts are directories `0/`, `1/`…"""
+    """The value at a path, None if there is none. Lists of things with parts are directories `0/`,
+    `1/`…
+    """
     for name in path.strip("/").split("/") if path.strip("/") else []:
-        if isinstance(tree, list) and name.isdigit() and int(name) < len(tree) and isinstance(tree[int(name)], dict):
+        if (
+            isinstance(tree, list)
+            and name.isdigit()
+            and int(name) < len(tree)
+            and isinstance(tree[int(name)], dict)
+        ):
             tree = tree[int(name)]
         elif isinstance(tree, dict) and name in tree:
             tree = tree[name]
@@ -211,8 +239,12 @@ def look_up(tree: Any, path: str) -> Any:
 
 
 def render(value: Any, recursive: bool, alt: str | None, path: str) -> web.StreamResponse:
-    """One value or directory in the form asked for: text for values and listings, JSON for `recursive`."""
-    parts = isinstance(value, dict) or (isinstance(value, list) and all(isinstance(v, dict) for v in value) and value)
+    """One value or directory in the form asked for: text for values and listings, JSON for
+    `recursive`.
+    """
+    parts = isinstance(value, dict) or (
+        isinstance(value, list) and all(isinstance(v, dict) for v in value) and value
+    )
     if path.strip("/") in ("instance/tags",) or alt == "json" or (recursive and alt != "text"):
         return as_json(camel(value), etag(value))
     if recursive:
@@ -239,9 +271,17 @@ def is_folder(name: str, value: Any) -> bool:
 
 def leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, dict):
-        return [leaf for name, item in value.items() for leaf in leaves(item, f"{prefix}/{name}".lstrip("/"))]
+        return [
+            leaf
+            for name, item in value.items()
+            for leaf in leaves(item, f"{prefix}/{name}".lstrip("/"))
+        ]
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [leaf for index, item in enumerate(value) for leaf in leaves(item, f"{prefix}/{index}".lstrip("/"))]
+        return [
+            leaf
+            for index, item in enumerate(value)
+            for leaf in leaves(item, f"{prefix}/{index}".lstrip("/"))
+        ]
     return [(prefix, " ".join(map(str, value)) if isinstance(value, list) else value)]
 
 
@@ -251,7 +291,11 @@ def camel(value: Any, verbatim: bool = False) -> Any:
         return [camel(item) for item in value]
     if not isinstance(value, dict):
         return value
-    spell = (lambda name: name) if verbatim else (lambda name: re.sub(r"-(\w)", lambda m: m[1].upper(), name))
+    spell = (
+        (lambda name: name)
+        if verbatim
+        else (lambda name: re.sub(r"-(\w)", lambda m: m[1].upper(), name))
+    )
     return {spell(name): camel(item, name in VERBATIM) for name, item in value.items()}
 
 
@@ -270,5 +314,7 @@ def as_json(value: Any, tag: str = "") -> web.Response:
 
 
 def page(status: int, message: str) -> web.Response:
-    content = f"<!DOCTYPE html><html><title>Error {status}</title><p><b>{status}.</b> {message}</html>\n"
+    content = (
+        f"<!DOCTYPE html><html><title>Error {status}</title><p><b>{status}.</b> {message}</html>\n"
+    )
     return web.Response(status=status, text=content, headers=HEADERS, content_type="text/html")

@@ -11,7 +11,9 @@ from localcloud.machines.sandbox import PLAIN, Sandbox
 
 
 def is_up(folder: Path) -> bool:
-    """Whether the machine's first process has said who it is. The file is there before its one line is."""
+    """Whether the machine's first process has said who it is. The file is there before its one line
+    is.
+    """
     try:
         return (folder / "init.pid").stat().st_size > 0
     except FileNotFoundError:
@@ -30,7 +32,9 @@ def first_process(folder: Path) -> int | None:
 
 
 def plain_processes(folder: Path) -> list[int]:
-    """Processes of a plain machine: they carry its folder in their environment, unless they cleared it."""
+    """Processes of a plain machine: they carry its folder in their environment, unless they cleared
+    it.
+    """
     mark, argument = b"BERG_MACHINE=" + os.fsencode(folder), os.fsencode(folder)
     found = []
     for entry in Path("/proc").iterdir():
@@ -48,7 +52,9 @@ def plain_processes(folder: Path) -> list[int]:
 
 
 def send(folder: Path, sandbox: Sandbox, number: signal.Signals) -> None:
-    """Press the power button (SIGTERM) or cut the power (SIGKILL: nothing in the machine survives it)."""
+    """Press the power button (SIGTERM) or cut the power (SIGKILL: nothing in the machine survives
+    it).
+    """
     pids = plain_processes(folder) if sandbox.files == PLAIN else []
     first = first_process(folder)
     for pid in [*pids, *([first] if first else [])]:
@@ -59,7 +65,9 @@ def send(folder: Path, sandbox: Sandbox, number: signal.Signals) -> None:
 
 
 def alive(folder: Path, sandbox: Sandbox) -> bool:
-    return first_process(folder) is not None or (sandbox.files == PLAIN and bool(plain_processes(folder)))
+    return first_process(folder) is not None or (
+        sandbox.files == PLAIN and bool(plain_processes(folder))
+    )
 
 
 async def ended(folder: Path, sandbox: Sandbox) -> None:
@@ -89,11 +97,14 @@ async def readable(descriptor: int) -> None:
 
 
 async def shut_down(folder: Path, sandbox: Sandbox, grace: float) -> None:
-    """SIGTERM to every process, wait until all are gone or `grace` seconds have passed, then SIGKILL."""
+    """SIGTERM to every process, wait until all are gone or `grace` seconds have passed, then
+    SIGKILL.
+    """
     deadline = time.monotonic() + grace
     gone = asyncio.ensure_future(ended(folder, sandbox))
     while not gone.done() and time.monotonic() < deadline:
-        # Repeated, because the first process ignores a signal that comes before it has set its trap.
+        # Repeated, because the first process ignores a signal that comes before it has set its
+        # trap.
         send(folder, sandbox, signal.SIGTERM)
         await asyncio.wait([gone], timeout=min(0.5, max(0.0, deadline - time.monotonic())))
     while not gone.done():

@@ -1,7 +1,7 @@
 """An instance as a Linux sandbox: its file system, its environment, its console; and how it starts.
 
-A machine is a process tree in mount, uts, ipc and pid namespaces (and a user namespace where the server is not
-root). Its folder in the state folder holds everything it owns:
+A machine is a process tree in mount, uts, ipc and pid namespaces (and a user namespace where the
+server is not root). Its folder in the state folder holds everything it owns:
 
     machines/<id>/rootfs/       the skeleton of its root: /tmp, /run, /home, /mnt, mount points
     machines/<id>/upper/ work/  overlays: what it changed in /usr /etc /var /opt /srv and /root
@@ -10,16 +10,18 @@ root). Its folder in the state folder holds everything it owns:
     machines/<id>/serial.log    what it wrote to the serial console
     machines/<id>/init.pid      process id and start time of its first process
 
-It sees the host's programs and configuration, never the host's home folders; what it writes is its own and
-vanishes with it. Its environment is clean but for the address of its metadata server and the host's network
-settings: *_proxy, PIP_*, SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE.
+It sees the host's programs and configuration, never the host's home folders; what it writes is its
+own and vanishes with it. Its environment is clean but for the address of its metadata server and
+the host's network settings: *_proxy, PIP_*, SSL_CERT_FILE, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE.
 
-Its image is the host plus a prepared /root, see image.py; how it is found again and ended, see processes.py.
+Its image is the host plus a prepared /root, see image.py; how it is found again and ended, see
+processes.py.
 
-Not covered: a network namespace of its own (machines share the host's ports, each has a loopback address), memory
-and cpu limits, devices, folders mounted separately below /usr /etc /var /opt /srv. It is no security boundary:
-where the server is root, so is the machine. As an ordinary user the host's system files belong to nobody inside,
-so a package manager cannot replace them. shutdown-script and startup-script-url are not run.
+Not covered: a network namespace of its own (machines share the host's ports, each has a loopback
+address), memory and cpu limits, devices, folders mounted separately below /usr /etc /var /opt /srv.
+It is no security boundary: where the server is root, so is the machine. As an ordinary user the
+host's system files belong to nobody inside, so a package manager cannot replace them.
+shutdown-script and startup-script-url are not run.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ for name in ("lib/apt/lists/lock", "lib/dpkg/lock-frontend", "lib/dpkg/lock", "c
         fcntl.lockf(held[-1], fcntl.LOCK_EX)
 time.sleep({seconds})
 """
-# What is a machine's own in /usr/local, or its root could install nothing there where that is not the host's root.
+# What is a machine's own in /usr/local, or its root could install nothing there where that is not
+# the host's root.
 LOCAL = ("", "sbin", "bin", "etc", "include", "lib", "share", "share/man", "share/man/man1")
 LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
 
@@ -77,7 +80,9 @@ PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What this host lets us build: `files` is overlay, bind or plain; `user` whether it takes a user namespace."""
+    """What this host lets us build: `files` is overlay, bind or plain; `user` whether it takes a
+    user namespace.
+    """
 
     files: str
     user: bool = False
@@ -93,11 +98,17 @@ class Machine:
     startup_script: str | None
     agent: str = "new"  # or "old": Google's guest agent, whose lines the console shows
     variables: dict[str, str] = field(default_factory=dict)  # more of its environment
-    devices: list[str] = field(default_factory=list)  # PCI devices of Google's, which take the place of the host's
-    peers: dict[str, str] = field(default_factory=dict)  # name -> address of others that it knows, as by Google's DNS
+    devices: list[str] = field(
+        default_factory=list
+    )  # PCI devices of Google's, which take the place of the host's
+    peers: dict[str, str] = field(
+        default_factory=dict
+    )  # name -> address of others that it knows, as by Google's DNS
     learns: bool = False  # whether it is of a deep-learning image: with torch, without python3-venv
     busy: float = 0  # seconds for which its first boot installs packages
-    metadata_address: str = ""  # where its metadata server is, if not at its own address: a pod's is its node's
+    metadata_address: str = (
+        ""  # where its metadata server is, if not at its own address: a pod's is its node's
+    )
 
     @property
     def metadata_host(self) -> str:
@@ -105,10 +116,18 @@ class Machine:
 
 
 def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
-    """Start a machine; it is up once `processes.first_process` knows it. The caller reaps the returned process."""
+    """Start a machine; it is up once `processes.first_process` knows it. The caller reaps the
+    returned process.
+    """
     prepare_folder(machine, sandbox)
     folder = str(machine.folder)
-    command = [str(BOOT), sandbox.files, folder, str(machine.image or machine.folder / "empty"), machine.name]
+    command = [
+        str(BOOT),
+        sandbox.files,
+        folder,
+        str(machine.image or machine.folder / "empty"),
+        machine.name,
+    ]
     command.append(machine.agent)
     if sandbox.files != PLAIN:
         user = ["--user", "--map-root-user"] if sandbox.user else []
@@ -138,7 +157,11 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
     for name in ("tmp", "run", "old"):
         if (root / name).exists():
             remove(root / name)
-    for path in (root, *(root / name for name in SKELETON), *(folder / "upper" / name for name in OVERLAID)):
+    for path in (
+        root,
+        *(root / name for name in SKELETON),
+        *(folder / "upper" / name for name in OVERLAID),
+    ):
         make_public(path)
     (root / "tmp").mkdir(mode=0o1777)
     (root / "tmp").chmod(0o1777)
@@ -171,7 +194,9 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
 
 
 def make_public(folder: Path) -> None:
-    """Make a folder that users of the machine other than root may enter, whatever the server's umask."""
+    """Make a folder that users of the machine other than root may enter, whatever the server's
+    umask.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
 
@@ -179,16 +204,20 @@ def make_public(folder: Path) -> None:
 def write_system_files(machine: Machine) -> None:
     etc = machine.folder / "upper/etc"
     (etc / "hostname").write_text(machine.name + "\n")
-    # Written on its own: container runtimes mount the host's file, and a mount does not show through an overlay.
+    # Written on its own: container runtimes mount the host's file, and a mount does not show
+    # through an overlay.
     resolver = Path("/etc/resolv.conf")
     (etc / "resolv.conf").write_text(resolver.read_text() if resolver.exists() else "")
     (etc / "hosts").write_text(
         "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
         f"{machine.address} {machine.name}\n{machine.metadata_host} metadata.google.internal metadata\n"
-        # google-auth asks this host about every service account it meets, in the background, with its token.
-        # A token of the embedded cloud is none of Google's business: nothing answers at this address.
+        # google-auth asks this host about every service account it meets, in the background, with
+        # its token. A token of the embedded cloud is none of Google's business: nothing answers at
+        # this address.
         f"{machine.address} iamcredentials.googleapis.com\n"
-        + "".join(f"{address} {name}\n" for name, address in machine.peers.items() if name != machine.name)
+        + "".join(
+            f"{address} {name}\n" for name, address in machine.peers.items() if name != machine.name
+        )
     )
     for name in ("hostname", "resolv.conf", "hosts"):
         (etc / name).chmod(0o644)
@@ -207,24 +236,32 @@ def write_system_files(machine: Machine) -> None:
 
 
 def write_python(upper: Path) -> None:
-    """Let the system's python be that of Google's deep-learning images: it has torch, and Debian's has no ensurepip."""
+    """Let the system's python be that of Google's deep-learning images: it has torch, and Debian's
+    has no ensurepip.
+    """
     for folder in map(Path, system_python()):
         packages = upper / folder.relative_to("/")
         for path in [*reversed(packages.parents), packages, packages / "torch"]:
             if path.is_relative_to(upper / "usr/local"):
                 make_public(path)
-        (packages / "torch/__init__.py").write_text('"""Stands for PyTorch."""\n\n__version__ = "2.9.1+cu129"\n')
+        (packages / "torch/__init__.py").write_text(
+            '"""Stands for PyTorch."""\n\n__version__ = "2.9.1+cu129"\n'
+        )
         missing = "import sys; sys.modules.update(venv=None, ensurepip=None)\n"
         (packages / "no-python3-venv.pth").write_text(missing)
 
 
 @functools.cache
 def system_python() -> list[str]:
-    """The folder below /usr/local where a machine's own python3 finds packages; none without such a python and pip."""
+    """The folder below /usr/local where a machine's own python3 finds packages; none without such a
+    python and pip.
+    """
     code = "import pip, site; print(*[path for path in site.getsitepackages() if path.startswith('/usr/local/')][:1])"
     if not shutil.which("python3", path=PATH):
         return []
-    ran = subprocess.run(["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH})
+    ran = subprocess.run(
+        ["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH}
+    )
     return ran.stdout.split()
 
 
@@ -251,7 +288,9 @@ def environment(machine: Machine) -> dict[str, str]:
         for name, value in os.environ.items()
         if name.lower().endswith("_proxy") or name.startswith("PIP_") or name in PASSED_ON
     }
-    no_proxy = next((passed_on[name] for name in ("no_proxy", "NO_PROXY") if passed_on.get(name)), "")
+    no_proxy = next(
+        (passed_on[name] for name in ("no_proxy", "NO_PROXY") if passed_on.get(name)), ""
+    )
     # What /etc/hosts keeps from Google (see write_system_files) no proxy must bring there.
     if no_proxy != "*" and any(name.lower().endswith("_proxy") for name in passed_on):
         no_proxy = f"{no_proxy},iamcredentials.googleapis.com".lstrip(",")
@@ -292,7 +331,9 @@ def remove(folder: Path) -> None:
 
 
 def own_root_of(folder: Path, sandbox: Sandbox) -> Path:
-    """Where the host finds a machine's /root; with overlays, the part of it that differs from the image."""
+    """Where the host finds a machine's /root; with overlays, the part of it that differs from the
+    image.
+    """
     return folder / {OVERLAY: "upper/root", BIND: "rootfs/root", PLAIN: "root"}[sandbox.files]
 
 

@@ -1,12 +1,16 @@
-"""The ssh server of a machine, and its own /etc/ssh, so that the host's keys and settings stay the host's.
+"""The ssh server of a machine, and its own /etc/ssh, so that the host's keys and settings stay the
+host's.
 
-    machines/<id>/ssh/    what the machine sees as /etc/ssh: a client's settings as on the host, and, where
-                          a server can run, its configuration and the host key that the first boot makes
+    machines/<id>/ssh/    what the machine sees as /etc/ssh: a client's settings as on the host,
+    and, where
+                          a server can run, its configuration and the host key that the first boot
+                          makes
 
-boot.sh starts the server, as the init of Google's images does. It takes keys only, on the machine's own address: on
-port 22, or in a user namespace on port 2222. There the server cannot be root, which would change to other users, and
-nobody but root is there: in a namespace of its own it has the number 1000, and so has who logs in, by the name of root
-and with all that root's processes may do to files. Not covered: PAM, OS Login, users other than root.
+boot.sh starts the server, as the init of Google's images does. It takes keys only, on the machine's
+own address: on port 22, or in a user namespace on port 2222. There the server cannot be root, which
+would change to other users, and nobody but root is there: in a namespace of its own it has the
+number 1000, and so has who logs in, by the name of root and with all that root's processes may do
+to files. Not covered: PAM, OS Login, users other than root.
 """
 
 from __future__ import annotations
@@ -38,11 +42,16 @@ SetEnv {variables}
 
 
 def obstacle(user: bool | None = None) -> str:
-    """Why no machine can run an ssh server here, in user namespaces or not; "" if nothing is in the way."""
+    """Why no machine can run an ssh server here, in user namespaces or not; "" if nothing is in the
+    way.
+    """
     user = os.geteuid() != 0 if user is None else user
     if not os.access(PROGRAM, os.X_OK):
         return f"{PROGRAM} is missing (package openssh-server)"
-    if user and b"--map-user" not in subprocess.run(["unshare", "--help"], capture_output=True).stdout:
+    if (
+        user
+        and b"--map-user" not in subprocess.run(["unshare", "--help"], capture_output=True).stdout
+    ):
         return "without root that takes unshare of util-linux 2.36 or later"
     port = USER_PORT if user else PORT
     with socket.socket() as probe:
@@ -64,10 +73,18 @@ def prepare(folder: Path, address: str, variables: dict[str, str], runs: bool, u
         subprocess.run(["cp", "-a", *client, ssh], check=False, capture_output=True)
     if runs:
         # Only the first SetEnv counts, so that it holds them all.
-        words = [f'"{name}={value}"' for name, value in variables.items() if not set(value) & set('"\\\n')]
+        words = [
+            f'"{name}={value}"'
+            for name, value in variables.items()
+            if not set(value) & set('"\\\n')
+        ]
         port = USER_PORT if user else PORT
-        (ssh / "sshd_config").write_text(CONFIG.format(port=port, address=address, variables=" ".join(words)))
-    if runs and user:  # what the server alone sees in /etc: without tty, to which it could not give a terminal
+        (ssh / "sshd_config").write_text(
+            CONFIG.format(port=port, address=address, variables=" ".join(words))
+        )
+    if (
+        runs and user
+    ):  # what the server alone sees in /etc: without tty, to which it could not give a terminal
         root = f"root:x:{NUMBER}:{NUMBER}:root:/root:/bin/bash\n"
         (ssh / "passwd").write_text(root + "".join(lines("passwd", "root")))
         (ssh / "group").write_text(f"root:x:{NUMBER}:\n" + "".join(lines("group", "root", "tty")))
@@ -75,6 +92,12 @@ def prepare(folder: Path, address: str, variables: dict[str, str], runs: bool, u
 
 
 def lines(name: str, *without: str) -> list[str]:
-    """Lines of a file of the host's /etc but for those of some names, and for who has the number of root there."""
+    """Lines of a file of the host's /etc but for those of some names, and for who has the number of
+    root there.
+    """
     entries = Path("/etc", name).read_text().splitlines(keepends=True)
-    return [line for line in entries if line.split(":")[0] not in without and line.split(":")[2:3] != [str(NUMBER)]]
+    return [
+        line
+        for line in entries
+        if line.split(":")[0] not in without and line.split(":")[2:3] != [str(NUMBER)]
+    ]

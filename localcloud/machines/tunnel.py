@@ -1,12 +1,15 @@
-"""Identity-Aware Proxy's relay of TCP over WebSocket, as `gcloud compute start-iap-tunnel` speaks it (version 4).
+"""Identity-Aware Proxy's relay of TCP over WebSocket, as `gcloud compute start-iap-tunnel` speaks
+it (version 4).
 
-Frames are binary: a tag of two bytes, then a length of four bytes and data, or a count of eight bytes that arrived. A
-firewall rule must let the relay's addresses in to the port, as on Google. Codes of refusals are those of
-https://cloud.google.com/iap/docs/faq.
+Frames are binary: a tag of two bytes, then a length of four bytes and data, or a count of eight
+bytes that arrived. A firewall rule must let the relay's addresses in to the port, as on Google.
+Codes of refusals are those of https://cloud.google.com/iap/docs/faq.
 
-gcloud insists on TLS. The server's certificate is one that it signed itself, which nobody is to trust but on loopback.
+gcloud insists on TLS. The server's certificate is one that it signed itself, which nobody is to
+trust but on loopback.
 
-Not covered: going on with a connection that broke (reconnect), hosts by address, destination groups.
+Not covered: going on with a connection that broke (reconnect), hosts by address, destination
+groups.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ def write_certificate(file: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, ADDRESS)])
     began = datetime.now(timezone.utc) - timedelta(days=1)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    )
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(began)
     certificate = builder.not_valid_after(began + timedelta(days=3650)).sign(key, hashes.SHA256())
     private = key.private_bytes(
@@ -73,7 +78,9 @@ class Refused(Exception):
 async def connect(request: web.Request, principal: str) -> web.StreamResponse:
     """Relay between a WebSocket and the port of a machine that the query names."""
     socket = web.WebSocketResponse(protocols=[PROTOCOL])
-    if request.headers.get("Origin") != ORIGIN or PROTOCOL not in request.headers.get("Sec-WebSocket-Protocol", ""):
+    if request.headers.get("Origin") != ORIGIN or PROTOCOL not in request.headers.get(
+        "Sec-WebSocket-Protocol", ""
+    ):
         raise web.HTTPBadRequest(text="not the relay's protocol")
     await socket.prepare(request)
     try:
@@ -106,13 +113,23 @@ async def reach(
     if not port.isdigit() or query.get("interface") != "nic0":
         raise Refused(MALFORMED, "invalid request")
     known = cloud.projects.get(project)
-    if not known or not known["access"] or not allowed(cloud, principal, PERMISSION, f"projects/{project}"):
+    if (
+        not known
+        or not known["access"]
+        or not allowed(cloud, principal, PERMISSION, f"projects/{project}")
+    ):
         raise Refused(NOT_ALLOWED, "not authorized")
-    found: Instance | None = cloud.compute.instances.get((project, query.get("zone", ""), query.get("instance", "")))
+    found: Instance | None = cloud.compute.instances.get(
+        (project, query.get("zone", ""), query.get("instance", ""))
+    )
     if found is None or found.resource["status"] != "RUNNING":
         raise Refused(NOT_FOUND, "Failed to lookup instance")
     tags = found.resource["tags"].get("items", [])
-    if found.cut or found.network_down or not admits(cloud.compute, project, tags, SOURCE, int(port)):
+    if (
+        found.cut
+        or found.network_down
+        or not admits(cloud.compute, project, tags, SOURCE, int(port))
+    ):
         raise Refused(NOT_REACHED, "failed to connect to backend")
     try:
         return await asyncio.open_connection(found.address, int(port))
@@ -129,7 +146,9 @@ class Flow:
 
 
 async def send_on(socket: web.WebSocketResponse, writer: asyncio.StreamWriter, flow: Flow) -> None:
-    """What comes from the client goes to the machine. It waits for nothing else: a client may do so before it reads."""
+    """What comes from the client goes to the machine. It waits for nothing else: a client may do so
+    before it reads.
+    """
     async for message in socket:
         if message.type is not WSMsgType.BINARY or len(message.data) < 2:
             return
@@ -155,7 +174,9 @@ async def acknowledge(socket: web.WebSocketResponse, flow: Flow) -> None:
         await socket.send_bytes(struct.pack(">HQ", ACK, told))
 
 
-async def send_back(socket: web.WebSocketResponse, reader: asyncio.StreamReader, flow: Flow) -> None:
+async def send_back(
+    socket: web.WebSocketResponse, reader: asyncio.StreamReader, flow: Flow
+) -> None:
     sent = 0
     while data := await reader.read(MOST):
         async with flow.changed:

@@ -1,12 +1,13 @@
-"""Handlers of the Cloud Monitoring methods: dashboards (v1), time series and descriptors of custom metrics (v3).
+"""Handlers of the Cloud Monitoring methods: dashboards (v1), time series and descriptors of custom
+metrics (v3).
 
 Google's rules that the discovery document does not hold follow
 https://cloud.google.com/monitoring/api/ref_v3/rest/v3/projects.timeSeries/create and
 https://cloud.google.com/monitoring/quotas.
 
-Not covered: metrics of Google's own services (none has points here), one descriptor by its name, alerts, uptime
-checks, MQL and PromQL, filters beyond a metric's type, aggregation, a request of which a part is written, what the
-widgets of a dashboard are but charts of time series.
+Not covered: metrics of Google's own services (none has points here), one descriptor by its name,
+alerts, uptime checks, MQL and PromQL, filters beyond a metric's type, aggregation, a request of
+which a part is written, what the widgets of a dashboard are but charts of time series.
 """
 
 from __future__ import annotations
@@ -44,10 +45,26 @@ RESOURCES = {
     "generic_task": {"project_id", "location", "namespace", "job", "task_id"},
     "global": {"project_id"},
     "k8s_pod": {"project_id", "location", "cluster_name", "namespace_name", "pod_name"},
-    "k8s_container": {"project_id", "location", "cluster_name", "namespace_name", "pod_name", "container_name"},
+    "k8s_container": {
+        "project_id",
+        "location",
+        "cluster_name",
+        "namespace_name",
+        "pod_name",
+        "container_name",
+    },
 }
-VALUES = {"boolValue": "BOOL", "int64Value": "INT64", "doubleValue": "DOUBLE", "distributionValue": "DISTRIBUTION"}
-OLDEST, NEWEST, PERIOD = 25 * 3600, 300, 5  # seconds: before now, after now, between two points of a series
+VALUES = {
+    "boolValue": "BOOL",
+    "int64Value": "INT64",
+    "doubleValue": "DOUBLE",
+    "distributionValue": "DISTRIBUTION",
+}
+OLDEST, NEWEST, PERIOD = (
+    25 * 3600,
+    300,
+    5,
+)  # seconds: before now, after now, between two points of a series
 ONLY_TYPE = re.compile(r'\s*metric\.type\s*=\s*"([^"]+)"\s*')
 
 
@@ -64,7 +81,10 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "metricDescriptors.list": list_metrics,
     }
     prefix = "monitoring.projects."
-    return {prefix + method: functools.partial(_checked, cloud, handler) for method, handler in table.items()}
+    return {
+        prefix + method: functools.partial(_checked, cloud, handler)
+        for method, handler in table.items()
+    }
 
 
 async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
@@ -94,7 +114,9 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
     if full in cloud.monitoring.dashboards:
         raise ApiError(409, "alreadyExists", f"Dashboard {shown_name(cloud, full)} already exists.")
     if sum(each.startswith(f"{name}/") for each in cloud.monitoring.dashboards) >= MOST_DASHBOARDS:
-        raise ApiError(429, "rateLimitExceeded", f"A project has at most {MOST_DASHBOARDS} dashboards.")
+        raise ApiError(
+            429, "rateLimitExceeded", f"A project has at most {MOST_DASHBOARDS} dashboards."
+        )
     return keep(cloud, call, full, body)
 
 
@@ -123,7 +145,9 @@ def present(cloud: Cloud, full: str, row: dict) -> dict:
 def find(cloud: Cloud, full: str) -> dict:
     row = cloud.monitoring.dashboards.get(full)
     if row is None:
-        raise ApiError(404, "notFound", f"Requested entity was not found: {shown_name(cloud, full)}")
+        raise ApiError(
+            404, "notFound", f"Requested entity was not found: {shown_name(cloud, full)}"
+        )
     return row
 
 
@@ -143,7 +167,10 @@ async def patch(cloud: Cloud, call: Call, name: str) -> dict:
         raise refuse("Field etag must be set when a dashboard is updated.")
     if body["etag"] != etag(row):
         raise ApiError(
-            409, "aborted", "The etag of the dashboard does not match: it was changed meanwhile.", code="ABORTED"
+            409,
+            "aborted",
+            "The etag of the dashboard does not match: it was changed meanwhile.",
+            code="ABORTED",
         )
     check_dashboard(body)
     return keep(cloud, call, name, body)
@@ -166,10 +193,14 @@ def check_dashboard(body: dict) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", label) or len(value) > 63:
             raise refuse(f'Field labels had an invalid key or value: "{label}".')
     for number, each in enumerate(body.get("dashboardFilters") or []):
-        if each.get("filterType", "FILTER_TYPE_UNSPECIFIED") == "FILTER_TYPE_UNSPECIFIED" or not each.get("labelKey"):
+        if each.get(
+            "filterType", "FILTER_TYPE_UNSPECIFIED"
+        ) == "FILTER_TYPE_UNSPECIFIED" or not each.get("labelKey"):
             raise refuse(f"Field dashboardFilters[{number}] must have a filterType and a labelKey.")
     if layouts[0] != "mosaicLayout":
-        raise ApiError(501, "notImplemented", f"The embedded cloud's dashboards have no {layouts[0]}")
+        raise ApiError(
+            501, "notImplemented", f"The embedded cloud's dashboards have no {layouts[0]}"
+        )
     check_mosaic(body["mosaicLayout"])
 
 
@@ -177,7 +208,9 @@ def check_mosaic(layout: dict) -> None:
     columns = layout.get("columns", 0)
     taken: set[tuple[int, int]] = set()
     if not 1 <= columns <= MOST_COLUMNS:
-        raise refuse(f"Field mosaicLayout.columns had an invalid value of {columns}: it must be 1 to {MOST_COLUMNS}.")
+        raise refuse(
+            f"Field mosaicLayout.columns had an invalid value of {columns}: it must be 1 to {MOST_COLUMNS}."
+        )
     for number, tile in enumerate(layout.get("tiles") or []):
         where = f"mosaicLayout.tiles[{number}]"
         x, y, width, height = (tile.get(key, 0) for key in ("xPos", "yPos", "width", "height"))
@@ -195,7 +228,9 @@ def check_widget(widget: dict, where: str) -> None:
     if len(content) != 1:
         raise refuse(f"Field {where} must have exactly one content.")
     if content[0] != "xyChart":
-        raise ApiError(501, "notImplemented", f"The embedded cloud's dashboards have no {content[0]}")
+        raise ApiError(
+            501, "notImplemented", f"The embedded cloud's dashboards have no {content[0]}"
+        )
     if not widget["xyChart"].get("dataSets"):
         raise refuse(f"Field {where}.xyChart.dataSets must not be empty.")
     for number, each in enumerate(widget["xyChart"]["dataSets"]):
@@ -205,11 +240,15 @@ def check_widget(widget: dict, where: str) -> None:
         if len(kinds) != 1:
             raise refuse(f"Field {at} must have exactly one query.")
         if kinds[0] != "timeSeriesFilter":
-            raise ApiError(501, "notImplemented", f"The embedded cloud's dashboards have no {kinds[0]}")
+            raise ApiError(
+                501, "notImplemented", f"The embedded cloud's dashboards have no {kinds[0]}"
+            )
         asked = query["timeSeriesFilter"]
         types = re.findall(r'metric\.type\s*=\s*"[^"]+"', asked.get("filter", ""))
         if len(types) != 1:
-            raise refuse(f"Field {at}.timeSeriesFilter.filter had an invalid value: it must name one metric.type.")
+            raise refuse(
+                f"Field {at}.timeSeriesFilter.filter had an invalid value: it must name one metric.type."
+            )
         check_aggregation(asked.get("aggregation") or {}, f"{at}.timeSeriesFilter.aggregation")
 
 
@@ -225,7 +264,9 @@ def check_aggregation(found: dict, where: str) -> None:
 
 
 def paged(call: Call, kind: str, rows: list[dict], size: int) -> dict:
-    return resources({key: call.params.get(key) for key in ("pageSize", "pageToken")}, kind, rows, size)
+    return resources(
+        {key: call.params.get(key) for key in ("pageSize", "pageToken")}, kind, rows, size
+    )
 
 
 # --- time series
@@ -235,7 +276,9 @@ async def write(cloud: Cloud, call: Call, name: str) -> dict:
     """Write a point to each of several series: all or none."""
     project, given = name.split("/")[1], (call.body or {}).get("timeSeries") or []
     if not 1 <= len(given) <= MOST_SERIES:
-        raise refuse(f"Field timeSeries had an invalid value: 1 to {MOST_SERIES} time series can be written at once.")
+        raise refuse(
+            f"Field timeSeries had an invalid value: 1 to {MOST_SERIES} time series can be written at once."
+        )
     seen, rows = set(), []
     for number, each in enumerate(given):
         row = check_series(cloud, project, each, f"timeSeries[{number}]")
@@ -251,7 +294,11 @@ async def write(cloud: Cloud, call: Call, name: str) -> dict:
         full = f"{project}/{row['metric']['type']}"
         if full not in cloud.monitoring.metrics:
             labels = [{"key": label} for label in row["metric"].get("labels", {})]
-            about = {"type": row["metric"]["type"], "metricKind": row["metricKind"], "valueType": row["valueType"]}
+            about = {
+                "type": row["metric"]["type"],
+                "metricKind": row["metricKind"],
+                "valueType": row["valueType"],
+            }
             cloud.monitoring.add_metric(full, {**about, "labels": labels})
     cloud.monitoring.add(project, rows)
     return {}
@@ -266,7 +313,9 @@ def check_series(cloud: Cloud, project: str, given: dict, where: str) -> dict:
             f'Field {where}.metric.type had an invalid value of "{kind}": The metric type must be a URL-formatted '
             "string with a domain and non-empty path, and one that may be written."
         )
-    if len(labels) > MOST_LABELS or not all(re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]{0,99}", label) for label in labels):
+    if len(labels) > MOST_LABELS or not all(
+        re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]{0,99}", label) for label in labels
+    ):
         raise refuse(f"Field {where}.metric.labels had an invalid value.")
     wanted = RESOURCES.get(resource.get("type", ""))
     if wanted is None:
@@ -274,14 +323,23 @@ def check_series(cloud: Cloud, project: str, given: dict, where: str) -> dict:
             f'Field {where}.resource.type had an invalid value of "{resource.get("type", "")}": unrecognized or '
             "unsupported for custom metrics."
         )
-    there = {**({"project_id": project} if "project_id" in wanted else {}), **(resource.get("labels") or {})}
+    there = {
+        **({"project_id": project} if "project_id" in wanted else {}),
+        **(resource.get("labels") or {}),
+    }
     if set(there) != wanted:
-        raise refuse(f"Field {where}.resource.labels had an invalid value: {resource['type']} has {sorted(wanted)}.")
+        raise refuse(
+            f"Field {where}.resource.labels had an invalid value: {resource['type']} has {sorted(wanted)}."
+        )
     if cloud.project_named(there["project_id"]) != project:
-        raise refuse(f'Field {where}.resource.labels["project_id"] had an invalid value: another project.')
+        raise refuse(
+            f'Field {where}.resource.labels["project_id"] had an invalid value: another project.'
+        )
     points = given.get("points") or []
     if len(points) != 1:
-        raise refuse(f"Field {where}.points had an invalid value: exactly one point can be written.")
+        raise refuse(
+            f"Field {where}.points had an invalid value: exactly one point can be written."
+        )
     values = [key for key in VALUES if key in (points[0].get("value") or {})]
     if len(values) != 1:
         raise refuse(f"Field {where}.points[0].value must have exactly one value.")
@@ -320,7 +378,9 @@ def check_point(point: dict, kind: str, last: dict | None, where: str) -> dict:
             "more than 25h in the past, nor more than 5 minutes in the future."
         )
     if kind == "GAUGE" and start and seconds(start) != moment:
-        raise refuse(f"Field {where}.points[0].interval.startTime must be the end time, or not be set, for a GAUGE.")
+        raise refuse(
+            f"Field {where}.points[0].interval.startTime must be the end time, or not be set, for a GAUGE."
+        )
     if last and moment <= seconds(last["interval"]["endTime"]):
         raise refuse(
             "Points must be written in order. One or more of the points specified had an older end time than the most "
@@ -336,7 +396,11 @@ def check_point(point: dict, kind: str, last: dict | None, where: str) -> dict:
 
 def seconds(timestamp: str) -> float:
     try:
-        return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).astimezone(timezone.utc).timestamp()
+        return (
+            datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+            .astimezone(timezone.utc)
+            .timestamp()
+        )
     except ValueError:
         raise refuse(f'Invalid value for a time: "{timestamp}"') from None
 
@@ -348,14 +412,20 @@ async def read(cloud: Cloud, call: Call, name: str) -> dict:
         raise refuse("Fields filter and interval.endTime must be set.")
     if asked is None or any(key.startswith("aggregation.") for key in call.params):
         raise ApiError(
-            501, "notImplemented", 'The embedded cloud filters by metric.type = "…" alone, and aggregates nothing'
+            501,
+            "notImplemented",
+            'The embedded cloud filters by metric.type = "…" alone, and aggregates nothing',
         )
     end = seconds(call.params["interval.endTime"])
-    start = seconds(call.params["interval.startTime"]) if call.params.get("interval.startTime") else end
+    start = (
+        seconds(call.params["interval.startTime"]) if call.params.get("interval.startTime") else end
+    )
     rows = []
     for each in cloud.monitoring.series.values():
         if each["project"] == project and each["metric"]["type"] == asked[1]:
-            points = [p for p in each["points"][::-1] if start <= seconds(p["interval"]["endTime"]) <= end]
+            points = [
+                p for p in each["points"][::-1] if start <= seconds(p["interval"]["endTime"]) <= end
+            ]
             about = {key: value for key, value in each.items() if key not in ("project", "points")}
             rows += [{**about, "points": points}] if points else []
     return paged(call, "timeSeries", rows, 100_000)

@@ -20,7 +20,9 @@ class Monitoring:
         folder.mkdir(parents=True, exist_ok=True)
         self.dashboards: dict[str, dict] = self._read("dashboards.json")
         self.metrics: dict[str, dict] = self._read("metrics.json")
-        self.series: dict[str, dict[str, Any]] = {}  # by what tells them apart; "points", the newest last
+        self.series: dict[
+            str, dict[str, Any]
+        ] = {}  # by what tells them apart; "points", the newest last
         points = folder / "points.jsonl"
         for line in points.read_text().splitlines() if points.exists() else []:
             self._keep(json.loads(line))
@@ -51,7 +53,9 @@ class Monitoring:
     def _keep(self, line: dict) -> None:
         project = line["project"]
         about = {name: value for name, value in line.items() if name not in ("project", "points")}
-        there = self.series.setdefault(key(project, line), {"project": project, **about, "points": []})
+        there = self.series.setdefault(
+            key(project, line), {"project": project, **about, "points": []}
+        )
         there["points"] += line["points"]
 
 

@@ -1,7 +1,8 @@
-"""Handlers of the Secret Manager methods. What secrets hold stands in answers to `access` and in no log.
+"""Handlers of the Secret Manager methods. What secrets hold stands in answers to `access` and in no
+log.
 
-Not covered: regional secrets (projects.locations), patch, rotation, topics, version aliases, delayed destruction,
-keys of one's own, secret types, tags.
+Not covered: regional secrets (projects.locations), patch, rotation, topics, version aliases,
+delayed destruction, keys of one's own, secret types, tags.
 """
 
 from __future__ import annotations
@@ -48,12 +49,17 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "versions.destroy": destroy,
     }
     prefix = "secretmanager.projects.secrets."
-    return {prefix + method: functools.partial(_checked, cloud, handler) for method, handler in table.items()}
+    return {
+        prefix + method: functools.partial(_checked, cloud, handler)
+        for method, handler in table.items()
+    }
 
 
 def permission(method: str) -> str:
     """The permission that a method needs: `secretmanager.versions.access`."""
-    name = method.replace("secretmanager.projects.secrets.", "secrets.").replace("secrets.versions.", "versions.")
+    name = method.replace("secretmanager.projects.secrets.", "secrets.").replace(
+        "secrets.versions.", "versions."
+    )
     return "secretmanager." + name.replace("secrets.addVersion", "versions.add")
 
 
@@ -76,13 +82,21 @@ def shown_name(cloud: Cloud, name: str) -> str:
 
 
 def etag(what: Secret | Version) -> str:
-    row: dict[str, Any] = {**asdict(what), "versions": None}  # a new version is no change of its secret
+    row: dict[str, Any] = {
+        **asdict(what),
+        "versions": None,
+    }  # a new version is no change of its secret
     return f'"{hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:14]}"'
 
 
 def check_etag(sent: str | None, what: Secret | Version) -> None:
     if sent and sent != etag(what):
-        raise ApiError(400, "failedPrecondition", f"The etag '{sent}' is out of date", code="FAILED_PRECONDITION")
+        raise ApiError(
+            400,
+            "failedPrecondition",
+            f"The etag '{sent}' is out of date",
+            code="FAILED_PRECONDITION",
+        )
 
 
 def find(cloud: Cloud, name: str) -> Secret:
@@ -97,7 +111,9 @@ def find_version(cloud: Cloud, name: str) -> tuple[Secret, Version]:
     parent, _, number = name.partition("/versions/")
     secret = find(cloud, parent)
     if number == "latest" and not secret.versions:
-        raise ApiError(404, "notFound", f"Secret [{shown_name(cloud, parent)}] not found or has no versions.")
+        raise ApiError(
+            404, "notFound", f"Secret [{shown_name(cloud, parent)}] not found or has no versions."
+        )
     for version in reversed(secret.versions):
         if number in ("latest", str(version.number)):
             return secret, version
@@ -105,7 +121,11 @@ def find_version(cloud: Cloud, name: str) -> tuple[Secret, Version]:
 
 
 def present(cloud: Cloud, secret: Secret) -> dict:
-    shown = {"name": shown_name(cloud, secret.name), **secret.fields, "createTime": timestamp(secret.created)}
+    shown = {
+        "name": shown_name(cloud, secret.name),
+        **secret.fields,
+        "createTime": timestamp(secret.created),
+    }
     if secret.expires is not None:
         shown["expireTime"] = timestamp(secret.expires)
     return {**shown, "etag": etag(secret)}
@@ -137,7 +157,9 @@ def present_version(cloud: Cloud, secret: Secret, version: Version) -> dict:
 async def create(cloud: Cloud, call: Call, name: str) -> dict:
     body, id = call.body or {}, call.params.get("secretId", "")
     if not re.fullmatch(r"[a-zA-Z0-9_-]{1,255}", id):
-        message = f"The provided Secret ID [{id}] does not match the expected format [[a-zA-Z_0-9-]+]."
+        message = (
+            f"The provided Secret ID [{id}] does not match the expected format [[a-zA-Z_0-9-]+]."
+        )
         raise ApiError(400, "invalid", message)
     for key in (*REFUSED, KEYS):
         if body.get(key):
@@ -148,7 +170,9 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
     secret.fields = {key: body[key] for key in STORED if body.get(key)}
     secret.expires = expiry(body, secret.created)
     if cloud.secrets.find(secret.name):
-        raise ApiError(409, "alreadyExists", f"Secret [{shown_name(cloud, secret.name)}] already exists.")
+        raise ApiError(
+            409, "alreadyExists", f"Secret [{shown_name(cloud, secret.name)}] already exists."
+        )
     cloud.iam.forget(secret.name)  # the policy of one of this name that is gone
     cloud.secrets.add(secret)
     return present(cloud, secret)
@@ -160,10 +184,18 @@ def check_replication(replication: dict) -> None:
     places = [replica.get("location") for replica in replicas]
     located = bool(places) and all(places)
     if list(kinds) != ["automatic"] and not (list(kinds) == ["userManaged"] and located):
-        raise ApiError(400, "invalid", "The secret's replication must be 'automatic', or 'userManaged' with locations.")
+        raise ApiError(
+            400,
+            "invalid",
+            "The secret's replication must be 'automatic', or 'userManaged' with locations.",
+        )
     for place in places:
         if place not in REGIONS or places.count(place) > 1:
-            raise ApiError(400, "invalid", f"The replica location [{place}] is not supported, or is there twice.")
+            raise ApiError(
+                400,
+                "invalid",
+                f"The replica location [{place}] is not supported, or is there twice.",
+            )
     if any(part.get(KEYS) for part in [*kinds.values(), *replicas]):
         raise ApiError(501, "notImplemented", f"The embedded cloud's secrets have no {KEYS}")
 
@@ -182,9 +214,13 @@ def expiry(body: dict, now: float) -> float | None:
         else:
             moment = datetime.fromisoformat(str(time).replace("Z", "+00:00")).timestamp()
     except (TypeError, ValueError):
-        raise ApiError(400, "invalid", f'Invalid value for the secret\'s expiration: "{ttl or time}"') from None
+        raise ApiError(
+            400, "invalid", f'Invalid value for the secret\'s expiration: "{ttl or time}"'
+        ) from None
     if not MIN_LIFE <= moment - now <= MAX_LIFE:
-        raise ApiError(400, "invalid", "A secret's expiration must be 60 seconds to 100 years away.")
+        raise ApiError(
+            400, "invalid", "A secret's expiration must be 60 seconds to 100 years away."
+        )
     return moment
 
 
@@ -193,7 +229,11 @@ async def get(cloud: Cloud, call: Call, name: str) -> dict:
 
 
 async def list_secrets(cloud: Cloud, call: Call, name: str) -> dict:
-    rows = [present(cloud, secret) for secret in cloud.secrets.all() if secret.name.startswith(f"{name}/")]
+    rows = [
+        present(cloud, secret)
+        for secret in cloud.secrets.all()
+        if secret.name.startswith(f"{name}/")
+    ]
     return listed(call, "secrets", rows)
 
 
@@ -220,11 +260,19 @@ async def add_version(cloud: Cloud, call: Call, name: str) -> dict:
     if not data:
         raise ApiError(400, "invalid", "The secret payload must not be empty.")
     if len(data) > MAX_PAYLOAD:
-        raise ApiError(400, "invalid", f"The secret payload is {len(data)} bytes; at most {MAX_PAYLOAD} are allowed.")
+        raise ApiError(
+            400,
+            "invalid",
+            f"The secret payload is {len(data)} bytes; at most {MAX_PAYLOAD} are allowed.",
+        )
     crc, sent = google_crc32c.value(data), payload.get("dataCrc32c")
     if sent is not None and int(sent) != crc:
-        raise ApiError(400, "invalid", "The checksum data_crc32c does not match the secret payload.")
-    return present_version(cloud, secret, cloud.secrets.add_version(secret, data, crc, sent is not None))
+        raise ApiError(
+            400, "invalid", "The checksum data_crc32c does not match the secret payload."
+        )
+    return present_version(
+        cloud, secret, cloud.secrets.add_version(secret, data, crc, sent is not None)
+    )
 
 
 async def get_version(cloud: Cloud, call: Call, name: str) -> dict:
@@ -233,7 +281,9 @@ async def get_version(cloud: Cloud, call: Call, name: str) -> dict:
 
 async def list_versions(cloud: Cloud, call: Call, name: str) -> dict:
     secret = find(cloud, name)
-    return listed(call, "versions", [present_version(cloud, secret, version) for version in secret.versions])
+    return listed(
+        call, "versions", [present_version(cloud, secret, version) for version in secret.versions]
+    )
 
 
 def check_state(cloud: Cloud, secret: Secret, version: Version, *refused: str) -> None:

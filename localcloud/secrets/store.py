@@ -3,8 +3,9 @@
     <folder>/index.json   secrets and versions without what they hold, written in one step
     <folder>/<id>         what one version holds: mode 0600, in a folder of mode 0700
 
-A version is there once the index names its file; a killed server leaves at worst a file nobody refers to, which
-the next start deletes. An expired secret is gone, with its files, at the first look at any secret after its time.
+A version is there once the index names its file; a killed server leaves at worst a file nobody
+refers to, which the next start deletes. An expired secret is gone, with its files, at the first
+look at any secret after its time.
 
 Not covered: encryption at rest.
 """
@@ -59,7 +60,9 @@ class Secrets:
 
     def all(self) -> list[Secret]:
         """The secrets that have not expired, oldest first."""
-        kept = [secret for secret in self._rows if secret.expires is None or self.now() < secret.expires]
+        kept = [
+            secret for secret in self._rows if secret.expires is None or self.now() < secret.expires
+        ]
         if len(kept) < len(self._rows):
             self._rows = kept
             self.save()
@@ -80,7 +83,9 @@ class Secrets:
 
     def add_version(self, secret: Secret, data: bytes, crc: int, checked: bool) -> Version:
         version = Version(len(secret.versions) + 1, self.now(), crc, checked, file=uuid.uuid4().hex)
-        descriptor = os.open(self.folder / version.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(
+            self.folder / version.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
+        )
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
         secret.versions.append(version)
@@ -100,7 +105,9 @@ class Secrets:
 
     def _sweep(self) -> None:
         """Delete the files that belong to no version."""
-        wanted = {version.file for secret in self._rows for version in secret.versions} | {self.index.name}
+        wanted = {version.file for secret in self._rows for version in secret.versions} | {
+            self.index.name
+        }
         for path in self.folder.iterdir():
             if path.name not in wanted:
                 path.unlink()

@@ -1,7 +1,9 @@
-"""Handlers of the Cloud Storage methods on buckets and on objects' metadata. Content is in uploads.py and downloads.py.
+"""Handlers of the Cloud Storage methods on buckets and on objects' metadata. Content is in
+uploads.py and downloads.py.
 
-Refused: ACLs, object versions, holds, retention, encryption keys. Not covered: soft delete, lifecycle and CORS rules
-(kept, never applied), folders and managed folders, notifications, HMAC keys.
+Refused: ACLs, object versions, holds, retention, encryption keys. Not covered: soft delete,
+lifecycle and CORS rules (kept, never applied), folders and managed folders, notifications, HMAC
+keys.
 """
 
 import asyncio
@@ -57,7 +59,9 @@ def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
         "storage.objects.rewrite": rewrite,
         "storage.objects.move": move,
     }
-    return {method: functools.partial(_checked, cloud, handler) for method, handler in table.items()}
+    return {
+        method: functools.partial(_checked, cloud, handler) for method, handler in table.items()
+    }
 
 
 async def _checked(cloud: "Cloud", handler: Callable, call: "Call") -> Any:
@@ -121,8 +125,8 @@ def read_page_token(token: str) -> bytes:
 def translate_glob(glob: str) -> tuple[re.Pattern[str], str]:
     """Return a matchGlob pattern as a regular expression, and the literal text that it begins with.
 
-    `**` crosses slashes, `*` and `?` do not; `**/` at the beginning may stand for no folder at all; `[a-z]`, `[!a-z]`
-    and `{one,two}` as documented.
+    `**` crosses slashes, `*` and `?` do not; `**/` at the beginning may stand for no folder at all;
+    `[a-z]`, `[!a-z]` and `{one,two}` as documented.
     """
     out, at, depth = "", 0, 0
     while at < len(glob):
@@ -166,7 +170,9 @@ async def patch(cloud: "Cloud", call: "Call") -> dict:
             resource.pop(key, None)
         elif key == "metadata":
             merged = {**resource.get("metadata", {}), **body["metadata"]}
-            resource["metadata"] = {name: value for name, value in merged.items() if value is not None}
+            resource["metadata"] = {
+                name: value for name, value in merged.items() if value is not None
+            }
         else:
             resource[key] = body[key]
     resource.setdefault("storageClass", old["storageClass"])
@@ -198,7 +204,11 @@ async def delete(cloud: "Cloud", call: "Call") -> None:
 
 async def compose(cloud: "Cloud", call: "Call") -> dict:
     """Concatenate 1 to 32 objects of one bucket into one; it has a crc32c but no md5."""
-    body, bucket, name = call.body or {}, call.params["destinationBucket"], call.params["destinationObject"]
+    body, bucket, name = (
+        call.body or {},
+        call.params["destinationBucket"],
+        call.params["destinationObject"],
+    )
     find_bucket(cloud, call, bucket)
     check_name(name)
     check_supported(cloud, call, body.get("destination") or {})
@@ -206,7 +216,9 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
     if not 1 <= len(wanted) <= MAX_SOURCES:
         count = len(wanted)
         raise ApiError(
-            400, "invalid", f"The number of source components provided ({count}) is not in [1, {MAX_SOURCES}]"
+            400,
+            "invalid",
+            f"The number of source components provided ({count}) is not in [1, {MAX_SOURCES}]",
         )
     storage = cloud.storage
     check_request(call, storage.find(bucket, name))
@@ -224,7 +236,10 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
     try:
         with contextlib.ExitStack() as opened:
             rest = sources[1:] if longer else sources
-            files = [(opened.enter_context(storage.open_content(each)), int(each["size"])) for each in rest]
+            files = [
+                (opened.enter_context(storage.open_content(each)), int(each["size"]))
+                for each in rest
+            ]
             await asyncio.to_thread(concatenate, files, content)
         check_request(call, storage.find(bucket, name))  # again: copying took its time
         check_rate(cloud, bucket, name)
@@ -245,15 +260,21 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
 
 
 def written_fields(body: dict, source: dict) -> dict:
-    """Metadata of a new object made from others: as the body says, or as the source's if it says nothing."""
+    """Metadata of a new object made from others: as the body says, or as the source's if it says
+    nothing.
+    """
     fields = body if WRITABLE & set(body) else source
     return {"storageClass": source["storageClass"], **written(fields)}
 
 
-def copy_object(cloud: "Cloud", call: "Call", is_done: Callable[[dict, dict], bool] = lambda old, new: True) -> dict:
-    """What copy, rewrite and move share; returns the new object's resource. Takes no time: see `copy`.
+def copy_object(
+    cloud: "Cloud", call: "Call", is_done: Callable[[dict, dict], bool] = lambda old, new: True
+) -> dict:
+    """What copy, rewrite and move share; returns the new object's resource. Takes no time: see
+    `copy`.
 
-    Nothing is made unless `is_done` says, of the source and what is to become of it, that all is copied.
+    Nothing is made unless `is_done` says, of the source and what is to become of it, that all is
+    copied.
     """
     params, body = call.params, call.body or {}
     source_bucket = params.get("sourceBucket") or params["bucket"]
@@ -261,7 +282,9 @@ def copy_object(cloud: "Cloud", call: "Call", is_done: Callable[[dict, dict], bo
     find_bucket(cloud, call, bucket)
     check_name(name)
     check_supported(cloud, call, body, bucket)
-    source = find_object(cloud, call, source_bucket, params["sourceObject"], params.get("sourceGeneration"))
+    source = find_object(
+        cloud, call, source_bucket, params["sourceObject"], params.get("sourceGeneration")
+    )
     check_conditions(params, source, prefix="ifSource")
     check_request(call, cloud.storage.find(bucket, name))
     new = {**written_fields(body, source), "bucket": bucket, "name": name}
@@ -276,16 +299,22 @@ async def copy(cloud: "Cloud", call: "Call") -> dict:
 
 
 async def rewrite(cloud: "Cloud", call: "Call") -> dict:
-    """Copy in one go, but from one location or storage class to another a part at a time, by `rewriteToken`."""
+    """Copy in one go, but from one location or storage class to another a part at a time, by
+    `rewriteToken`.
+    """
     params, sent = call.params, call.params.get("rewriteToken")
     part = params.get("maxBytesRewrittenPerCall", REWRITE_PART)
     if part < 1 << 20 or part % (1 << 20):
-        raise ApiError(400, "invalid", "maxBytesRewrittenPerCall must be a positive multiple of 1048576.")
+        raise ApiError(
+            400, "invalid", "maxBytesRewrittenPerCall must be a positive multiple of 1048576."
+        )
     rewritten, token = 0, ""
 
     def is_done(old: dict, new: dict) -> bool:
         nonlocal rewritten, token
-        places = {(cloud.storage.bucket(each["bucket"]) or {}).get("location") for each in (old, new)}
+        places = {
+            (cloud.storage.bucket(each["bucket"]) or {}).get("location") for each in (old, new)
+        }
         whole = len(places) == 1 and old["storageClass"] == new["storageClass"]
         what = [old["bucket"], old["name"], old["generation"], new["bucket"], new["name"], part]
         earlier = read_rewrite_token(sent, what) if sent else 0
@@ -295,7 +324,11 @@ async def rewrite(cloud: "Cloud", call: "Call") -> dict:
 
     resource = copy_object(cloud, call, is_done)
     size = resource["size"]
-    answer = {"kind": "storage#rewriteResponse", "totalBytesRewritten": str(rewritten), "objectSize": size}
+    answer = {
+        "kind": "storage#rewriteResponse",
+        "totalBytesRewritten": str(rewritten),
+        "objectSize": size,
+    }
     if rewritten < int(size):
         return {**answer, "done": False, "rewriteToken": token}
     return {**answer, "done": True, "resource": present(resource, origin(call))}
@@ -317,5 +350,7 @@ async def move(cloud: "Cloud", call: "Call") -> dict:
     if call.params["sourceObject"] == call.params["destinationObject"]:
         raise ApiError(400, "invalid", "The source and the destination of a move must differ")
     resource = copy_object(cloud, call)
-    cloud.storage.delete(find_object(cloud, call, call.params["bucket"], call.params["sourceObject"]))
+    cloud.storage.delete(
+        find_object(cloud, call, call.params["bucket"], call.params["sourceObject"])
+    )
     return present(resource, origin(call))

@@ -7,20 +7,52 @@ from localcloud.call import Call, Cloud
 from localcloud.compute.checks import check_labels
 from localcloud.errors import ApiError
 from localcloud.locations import DUAL_REGIONS, MULTI_REGIONS, REGIONS
-from localcloud.storage.checks import check_acl, check_request, check_storage_class, etag, find_bucket, origin
+from localcloud.storage.checks import (
+    check_acl,
+    check_request,
+    check_storage_class,
+    etag,
+    find_bucket,
+    origin,
+)
 from localcloud.storage.state import timestamp
 
 SOFT_DELETE_SECONDS = "604800"  # Google's default, a week
 # Set by the server, or fixed when a bucket is made.
 FIXED = {
-    *("name", "projectNumber", "generation", "metageneration", "location", "locationType", "timeCreated", "updated"),
+    *(
+        "name",
+        "projectNumber",
+        "generation",
+        "metageneration",
+        "location",
+        "locationType",
+        "timeCreated",
+        "updated",
+    ),
     "project",
 }
-KEPT = ("labels", "lifecycle", "cors", "website", "storageClass", "iamConfiguration", "softDeletePolicy", "rpo")
+KEPT = (
+    "labels",
+    "lifecycle",
+    "cors",
+    "website",
+    "storageClass",
+    "iamConfiguration",
+    "softDeletePolicy",
+    "rpo",
+)
 # Settings that can only be off here, with the field that turns them on; "": any value does.
 OFF = {
-    **{"versioning": "enabled", "billing": "requesterPays", "autoclass": "enabled", "hierarchicalNamespace": "enabled"},
-    **dict.fromkeys(("retentionPolicy", "objectRetention", "defaultEventBasedHold", "encryption", "logging"), ""),
+    **{
+        "versioning": "enabled",
+        "billing": "requesterPays",
+        "autoclass": "enabled",
+        "hierarchicalNamespace": "enabled",
+    },
+    **dict.fromkeys(
+        ("retentionPolicy", "objectRetention", "defaultEventBasedHold", "encryption", "logging"), ""
+    ),
     **dict.fromkeys(("ipFilter", "customPlacementConfig", "acl", "defaultObjectAcl"), ""),
 }
 # Actions of lifecycle rules, and the conditions that only one of them may have.
@@ -52,11 +84,15 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     check_acl(call.params.get("predefinedAcl"), body.get("iamConfiguration") or {})
     check_acl(call.params.get("predefinedDefaultObjectAcl"), body.get("iamConfiguration") or {})
     if call.params.get("enableObjectRetention"):
-        raise ApiError(501, "notImplemented", "The embedded cloud's buckets have no objectRetention")
+        raise ApiError(
+            501, "notImplemented", "The embedded cloud's buckets have no objectRetention"
+        )
     owner = cloud.storage.bucket(name)
     if owner and owner["project"] == project:
         raise ApiError(
-            409, "conflict", "Your previous request to create the named bucket succeeded and you already own it."
+            409,
+            "conflict",
+            "Your previous request to create the named bucket succeeded and you already own it.",
         )
     if owner:
         raise ApiError(
@@ -144,7 +180,9 @@ async def list_managed_folders(cloud: "Cloud", call: "Call") -> dict:
 
 
 def check_project(cloud: "Cloud", call: "Call") -> str:
-    """Return the id of the project that a request names by id or number; 400 or 403 if it cannot be used."""
+    """Return the id of the project that a request names by id or number; 400 or 403 if it cannot be
+    used.
+    """
     name = call.params["project"]
     for project, entry in cloud.projects.items():
         if name in (project, entry["number"]):
@@ -170,7 +208,9 @@ def check_bucket_name(name: str) -> None:
         raise ApiError(400, "invalid", f"Invalid bucket name: '{name}'")
     if len(parts) > 1:
         message = "The bucket you tried to create requires domain ownership verification."
-        raise ApiError(403, "forbidden", f"{message} See https://cloud.google.com/storage/docs/naming-buckets")
+        raise ApiError(
+            403, "forbidden", f"{message} See https://cloud.google.com/storage/docs/naming-buckets"
+        )
 
 
 def location_type(location: str) -> str:
@@ -184,7 +224,9 @@ def location_type(location: str) -> str:
 
 
 def merge_bucket(bucket: dict, body: dict) -> None:
-    """Apply a patch to a bucket and fill in what follows from it; what is not kept is refused or the server's own."""
+    """Apply a patch to a bucket and fill in what follows from it; what is not kept is refused or
+    the server's own.
+    """
     for key, switch in OFF.items():
         if is_on(body.get(key), switch):
             raise ApiError(501, "notImplemented", f"The embedded cloud's buckets have no {key}")
@@ -194,18 +236,29 @@ def merge_bucket(bucket: dict, body: dict) -> None:
     check_rules((body.get("lifecycle") or {}).get("rule") or [])
     check_cors(body.get("cors") or [])
     if bucket.get("rpo") == "ASYNC_TURBO" and bucket["locationType"] != "dual-region":
-        raise ApiError(400, "invalid", "Turbo replication is only supported for dual-region buckets.")
+        raise ApiError(
+            400, "invalid", "Turbo replication is only supported for dual-region buckets."
+        )
     access = bucket.setdefault("iamConfiguration", {})
-    # Two names for one setting; the newer one wins, unless the request speaks only of the older one.
+    # Two names for one setting; the newer one wins, unless the request speaks only of the older
+    # one.
     asked = body.get("iamConfiguration") or {}
     older = asked.get("bucketPolicyOnly") if "uniformBucketLevelAccess" not in asked else None
     uniform = older or access.get("uniformBucketLevelAccess") or {"enabled": False}
     access["uniformBucketLevelAccess"] = access["bucketPolicyOnly"] = uniform
-    if access.setdefault("publicAccessPrevention", "inherited") not in ("inherited", "enforced", "unspecified"):
-        raise ApiError(400, "invalid", f"Invalid publicAccessPrevention: {access['publicAccessPrevention']}")
+    if access.setdefault("publicAccessPrevention", "inherited") not in (
+        "inherited",
+        "enforced",
+        "unspecified",
+    ):
+        raise ApiError(
+            400, "invalid", f"Invalid publicAccessPrevention: {access['publicAccessPrevention']}"
+        )
     soft = bucket.setdefault("softDeletePolicy", {"retentionDurationSeconds": SOFT_DELETE_SECONDS})
     soft.setdefault("effectiveTime", bucket["timeCreated"])
-    if "retentionDurationSeconds" in soft:  # clients may send an int64 as a number; answers hold text
+    if (
+        "retentionDurationSeconds" in soft
+    ):  # clients may send an int64 as a number; answers hold text
         soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
 
 
@@ -223,14 +276,20 @@ def check_rules(rules: list[dict]) -> None:
         action, condition = rule.get("action") or {}, rule.get("condition") or {}
         kind, goal = action.get("type"), action.get("storageClass")
         classes = [goal] if kind == "SetStorageClass" else []
-        names = [name for key in ("matchesPrefix", "matchesSuffix") for name in condition.get(key) or []]
+        names = [
+            name for key in ("matchesPrefix", "matchesSuffix") for name in condition.get(key) or []
+        ]
         wrong = (
             (kind not in ACTIONS and f"Invalid action type: {kind}")
             or (
-                bool(goal) != bool(classes) and "A storage class belongs to the action SetStorageClass, and only there."
+                bool(goal) != bool(classes)
+                and "A storage class belongs to the action SetStorageClass, and only there."
             )
             or (not condition and "A lifecycle rule needs at least one condition.")
-            or (any(str(value).startswith("-") for value in condition.values()) and "A condition cannot be negative.")
+            or (
+                any(str(value).startswith("-") for value in condition.values())
+                and "A condition cannot be negative."
+            )
             or (len(names) > 50 and "A rule can have at most 50 prefixes and suffixes.")
             or (
                 kind == ACTIONS[2]
@@ -250,7 +309,11 @@ def check_cors(rules: list[dict]) -> None:
             if method not in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "*"):
                 raise ApiError(400, "invalid", f"Invalid CORS method: {method}")
         if not rule.get("origin") or int(rule.get("maxAgeSeconds") or 0) < 0:
-            raise ApiError(400, "invalid", "A CORS rule needs origins, and a maxAgeSeconds that is not negative.")
+            raise ApiError(
+                400,
+                "invalid",
+                "A CORS rule needs origins, and a maxAgeSeconds that is not negative.",
+            )
 
 
 def merge(target: dict, patch: dict) -> None:

@@ -1,4 +1,6 @@
-"""What the handlers of Cloud Storage share: finding things, preconditions, names, what is refused, how it is shown."""
+"""What the handlers of Cloud Storage share: finding things, preconditions, names, what is refused,
+how it is shown.
+"""
 
 import hashlib
 import json
@@ -12,7 +14,12 @@ from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
 from localcloud.storage.content import Content
 
-CONDITIONS = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
+CONDITIONS = (
+    "GenerationMatch",
+    "GenerationNotMatch",
+    "MetagenerationMatch",
+    "MetagenerationNotMatch",
+)
 # Fields of an object that clients set; all others are the server's.
 WRITABLE = {
     *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType"),
@@ -22,11 +29,25 @@ STORAGE_CLASSES = {
     *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),  # of old buckets
 }
-REFUSED = {"kmsKeyName", "customerEncryption", "temporaryHold", "eventBasedHold", "retention", "acl"}
-KEYS = ("kmsKeyName", "destinationKmsKeyName", "X-Goog-Encryption-", "X-Goog-Copy-Source-Encryption-")
+REFUSED = {
+    "kmsKeyName",
+    "customerEncryption",
+    "temporaryHold",
+    "eventBasedHold",
+    "retention",
+    "acl",
+}
+KEYS = (
+    "kmsKeyName",
+    "destinationKmsKeyName",
+    "X-Goog-Encryption-",
+    "X-Goog-Copy-Source-Encryption-",
+)
 PRIVATE_ACLS = ("private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead")
 MAX_CUSTOM = 8 << 10  # bytes of all keys and values of an object's custom metadata
-NOT_PUBLIC = "allUsers and allAuthenticatedUsers are not allowed since public access prevention is enforced."
+NOT_PUBLIC = (
+    "allUsers and allAuthenticatedUsers are not allowed since public access prevention is enforced."
+)
 
 
 def origin(call: "Call") -> str:
@@ -54,7 +75,9 @@ def present(resource: dict, base: str) -> dict:
 
 
 def find_bucket(cloud: "Cloud", call: "Call", name: str | None = None) -> dict:
-    """Return a bucket (by default the request's); 404 if there is none, 403 without access to its project."""
+    """Return a bucket (by default the request's); 404 if there is none, 403 without access to its
+    project.
+    """
     name = name or call.params["bucket"]
     bucket = cloud.storage.bucket(name)
     if bucket is None:
@@ -75,11 +98,16 @@ def find_bucket(cloud: "Cloud", call: "Call", name: str | None = None) -> dict:
 def policy_of(cloud: "Cloud", bucket: dict) -> dict:
     """The policy that was set on a bucket, or the one that Google gives to a new bucket."""
     project = bucket["project"]
-    owners, viewers = [f"projectEditor:{project}", f"projectOwner:{project}"], [f"projectViewer:{project}"]
+    owners, viewers = (
+        [f"projectEditor:{project}", f"projectOwner:{project}"],
+        [f"projectViewer:{project}"],
+    )
     given = {"legacyBucketOwner": owners, "legacyBucketReader": viewers}
     if bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
         given.update(legacyObjectOwner=owners, legacyObjectReader=viewers)
-    bindings = [{"role": f"roles/storage.{role}", "members": members} for role, members in given.items()]
+    bindings = [
+        {"role": f"roles/storage.{role}", "members": members} for role, members in given.items()
+    ]
     policy = cloud.storage.policy(bucket["name"]) or {"version": 1, "bindings": bindings}
     digest = hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).digest()
     name = f"projects/_/buckets/{bucket['name']}"
@@ -107,7 +135,9 @@ def find_object(
     return resource
 
 
-def check_conditions(params: dict[str, Any], current: dict | None, prefix: str = "if", reading: bool = False) -> None:
+def check_conditions(
+    params: dict[str, Any], current: dict | None, prefix: str = "if", reading: bool = False
+) -> None:
     """Raise 412 (304 for a read whose NotMatch fails) unless all preconditions among `params` hold.
 
     `current` is the live object or bucket, None if there is none: its generation counts as 0.
@@ -126,28 +156,46 @@ def check_conditions(params: dict[str, Any], current: dict | None, prefix: str =
         if not holds:
             if reading and condition.endswith("NotMatch"):
                 raise ApiError(304, "notModified", "Not Modified")
-            raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+            raise ApiError(
+                412,
+                "conditionNotMet",
+                "At least one of the pre-conditions you specified did not hold.",
+            )
 
 
 def check_request(call: "Call", current: dict | None, reading: bool = False) -> None:
-    """The same for all that a request says: its parameters, and the headers If-Match and If-None-Match."""
+    """The same for all that a request says: its parameters, and the headers If-Match and
+    If-None-Match.
+    """
     check_conditions(call.params, current, reading=reading)
     for header in ("If-Match", "If-None-Match"):
         if header not in call.headers:
             continue
-        tags = [tag.strip().removeprefix("W/").strip('"') for tag in call.headers[header].split(",")]
+        tags = [
+            tag.strip().removeprefix("W/").strip('"') for tag in call.headers[header].split(",")
+        ]
         matches = current is not None and ("*" in tags or etag(current) in tags)
         if matches != (header == "If-Match"):
             if reading and matches:
                 raise ApiError(304, "notModified", "Not Modified")
-            raise ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+            raise ApiError(
+                412,
+                "conditionNotMet",
+                "At least one of the pre-conditions you specified did not hold.",
+            )
 
 
 def check_keys(call: "Call") -> None:
     """Refuse keys of the client's own: content that can be read without them would be no secret."""
-    names = [name for name in (*call.params, *call.headers) if name.lower().startswith(tuple(map(str.lower, KEYS)))]
+    names = [
+        name
+        for name in (*call.params, *call.headers)
+        if name.lower().startswith(tuple(map(str.lower, KEYS)))
+    ]
     if names:
-        raise ApiError(501, "notImplemented", f"The embedded cloud keeps no encryption keys ({names[0]})")
+        raise ApiError(
+            501, "notImplemented", f"The embedded cloud keeps no encryption keys ({names[0]})"
+        )
 
 
 def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
@@ -163,9 +211,13 @@ def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
 
 
 def check_acl(acl: str | None, access: dict) -> None:
-    """Refuse an access list that would open something, `access` being the bucket's iamConfiguration."""
+    """Refuse an access list that would open something, `access` being the bucket's
+    iamConfiguration.
+    """
     if acl and acl not in PRIVATE_ACLS:
-        if access.get("publicAccessPrevention") == "enforced" and acl.startswith(("public", "authenticated")):
+        if access.get("publicAccessPrevention") == "enforced" and acl.startswith(
+            ("public", "authenticated")
+        ):
             raise ApiError(412, "conditionNotMet", f"The access controls for {NOT_PUBLIC}")
         raise ApiError(501, "notImplemented", f"The embedded cloud keeps no access lists ({acl})")
 
@@ -188,7 +240,9 @@ def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None
     params = call.params
     bucket = bucket or params.get("bucket") or params.get("destinationBucket", "")
     access = (cloud.storage.bucket(bucket) or {}).get("iamConfiguration", {})
-    legacy = body.get("acl") or params.get("predefinedAcl") or params.get("destinationPredefinedAcl")
+    legacy = (
+        body.get("acl") or params.get("predefinedAcl") or params.get("destinationPredefinedAcl")
+    )
     if legacy and access.get("uniformBucketLevelAccess", {}).get("enabled"):
         raise ApiError(
             400,
@@ -215,7 +269,9 @@ def written(body: dict) -> dict:
     """The fields of `body` that clients may set, without what is null."""
     fields = {key: body[key] for key in WRITABLE if body.get(key) is not None}
     if "metadata" in fields:
-        fields["metadata"] = {key: value for key, value in fields["metadata"].items() if value is not None}
+        fields["metadata"] = {
+            key: value for key, value in fields["metadata"].items() if value is not None
+        }
     check_metadata(fields)
     return fields
 
@@ -223,17 +279,30 @@ def written(body: dict) -> dict:
 def check_metadata(fields: dict) -> None:
     """Raise 400 for more custom metadata than an object may have."""
     pairs = fields.get("metadata", {}).items()
-    if sum(len(text.encode(errors="surrogatepass")) for pair in pairs for text in pair) > MAX_CUSTOM:
-        raise ApiError(400, "invalid", "Your metadata headers exceed the maximum allowed metadata size.")
+    if (
+        sum(len(text.encode(errors="surrogatepass")) for pair in pairs for text in pair)
+        > MAX_CUSTOM
+    ):
+        raise ApiError(
+            400, "invalid", "Your metadata headers exceed the maximum allowed metadata size."
+        )
 
 
 def check_change(old: dict, new: dict) -> None:
-    """Raise 400 for what a change of metadata cannot do: its own class of storage, or an earlier customTime."""
+    """Raise 400 for what a change of metadata cannot do: its own class of storage, or an earlier
+    customTime.
+    """
     if new.get("storageClass", old["storageClass"]) != old["storageClass"]:
         message = "The storage class of an object can only be changed by rewriting the object."
         raise ApiError(400, "invalid", message)
-    if "customTime" in old and ("customTime" not in new or moment(new["customTime"]) < moment(old["customTime"])):
-        raise ApiError(400, "invalid", "The customTime of an object cannot be removed or set to an earlier time.")
+    if "customTime" in old and (
+        "customTime" not in new or moment(new["customTime"]) < moment(old["customTime"])
+    ):
+        raise ApiError(
+            400,
+            "invalid",
+            "The customTime of an object cannot be removed or set to an earlier time.",
+        )
 
 
 def moment(text: str) -> datetime:
@@ -245,7 +314,9 @@ def moment(text: str) -> datetime:
 def expected_hashes(header: str) -> dict[str, str]:
     """Parse `X-Goog-Hash: crc32c=...,md5=...`."""
     pairs = (part.strip().partition("=") for part in header.split(",") if "=" in part)
-    return {{"crc32c": "crc32c", "md5": "md5Hash"}.get(name, name): value for name, _, value in pairs}
+    return {
+        {"crc32c": "crc32c", "md5": "md5Hash"}.get(name, name): value for name, _, value in pairs
+    }
 
 
 def check_expected_hashes(expected: dict, content: Content) -> None:
@@ -254,4 +325,8 @@ def check_expected_hashes(expected: dict, content: Content) -> None:
         wanted = expected.get(field)
         if wanted and wanted != actual:
             label = {"crc32c": "CRC32C", "md5Hash": "MD5 hash"}[field]
-            raise ApiError(400, "invalid", f'Provided {label} "{wanted}" doesn\'t match calculated {label} "{actual}".')
+            raise ApiError(
+                400,
+                "invalid",
+                f'Provided {label} "{wanted}" doesn\'t match calculated {label} "{actual}".',
+            )

@@ -1,4 +1,6 @@
-"""Objects' content as a file that is being filled: written, hashed, cut and joined. Knows no buckets and no HTTP."""
+"""Objects' content as a file that is being filled: written, hashed, cut and joined. Knows no
+buckets and no HTTP.
+"""
 
 import base64
 import hashlib
@@ -14,7 +16,9 @@ BLOCK = 1 << 20  # bytes read or written at a time
 
 @dataclass
 class Content:
-    """A file that is being filled, and the hashes of what it holds so far. Methods block on the disk."""
+    """A file that is being filled, and the hashes of what it holds so far. Methods block on the
+    disk.
+    """
 
     path: Path
     size: int = 0

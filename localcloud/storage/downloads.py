@@ -1,7 +1,7 @@
 """Downloads of objects' content, with ranges.
 
-Content streams from disk to socket a block at a time, whatever its size. More than one block is read in threads, so
-that other requests are answered meanwhile.
+Content streams from disk to socket a block at a time, whatever its size. More than one block is
+read in threads, so that other requests are answered meanwhile.
 
 Not covered: multi-range downloads (the whole object is sent, as by Google).
 """
@@ -18,14 +18,22 @@ from localcloud.errors import ApiError
 from localcloud.storage.checks import etag
 from localcloud.storage.content import BLOCK
 
-WINDOW = 3 << 20  # bytes under way on a connection: half of what Linux lets a receiver buffer (tcp_rmem)
+WINDOW = (
+    3 << 20
+)  # bytes under way on a connection: half of what Linux lets a receiver buffer (tcp_rmem)
 PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """Return first and last byte that a Range header asks for; None for the whole object; raise 416."""
+    """Return first and last byte that a Range header asks for; None for the whole object; raise
+    416.
+    """
     found = re.fullmatch(r"bytes=(\d*)-(\d*)", (header or "").replace(" ", ""))
-    if not found or found.groups() == ("", "") or (found[1] and found[2] and int(found[2]) < int(found[1])):
+    if (
+        not found
+        or found.groups() == ("", "")
+        or (found[1] and found[2] and int(found[2]) < int(found[1]))
+    ):
         return None  # absent, malformed or several ranges: ignored, as RFC 9110 says
     if found[1]:
         first, last = int(found[1]), min(int(found[2] or size), size - 1)
@@ -44,7 +52,9 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
     try:
         part = parse_range(call.request.headers.get("Range"), size)
     except ApiError as error:
-        return web.json_response(error.body(), status=416, headers={"Content-Range": f"bytes */{size}"})
+        return web.json_response(
+            error.body(), status=416, headers={"Content-Range": f"bytes */{size}"}
+        )
     first, last = part or (0, size - 1)
     headers = media_headers(resource)
     if part:
@@ -71,19 +81,31 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
 
 
 def is_to_be_unpacked(call: "Call", resource: dict) -> bool:
-    """Whether gzip content goes to a client that takes none: https://cloud.google.com/storage/docs/transcoding."""
+    """Whether gzip content goes to a client that takes none:
+    https://cloud.google.com/storage/docs/transcoding.
+    """
     takes_gzip = "gzip" in call.headers.get("Accept-Encoding", "").lower()
     verbatim = "no-transform" in resource.get("cacheControl", "")
     return resource.get("contentEncoding") == "gzip" and not takes_gzip and not verbatim
 
 
 async def unpack(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamResponse:
-    """Send the whole of what gzip content holds; a Range does not count, and the hashes are of what is stored."""
+    """Send the whole of what gzip content holds; a Range does not count, and the hashes are of what
+    is stored.
+    """
     with cloud.storage.open_content(resource) as packed:
         if packed.read(2) != b"\x1f\x8b":
-            raise ApiError(503, "backendError", "The object is not the gzip that its contentEncoding says it is.")
+            raise ApiError(
+                503,
+                "backendError",
+                "The object is not the gzip that its contentEncoding says it is.",
+            )
         packed.seek(0)
-        headers = {**media_headers(resource), "Warning": "214 UploadServer gunzipped", "Vary": "Accept-Encoding"}
+        headers = {
+            **media_headers(resource),
+            "Warning": "214 UploadServer gunzipped",
+            "Vary": "Accept-Encoding",
+        }
         for name in ("Content-Encoding", "Accept-Ranges"):
             headers.pop(name, None)
         headers["X-GUploader-Response-Body-Transformations"] = "gunzipped"
@@ -105,7 +127,9 @@ def media_headers(resource: dict) -> dict[str, str]:
     headers = {
         "Accept-Ranges": "bytes",
         "Content-Type": resource.get("contentType", "application/octet-stream"),
-        "Cache-Control": resource.get("cacheControl", "no-cache, no-store, max-age=0, must-revalidate"),
+        "Cache-Control": resource.get(
+            "cacheControl", "no-cache, no-store, max-age=0, must-revalidate"
+        ),
         "ETag": etag(resource),
         "X-Goog-Generation": resource["generation"],
         "X-Goog-Metageneration": resource["metageneration"],
@@ -122,9 +146,12 @@ def media_headers(resource: dict) -> dict[str, str]:
         if field in resource:
             headers[name] = resource[field]
     # A line break in a field would begin a header of its own.
-    headers = {name: re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", " ", value) for name, value in headers.items()}
+    headers = {
+        name: re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", " ", value) for name, value in headers.items()
+    }
     for key, value in resource.get("metadata", {}).items():
-        # Header values are Latin-1 at best and one line; Google percent-encodes what is not, so do we.
+        # Header values are Latin-1 at best and one line; Google percent-encodes what is not, so do
+        # we.
         headers[f"X-Goog-Meta-{quote(key, safe='-_.', errors='replace')}"] = quote(
             value, safe=PRINTABLE, errors="replace"
         )

@@ -1,4 +1,5 @@
-"""Handlers of the IAM policies of buckets. What policies may hold stands in iam.py, what they do in permissions.py.
+"""Handlers of the IAM policies of buckets. What policies may hold stands in iam.py, what they do in
+permissions.py.
 
 Not covered: policies of single objects and of managed folders.
 """
@@ -18,8 +19,12 @@ async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
     """Keep a policy; `etag` must be that of the policy it replaces."""
     bucket, body = find_bucket(cloud, call), call.body or {}
     if is_stale(body.get("etag"), policy_of(cloud, bucket)["etag"]):
-        raise ApiError(412, "conditionNotMet", "The policy has changed since it was read: wrong etag")
-    members = {member for binding in body.get("bindings") or [] for member in binding.get("members") or []}
+        raise ApiError(
+            412, "conditionNotMet", "The policy has changed since it was read: wrong etag"
+        )
+    members = {
+        member for binding in body.get("bindings") or [] for member in binding.get("members") or []
+    }
     if is_private(bucket) and members & PUBLIC:
         raise ApiError(412, "conditionNotMet", f"The member bindings {NOT_PUBLIC}")
     resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
@@ -33,7 +38,9 @@ async def test_iam_permissions(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
     asked = call.params["permissions"]
-    held = [permission for permission in asked if allowed(cloud, call.principal, permission, resource)]
+    held = [
+        permission for permission in asked if allowed(cloud, call.principal, permission, resource)
+    ]
     return {"kind": "storage#testIamPermissionsResponse", **({"permissions": held} if held else {})}
 
 

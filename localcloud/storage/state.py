@@ -1,16 +1,19 @@
 """Buckets and objects on disk. Knows nothing of HTTP.
 
-    <folder>/index.sqlite3            buckets, objects' metadata, upload sessions (WAL: survives kill -9)
-    <folder>/content/<xx>/<generation>  one file per object, of which its first bytes count, as many as the object has;
+    <folder>/index.sqlite3            buckets, objects' metadata, upload sessions (WAL: survives
+    kill -9)
+    <folder>/content/<xx>/<generation>  one file per object, of which its first bytes count, as many
+    as the object has;
                                       a generation is never used twice
     <folder>/uploads/<id>             content that is still arriving
 
 An object exists from the moment its row is committed, which happens after its complete content was
-renamed into place; a killed process leaves the old object or the new one, at worst a file nobody refers
-to. Object names never become file names. All calls but those of content.py are short
-and belong to the event loop's thread, so a check followed by a write is atomic without locks.
+renamed into place; a killed process leaves the old object or the new one, at worst a file nobody
+refers to. Object names never become file names. All calls but those of content.py are short and
+belong to the event loop's thread, so a check followed by a write is atomic without locks.
 
-Not covered: object versions, soft delete, retention, holds, encryption keys, lifecycle rules, fsync.
+Not covered: object versions, soft delete, retention, holds, encryption keys, lifecycle rules,
+fsync.
 """
 
 import base64
@@ -62,7 +65,9 @@ class Storage:
         self.now = now
         for part in ("uploads", *(f"content/{number:02x}" for number in range(256))):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        self.db = sqlite3.connect(folder / "index.sqlite3", isolation_level=None, check_same_thread=False)
+        self.db = sqlite3.connect(
+            folder / "index.sqlite3", isolation_level=None, check_same_thread=False
+        )
         self.db.execute("PRAGMA journal_mode=WAL")
         self.db.execute("PRAGMA synchronous=NORMAL")
         self.db.executescript(SCHEMA)
@@ -75,7 +80,9 @@ class Storage:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what a killed process left: unfinished simple uploads and sessions past their time."""
+        """Remove what a killed process left: unfinished simple uploads and sessions past their
+        time.
+        """
         self.db.execute("DELETE FROM uploads WHERE created < ?", (self.now() - SESSION_SECONDS,))
         known = {id for (id,) in self.db.execute("SELECT id FROM uploads WHERE done IS NULL")}
         for path in (self.folder / "uploads").iterdir():
@@ -104,10 +111,14 @@ class Storage:
 
     def bucket(self, name: str) -> dict | None:
         """Return a bucket's resource with its project's id under "project"."""
-        row = self.db.execute("SELECT resource, project FROM buckets WHERE name=?", (name,)).fetchone()
+        row = self.db.execute(
+            "SELECT resource, project FROM buckets WHERE name=?", (name,)
+        ).fetchone()
         return {**json.loads(row[0]), "project": row[1]} if row else None
 
-    def buckets(self, project: str, prefix: str, start: str, limit: int) -> tuple[list[dict], str | None]:
+    def buckets(
+        self, project: str, prefix: str, start: str, limit: int
+    ) -> tuple[list[dict], str | None]:
         """Return one page of a project's buckets, and the name at which the next page starts."""
         rows = self.db.execute(
             "SELECT name, resource FROM buckets WHERE project=? AND name>=? AND substr(name,1,?)=? "
@@ -115,7 +126,9 @@ class Storage:
             (project, start, len(prefix), prefix, limit + 1),
         ).fetchall()
         following = rows[limit][0] if len(rows) > limit else None
-        return [{**json.loads(resource), "project": project} for _, resource in rows[:limit]], following
+        return [
+            {**json.loads(resource), "project": project} for _, resource in rows[:limit]
+        ], following
 
     def put_bucket(self, resource: dict) -> None:
         """Write a bucket's resource; "project" says whose it is."""
@@ -131,7 +144,10 @@ class Storage:
         self.db.execute("DELETE FROM buckets WHERE name=?", (name,))
 
     def is_empty(self, bucket: str) -> bool:
-        return self.db.execute("SELECT 1 FROM objects WHERE bucket=? LIMIT 1", (bucket,)).fetchone() is None
+        return (
+            self.db.execute("SELECT 1 FROM objects WHERE bucket=? LIMIT 1", (bucket,)).fetchone()
+            is None
+        )
 
     def policy(self, bucket: str) -> dict | None:
         """The IAM policy that was set on a bucket, if any was."""
@@ -140,7 +156,9 @@ class Storage:
 
     def policies(self) -> dict[str, dict]:
         """The policies that were set, by bucket."""
-        rows = self.db.execute("SELECT name, policy FROM buckets WHERE policy IS NOT NULL").fetchall()
+        rows = self.db.execute(
+            "SELECT name, policy FROM buckets WHERE policy IS NOT NULL"
+        ).fetchall()
         return {name: json.loads(policy) for name, policy in rows}
 
     def set_policy(self, bucket: str, policy: dict) -> None:
@@ -168,12 +186,15 @@ class Storage:
         return Content(self.folder / "uploads" / f"once-{uuid.uuid4().hex}")
 
     def continued(self, resource: dict) -> Content | None:
-        """An object's content as the beginning of a longer one that is to replace it, without copying; None if it must.
+        """An object's content as the beginning of a longer one that is to replace it, without
+        copying; None if it must.
 
         Both are one file. One that has two names grows already, or is a copy's, too.
         """
         original, content = self.path(resource["generation"]), self.new_content()
-        if original.stat().st_nlink > 1 or resource.get("contentEncoding") == "gzip":  # is read to the file's end
+        if (
+            original.stat().st_nlink > 1 or resource.get("contentEncoding") == "gzip"
+        ):  # is read to the file's end
             return None
         os.link(original, content.path)
         content.size = int(resource["size"])
@@ -181,11 +202,13 @@ class Storage:
         os.truncate(content.path, content.size)  # without what a killed process appended
         return content
 
-    def commit(self, bucket: str, resource: dict, content: Content, upload: str | None = None) -> dict:
+    def commit(
+        self, bucket: str, resource: dict, content: Content, upload: str | None = None
+    ) -> dict:
         """Make `content` an object: give it a generation and times, replace what had its name.
 
-        The session `upload` that it came through ends in the same transaction, and remembers the object:
-        a client that lost the answer asks again.
+        The session `upload` that it came through ends in the same transaction, and remembers the
+        object: a client that lost the answer asks again.
         """
         content.close()
         content.path.touch()  # an empty object has not been written to yet
@@ -193,21 +216,33 @@ class Storage:
         return self._commit(bucket, resource, lambda target: content.path.replace(target), upload)
 
     def copy(self, source: dict, bucket: str, resource: dict) -> dict:
-        """Make an object with the content of another. Content never changes, so a hard link will do."""
-        kept = {key: source[key] for key in ("size", "crc32c", "md5Hash", "componentCount") if key in source}
+        """Make an object with the content of another. Content never changes, so a hard link will
+        do.
+        """
+        kept = {
+            key: source[key]
+            for key in ("size", "crc32c", "md5Hash", "componentCount")
+            if key in source
+        }
         original = self.path(source["generation"])
         return self._commit(bucket, {**resource, **kept}, lambda target: os.link(original, target))
 
     def is_too_soon(self, bucket: str, name: str) -> bool:
         """Whether an object of this name was written less than `write_interval` ago."""
-        return time.monotonic() - self.last_writes.get((bucket, name), -math.inf) < self.write_interval
+        return (
+            time.monotonic() - self.last_writes.get((bucket, name), -math.inf) < self.write_interval
+        )
 
     def _note_write(self, bucket: str, name: str) -> None:
         if len(self.last_writes) > 10_000:
-            self.last_writes = {key: at for key, at in self.last_writes.items() if self.is_too_soon(*key)}
+            self.last_writes = {
+                key: at for key, at in self.last_writes.items() if self.is_too_soon(*key)
+            }
         self.last_writes[bucket, name] = time.monotonic()
 
-    def _commit(self, bucket: str, resource: dict, place: Callable[[Path], Any], upload: str | None = None) -> dict:
+    def _commit(
+        self, bucket: str, resource: dict, place: Callable[[Path], Any], upload: str | None = None
+    ) -> dict:
         old = self.find(bucket, resource["name"])
         generation = self.next_generation()
         moment = timestamp(generation)
@@ -216,7 +251,9 @@ class Storage:
             "bucket": bucket,
             "generation": str(generation),
             "metageneration": "1",
-            **dict.fromkeys(("timeCreated", "updated", "timeStorageClassUpdated", "timeFinalized"), moment),
+            **dict.fromkeys(
+                ("timeCreated", "updated", "timeStorageClassUpdated", "timeFinalized"), moment
+            ),
         }
         place(self.path(generation))
         self._note_write(bucket, resource["name"])
@@ -250,7 +287,8 @@ class Storage:
     def delete(self, resource: dict) -> None:
         """Delete a live object and its content."""
         self.db.execute(
-            "DELETE FROM objects WHERE bucket=? AND name=?", (resource["bucket"], resource["name"].encode())
+            "DELETE FROM objects WHERE bucket=? AND name=?",
+            (resource["bucket"], resource["name"].encode()),
         )
         self.path(resource["generation"]).unlink(missing_ok=True)
 
@@ -268,7 +306,8 @@ class Storage:
         """Return one page: objects, common prefixes, and the name at which the next page starts.
 
         Costs what it returns: a common prefix is skipped with one seek, however much lies below it.
-        `start` is inclusive, `end` exclusive; `trailing` also lists objects that end in the delimiter.
+        `start` is inclusive, `end` exclusive; `trailing` also lists objects that end in the
+        delimiter.
         """
         head, separator = prefix.encode(), delimiter.encode()
         low, high = max(head, start), min(after(head), end or b"\xff")

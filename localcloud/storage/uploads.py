@@ -56,7 +56,10 @@ async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
         metadata, stream = await read_multipart(call)
         await call.named(metadata.get("name", ""))
     elif kind == "media":
-        metadata, stream = {"contentType": headers.get("Content-Type")}, call.request.content.iter_any()
+        metadata, stream = (
+            {"contentType": headers.get("Content-Type")},
+            call.request.content.iter_any(),
+        )
     else:
         raise ApiError(400, "invalid", f"Invalid uploadType: {kind}")
     resource = new_resource(cloud, call, metadata)
@@ -87,15 +90,25 @@ def parse_metadata(data: bytes, call: "Call") -> dict:
 
 
 def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
-    """The stored fields of an object about to be uploaded, after everything known so far is checked."""
+    """The stored fields of an object about to be uploaded, after everything known so far is
+    checked.
+    """
     name = call.params.get("name") or metadata.get("name")
     if not name:
         raise ApiError(400, "required", "Required parameter: name")
     check_name(name)
     check_supported(cloud, call, metadata)
-    bucket, current = cloud.storage.bucket(call.params["bucket"]) or {}, cloud.storage.find(call.params["bucket"], name)
+    bucket, current = (
+        cloud.storage.bucket(call.params["bucket"]) or {},
+        cloud.storage.find(call.params["bucket"], name),
+    )
     if bucket and current:
-        require(cloud, call, "storage.objects.delete", f"projects/{bucket['project']}/buckets/{bucket['name']}")
+        require(
+            cloud,
+            call,
+            "storage.objects.delete",
+            f"projects/{bucket['project']}/buckets/{bucket['name']}",
+        )
     check_request(call, current)
     if call.params.get("uploadType") != "resumable":  # which writes at its end
         check_rate(cloud, call.params["bucket"], name)
@@ -108,24 +121,34 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
 async def read_multipart(call: "Call") -> tuple[dict, AsyncIterator[bytes]]:
     """Split a multipart/related upload into its JSON and a stream of its content.
 
-    A parser of our own, because gcloud writes the boundary in single quotes and ends lines with a bare
-    newline; Google takes both, parsers that follow RFC 2046 do not.
+    A parser of our own, because gcloud writes the boundary in single quotes and ends lines with a
+    bare newline; Google takes both, parsers that follow RFC 2046 do not.
     """
     content_type, body = call.request.headers.get("Content-Type", ""), call.request.content
     boundary = re.search(r"""boundary=(["']?)([^"';]+)\1""", content_type)
     if not boundary:
-        raise ApiError(400, "badContent", "Malformed multipart body: no boundary in the Content-Type")
+        raise ApiError(
+            400, "badContent", "Malformed multipart body: no boundary in the Content-Type"
+        )
     line = b"--" + boundary[2].encode()
     headers = rb"((?:[^\r\n]+\r?\n)*)\r?\n"
     parts = re.compile(
-        re.escape(line) + rb" *(\r?\n)" + headers + rb"(.*?)\r?\n" + re.escape(line) + rb" *\r?\n" + headers,
+        re.escape(line)
+        + rb" *(\r?\n)"
+        + headers
+        + rb"(.*?)\r?\n"
+        + re.escape(line)
+        + rb" *\r?\n"
+        + headers,
         re.DOTALL,
     )
     buffer = b""
     while not (found := parts.search(buffer)):
         chunk = await body.readany()
         if not chunk or len(buffer) > MAX_METADATA:
-            raise ApiError(400, "badContent", "Malformed multipart body: expected JSON, then content")
+            raise ApiError(
+                400, "badContent", "Malformed multipart body: expected JSON, then content"
+            )
         buffer += chunk
     newline, _, text, media_headers = found.groups()
     metadata = parse_metadata(text, call)
@@ -143,13 +166,17 @@ async def until(end: bytes, buffer: bytes, body: aiohttp.StreamReader) -> AsyncI
         yield buffer[:keep]
         chunk = await body.readany()
         if not chunk:
-            raise ApiError(400, "badContent", "Malformed multipart body: the closing boundary is missing")
+            raise ApiError(
+                400, "badContent", "Malformed multipart body: the closing boundary is missing"
+            )
         buffer = buffer[keep:] + chunk
     yield buffer[:at]
 
 
 async def receive(stream: AsyncIterator[bytes], content: Content, skip: int = 0) -> None:
-    """Write a stream to disk without its first `skip` bytes; while one block is written the next arrives."""
+    """Write a stream to disk without its first `skip` bytes; while one block is written the next
+    arrives.
+    """
     blocks: list[bytes] = []
     size = 0
     writing: asyncio.Task | None = None
@@ -201,7 +228,9 @@ async def continue_upload(cloud: "Cloud", call: "Call") -> dict | web.StreamResp
             storage.drop_upload(id)
             return web.Response(status=499, reason="Client Closed Request")
         if id not in storage.arriving:
-            storage.arriving[id] = await asyncio.to_thread(lambda: recover(reread(storage.upload_path(id))))
+            storage.arriving[id] = await asyncio.to_thread(
+                lambda: recover(reread(storage.upload_path(id)))
+            )
         return await take_chunk(cloud, call, id, session, storage.arriving[id])
 
 
@@ -211,8 +240,9 @@ TURNS: dict[str, tuple[asyncio.Lock, list[web.Request]]] = {}
 
 @contextlib.asynccontextmanager
 async def only_request_of(id: str, request: web.Request) -> AsyncIterator[None]:
-    """Let one request at a time work on a session. A newer one ends an older one: its client has given
-    that connection up, though a broken network may not have told us."""
+    """Let one request at a time work on a session. A newer one ends an older one: its client has
+    given that connection up, though a broken network may not have told us.
+    """
     from localcloud.call import cut
 
     lock, requests = TURNS.setdefault(id, (asyncio.Lock(), []))
@@ -230,11 +260,17 @@ async def only_request_of(id: str, request: web.Request) -> AsyncIterator[None]:
 
 def recover(content: Content) -> Content:
     """After an interruption, keep whole multiples of 256 KiB, as Google does."""
-    return content.truncate(content.size - content.size % QUANTUM) if content.size % QUANTUM else content
+    return (
+        content.truncate(content.size - content.size % QUANTUM)
+        if content.size % QUANTUM
+        else content
+    )
 
 
 def parse_content_range(header: str | None) -> tuple[int | None, int | None, int | None]:
-    """Return first byte, last byte and total of a Content-Range; None where it has `*` or is missing."""
+    """Return first byte, last byte and total of a Content-Range; None where it has `*` or is
+    missing.
+    """
     if header is None:
         return 0, None, None
     found = re.fullmatch(r"bytes (?:(\d+)-(\d+|\*)|\*)/(\d+|\*)", header.strip())
@@ -256,7 +292,9 @@ async def take_chunk(
     first, last, total = parse_content_range(header)
     announced = session["total"]
     if announced is not None and total is not None and total != announced:
-        raise ApiError(400, "badRequest", f"Total size {total} differs from the announced {announced}.")
+        raise ApiError(
+            400, "badRequest", f"Total size {total} differs from the announced {announced}."
+        )
     if first is None:  # a question, or the end of an upload of unknown length
         if total is None or total != content.size:
             return progress(call, content)
@@ -269,10 +307,14 @@ async def take_chunk(
             f"which exceeds already uploaded size of {content.size} byte(s).",
         )
     length = last - first + 1 if last is not None else None
-    is_last = last is None or last + 1 == total  # `bytes 5-*/9` brings all of the rest, as Google's Node client does
+    is_last = (
+        last is None or last + 1 == total
+    )  # `bytes 5-*/9` brings all of the rest, as Google's Node client does
     body_length = call.request.content_length
     if length is not None and body_length is not None and body_length != length:
-        raise ApiError(400, "badRequest", f"Content-Range speaks of {length} bytes, the body has {body_length}")
+        raise ApiError(
+            400, "badRequest", f"Content-Range speaks of {length} bytes, the body has {body_length}"
+        )
     if length is not None and not is_last and length < QUANTUM:
         raise ApiError(
             400,
@@ -302,7 +344,9 @@ async def take_chunk(
 def progress(call: "Call", content: Content) -> web.Response:
     """308 Resume Incomplete; without Range while nothing has been kept."""
     headers = {"Range": f"bytes=0-{content.size - 1}"} if content.size else {}
-    if call.request.headers.get("X-GUploader-No-308") == "yes":  # Google's clients in Go, such as rclone
+    if (
+        call.request.headers.get("X-GUploader-No-308") == "yes"
+    ):  # Google's clients in Go, such as rclone
         return web.Response(status=200, headers={**headers, "X-Http-Status-Code-Override": "308"})
     return web.Response(status=308, reason="Resume Incomplete", headers=headers)
 

@@ -1,9 +1,10 @@
 """Cloud Storage's XML API, as far as reading an object goes: GET and HEAD of /BUCKET/OBJECT.
 
-A reader who says not who he is gets 403 there, as nothing here is public; one with a token that is none gets 401.
+A reader who says not who he is gets 403 there, as nothing here is public; one with a token that is
+none gets 401.
 
-Not covered: everything else of the XML API (buckets, lists, uploads, signed URLs, HMAC keys), buckets as host names,
-entity tags that are MD5 sums.
+Not covered: everything else of the XML API (buckets, lists, uploads, signed URLs, HMAC keys),
+buckets as host names, entity tags that are MD5 sums.
 """
 
 from urllib.parse import unquote
@@ -24,26 +25,41 @@ CODES = {
     412: ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold."),
     416: ("InvalidRange", "The requested range cannot be satisfied."),
     429: ("SlowDown", "Please reduce your request rate."),
-    501: ("NotImplemented", "A header or query you provided implies functionality that is not implemented."),
+    501: (
+        "NotImplemented",
+        "A header or query you provided implies functionality that is not implemented.",
+    ),
     503: ("ServiceUnavailable", "Service unavailable. Please retry."),
 }
 NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist.")
-ANONYMOUS = "Anonymous caller does not have storage.objects.get access to the Google Cloud Storage object. "
+ANONYMOUS = (
+    "Anonymous caller does not have storage.objects.get access to the Google Cloud Storage object. "
+)
 ANONYMOUS += "Permission 'storage.objects.get' denied on resource (or it may not exist)."
 
 
 def named(verb: str, path: str, services: tuple[str, ...]) -> dict[str, str] | None:
     """The bucket and the object that a raw path means; None if it is no read of an object."""
     bucket, _, name = path.lstrip("/").partition("/")
-    if verb not in ("GET", "HEAD") or not bucket or not name or bucket in TAKEN or bucket in services:
+    if (
+        verb not in ("GET", "HEAD")
+        or not bucket
+        or not name
+        or bucket in TAKEN
+        or bucket in services
+    ):
         return None
     return {"bucket": unquote(bucket), "object": unquote(name, errors="surrogateescape")}
 
 
 def query_of(query: str) -> str:
-    """The query of the JSON API's method that does the same; raise 501 for what no reader here needs."""
+    """The query of the JSON API's method that does the same; raise 501 for what no reader here
+    needs.
+    """
     if (query and not query.startswith("generation=")) or "&" in query:
-        raise ApiError(501, "notImplemented", f"The embedded cloud knows no ?{query} of the XML API")
+        raise ApiError(
+            501, "notImplemented", f"The embedded cloud knows no ?{query} of the XML API"
+        )
     return f"alt=media&{query}"
 
 
@@ -51,20 +67,26 @@ def refusal(error: ApiError) -> web.Response:
     """An error as the XML API writes it."""
     if error.status < 400:
         return web.Response(status=error.status)
-    error = ApiError(403, "forbidden", ANONYMOUS) if error.reason == "required" and error.status == 401 else error
-    code, message = CODES.get(error.status, ("InternalError", "We encountered an internal error. Please try again."))
+    error = (
+        ApiError(403, "forbidden", ANONYMOUS)
+        if error.reason == "required" and error.status == 401
+        else error
+    )
+    code, message = CODES.get(
+        error.status, ("InternalError", "We encountered an internal error. Please try again.")
+    )
     if error.message == NO_BUCKET[1]:
         code, message = NO_BUCKET
     details = f"<Details>{escape(error.message)}</Details>"
-    text = (
-        f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message>{details}</Error>"
-    )
+    text = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message>{details}</Error>"
     headers = {"Content-Type": "application/xml; charset=UTF-8"}
     return web.Response(body=text.encode(errors="replace"), status=error.status, headers=headers)
 
 
 def out_of_range(answer: web.StreamResponse) -> web.Response:
     """The refusal of a range that an object does not have."""
-    response = refusal(ApiError(416, "requestedRangeNotSatisfiable", "Request range not satisfiable"))
+    response = refusal(
+        ApiError(416, "requestedRangeNotSatisfiable", "Request range not satisfiable")
+    )
     response.headers["Content-Range"] = answer.headers["Content-Range"]
     return response

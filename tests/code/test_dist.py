@@ -15,12 +15,25 @@ def test_the_same_code_makes_the_same_wheel_and_pip_takes_it(tmp_path):
     assert dist.build_wheel() == (name, content)
     wheel = tmp_path / name
     wheel.write_bytes(content)
-    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
+    install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(tmp_path / "site"),
+    ]
     subprocess.run([sys.executable, *install, str(wheel)], check=True, capture_output=True)
     code = "import berg, berg.worker; print(berg.__version__, berg.__file__)"
     environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin"}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert result.stdout.split() == [__version__, str(tmp_path / "site/berg/__init__.py")], result.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.stdout.split() == [__version__, str(tmp_path / "site/berg/__init__.py")], (
+        result.stderr
+    )
 
 
 def test_the_wheel_needs_what_berg_needs_and_leaves_the_embedded_cloud_out(tmp_path):

@@ -32,7 +32,11 @@ def pythons() -> list[str]:
     for folder in os.get_exec_path():
         found |= {str(path) for path in Path(folder).glob("python3.1[0-9]")}
     works = "import sys, ctypes; sys.exit(sys.version_info < (3, 10))"
-    return sorted(each for each in found if not subprocess.run([each, "-c", works], capture_output=True).returncode)
+    return sorted(
+        each
+        for each in found
+        if not subprocess.run([each, "-c", works], capture_output=True).returncode
+    )
 
 
 @pytest.fixture
@@ -77,7 +81,9 @@ def test_a_machine_with_this_python_compiles_next_to_nothing_of_the_archive(home
     _, content = packages.build()
     folder = unpack(content, tmp_path / "site")
     sent = {path.relative_to(folder) for path in folder.rglob("*.pyc")}
-    assert len(sent) > 100 and Path(importlib.util.cache_from_source("requests/sessions.py")) in sent
+    assert (
+        len(sent) > 100 and Path(importlib.util.cache_from_source("requests/sessions.py")) in sent
+    )
     run_worker_imports(sys.executable, folder)
     written = {path.relative_to(folder) for path in folder.rglob("*.pyc")} - sent
     assert len(written) < 10, f"more than the modules that the laptop has as libraries: {written}"
@@ -92,7 +98,9 @@ def test_it_is_made_once_for_its_versions(home, monkeypatch):
 
 def test_another_kind_of_laptop_takes_the_library_from_the_wheel(home, tmp_path, monkeypatch):
     """A Mac's own is for a Mac. Here pip finds a wheel of what is installed in a folder."""
-    there = next(each for each in packages.find(packages.ROOTS) if each.metadata["Name"] == packages.CRC32C)
+    there = next(
+        each for each in packages.find(packages.ROOTS) if each.metadata["Name"] == packages.CRC32C
+    )
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     wheel = f"google_crc32c-{there.version}-cp312-cp312-manylinux2014_x86_64.whl"

@@ -1,7 +1,7 @@
 """`berg sync`: the working tree pushed over real ssh by real rsync.
 
-Most tests push to folders behind an ssh server of their own, which needs no root. The last ones push to machines
-of the embedded cloud, through the command line.
+Most tests push to folders behind an ssh server of their own, which needs no root. The last ones
+push to machines of the embedded cloud, through the command line.
 """
 
 import getpass
@@ -26,7 +26,9 @@ from localcloud.machines import sshd
 pytestmark = pytest.mark.skipif(
     not (ssh_server.SSHD and shutil.which("rsync")), reason="openssh-server or rsync is missing"
 )
-needs_machines = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
+needs_machines = pytest.mark.skipif(
+    bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,9 @@ def server(tmp_path_factory):
 @pytest.fixture
 def sockets():
     """A folder whose path is short enough for sockets."""
-    folder = Path(subprocess.run(["mktemp", "-d"], check=True, capture_output=True, text=True).stdout.strip())
+    folder = Path(
+        subprocess.run(["mktemp", "-d"], check=True, capture_output=True, text=True).stdout.strip()
+    )
     yield folder
     shutil.rmtree(folder)
 
@@ -56,7 +60,9 @@ def checkout_at(server, repo: Path, folder: Path, sockets: Path) -> push.Checkou
     git(folder, *mark.split())
     git(folder, "submodule", "--quiet", "foreach", "--recursive", f"git {mark}")
     where = multiplex(server.options(), sockets), f"{getpass.getuser()}@{server.address}"
-    return push.Checkout(folder.name, str(folder), lambda: where, ssh=where[0], destination=where[1])
+    return push.Checkout(
+        folder.name, str(folder), lambda: where, ssh=where[0], destination=where[1]
+    )
 
 
 def once(repo: Path, checkout: push.Checkout) -> push.Report:
@@ -66,7 +72,9 @@ def once(repo: Path, checkout: push.Checkout) -> push.Report:
 
 
 def tree(folder: Path) -> dict[str, str | bytes]:
-    """What is in a folder apart from .git: content of files, targets of links, and the mode of both."""
+    """What is in a folder apart from .git: content of files, targets of links, and the mode of
+    both.
+    """
     found: dict[str, str | bytes] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -103,7 +111,9 @@ def pushing(repo: Path, *checkouts: push.Checkout):
     thread.start()
     try:
         names = [checkout.name for checkout in checkouts]
-        wait_for(lambda: failure or all(compared(name, lines) for name in names), what="the first pass")
+        wait_for(
+            lambda: failure or all(compared(name, lines) for name in names), what="the first pass"
+        )
         yield lines
     finally:
         running.over.set()
@@ -146,7 +156,9 @@ def test_renames_deletes_modes_and_links(repo, checkout):
     assert set(report.sent) == {"pkg/renamed.py", "run.sh", "link"}
     assert set(report.removed) == {"a.py", "pkg/deep/er/c.py", "folder"}
     assert tree(Path(checkout.folder)) == tree(repo)
-    assert not Path(checkout.folder, "pkg/deep").exists()  # an empty folder is a package that can be imported
+    assert not Path(
+        checkout.folder, "pkg/deep"
+    ).exists()  # an empty folder is a package that can be imported
 
 
 @pytest.mark.parametrize("ends_between", [False, True], ids=["in one go", "started anew"])
@@ -172,8 +184,24 @@ def test_a_file_becomes_a_folder_and_back(repo, checkout, ends_between):
 
 
 def test_odd_names(repo, checkout):
-    names = ["with blank.py", "new\nline", "tab\there", "ünïcode ✓.py", "-rf", "#hash", "; rm -rf .", "$(touch x)"]
-    names += ["a'b\"c", "*", "back\\slash", "host:file", " lead/trail ", b"latin\xe9".decode(errors="surrogateescape")]
+    names = [
+        "with blank.py",
+        "new\nline",
+        "tab\there",
+        "ünïcode ✓.py",
+        "-rf",
+        "#hash",
+        "; rm -rf .",
+        "$(touch x)",
+    ]
+    names += [
+        "a'b\"c",
+        "*",
+        "back\\slash",
+        "host:file",
+        " lead/trail ",
+        b"latin\xe9".decode(errors="surrogateescape"),
+    ]
     for name in names:
         write(repo / name, f"{name!r}")
     once(repo, checkout)
@@ -191,7 +219,14 @@ def test_what_the_machine_made_and_what_is_ignored_stays(repo, checkout, tmp_pat
     write(repo / ".git/info/exclude", "/private\n")
     write(repo / ".gitignore", "*.ckpt\n__pycache__/\n")
     write(repo / "pkg/.gitignore", "data\n!keep.ckpt\n")
-    for ignored in ("x.ckpt", "pkg/data", ".x.swp", "private", "pkg/__pycache__/a.pyc", ".venv/bin/python"):
+    for ignored in (
+        "x.ckpt",
+        "pkg/data",
+        ".x.swp",
+        "private",
+        "pkg/__pycache__/a.pyc",
+        ".venv/bin/python",
+    ):
         write(repo / ignored, "of the laptop")
     write(repo / ".venv/pyvenv.cfg", "")  # not ignored, but nobody wants it there
     write(repo / "pkg/a.py", "1")
@@ -354,7 +389,9 @@ def test_a_large_file(repo, checkout):
         file.seek(50_000_000)
         file.write(b"changed")
     assert once(repo, checkout).size < 1_000_000
-    assert subprocess.run(["cmp", repo / "large.bin", f"{checkout.folder}/large.bin"]).returncode == 0
+    assert (
+        subprocess.run(["cmp", repo / "large.bin", f"{checkout.folder}/large.bin"]).returncode == 0
+    )
     assert not list(Path(checkout.folder, ".git").glob("*large*"))
 
 
@@ -389,7 +426,9 @@ def test_every_change_arrives_on_all_machines(repo, server, tmp_path, sockets):
             write(repo / f"new/{number % 10}/file{number}", str(number))
         wait_for(arrived, what="a hundred files")
         sent = re.compile(r"sent (\d+) file")
-        wait_for(lambda: sum(int(found[1]) for line in lines[1:] if (found := sent.search(line))) == 100)
+        wait_for(
+            lambda: sum(int(found[1]) for line in lines[1:] if (found := sent.search(line))) == 100
+        )
         assert len(lines) < 5, "a burst is one transfer, or two where it takes long"
         before = len(lines)
         shutil.rmtree(repo / "new")
@@ -399,7 +438,13 @@ def test_every_change_arrives_on_all_machines(repo, server, tmp_path, sockets):
 
 def test_what_is_ignored_causes_no_scan(repo):
     write(repo / ".gitignore", "*.log\nruns/\n")
-    for name, expected in {"a.log": False, "runs/1/x": False, ".git/index": False, "a.py": True, "b": True}.items():
+    for name, expected in {
+        "a.log": False,
+        "runs/1/x": False,
+        ".git/index": False,
+        "a.py": True,
+        "b": True,
+    }.items():
         assert worktree.matters(repo, {str(repo / name)}) == expected, name
     assert worktree.matters(repo, {str(repo / "a.log"), str(repo / "a.py")})
 
@@ -415,7 +460,10 @@ def test_a_file_that_changes_while_it_is_sent(repo, checkout):
                 file.write(f"version {(number := number + 1):9}\n" * 1000)
                 file.flush()
             file.write("the end")
-        wait_for(lambda: Path(checkout.folder, "changing.txt").read_text() == path.read_text(), what="the end")
+        wait_for(
+            lambda: Path(checkout.folder, "changing.txt").read_text() == path.read_text(),
+            what="the end",
+        )
 
 
 def test_a_connection_that_is_lost_comes_back(repo, checkout, server):
@@ -438,7 +486,9 @@ def test_a_checkout_that_is_made_anew_is_compared_again(repo, checkout, monkeypa
     with pushing(repo, checkout):
         write(repo / "train.py", "edited")
         wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "edited")
-        git(Path(checkout.folder), "reset", "-q", "--hard")  # as a machine's worker does after a reboot
+        git(
+            Path(checkout.folder), "reset", "-q", "--hard"
+        )  # as a machine's worker does after a reboot
         wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "edited")
 
 
@@ -496,15 +546,25 @@ def test_a_name_that_is_not_utf_8_does_not_deafen_it(repo, checkout):
             with open(os.fsencode(repo / folder) + b"/" + NOT_UTF_8, "a") as file:
                 file.write("odd")
             write(repo / "train.py", f"version {number}")
-            wait_for(lambda n=number: Path(checkout.folder, "train.py").read_text() == f"version {n}")
-        warnings = [line for line in lines if "Changes may take 10 s to be noticed: Unable to decode path" in line]
+            wait_for(
+                lambda n=number: Path(checkout.folder, "train.py").read_text() == f"version {n}"
+            )
+        warnings = [
+            line
+            for line in lines
+            if "Changes may take 10 s to be noticed: Unable to decode path" in line
+        ]
         assert len(warnings) == 1, lines
     assert Path(os.fsdecode(os.fsencode(checkout.folder) + b"/" + NOT_UTF_8)).read_text() == "odd"
 
 
 def test_a_watch_that_fails_ends_it(repo, checkout, monkeypatch):
     monkeypatch.setattr(worktree, "matters", lambda root, paths: 1 / 0)
-    running = push.Push(repo, [checkout], lambda line: compared(checkout.name, [line]) and write(repo / "new.py", ""))
+    running = push.Push(
+        repo,
+        [checkout],
+        lambda line: compared(checkout.name, [line]) and write(repo / "new.py", ""),
+    )
     with pytest.raises(BergError, match="changes are no longer noticed: ZeroDivisionError"):
         running.run()
 
@@ -524,12 +584,16 @@ def test_sync_to_the_machines_of_a_job(berg):
     reader.start()
     wait_for(lambda: compared("pair-0", lines) and compared("pair-1", lines), what="the first pass")
     write(berg.repo / "new.py", "print('again')\n")
-    wait_for(lambda: any("pair-0, pair-1: sent new.py" in line for line in lines), what="the second")
+    wait_for(
+        lambda: any("pair-0, pair-1: sent new.py" in line for line in lines), what="the second"
+    )
     running.send_signal(signal.SIGINT)
     assert running.wait(20) == 0
     reader.join()
     assert lines[-1] == "Stopped; what was pushed stays on the machines\n"
-    berg("ssh", "pair-1", "--", "mkdir -p code/pr-j-1/new.d/keep && touch code/pr-j-1/new.d/keep/it")
+    berg(
+        "ssh", "pair-1", "--", "mkdir -p code/pr-j-1/new.d/keep && touch code/pr-j-1/new.d/keep/it"
+    )
     write(berg.repo / "new.d", "a file where the machine has a folder")
     done = berg("sync", "pair", "--once")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
@@ -558,7 +622,11 @@ def test_a_devbox_that_reboots_keeps_what_was_pushed_and_gets_the_rest(berg, clo
     zone = berg.machines()["box"]["zone"].rpartition("/")[2]
     cloud.call("POST", f"/compute/v1/projects/berg-local/zones/{zone}/instances/box/reset")
     write(berg.repo / "train.py", "print('meanwhile')\n")
-    wait_for(lambda: any("sent train.py" in line for line in lines), 60, what="the edit during the reboot")
+    wait_for(
+        lambda: any("sent train.py" in line for line in lines),
+        60,
+        what="the edit during the reboot",
+    )
     wait_for(lambda: berg.log("box").count("Ready") == 2, 60, what="the worker's second run")
     shown = berg("ssh", "box", "--", "cd code/proj && python3 new.py && python3 train.py")
     assert shown.stdout == "before\nmeanwhile\n", shown.stderr + "".join(lines)

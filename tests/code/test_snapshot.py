@@ -18,7 +18,9 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trip(bucket, tmp_path):
-    """Take, send and restore a snapshot; returns it with the checkout and the sizes of the packs sent."""
+    """Take, send and restore a snapshot; returns it with the checkout and the sizes of the packs
+    sent.
+    """
 
     def travel(folder, target="checkout"):
         taken, sent = snapshot.take(folder), []
@@ -55,7 +57,9 @@ def test_a_clean_repo_travels_as_its_head(repo, trip):
     assert differences(repo, checkout) == ""
 
 
-def test_modes_links_odd_names_and_untracked_files_travel_and_the_users_repo_stays_as_it_was(repo, trip):
+def test_modes_links_odd_names_and_untracked_files_travel_and_the_users_repo_stays_as_it_was(
+    repo, trip
+):
     (repo / "ex").write_text("#!/bin/sh\n")
     (repo / "ex").chmod(0o755)
     (repo / "link").symlink_to("train.py")
@@ -77,7 +81,10 @@ def test_modes_links_odd_names_and_untracked_files_travel_and_the_users_repo_sta
     git(repo, "add", "staged")
 
     def user_sees():
-        return [git(repo, *words) for words in (["status", "--porcelain"], ["stash", "list"], ["for-each-ref"])]
+        return [
+            git(repo, *words)
+            for words in (["status", "--porcelain"], ["stash", "list"], ["for-each-ref"])
+        ]
 
     before, objects = user_sees(), sorted((repo / ".git/objects").rglob("*"))
     taken, checkout, _ = trip(repo)
@@ -151,7 +158,9 @@ def test_a_rewritten_history_is_sent_anew(repo, trip):
 
 
 def test_a_base_without_its_head_or_with_half_of_its_files_is_none(repo, trip):
-    """Berg's own folder has the commit of a dirty tree; what it stands on, and unchanged files, lie in the repo."""
+    """Berg's own folder has the commit of a dirty tree; what it stands on, and unchanged files, lie
+    in the repo.
+    """
     (repo / "data").write_text("as it was\n" * 1000)
     commit(repo)
     (repo / "train.py").write_text("dirty")
@@ -164,7 +173,9 @@ def test_a_base_without_its_head_or_with_half_of_its_files_is_none(repo, trip):
     assert differences(repo, checkout) == ""
 
 
-@pytest.mark.parametrize("options", [[], ["--depth=1"], ["--branch=side"]], ids=["clone", "shallow clone", "branch"])
+@pytest.mark.parametrize(
+    "options", [[], ["--depth=1"], ["--branch=side"]], ids=["clone", "shallow clone", "branch"]
+)
 def test_a_new_clone_at_the_same_path_is_sent(repo, trip, tmp_path, options):
     source = tmp_path / "source"
     git(repo, "branch", "side")
@@ -338,14 +349,18 @@ def test_a_repo_of_another_user_is_named(repo):
     for path in (repo, repo / ".git"):
         os.chown(path, 12345, 12345)
     mend = f"git config --global --add safe.directory {repo}"
-    with pytest.raises(BergError, match=f"git does not trust {repo}, which belongs to another user. Run: {mend}$"):
+    with pytest.raises(
+        BergError, match=f"git does not trust {repo}, which belongs to another user. Run: {mend}$"
+    ):
         snapshot.take(repo)
 
 
 def test_what_git_cannot_add_is_named(repo):
     (repo / "inner").mkdir()
     git(repo / "inner", "init", "-q")
-    with pytest.raises(BergError, match="cannot add the files of .*: error: 'inner/' does not have a commit"):
+    with pytest.raises(
+        BergError, match="cannot add the files of .*: error: 'inner/' does not have a commit"
+    ):
         snapshot.take(repo)
 
 

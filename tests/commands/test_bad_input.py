@@ -1,4 +1,5 @@
-"""What bad input gets: one sentence that names the thing and the next step, exit code 1, and nothing left behind.
+"""What bad input gets: one sentence that names the thing and the next step, exit code 1, and
+nothing left behind.
 
 Everything goes through the real command line, against the embedded cloud.
 """
@@ -25,7 +26,9 @@ def nothing_is_left(berg: Berg) -> None:
 
 
 def check_sentence(result: subprocess.CompletedProcess, *says: str) -> None:
-    """Exit code 1, nothing on standard output, no traceback, and one message that says all of `says`."""
+    """Exit code 1, nothing on standard output, no traceback, and one message that says all of
+    `says`.
+    """
     assert result.returncode == 1, (result.stdout, result.stderr)
     assert result.stdout == "" and "Traceback" not in result.stderr
     assert result.stderr.count("berg: ") == 1, f"one message, not several: {result.stderr}"
@@ -95,13 +98,18 @@ def test_a_command_without_quotes(berg):
     assert "Quote" not in berg("run", "--gpus", "3", "python train.py").stderr
     after = berg("run", "--dry-run", "-g", "0", "--", "python", "train.py", "--lr=3", "a b")
     assert "Command   python train.py --lr=3 'a b'\n" in after.stderr, after.stderr
-    assert "Command   echo $HOME | cat\n" in berg("run", "--dry-run", "-g", "0", "--", "echo $HOME | cat").stderr
+    assert (
+        "Command   echo $HOME | cat\n"
+        in berg("run", "--dry-run", "-g", "0", "--", "echo $HOME | cat").stderr
+    )
 
 
 def test_a_conflict(berg):
     blob = git(berg.repo, "rev-parse", "HEAD:train.py")
     stages = "".join(f"100644 {blob} {stage}\ttrain.py\n" for stage in (1, 2, 3))
-    subprocess.run(["git", "update-index", "--index-info"], cwd=berg.repo, input=stages, text=True, check=True)
+    subprocess.run(
+        ["git", "update-index", "--index-info"], cwd=berg.repo, input=stages, text=True, check=True
+    )
     refused(berg, *RUN, says=("merge conflicts", "git status"))
 
 
@@ -119,8 +127,14 @@ def test_a_conflict(berg):
             ("6.0", "7.0 to 12.0", "--image common-cu129-ubuntu-2404-nvidia-580", "cu126", "-t l4"),
         ),
         (["-g", "1", "-t", "h100"], ("a3-highgpu-1g cannot be had on demand", "--spot", "-g 8")),
-        (["-g", "8", "-t", "b200"], ("a4-highgpu-8g cannot be had on demand", "reservation", "--spot")),
-        (["-g", "4", "-t", "gb200", "--spot"], ("a4x-highgpu-4g", "reservations only", "Arm", "-t b200")),
+        (
+            ["-g", "8", "-t", "b200"],
+            ("a4-highgpu-8g cannot be had on demand", "reservation", "--spot"),
+        ),
+        (
+            ["-g", "4", "-t", "gb200", "--spot"],
+            ("a4x-highgpu-4g", "reservations only", "Arm", "-t b200"),
+        ),
         (["-n", "Bad_Name"], ("'Bad_Name'", "lower-case", "-n bs-256")),
         (["-n", "a" * 64], ("longer than 63 characters", "-n bs-256")),
         (["-r", "../outside"], ("'../outside'", "sweep1/bs_256")),
@@ -145,7 +159,10 @@ def test_wishes_that_cannot_be(berg, arguments, says):
             ["-g", "8", "-t", "h200", "--spot", "--zone", "us-central1-a"],
             ("h200 (a3-ultragpu-8g) in zone us-central1-a", "us-central1-b"),
         ),
-        (["--image", "no-such-image"], ("'no-such-image'", "deeplearning-platform-release", "gcloud compute images")),
+        (
+            ["--image", "no-such-image"],
+            ("'no-such-image'", "deeplearning-platform-release", "gcloud compute images"),
+        ),
         (["--image-project", "no-such-project"], ("no-such-project", "gcloud compute images")),
         (["--machine-type", "n9-huge-3"], ("n9-huge-3", "no zone")),
         (["--disk-gb", "20"], ("disk", "50 GB")),
@@ -161,7 +178,9 @@ def test_wishes_that_google_does_not_have(berg, arguments, says):
 def test_a_name_that_is_taken(berg):
     berg.bucket.write(".berg/jobs/mine_state.json", "{}", metadata={"state": "{}"})
     before = berg.objects()
-    check_sentence(berg("run", "-g", "0", "-n", "mine", "true"), "there is a job 'mine' already", "-n NAME")
+    check_sentence(
+        berg("run", "-g", "0", "-n", "mine", "true"), "there is a job 'mine' already", "-n NAME"
+    )
     assert berg.objects() == before and berg.machines() == {}
 
 
@@ -182,7 +201,11 @@ def test_a_damaged_state(berg):
         check_sentence(berg("log", name), f"{name} left no log")
         check_sentence(berg("fetch", name), f".berg/jobs/{name}_state.json", "damaged")
         tail = berg("tail", name)
-        assert tail.returncode == 1 and f"{name} LOST" in tail.stderr and "Traceback" not in tail.stderr
+        assert (
+            tail.returncode == 1
+            and f"{name} LOST" in tail.stderr
+            and "Traceback" not in tail.stderr
+        )
 
 
 # --- the bucket and the project
@@ -201,7 +224,9 @@ def test_buckets_that_cannot_be_used(berg, cloud):
     cloud.call("POST", "/_berg/projects", {"project": "neighbour", "access": True})
     theirs = f"their-{berg.bucket_name}"
     cloud.call("POST", "/storage/v1/b?project=neighbour", {"name": theirs})
-    refused(berg, *RUN, says=(f"bucket '{theirs}'", "another project", "berg init"), BERG_BUCKET=theirs)
+    refused(
+        berg, *RUN, says=(f"bucket '{theirs}'", "another project", "berg init"), BERG_BUCKET=theirs
+    )
     cloud.call("POST", "/_berg/projects", {"project": "neighbour", "access": False})
     try:
         for command in (RUN, ("list",)):
@@ -210,7 +235,9 @@ def test_buckets_that_cannot_be_used(berg, cloud):
         refused(berg, *RUN, says=("project 'neighbour'", "berg init"), BERG_PROJECT="neighbour")
     finally:
         cloud.call("POST", "/_berg/projects", {"project": "neighbour", "access": True})
-    refused(berg, *RUN, says=("project 'no-such-project'", "berg init"), BERG_PROJECT="no-such-project")
+    refused(
+        berg, *RUN, says=("project 'no-such-project'", "berg init"), BERG_PROJECT="no-such-project"
+    )
     assert json.loads((berg.home / "berg.json").read_text()) == settings
 
 
@@ -239,7 +266,9 @@ def test_credentials_that_were_revoked(cloud, repo, tmp_path):
         own = Cloud(home / "local", json.loads((home / "berg.json").read_text())["endpoint"])
         own.call("POST", "/_berg/tokens/expire", {"revoke": True})
         for command in (RUN, ("list",)):
-            check_sentence(berg(*command), "credentials have expired or were revoked", "berg local stop")
+            check_sentence(
+                berg(*command), "credentials have expired or were revoked", "berg local stop"
+            )
         assert berg("local", "stop", "-y").returncode == 0
         listed = berg("list")
         assert listed.returncode == 0, f"the step that was named does not help: {listed.stderr}"
@@ -254,12 +283,20 @@ def test_a_dead_network(berg, cloud):
         listener.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         credentials = json.loads((cloud.folder / "credentials.json").read_text())
-        (berg.home / "cloud.json").write_text(json.dumps({**credentials, "token_url": f"{endpoint}/token"}))
-        berg.write_config(**{**settings, "endpoint": endpoint, "credentials_file": str(berg.home / "cloud.json")})
+        (berg.home / "cloud.json").write_text(
+            json.dumps({**credentials, "token_url": f"{endpoint}/token"})
+        )
+        berg.write_config(
+            **{**settings, "endpoint": endpoint, "credentials_file": str(berg.home / "cloud.json")}
+        )
         began = time.monotonic()
         for command in (RUN, ("list",)):
-            refused(berg, *command, says=(f"cannot reach {endpoint}", "network", "berg init --local"))
-        assert time.monotonic() - began < 20, "nobody waits for minutes to hear that there is no network"
+            refused(
+                berg, *command, says=(f"cannot reach {endpoint}", "network", "berg init --local")
+            )
+        assert time.monotonic() - began < 20, (
+            "nobody waits for minutes to hear that there is no network"
+        )
 
 
 # --- no room
@@ -267,7 +304,10 @@ def test_a_dead_network(berg, cloud):
 
 def test_stockout_and_quota_name_every_zone(berg, cloud):
     zones = ("us-central1-c", "us-central1-f")
-    stockout = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone does not have enough resources."}
+    stockout = {
+        "code": "ZONE_RESOURCE_POOL_EXHAUSTED",
+        "message": "The zone does not have enough resources.",
+    }
     cloud.fault("compute.instances.insert", operation_error=stockout, times=2)
     says = (*(f"{zone}: out of stock" for zone in zones), "--zone")
     p100 = ("run", "-t", "p100", "--image", "common-cu129-ubuntu-2404-nvidia-580", "true")
@@ -279,11 +319,19 @@ def test_stockout_and_quota_name_every_zone(berg, cloud):
     cloud.fault("compute.instances.insert", operation_error=quota)
     refused(berg, *p100, says=("NVIDIA_P100_GPUS", "Limit: 1.0", "us-central1", "quotas"))
     counts = cloud.call("GET", "/_berg/requests")["counts"]
-    assert counts["compute.instances.insert"] == 3, "a quota of the region holds in all of its zones"
+    assert counts["compute.instances.insert"] == 3, (
+        "a quota of the region holds in all of its zones"
+    )
     quota["message"] = "Quota 'CPUS_ALL_REGIONS' exceeded.  Limit: 32.0 globally."
     cloud.fault("compute.instances.insert", operation_error=quota)
     elsewhere = ("--zone", "us-central1-c", "--zone", "us-west1-b")
-    refused(berg, *p100[:-1], *elsewhere, "true", says=("quota of the whole project", "Limit: 32.0 globally"))
+    refused(
+        berg,
+        *p100[:-1],
+        *elsewhere,
+        "true",
+        says=("quota of the whole project", "Limit: 32.0 globally"),
+    )
     counts = cloud.call("GET", "/_berg/requests")["counts"]
     assert counts["compute.instances.insert"] == 4, "a quota of the project holds in all regions"
 
@@ -314,7 +362,9 @@ def test_ctrl_c_while_google_is_asked(berg, cloud, method):
     """While the plan is made, while code is sent, while the request for the machine is on its way."""
     cloud.fault(method, delay=3)
     process = berg.start(*RUN)
-    wait_for(lambda: cloud.call("GET", "/_berg/faults")["faults"][0]["hits"], 60, f"a call of {method}")
+    wait_for(
+        lambda: cloud.call("GET", "/_berg/faults")["faults"][0]["hits"], 60, f"a call of {method}"
+    )
     interrupt(berg, process)
 
 

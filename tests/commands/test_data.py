@@ -1,4 +1,6 @@
-"""Data sets: sent to the bucket, listed, brought to machines and back, through the real command line."""
+"""Data sets: sent to the bucket, listed, brought to machines and back, through the real command
+line.
+"""
 
 import json
 import os
@@ -20,11 +22,18 @@ def folder(tmp_path) -> Path:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def there(berg: Berg, name: str) -> dict[str, bytes]:
-    return {path.removeprefix(f"data/{name}/"): data for path, data in berg.objects(f"data/{name}/").items()}
+    return {
+        path.removeprefix(f"data/{name}/"): data
+        for path, data in berg.objects(f"data/{name}/").items()
+    }
 
 
 def sent(berg: Berg, *arguments: str) -> dict:
@@ -57,7 +66,11 @@ def test_push_sends_only_what_changed_and_pull_brings_it(berg, folder, tmp_path)
     assert json.loads(berg("data", "pull", "mnist", str(target), "--json").stdout)["fetched"] == 0
 
     deleted = berg("data", "push", str(folder), "mnist", "--delete", stdin="n\n")
-    assert deleted.returncode == 130 and "data/mnist/empty" in deleted.stderr and "empty" in there(berg, "mnist")
+    assert (
+        deleted.returncode == 130
+        and "data/mnist/empty" in deleted.stderr
+        and "empty" in there(berg, "mnist")
+    )
     assert berg("data", "push", str(folder), "mnist", "--delete", "-y").returncode == 0
     assert there(berg, "mnist") == content(folder)
 
@@ -68,7 +81,10 @@ def test_a_file_and_an_address_and_the_lists(berg, folder):
     sent(berg, str(folder), f"gs://{berg.bucket_name}/data/raw/v1")
     sent(berg, str(folder), f"gs://{berg.bucket_name}/elsewhere/")
     assert "elsewhere/train set/ü.txt" in berg.objects("elsewhere/")
-    rows = {row["name"]: (row["files"], row["bytes"]) for row in json.loads(berg("data", "ls", "--json").stdout)}
+    rows = {
+        row["name"]: (row["files"], row["bytes"])
+        for row in json.loads(berg("data", "ls", "--json").stdout)
+    }
     assert rows == {"weights": (1, 9 << 20), "raw": (3, (9 << 20) + 7)}
     shown = berg("data", "ls").stdout.splitlines()
     assert [line.split()[:5] for line in shown] == [
@@ -104,7 +120,9 @@ def test_what_cannot_be_sent_is_named(berg, folder, tmp_path):
 
 def test_names_and_places_that_cannot_be(berg, folder):
     for name in ("../up", "a/b", "", "-x", "a" * 64):
-        refused(berg, "data", "push", str(folder), "--", name, says="cannot be the name of a data set")
+        refused(
+            berg, "data", "push", str(folder), "--", name, says="cannot be the name of a data set"
+        )
     refused(berg, "data", "push", str(folder), "gs://bucket", says="names no folder of a bucket")
     refused(berg, "data", "push", str(folder), "gs://no-such-bucket/x", says="does not exist")
     for command in (("pull", "none", "here"), ("ls", "none"), ("rm", "none", "-y")):
@@ -120,21 +138,38 @@ def test_names_and_places_that_cannot_be(berg, folder):
         ("../x", "cannot be the name"),
     ):
         refused(berg, "run", "-g", "0", "--data", wish, "true", says=says)
-    refused(berg, "run", "-g", "0", "--data", "mnist", "--data", "mnist", "true", says="two data sets would go to")
+    refused(
+        berg,
+        "run",
+        "-g",
+        "0",
+        "--data",
+        "mnist",
+        "--data",
+        "mnist",
+        "true",
+        says="two data sets would go to",
+    )
     assert berg.machines() == {} and berg.objects(".berg/jobs/") == {}
 
 
 def test_a_push_goes_on_where_it_was_and_overwrites_nobody(berg, cloud, folder):
     cloud.fault("storage.objects.insert", status=503, times=2)
-    cloud.fault("storage.objects.insert", reset=True, after_handler=True)  # its answer is lost; the repeat is refused
+    cloud.fault(
+        "storage.objects.insert", reset=True, after_handler=True
+    )  # its answer is lost; the repeat is refused
     sent(berg, str(folder), "mnist")
     assert there(berg, "mnist") == content(folder)
     for number in range(20):
         (folder / f"{number:02}").write_text(str(number))
     cloud.fault("storage.objects.insert", status=403, skip=5)
     failed = berg("data", "push", str(folder), "mnist")
-    assert failed.returncode == 1 and "forbidden" in failed.stderr and "Traceback" not in failed.stderr
-    assert sent(berg, str(folder), "mnist")["sent"] < 20, "what went up before the error is not sent again"
+    assert (
+        failed.returncode == 1 and "forbidden" in failed.stderr and "Traceback" not in failed.stderr
+    )
+    assert sent(berg, str(folder), "mnist")["sent"] < 20, (
+        "what went up before the error is not sent again"
+    )
     assert there(berg, "mnist") == content(folder)
 
 
@@ -172,7 +207,9 @@ def test_data_that_is_gone_or_does_not_fit_fails_with_a_reason(berg, cloud, fold
 
 
 def test_the_disk_must_hold_the_data(berg):
-    """An object of 60 GB would take long to send; what is looked at is the list, so its answer is enough."""
+    """An object of 60 GB would take long to send; what is looked at is the list, so its answer is
+    enough.
+    """
     from berg import BergError
     from berg.laptop import launch
 
@@ -180,5 +217,7 @@ def test_the_disk_must_hold_the_data(berg):
     settings = berg.cloud.settings(berg.bucket_name)
     image = "projects/deeplearning-platform-release/global/images/pytorch-2-9-cu129-ubuntu-2404-nvidia-580-v20251010"
     launch.check_room(settings, [wish], image, 200)
-    with pytest.raises(BergError, match=r"a disk of 100 GB cannot hold the image and 60 GB of data: --disk-gb 120"):
+    with pytest.raises(
+        BergError, match=r"a disk of 100 GB cannot hold the image and 60 GB of data: --disk-gb 120"
+    ):
         launch.check_room(settings, [wish], image, 100)

@@ -9,7 +9,9 @@ def test_types_zones_and_quotas(berg):
     found = {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}
     assert tuple(found) == accelerators.TYPES
     assert found["v100"]["per_machine"] == [1, 2, 4, 8]
-    assert "us-central1-c" in found["p100"]["zones"] and "us-central1-a" not in found["p100"]["zones"]
+    assert (
+        "us-central1-c" in found["p100"]["zones"] and "us-central1-a" not in found["p100"]["zones"]
+    )
     assert found["p100"]["quota_left"] is not None and found["h200"]["quota_left"] is None
     shown = berg("gpus")
     assert shown.returncode == 0 and "List prices in us-central1" in shown.stderr
@@ -22,7 +24,9 @@ def test_types_zones_and_quotas(berg):
 
 def test_quota_in_use_is_taken_off(berg):
     def left() -> float:
-        return {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}["t4"]["quota_left"]
+        return {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}["t4"][
+            "quota_left"
+        ]
 
     before = left()
     ran = berg("run", "-t", "t4", "-g", "2", "-n", "two", "sleep 99")

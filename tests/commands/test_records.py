@@ -16,7 +16,13 @@ def run(berg: Berg, name: str, command: str, *options: str) -> None:
 
 def over(berg: Berg, name: str, results_dir: str, **details) -> None:
     """Put a job that is over into the bucket, with a file of results."""
-    details = {"user": "tester", "created_at": job.now(), "results_dir": results_dir, "kind": "job", **details}
+    details = {
+        "user": "tester",
+        "created_at": job.now(),
+        "results_dir": results_dir,
+        "kind": "job",
+        **details,
+    }
     text = job.State(state="SUCCEEDED", exit_code=0, job=details).to_json()
     berg.bucket.write(f".berg/jobs/{name}_state.json", text, metadata={"state": text})
     berg.bucket.write(f".berg/jobs/{name}_metadata.json", "{}")
@@ -43,8 +49,16 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     assert "  30\n" in text and "  20\n" not in text, "the last lines of the log, and no more"
     assert "berg log first" in text and "berg rm first" in text and "berg kill" not in text
     found = json.loads(berg("show", "-", "--json").stdout)
-    assert [word for word, _ in found["history"]] == ["SUBMITTED", "STARTING", "RUNNING", "UPLOADING", "FAILED"]
-    assert [begun for _, begun in found["history"]] == sorted(begun for _, begun in found["history"])
+    assert [word for word, _ in found["history"]] == [
+        "SUBMITTED",
+        "STARTING",
+        "RUNNING",
+        "UPLOADING",
+        "FAILED",
+    ]
+    assert [begun for _, begun in found["history"]] == sorted(
+        begun for _, begun in found["history"]
+    )
     assert found["metadata"]["git_changed_files"] == ["M train.py"]
     assert {"path": "berg_results/first/m.bin", "bytes": 3000} in found["results"]
     assert berg("log", "@").stdout.splitlines() == berg("log", "first").stdout.splitlines()
@@ -54,7 +68,10 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     assert asked.returncode == 130 and "2 files of results" in asked.stderr
     assert asked.stderr.endswith("berg: nothing was done\n")
     unanswered = berg("rm", "first", stdin="")
-    assert unanswered.returncode == 130 and "[y/N]: \nberg: there is nobody to answer" in unanswered.stderr
+    assert (
+        unanswered.returncode == 130
+        and "[y/N]: \nberg: there is nobody to answer" in unanswered.stderr
+    )
     assert berg.objects(".berg/jobs/first") != {}
     wait_for(lambda: berg.machines() == {}, what="the end of the machine")
     assert "first" in berg("list").stdout and (berg.home / "names").read_text() == "first\n"
@@ -68,9 +85,7 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
 
 
 def test_show_a_sweep_tells_how_each_job_went(berg):
-    script = (
-        """[ {lr} = 3 ] && exit 4; printf '{"loss": 1}\\n{"loss": 0.%s}\\n' {lr} >$BERG_RESULTS_DIR/metrics.jsonl"""
-    )
+    script = """[ {lr} = 3 ] && exit 4; printf '{"loss": 1}\\n{"loss": 0.%s}\\n' {lr} >$BERG_RESULTS_DIR/metrics.jsonl"""
     ran = berg("run", "-g", "0", "-n", "tune", "--grid", "lr=1,2,3", "--wait", script)
     assert ran.returncode == 1, ran.stderr
     rows = json.loads(berg("show", "tune", "--json").stdout)
@@ -97,7 +112,10 @@ def test_show_a_job_that_lives_and_rm_refuses_it(berg):
     text = berg("show", "alive").stdout
     assert "RUNNING in us-central1-" in text and "berg kill alive" in text and "berg rm" not in text
     refused = berg("rm", "alive", "-y")
-    assert refused.returncode == 1 and "alive is not over (RUNNING). End it first: berg kill alive" in refused.stderr
+    assert (
+        refused.returncode == 1
+        and "alive is not over (RUNNING). End it first: berg kill alive" in refused.stderr
+    )
     assert berg.objects(".berg/jobs/alive") != {}
     assert berg("kill", "--now", "@").returncode == 0
     assert [word for word, _ in berg.state("alive")["history"]][-1] == "KILLED"
@@ -131,11 +149,15 @@ def test_results_of_other_jobs_stay(berg):
     assert "berg_results/outer/of/d stays: e" in berg("rm", "d", "-y").stderr
     kept = set(berg.objects("berg_results/"))
     assert kept == {
-        f"berg_results/{path}.txt" for path in ("shared/a", "shared/b", "shared/inner/c", "outer/of/d/d", "outer/e")
+        f"berg_results/{path}.txt"
+        for path in ("shared/a", "shared/b", "shared/inner/c", "outer/of/d/d", "outer/e")
     }
     gone = berg("rm", "c", "e", "-y")
     assert gone.returncode == 0 and "stays" not in gone.stderr
-    assert sorted(berg.objects("berg_results/")) == ["berg_results/shared/a.txt", "berg_results/shared/b.txt"]
+    assert sorted(berg.objects("berg_results/")) == [
+        "berg_results/shared/a.txt",
+        "berg_results/shared/b.txt",
+    ]
     assert berg.objects(".berg/jobs/") == {} and berg.objects(".berg/logs/") == {}
     assert berg.objects(".berg/folders/") == {}
 
@@ -149,9 +171,13 @@ def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
         in berg("show", "wide").stdout
     )
     said = berg("rm", "wide", "-y")
-    assert said.returncode == 0 and "  of these 1 in berg_results/aside\n" in said.stderr, said.stderr
+    assert said.returncode == 0 and "  of these 1 in berg_results/aside\n" in said.stderr, (
+        said.stderr
+    )
     left = set(berg.objects("berg_results/"))
-    assert left == {"berg_results/theirs/new", "berg_results/theirs/theirs.txt"}, "that goes with theirs"
+    assert left == {"berg_results/theirs/new", "berg_results/theirs/theirs.txt"}, (
+        "that goes with theirs"
+    )
 
 
 def test_rm_takes_sweeps_whole_and_patterns(berg):
@@ -162,9 +188,14 @@ def test_rm_takes_sweeps_whole_and_patterns(berg):
     over(berg, "try-2", "t2", user="somebody")
     berg.bucket.write(".berg/sweeps/grid.json", "{}")
     one = berg("rm", "grid-1", "-y")
-    assert one.returncode == 1 and "a job of the sweep grid, which goes as a whole: berg rm grid" in one.stderr
+    assert (
+        one.returncode == 1
+        and "a job of the sweep grid, which goes as a whole: berg rm grid" in one.stderr
+    )
     assert "(3 jobs)" in berg("rm", "grid", "-y").stderr
-    assert {name.split("/")[2] for name in berg.objects(".berg/jobs/") if name.endswith("state.json")} == {
+    assert {
+        name.split("/")[2] for name in berg.objects(".berg/jobs/") if name.endswith("state.json")
+    } == {
         "grid-other_state.json",
         "try-1_state.json",
         "try-2_state.json",
@@ -173,19 +204,25 @@ def test_rm_takes_sweeps_whole_and_patterns(berg):
         ".berg/logs/grid-other/grid-other.20260101T000000000.log"
     ]
     assert berg("rm", "try-*", "-y").returncode == 0
-    assert "try-2" in "".join(berg.objects(".berg/jobs/")) and "try-1" not in "".join(berg.objects(".berg/jobs/"))
+    assert "try-2" in "".join(berg.objects(".berg/jobs/")) and "try-1" not in "".join(
+        berg.objects(".berg/jobs/")
+    )
 
 
 def test_the_latest_job_is_mine_and_newest(berg):
     for command in (("show", "@"), ("tail", "-"), ("rm", "@", "-y"), ("kill", "@"), ("ip", "@")):
         refused = berg(*command)
-        assert refused.returncode == 1 and "your latest job, and you have none yet" in refused.stderr
+        assert (
+            refused.returncode == 1 and "your latest job, and you have none yet" in refused.stderr
+        )
     over(berg, "old", "old", created_at="2026-01-01T00:00:00Z")
     over(berg, "new", "new", created_at="2026-01-02T00:00:00Z")
     over(berg, "theirs", "theirs", created_at="2026-01-03T00:00:00Z", user="somebody")
     assert berg("log", "@").stdout == "log of new\n"
     for index in range(2):
-        over(berg, f"grid-{index}", f"grid/{index}", sweep="grid", created_at="2026-01-04T00:00:00Z")
+        over(
+            berg, f"grid-{index}", f"grid/{index}", sweep="grid", created_at="2026-01-04T00:00:00Z"
+        )
     assert berg("log", "@/1").stdout == "log of grid-1\n"
     berg.bucket.write(".berg/sweeps/grid.json", "{}")
     assert "grid is a sweep" in berg("log", "@").stderr
@@ -194,7 +231,9 @@ def test_the_latest_job_is_mine_and_newest(berg):
 def test_show_what_is_damaged_or_not_there(berg):
     over(berg, "odd", "odd")
     shown = berg("show", "odd")
-    assert shown.returncode == 0 and "cannot be read" in shown.stdout and "log of odd" in shown.stdout
+    assert (
+        shown.returncode == 0 and "cannot be read" in shown.stdout and "log of odd" in shown.stdout
+    )
     assert "log of odd" not in berg("show", "odd", "--lines", "0").stdout
     berg.bucket.write(".berg/logs/odd/odd.20990101T000000000.log", "of its last attempt\n")
     again = berg("show", "odd").stdout
@@ -212,7 +251,9 @@ def test_show_asks_for_nothing_that_a_job_does_not_need(berg, cloud):
     assert berg("show", "one").returncode == 0
     counts = cloud.call("GET", "/_berg/requests")["counts"]
     looks = {method: count for method, count in counts.items() if method.startswith("storage")}
-    assert looks == {"storage.objects.get": 3, "storage.objects.list": 2}, "its state, metadata and log; logs, results"
+    assert looks == {"storage.objects.get": 3, "storage.objects.list": 2}, (
+        "its state, metadata and log; logs, results"
+    )
 
 
 @pytest.mark.parametrize("times", [3, 100])
@@ -230,19 +271,48 @@ def test_history_fits_the_custom_metadata_of_an_object(times):
 
 def test_rerun_takes_the_same_code_and_options(berg):
     (berg.repo / "train.py").write_text("print('first code')\n")
-    options = ("--disk-gb", "60", "--zone", "us-central1-b", "--env", "WISH=granted", "-c", "2", "-r", "shared")
-    run(berg, "first", 'python train.py; echo "wish $WISH"; echo x > $BERG_RESULTS_DIR/$BERG_JOB', *options)
+    options = (
+        "--disk-gb",
+        "60",
+        "--zone",
+        "us-central1-b",
+        "--env",
+        "WISH=granted",
+        "-c",
+        "2",
+        "-r",
+        "shared",
+    )
+    run(
+        berg,
+        "first",
+        'python train.py; echo "wish $WISH"; echo x > $BERG_RESULTS_DIR/$BERG_JOB',
+        *options,
+    )
     (berg.repo / "train.py").write_text("print('second code')\n")
-    again = berg("rerun", "@", "-n", "again", "--wait", "--json", "--spot", cwd=berg.home)  # no repo around
+    again = berg(
+        "rerun", "@", "-n", "again", "--wait", "--json", "--spot", cwd=berg.home
+    )  # no repo around
     assert again.returncode == 0, again.stderr
     assert "60 GB disk" in again.stderr and "spot" in again.stderr and "M train.py" in again.stderr
     assert "It writes to the results of first, too" in again.stderr
     ended = json.loads(again.stdout)
     assert (ended["job"], ended["state"], ended["exit_code"]) == ("again", "SUCCEEDED", 0)
     assert "\nfirst code\nwish granted\n" in berg.log("again")
-    described = {name: json.loads(berg.bucket.read(f".berg/jobs/{name}_metadata.json")) for name in ("first", "again")}
+    described = {
+        name: json.loads(berg.bucket.read(f".berg/jobs/{name}_metadata.json"))
+        for name in ("first", "again")
+    }
     assert described["again"]["machine_type"] == "n1-standard-2"
-    for key in ("cmd", "git_commit", "git_snapshot", "snapshot", "git_changed_files", "env", "results_dir"):
+    for key in (
+        "cmd",
+        "git_commit",
+        "git_snapshot",
+        "snapshot",
+        "git_changed_files",
+        "env",
+        "results_dir",
+    ):
         assert described["again"][key] == described["first"][key], key
     new = berg("rerun", "first", "-n", "new", "--new-code", "--wait", "-r", "mine")
     assert new.returncode == 0 and "It writes to" not in new.stderr
@@ -272,7 +342,19 @@ def test_rerun_of_what_cannot_run_again(berg):
 
 
 def test_a_job_of_a_sweep_runs_again_on_its_own(berg):
-    ran = berg("run", "-g", "0", "-n", "grid", "--grid", "lr=1,2", "--parallel", "2", "--wait", "echo lr={lr}")
+    ran = berg(
+        "run",
+        "-g",
+        "0",
+        "-n",
+        "grid",
+        "--grid",
+        "lr=1,2",
+        "--parallel",
+        "2",
+        "--wait",
+        "echo lr={lr}",
+    )
     assert ran.returncode == 0, ran.stderr
     again = berg("rerun", "grid/1", "--wait", "-n", "alone")
     assert again.returncode == 0, again.stderr

@@ -26,7 +26,10 @@ def test_wait_ends_with_the_jobs_and_the_first_exit_code_that_was_not_0(berg):
     found = {row["name"]: (row["state"], row["exit_code"]) for row in json.loads(both.stdout)}
     assert found == {"good": ("SUCCEEDED", 0), "bad": ("FAILED", 7)}
     ended = both.stderr
-    assert "good SUCCEEDED with exit code 0" in ended and "bad FAILED: the command failed with exit code 7" in ended
+    assert (
+        "good SUCCEEDED with exit code 0" in ended
+        and "bad FAILED: the command failed with exit code 7" in ended
+    )
     assert berg("wait", "good").returncode == 0 and berg("wait", "@").returncode == 7
 
 
@@ -68,7 +71,11 @@ def busy_job(berg, request):
     assert berg("run", "-n", name, *options, "--sample-seconds", "1", "sleep 200").returncode == 0
 
     def sampled() -> bool:
-        return any(sample["gpus"] for samples in usage.read(berg.bucket, name).values() for sample in samples)
+        return any(
+            sample["gpus"]
+            for samples in usage.read(berg.bucket, name).values()
+            for sample in samples
+        )
 
     wait_for(sampled, 60)
     return name
@@ -76,7 +83,18 @@ def busy_job(berg, request):
 
 def test_top_shows_machines_with_bars_and_their_last_half_hour(berg, busy_job):
     head, row = berg("top", "--once").stdout.splitlines()
-    assert head.split() == ["MACHINE", "GPU", "GPU", "MEM", "CPU", "MEMORY", "NET/s", "LAST", "HALF", "HOUR"]
+    assert head.split() == [
+        "MACHINE",
+        "GPU",
+        "GPU",
+        "MEM",
+        "CPU",
+        "MEMORY",
+        "NET/s",
+        "LAST",
+        "HALF",
+        "HOUR",
+    ]
     assert re.match(rf"{busy_job} +██ +50% +██ +49% .*%.*%  +[\d.]+ [kM]?B  .*▅", row), row
     detail = berg("top", busy_job, "--once").stdout
     assert re.search(r"^  gpu0 +███▉ +97% +██ +49%  310 W  66 °C$", detail, re.M), detail
@@ -91,7 +109,9 @@ def test_top_shows_machines_with_bars_and_their_last_half_hour(berg, busy_job):
 def test_top_is_drawn_anew_on_a_terminal_until_ctrl_c(berg, busy_job):
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "berg", "top"]
-    process = subprocess.Popen(command, env=berg.environment(TERM="xterm"), stdout=theirs, stderr=theirs)
+    process = subprocess.Popen(
+        command, env=berg.environment(TERM="xterm"), stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     seen = b""
     while b"until Ctrl-C" not in seen:
@@ -103,18 +123,39 @@ def test_top_is_drawn_anew_on_a_terminal_until_ctrl_c(berg, busy_job):
 
 def test_top_without_machines_and_of_a_job_that_is_over(berg):
     nothing = berg("top", "--once")
-    assert nothing.returncode == 0 and nothing.stdout == "" and "No machine of yours runs" in nothing.stderr
+    assert (
+        nothing.returncode == 0
+        and nothing.stdout == ""
+        and "No machine of yours runs" in nothing.stderr
+    )
     assert json.loads(berg("top", "--json").stdout) == []
     assert berg("top", "nothing").returncode == 1
-    assert berg("run", "-n", "past", "-g", "0", "--sample-seconds", "1", "--wait", "sleep 3").returncode == 0
+    assert (
+        berg(
+            "run", "-n", "past", "-g", "0", "--sample-seconds", "1", "--wait", "sleep 3"
+        ).returncode
+        == 0
+    )
     _, row = berg("top", "past", "--once").stdout.splitlines()
     assert re.match(r"past +- +- .*%", row), row
 
 
 def test_sparklines_go_by_time():
     now = time.time()
-    history = [(now - 1740, 100.0), (now - 900, 50.0), (now - 899, None), (now - 1, 0.0), (now, 25.0)]
+    history = [
+        (now - 1740, 100.0),
+        (now - 900, 50.0),
+        (now - 899, None),
+        (now - 1, 0.0),
+        (now, 25.0),
+    ]
     line = watch.sparkline(history, 60)
-    assert len(line) == 60 and line[0] == " " and line[1] == "█" and line[29] == "▅" and line[-1] == "▂"
+    assert (
+        len(line) == 60
+        and line[0] == " "
+        and line[1] == "█"
+        and line[29] == "▅"
+        and line[-1] == "▂"
+    )
     assert watch.sparkline(history, 3) == "█▅▂"
     assert watch.sparkline([(now, None)], 2) == "  "

@@ -1,4 +1,6 @@
-"""`--wait`, `--tail` and `berg tail`: what they say while a job goes on, when it fails, and when somebody leaves."""
+"""`--wait`, `--tail` and `berg tail`: what they say while a job goes on, when it fails, and when
+somebody leaves.
+"""
 
 import json
 import re
@@ -33,7 +35,10 @@ def test_a_job_whose_startup_script_ended_without_a_worker_is_lost(berg, monkeyp
     tail = CliRunner().invoke(cli.cli, ["tail", "dead"])
     assert tail.exit_code == 1
     words = " ".join(tail.output.split())
-    assert "dead LOST: the startup script of dead ended without a worker" in words and "berg kill dead" in words
+    assert (
+        "dead LOST: the startup script of dead ended without a worker" in words
+        and "berg kill dead" in words
+    )
     assert "The end of its console: hello from the console" in words
     assert CliRunner().invoke(cli.cli, ["kill", "dead"]).exit_code == 0
     assert berg.machines() == {}
@@ -48,7 +53,10 @@ def test_a_sweep_whose_machines_ended_without_a_worker_is_lost(berg, monkeypatch
     monkeypatch.setenv("BERG_HOME", str(berg.home))
 
     def states() -> list[str]:
-        return [each["state"] for each in json.loads(CliRunner().invoke(cli.cli, ["list", "--json"]).stdout)]
+        return [
+            each["state"]
+            for each in json.loads(CliRunner().invoke(cli.cli, ["list", "--json"]).stdout)
+        ]
 
     wait_for(lambda: states() == ["LOST", "LOST"])
     assert "berg reap" in " ".join(CliRunner().invoke(cli.cli, ["list", "-v"]).output.split())
@@ -61,7 +69,10 @@ def test_a_sweep_whose_machines_ended_without_a_worker_is_lost(berg, monkeypatch
 def test_wait_shows_each_state_and_the_end_of_the_log_of_what_failed(berg):
     ran = berg("run", "-g", "0", "-n", "fails", "--wait", "seq 100; sleep 3; exit 3")
     assert ran.returncode == 3
-    for line in ("fails SUBMITTED: waiting for fails in us-central1-", "fails RUNNING on fails in us-central1-"):
+    for line in (
+        "fails SUBMITTED: waiting for fails in us-central1-",
+        "fails RUNNING on fails in us-central1-",
+    ):
         assert line in ran.stderr
     assert "(all of it: berg log fails):" in ran.stderr
     assert "\n100\n" in ran.stderr and "\n95\n" in ran.stderr and "\n70\n" not in ran.stderr
@@ -74,21 +85,32 @@ def test_who_leaves_hears_that_the_job_goes_on(berg):
     for arguments in (["tail", "long"], ["run", "-g", "0", "-n", "other", "--wait", "sleep 100"]):
         name = arguments[arguments.index("-n") + 1] if "-n" in arguments else "long"
         following = berg.start(*arguments)
-        wait_for(lambda name=name: name in berg.machines() and berg.state(name)["state"] == "RUNNING")
+        wait_for(
+            lambda name=name: name in berg.machines() and berg.state(name)["state"] == "RUNNING"
+        )
         following.send_signal(signal.SIGINT)
         _, stderr = following.communicate(timeout=20)
         assert following.returncode == 130, stderr
         assert f"{name} goes on without you" in stderr and "cost money" in stderr
-        assert f"berg tail {name}" in stderr and f"berg kill {name}" in stderr and "Traceback" not in stderr
+        assert (
+            f"berg tail {name}" in stderr
+            and f"berg kill {name}" in stderr
+            and "Traceback" not in stderr
+        )
         assert berg.state(name)["state"] == "RUNNING"
 
 
 def test_a_retry_that_takes_long_says_what_it_waits_for(berg, cloud):
     berg.allowed.append(500)
     cloud.fault("compute.instances.aggregatedList", status=503, delay=6, times=1)
-    cloud.fault("storage.objects.list", status=503, delay=6, times=1)  # at the same time, and said once
+    cloud.fault(
+        "storage.objects.list", status=503, delay=6, times=1
+    )  # at the same time, and said once
     listed = berg("list")
-    assert listed.returncode == 0 and listed.stderr.count("trying again for up to two minutes: Inj") == 1, listed.stderr
+    assert (
+        listed.returncode == 0
+        and listed.stderr.count("trying again for up to two minutes: Inj") == 1
+    ), listed.stderr
     assert berg("list").stderr.count("trying again") == 0
     assert berg("run", "-g", "0", "-n", "slow", "echo ready; sleep 10").returncode == 0
     wait_for(lambda: "\nready\n" in berg.log("slow"), 60)

@@ -1,4 +1,6 @@
-"""What is shown fits a terminal of 80 columns, breaks between words, and is plain text in a pipe; errors come once."""
+"""What is shown fits a terminal of 80 columns, breaks between words, and is plain text in a pipe;
+errors come once.
+"""
 
 import fcntl
 import os
@@ -22,13 +24,17 @@ def failed(berg) -> str:
     ran = berg("run", "-g", "0", "-m", "2", "-n", name, "--wait", COMMAND)
     assert ran.returncode == 3, ran.stderr
     assert ran.stderr.count("the command failed with exit code 3") == 1, ran.stderr
-    wait_for(lambda: not berg.machines(), what="the end of the machines")  # else what is shown changes
+    wait_for(
+        lambda: not berg.machines(), what="the end of the machines"
+    )  # else what is shown changes
     return name
 
 
 def fits(shown: str) -> None:
     for line in shown.splitlines():
-        is_whole = " " not in line.strip() or line.lstrip().startswith(COMMANDS)  # a command is to be copied
+        is_whole = " " not in line.strip() or line.lstrip().startswith(
+            COMMANDS
+        )  # a command is to be copied
         assert len(line) <= 80 or is_whole, f"{len(line)} columns: {line}"
 
 
@@ -45,15 +51,28 @@ def test_what_is_shown_of_jobs_breaks_between_words(berg, failed):
         ("gpus", "--all"),
         ("config", "show"),
         ("kill", "no-job-has-this-name-and-so-there-is-an-error-that-is-longer-than-a-line"),
-        ("run", "--wait", "--nonsense-that-click-has-a-word-about", "--and-more-of-it=that-is-long", "python train.py"),
+        (
+            "run",
+            "--wait",
+            "--nonsense-that-click-has-a-word-about",
+            "--and-more-of-it=that-is-long",
+            "python train.py",
+        ),
         ("fetch", failed),
-        ("log", failed, "--machine", "such-a-machine-is-not-among-those-of-the-job-whose-log-it-is"),
+        (
+            "log",
+            failed,
+            "--machine",
+            "such-a-machine-is-not-among-those-of-the-job-whose-log-it-is",
+        ),
     ):
         wide, narrow = berg(*arguments), berg(*arguments, COLUMNS="80")
         fits(narrow.stdout + narrow.stderr)
         assert wide.returncode == narrow.returncode
         if arguments[0] != "fetch":  # the second one brings nothing new
-            assert words(wide.stdout + wide.stderr) == words(narrow.stdout + narrow.stderr), arguments
+            assert words(wide.stdout + wide.stderr) == words(narrow.stdout + narrow.stderr), (
+                arguments
+            )
         assert "\x1b" not in wide.stdout + wide.stderr + narrow.stdout + narrow.stderr
 
 
@@ -61,18 +80,31 @@ def test_a_list_that_does_not_fit_has_names_on_lines_of_their_own(berg, failed):
     wide, narrow = berg("list", "-a").stdout, berg("list", "-a", COLUMNS="80").stdout
     fits(narrow)
     assert failed in narrow.splitlines() and "the command failed with exit code 3" in narrow
-    assert any(line.startswith(f"{failed}  tester  FAILED") for line in wide.splitlines()), "a pipe has no end"
+    assert any(line.startswith(f"{failed}  tester  FAILED") for line in wide.splitlines()), (
+        "a pipe has no end"
+    )
     assert "\x1b" not in wide + narrow
 
 
 def test_plans_and_sweeps_fit(berg):
     for i in range(3):
-        (berg.repo / f"a file with a name of some length, number {i}, which nobody added so far.txt").write_text("x")
+        (
+            berg.repo
+            / f"a file with a name of some length, number {i}, which nobody added so far.txt"
+        ).write_text("x")
     options = ("--dry-run", "--spot", "--zone", "us-central1-a", "--any-zone", "--env", "A=1")
-    wide, narrow = (berg("run", "-n", "one", *options, COMMAND, COLUMNS=columns).stderr for columns in ("", "80"))
+    wide, narrow = (
+        berg("run", "-n", "one", *options, COMMAND, COLUMNS=columns).stderr
+        for columns in ("", "80")
+    )
     fits(narrow)
     assert words(wide) == words(narrow) and f"Command   {COMMAND}\n" in wide
-    grid = ("--grid", "lr=0.1,0.01", "--grid", "dataset=one-with-a-long-name,another-one-with-a-longer-name")
+    grid = (
+        "--grid",
+        "lr=0.1,0.01",
+        "--grid",
+        "dataset=one-with-a-long-name,another-one-with-a-longer-name",
+    )
     command = "python train.py --lr={lr} --d={dataset} --logdir=/root/berg_results/sweep1/lr_{lr}_{dataset}"
     swept = berg("run", "--dry-run", *grid, command, COLUMNS="80").stderr
     fits(swept)
@@ -103,8 +135,23 @@ def test_why_there_is_no_room_is_said_once(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "left": 0})
     try:
         here = berg("run", "-t", "t4", "-n", "here", "--zone", "us-central1-a", "true")
-        there = berg("run", "-t", "t4", "-n", "there", "--zone", "us-central1-a", "--zone", "us-central1-b", "true")
+        there = berg(
+            "run",
+            "-t",
+            "t4",
+            "-n",
+            "there",
+            "--zone",
+            "us-central1-a",
+            "--zone",
+            "us-central1-b",
+            "true",
+        )
     finally:
         cloud.call("POST", "/_berg/stockout", {"on": False})
-    assert here.returncode == 1 and here.stderr.count("us-central1-a: out of stock") == 1, here.stderr
-    assert there.returncode == 0 and there.stderr.count("us-central1-a: out of stock") == 1, there.stderr
+    assert here.returncode == 1 and here.stderr.count("us-central1-a: out of stock") == 1, (
+        here.stderr
+    )
+    assert there.returncode == 0 and there.stderr.count("us-central1-a: out of stock") == 1, (
+        there.stderr
+    )

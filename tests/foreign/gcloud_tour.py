@@ -1,4 +1,5 @@
-"""gcloud's tour of the embedded cloud, as a table of commands with what comes of them: `make foreign` runs this.
+"""gcloud's tour of the embedded cloud, as a table of commands with what comes of them: `make
+foreign` runs this.
 
 gcloud repeats for half a minute what is answered with 501, so that one such command stands for all.
 """
@@ -16,7 +17,8 @@ GS = f"gs://{BUCKET}"
 ZONE = "--zone=us-central1-b"
 DEBIAN = "--image-family=debian-12 --image-project=debian-cloud"
 
-# What is run, and a pattern of what it prints; after a "!" it fails, and that is a pattern of its error.
+# What is run, and a pattern of what it prints; after a "!" it fails, and that is a pattern of its
+# error.
 TOUR = [
     # Buckets
     (f"storage buckets create {GS} --location=mars-west1", "!location constraint is not valid"),
@@ -64,15 +66,27 @@ TOUR = [
         "",
     ),
     # Secrets
-    (f"secrets create {WORKER} --replication-policy=user-managed --locations=mars-west1", "!mars-west1"),
-    (f"secrets create {WORKER} --replication-policy=user-managed --locations=us-east1,europe-west4", ""),
+    (
+        f"secrets create {WORKER} --replication-policy=user-managed --locations=mars-west1",
+        "!mars-west1",
+    ),
+    (
+        f"secrets create {WORKER} --replication-policy=user-managed --locations=us-east1,europe-west4",
+        "",
+    ),
     (f"secrets versions add {WORKER} --data-file=setup.py", ""),
     (f"secrets versions access latest --secret={WORKER}", "Berg: run machine-learning experiments"),
     (f"secrets delete {WORKER}", ""),
     # Machines
     (f"compute instances create {WORKER} {ZONE} --machine-type=n1-standard-1 {DEBIAN}", WORKER),
-    (f"compute instances create {WORKER} {ZONE} --machine-type=n1-standard-1 {DEBIAN}", "!already exists"),
-    (f"compute instances create none {ZONE} --machine-type=n1-standard-99999 {DEBIAN}", "!machineType|machine type"),
+    (
+        f"compute instances create {WORKER} {ZONE} --machine-type=n1-standard-1 {DEBIAN}",
+        "!already exists",
+    ),
+    (
+        f"compute instances create none {ZONE} --machine-type=n1-standard-99999 {DEBIAN}",
+        "!machineType|machine type",
+    ),
     ("compute instances list --format=value(name)", WORKER),
     (f"compute instances describe {WORKER} {ZONE} --format=value(status)", "RUNNING"),
     (f"compute instances delete {WORKER} {ZONE}", ""),
@@ -87,7 +101,9 @@ TOUR = [
 @pytest.fixture(scope="module")
 def gcloud(cloud, tmp_path_factory):
     cloud.session.get(f"{cloud.url}/_berg/requests")  # so that there is a token
-    return Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, tmp_path_factory.mktemp("gcloud"))
+    return Gcloud(
+        cloud.url, "berg-local", cloud.session.credentials.token, tmp_path_factory.mktemp("gcloud")
+    )
 
 
 @pytest.mark.parametrize(("command", "expected"), TOUR, ids=lambda text: text[:60])

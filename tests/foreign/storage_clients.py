@@ -1,5 +1,6 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""Clients of Cloud Storage that no one here wrote, against the embedded cloud: `make foreign` runs this.
+"""Clients of Cloud Storage that no one here wrote, against the embedded cloud: `make foreign` runs
+this.
 
 What a client does not pass stands in a table, by name and with the reason.
 """
@@ -16,7 +17,8 @@ from local_cloud import MB, PROJECT, http_session, names, server  # noqa: F401
 HERE = Path(__file__).parent
 CLIENTS = Path(sys.prefix) / "foreign"  # where `make foreign` puts them
 GCSFS = CLIENTS / "gcsfs"
-# Tests of gcsfs's own that are left out, and why. Others skip themselves, as for every cloud that is not Google's.
+# Tests of gcsfs's own that are left out, and why. Others skip themselves, as for every cloud that
+# is not Google's.
 GCSFS_LEFT_OUT = {
     "test_info_versioned": "object versions are refused (501)",
     "test_cat_versioned": "object versions are refused (501)",
@@ -32,7 +34,9 @@ def run(command, **options):
 
 
 def test_gcsfs(server):
-    """The tests in its sdist. They write the same few names at once, so that the limit of writes a second is off."""
+    """The tests in its sdist. They write the same few names at once, so that the limit of writes a
+    second is off.
+    """
     if not GCSFS.exists():
         pytest.skip("gcsfs's sdist is not there: make foreign fetches it")
     server.credentials()
@@ -43,12 +47,29 @@ def test_gcsfs(server):
         "GOOGLE_CLOUD_PROJECT": PROJECT,
         "GCSFS_TEST_PROJECT": PROJECT,
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider"]
-    command += ["gcsfs/tests/test_core.py", "gcsfs/tests/test_mapping.py", "gcsfs/tests/test_manyopens.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        ".",
+        "-p",
+        "no:cacheprovider",
+    ]
+    command += [
+        "gcsfs/tests/test_core.py",
+        "gcsfs/tests/test_mapping.py",
+        "gcsfs/tests/test_manyopens.py",
+    ]
     command += [f"--deselect=gcsfs/tests/test_core.py::{name}" for name in GCSFS_LEFT_OUT]
     done = run(command, cwd=GCSFS, env=environment)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert f"115 passed, 20 skipped, {len(GCSFS_LEFT_OUT)} deselected" in done.stdout, done.stdout[-300:]
+    assert f"115 passed, 20 skipped, {len(GCSFS_LEFT_OUT)} deselected" in done.stdout, done.stdout[
+        -300:
+    ]
 
 
 @pytest.fixture
@@ -75,7 +96,10 @@ def test_rclone(limited, tmp_path):
     (source / "empty").touch()
 
     def rclone(*words, stdin=""):
-        done = run(["rclone", "--config", str(tmp_path / "rclone.conf"), "--retries=1", *words], input=stdin)
+        done = run(
+            ["rclone", "--config", str(tmp_path / "rclone.conf"), "--retries=1", *words],
+            input=stdin,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -87,7 +111,15 @@ def test_rclone(limited, tmp_path):
     rclone("rcat", f"{gs}/stream", stdin="said")
     assert rclone("cat", f"{gs}/stream") == "said"
     assert sorted(rclone("lsf", "-R", "--files-only", gs).splitlines()) == [
-        *("a/big", "a/empty", "a/sub/grüße 100%.txt", "b/big", "b/sub/grüße 100%.txt", "c/empty", "stream"),
+        *(
+            "a/big",
+            "a/empty",
+            "a/sub/grüße 100%.txt",
+            "b/big",
+            "b/sub/grüße 100%.txt",
+            "c/empty",
+            "stream",
+        ),
     ]
     rclone("sync", f"{gs}/a", str(back))
     assert (back / "big").read_bytes() == (source / "big").read_bytes()
@@ -97,9 +129,17 @@ def test_rclone(limited, tmp_path):
 
 def test_node(limited, tmp_path):
     if not shutil.which("node") or not (CLIENTS / "node_modules").exists():
-        pytest.skip("node, or its package @google-cloud/storage, is not there: make foreign fetches the package")
-    environment = {**os.environ, "TOKEN": limited.token(), "NODE_PATH": str(CLIENTS / "node_modules")}
+        pytest.skip(
+            "node, or its package @google-cloud/storage, is not there: make foreign fetches the package"
+        )
+    environment = {
+        **os.environ,
+        "TOKEN": limited.token(),
+        "NODE_PATH": str(CLIENTS / "node_modules"),
+    }
     done = run(["node", str(HERE / "node.js"), limited.url, PROJECT, next(names)], env=environment)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 16
-    assert not [line for line in done.stdout.splitlines() if not line.startswith("ok ")], done.stdout
+    assert not [line for line in done.stdout.splitlines() if not line.startswith("ok ")], (
+        done.stdout
+    )

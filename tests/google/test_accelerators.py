@@ -72,10 +72,24 @@ def test_newer_families_get_the_disk_that_they_take():
         shape = choose(0, None, None, kind)
         assert (shape.disk_type, shape.nic_type) == ("hyperdisk-balanced", "")
         assert (200, ["HDB_TOTAL_GB"]) in quota_needs(shape, 1, 200, False)
-    for kind in ("c3-standard-8", "n2-standard-8", "m3-megamem-64", "h3-standard-88", "z3-highmem-88"):
+    for kind in (
+        "c3-standard-8",
+        "n2-standard-8",
+        "m3-megamem-64",
+        "h3-standard-88",
+        "z3-highmem-88",
+    ):
         assert choose(0, None, None, kind).disk_type == "pd-balanced"
-    assert choose(4, "p100", None, None).disk_type == choose(8, "h100", None, None).disk_type == "pd-balanced"
-    assert choose(8, "h100", None, None).nic_type == choose(1, "rtx-pro-6000", None, None).nic_type == "GVNIC"
+    assert (
+        choose(4, "p100", None, None).disk_type
+        == choose(8, "h100", None, None).disk_type
+        == "pd-balanced"
+    )
+    assert (
+        choose(8, "h100", None, None).nic_type
+        == choose(1, "rtx-pro-6000", None, None).nic_type
+        == "GVNIC"
+    )
     assert choose(1, "l4", None, None).nic_type == ""
 
 
@@ -113,7 +127,9 @@ IMAGE = Config.default_image
 )
 def test_what_cannot_be_had_like_this_is_refused(wishes, image, spot, words):
     with pytest.raises(BergError) as error:
-        check(choose(None, wishes[1], None, wishes[3]) if wishes[3] else choose(*wishes), image, spot)
+        check(
+            choose(None, wishes[1], None, wishes[3]) if wishes[3] else choose(*wishes), image, spot
+        )
     assert words in error.value.message
 
 

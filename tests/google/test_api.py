@@ -14,7 +14,9 @@ def test_too_many_requests_in_a_minute_wait_for_the_next(berg, cloud):
     listed = berg("list", "--json")
     assert listed.returncode == 0 and json.loads(listed.stdout) == [], listed.stderr
     log = cloud.call("GET", "/_berg/requests")["requests"]
-    assert 403 in [each["status"] for each in log if each["method"] == "compute.instances.aggregatedList"]
+    assert 403 in [
+        each["status"] for each in log if each["method"] == "compute.instances.aggregatedList"
+    ]
 
 
 def test_the_refusal_is_googles(cloud):
@@ -33,4 +35,6 @@ def test_who_waits_for_a_machine_asks_its_zone(berg, cloud):
     ran = berg("run", "-g", "0", "-n", "polled", "--tail", "sleep 5")
     assert ran.returncode == 0, ran.stderr
     counts = cloud.call("GET", "/_berg/requests")["counts"]
-    assert counts["compute.instances.list"] >= 2 and counts["compute.instances.aggregatedList"] <= 6, counts
+    assert (
+        counts["compute.instances.list"] >= 2 and counts["compute.instances.aggregatedList"] <= 6
+    ), counts

@@ -23,11 +23,17 @@ def mirror(bucket, tmp_path):
 
 
 def there(mirror) -> dict[str, bytes]:
-    return {blob.name: mirror.bucket.read(blob.name) for blob in mirror.bucket.list("berg_results/")}
+    return {
+        blob.name: mirror.bucket.read(blob.name) for blob in mirror.bucket.list("berg_results/")
+    }
 
 
 def here(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def another(mirror, tmp_path) -> Mirror:
@@ -50,7 +56,11 @@ def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
     (mirror.folder / "b/c").write_text("new")
     mirror.sync()
     names = []
-    assert fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (2, 3, {})
+    assert fetch(mirror.bucket, "berg_results/", target, lambda name, size: names.append(name)) == (
+        2,
+        3,
+        {},
+    )
     assert sorted(names) == ["berg_results/a", "berg_results/b/c"]
     assert (target / "a").read_text() == "a" * 10
     assert [path.name for path in target.rglob("*.berg-part")] == []
@@ -68,16 +78,29 @@ def test_fetch_stays_in_its_folder(bucket, tmp_path):
 def test_names_alike_do_not_meet(bucket, tmp_path):
     long = "events.out.tfevents." + "x" * 100
     objects = {f"job/{long}.{number}": os.urandom(300_000) for number in range(24)}
-    objects |= {"job/x": b"x", "job/.x.berg-part": b"a file of its own", f"job/{'n' * 255}": b"as long as names can be"}
+    objects |= {
+        "job/x": b"x",
+        "job/.x.berg-part": b"a file of its own",
+        f"job/{'n' * 255}": b"as long as names can be",
+    }
     for name, data in objects.items():
         bucket.write(name, data)
     assert fetch(bucket, "job/", tmp_path / "here") == (27, 27, {})
-    assert here(tmp_path / "here") == {name.removeprefix("job/"): data for name, data in objects.items()}
+    assert here(tmp_path / "here") == {
+        name.removeprefix("job/"): data for name, data in objects.items()
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here"], "nothing is left beside it"
 
 
 def test_what_has_no_place_is_told_and_the_rest_is_brought(bucket, tmp_path):
-    objects = {"model": b"1", "good": b"2", "long/" + "l" * 256: b"3", "a//b": b"4", "n\0l": b"5", "folder/": b""}
+    objects = {
+        "model": b"1",
+        "good": b"2",
+        "long/" + "l" * 256: b"3",
+        "a//b": b"4",
+        "n\0l": b"5",
+        "folder/": b"",
+    }
     for name, data in objects.items():
         bucket.write(f"job/{name}", data)
     assert fetch(bucket, "job/", tmp_path / "here")[0] == 2
@@ -116,7 +139,9 @@ def pieces(monkeypatch):
 
 
 @pytest.mark.parametrize("trouble", [{}, {"status": 503}, {"reset": True}])
-def test_a_large_object_is_brought_in_ranges_of_one_generation(bucket, tmp_path, cloud, pieces, trouble):
+def test_a_large_object_is_brought_in_ranges_of_one_generation(
+    bucket, tmp_path, cloud, pieces, trouble
+):
     data = os.urandom((3 << 20) + 1)
     generation = bucket.write("job/large", data)
     bucket.write("job/small", b"x")
@@ -131,11 +156,15 @@ def test_a_large_object_is_brought_in_ranges_of_one_generation(bucket, tmp_path,
     assert fetch(bucket, "job/", tmp_path / "here") == (0, 2, {})
 
 
-def test_a_late_piece_of_a_large_object_is_tried_again_for_as_long_as_the_first(bucket, cloud, monkeypatch):
+def test_a_late_piece_of_a_large_object_is_tried_again_for_as_long_as_the_first(
+    bucket, cloud, monkeypatch
+):
     """The clock of api.py alone goes forward, as if earlier pieces had taken ten minutes."""
     bucket.write("job/x", b"x")
     retry = bucket.retry_of_files
-    monkeypatch.setattr(api, "time", SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + 600))
+    monkeypatch.setattr(
+        api, "time", SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + 600)
+    )
     cloud.fault("storage.objects.get", match="alt=media", status=503)
     assert bucket.bucket.blob("job/x").download_as_bytes(retry=retry) == b"x"
 
@@ -149,7 +178,9 @@ def test_a_large_object_that_is_packed_is_unpacked_as_a_small_one(bucket, tmp_pa
     assert here(tmp_path / "here") == {"packed": data}
 
 
-def test_a_large_object_whose_content_is_not_what_its_checksum_says_is_not_brought(bucket, tmp_path, cloud, pieces):
+def test_a_large_object_whose_content_is_not_what_its_checksum_says_is_not_brought(
+    bucket, tmp_path, cloud, pieces
+):
     data = os.urandom(3 << 20)
     bucket.write("job/large", data)
     files = [path for path in (cloud.folder / "storage").rglob("*") if path.is_file()]
@@ -158,14 +189,22 @@ def test_a_large_object_whose_content_is_not_what_its_checksum_says_is_not_broug
         file.seek(2 << 20)
         file.write(b"bad")
     new, total, left = fetch(bucket, "job/", tmp_path / "here")
-    assert (new, total, here(tmp_path / "here")) == (0, 0, {}) and "hecksum" in str(left["job/large"])
+    assert (new, total, here(tmp_path / "here")) == (0, 0, {}) and "hecksum" in str(
+        left["job/large"]
+    )
 
 
 # --- a machine that goes on with a job
 
 
 def test_every_folder_that_the_job_wrote_is_restored(mirror, tmp_path):
-    files = {"job/a": b"1", "job/deep/b": b"2", "elsewhere/run 7/c": b"3", "top": b"4", "elsewhere/ünï/d": b"5"}
+    files = {
+        "job/a": b"1",
+        "job/deep/b": b"2",
+        "elsewhere/run 7/c": b"3",
+        "top": b"4",
+        "elsewhere/ünï/d": b"5",
+    }
     for name, data in files.items():
         (mirror.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (mirror.folder / name).write_bytes(data)
@@ -177,7 +216,9 @@ def test_every_folder_that_the_job_wrote_is_restored(mirror, tmp_path):
     assert new.sync() == 0, "what was restored counts as sent"
     for name in files:
         (new.folder / name).write_bytes(b"goes on")
-    assert new.finish(print) == {} and {there(mirror)[f"berg_results/{name}"] for name in files} == {b"goes on"}
+    assert new.finish(print) == {} and {
+        there(mirror)[f"berg_results/{name}"] for name in files
+    } == {b"goes on"}
 
 
 def test_a_later_job_begins_with_what_its_folder_has(mirror, tmp_path):
@@ -185,7 +226,9 @@ def test_a_later_job_begins_with_what_its_folder_has(mirror, tmp_path):
     mirror.restore()
     with (mirror.folder / "job/log").open("ab") as file:
         file.write(b"of the second\n")
-    assert mirror.finish(print) == {} and there(mirror) == {"berg_results/job/log": b"of the first\nof the second\n"}
+    assert mirror.finish(print) == {} and there(mirror) == {
+        "berg_results/job/log": b"of the first\nof the second\n"
+    }
 
 
 def test_a_restore_that_is_not_whole_leads_to_no_uploads(mirror, tmp_path, cloud, monkeypatch):
@@ -208,7 +251,9 @@ def test_parts_of_a_restore_that_was_killed_are_no_results(mirror):
     (mirror.folder / ".berg-parts-abcd1234").mkdir()
     (mirror.folder / ".berg-parts-abcd1234/x").write_bytes(b"half")
     (mirror.folder / ".x.berg-part").write_bytes(b"a user's")
-    assert mirror.finish(print) == {} and there(mirror) == {"berg_results/.x.berg-part": b"a user's"}
+    assert mirror.finish(print) == {} and there(mirror) == {
+        "berg_results/.x.berg-part": b"a user's"
+    }
 
 
 def test_after_a_reboot_nothing_is_sent_or_brought_again(mirror):
@@ -218,7 +263,12 @@ def test_after_a_reboot_nothing_is_sent_or_brought_again(mirror):
     mirror.sync()
     (mirror.folder / "job/deleted").unlink()
     (mirror.folder / "job/changed").write_bytes(b"y" * 1001)
-    later = Mirror(mirror.folder, mirror.bucket, mirror.prefix, mirror.writer, mirror.own, mirror.records)
+    later = Mirror(
+        mirror.folder, mirror.bucket, mirror.prefix, mirror.writer, mirror.own, mirror.records
+    )
     later.restore(bring=False)
     assert later.finish(print) == {} and later.bytes_sent == 1001
-    assert not (mirror.folder / "job/deleted").exists() and there(mirror)["berg_results/job/changed"] == b"y" * 1001
+    assert (
+        not (mirror.folder / "job/deleted").exists()
+        and there(mirror)["berg_results/job/changed"] == b"y" * 1001
+    )

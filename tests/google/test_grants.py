@@ -1,4 +1,6 @@
-"""The machines' account: what `berg init` gives it, that it is enough for every kind of job, and that it is no more."""
+"""The machines' account: what `berg init` gives it, that it is enough for every kind of job, and
+that it is no more.
+"""
 
 import json
 import re
@@ -26,7 +28,9 @@ FLAGS = ("--project", PROJECT, "--region", "us-central1")
 def fresh(cloud):
     """A project without berg's account and role."""
     policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy")
-    policy["bindings"] = [each for each in policy["bindings"] if each["role"] not in (ROLE, grants.BUCKET_ROLE)]
+    policy["bindings"] = [
+        each for each in policy["bindings"] if each["role"] not in (ROLE, grants.BUCKET_ROLE)
+    ]
     cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
     for path in (f"{ACCOUNTS}/{EMAIL}", f"{ROLES}/bergWorker"):
         cloud.session.delete(cloud.url + path)
@@ -36,7 +40,9 @@ def fresh(cloud):
 
 @pytest.fixture
 def init(berg, fresh):
-    """`berg init` for Google, which the environment says is the embedded cloud; `init.file` holds the credentials."""
+    """`berg init` for Google, which the environment says is the embedded cloud; `init.file` holds
+    the credentials.
+    """
 
     def call(*arguments: str, stdin: str | None = None):
         settings = saved(berg) if (berg.home / "berg.json").exists() else {}
@@ -68,7 +74,11 @@ def writes(cloud) -> list[str]:
     """Methods that change something, of the requests since the log was cleared."""
     log = cloud.call("GET", "/_berg/requests")["requests"]
     reads = ("getIamPolicy", "testIamPermissions")
-    methods = [each["method"] for each in log if each["verb"] != "GET" and not each["method"].endswith(reads)]
+    methods = [
+        each["method"]
+        for each in log
+        if each["verb"] != "GET" and not each["method"].endswith(reads)
+    ]
     return [method for method in methods if method != "unknown"]
 
 
@@ -87,15 +97,23 @@ def test_init_grants_what_machines_need_and_nothing_twice(berg, cloud, init):
         assert line in asked.stderr, asked.stderr
     assert asked.stderr.index("Give the account") < asked.stderr.index("Do this?")
     assert saved(berg)["service_account"] == EMAIL
-    assert sorted(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == sorted(grants.PERMISSIONS)
+    assert sorted(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == sorted(
+        grants.PERMISSIONS
+    )
     assert held(cloud, f"{RESOURCES}:getIamPolicy") == [ROLE]
-    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam", "GET") == ["roles/storage.objectUser"]
+    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam", "GET") == [
+        "roles/storage.objectUser"
+    ]
     now = cloud.call("POST", f"{RESOURCES}:getIamPolicy")["bindings"]
-    assert [each for each in now if each["role"] != ROLE] == [each for each in others if each["role"] != ROLE]
+    assert [each for each in now if each["role"] != ROLE] == [
+        each for each in others if each["role"] != ROLE
+    ]
 
     cloud.call("DELETE", "/_berg/requests")
     again = init("-y")
-    assert again.returncode == 0 and f"{EMAIL} has what it needs; nothing was changed" in again.stderr
+    assert (
+        again.returncode == 0 and f"{EMAIL} has what it needs; nothing was changed" in again.stderr
+    )
     assert writes(cloud) == []
 
     body = {"includedPermissions": ["compute.instances.delete", "compute.zones.get"]}
@@ -103,7 +121,10 @@ def test_init_grants_what_machines_need_and_nothing_twice(berg, cloud, init):
     cloud.call("DELETE", "/_berg/requests")
     patched = init("-y")
     added = "compute.instances.list, compute.instanceGroupManagers.delete"
-    assert f"Add to the custom role bergWorker: {added}\n" in patched.stderr and "Give" not in patched.stderr
+    assert (
+        f"Add to the custom role bergWorker: {added}\n" in patched.stderr
+        and "Give" not in patched.stderr
+    )
     together = {*grants.PERMISSIONS, "compute.zones.get"}
     assert set(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == together
     assert writes(cloud) == ["iam.projects.roles.patch"]
@@ -123,7 +144,9 @@ def test_grants_survive_others_who_change_the_same_and_lost_answers(berg, cloud,
     done = init("-y")
     assert done.returncode == 0, done.stderr
     assert held(cloud, f"{RESOURCES}:getIamPolicy") == [ROLE]
-    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam", "GET") == ["roles/storage.objectUser"]
+    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam", "GET") == [
+        "roles/storage.objectUser"
+    ]
     assert all(fault["hits"] for fault in cloud.call("GET", "/_berg/faults")["faults"])
 
 
@@ -135,7 +158,9 @@ def test_a_job_right_after_init_waits_for_its_rights(berg, cloud, init):
     assert ran.returncode == 0, ran.stderr
 
     def refused() -> bool:
-        return any(each["status"] == 403 for each in cloud.call("GET", "/_berg/requests")["requests"])
+        return any(
+            each["status"] == 403 for each in cloud.call("GET", "/_berg/requests")["requests"]
+        )
 
     wait_for(refused, 60, "a request without rights")
     cloud.call("POST", "/_berg/settings", {"grant_delay": 0})
@@ -152,13 +177,17 @@ def test_a_job_right_after_init_waits_for_its_rights(berg, cloud, init):
         ("compute.regionInstanceGroupManagers.listManagedInstances", ("--spot",)),
     ],
 )
-def test_an_account_that_compute_engine_does_not_know_yet_is_waited_for(berg, cloud, init, method, kind):
+def test_an_account_that_compute_engine_does_not_know_yet_is_waited_for(
+    berg, cloud, init, method, kind
+):
     cloud.call("POST", "/_berg/settings", {"account_delay": 600})
     assert init("-y").returncode == 0
     laptop = berg.start("run", "-g", "0", "-n", "new", *kind, "true")
 
     def asked() -> int:
-        return [each["method"] for each in cloud.call("GET", "/_berg/requests")["requests"]].count(method)
+        return [each["method"] for each in cloud.call("GET", "/_berg/requests")["requests"]].count(
+            method
+        )
 
     wait_for(lambda: asked() > 1 or laptop.poll() is not None, what="another attempt")
     cloud.call("POST", "/_berg/settings", {"account_delay": 0})
@@ -176,7 +205,9 @@ def test_an_account_that_kubernetes_engine_does_not_know_yet_is_waited_for(berg,
 
     def asked() -> int:
         requests = cloud.call("GET", "/_berg/requests")["requests"]
-        return [each["method"] for each in requests].count("container.projects.locations.clusters.create")
+        return [each["method"] for each in requests].count(
+            "container.projects.locations.clusters.create"
+        )
 
     wait_for(lambda: asked() > 1 or laptop.poll() is not None, what="another attempt")
     cloud.call("POST", "/_berg/settings", {"account_delay": 0})
@@ -186,7 +217,9 @@ def test_an_account_that_kubernetes_engine_does_not_know_yet_is_waited_for(berg,
 
 
 def test_rights_that_are_late_for_the_worker_cost_nothing(berg, cloud, init):
-    """What counts for one request may not count for the next: boot has read the wheel, then all is forbidden."""
+    """What counts for one request may not count for the next: boot has read the wheel, then all is
+    forbidden.
+    """
     began = time.monotonic()
     assert init("-y").returncode == 0
     cloud.fault("storage.objects.get", match=".whl?alt=media", delay=1)
@@ -195,7 +228,9 @@ def test_rights_that_are_late_for_the_worker_cost_nothing(berg, cloud, init):
 
     def refused() -> bool:
         requests = cloud.call("GET", "/_berg/requests")["requests"]
-        return any(each["method"].startswith("storage.") and each["status"] == 403 for each in requests)
+        return any(
+            each["method"].startswith("storage.") and each["status"] == 403 for each in requests
+        )
 
     wait_for(lambda: cloud.call("GET", "/_berg/faults")["faults"][0]["hits"])
     time.sleep(1.05)  # the answer is on its way, and the worker begins to import
@@ -221,16 +256,24 @@ def test_all_kinds_of_jobs_end_well_as_that_account_and_it_may_do_no_more(berg, 
     cloud.call("POST", "/_berg/instances/spot/preempt", {"grace": 2})
     for name in ("hidden", "three", "spot"):
         assert berg("tail", name).returncode == 0, berg.log(name)
-    assert {f"berg_results/three/{rank}" for rank in range(3)} < berg.objects("berg_results/three/").keys()
+    assert {f"berg_results/three/{rank}" for rank in range(3)} < berg.objects(
+        "berg_results/three/"
+    ).keys()
     assert berg.state("spot")["attempt"] == 2
     wait_for(lambda: not berg.machines(), what="the end of all machines")
-    aggregated = cloud.call("GET", f"/compute/v1/projects/{PROJECT}/aggregated/instanceGroupManagers")["items"]
-    assert not [group for scope in aggregated.values() for group in scope.get("instanceGroupManagers", [])]
+    aggregated = cloud.call(
+        "GET", f"/compute/v1/projects/{PROJECT}/aggregated/instanceGroupManagers"
+    )["items"]
+    assert not [
+        group for scope in aggregated.values() for group in scope.get("instanceGroupManagers", [])
+    ]
     assert not cloud.call("GET", f"/secretmanager/v1/projects/{PROJECT}/secrets").get("secrets")
 
     worker = requests.Session()
     worker.headers["Authorization"] = f"Bearer {Tokens(cloud.folder).mint(EMAIL)}"
-    other = cloud.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": f"other-{uuid.uuid4().hex[:12]}"})["name"]
+    other = cloud.call(
+        "POST", f"/storage/v1/b?project={PROJECT}", {"name": f"other-{uuid.uuid4().hex[:12]}"}
+    )["name"]
     compute = f"/compute/v1/projects/{PROJECT}"
     machine = {"name": "x", "machineType": "zones/us-central1-a/machineTypes/n1-standard-1"}
     for verb, path, body in (
@@ -251,7 +294,11 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     """Somebody who may use Compute Engine, buckets and secrets, but change no policy."""
     email = cloud.call("POST", ACCOUNTS, {"accountId": f"p-{uuid.uuid4().hex[:12]}"})["email"]
     me, init.file = f"serviceAccount:{email}", berg.home / "person.json"
-    for role in ("roles/compute.instanceAdmin.v1", "roles/storage.admin", "roles/secretmanager.admin"):
+    for role in (
+        "roles/compute.instanceAdmin.v1",
+        "roles/storage.admin",
+        "roles/secretmanager.admin",
+    ):
         bind(cloud, RESOURCES, role, me)
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(init.file, email)
     settle(cloud)
@@ -259,13 +306,19 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     assert refused.returncode == 1 and "--service-account ACCOUNT" in refused.stderr
     result = init("-y")
     assert result.returncode == 0, result.stderr
-    assert f"You lack the right to set up {EMAIL}: Permission 'iam.roles.get' denied" in result.stderr
+    assert (
+        f"You lack the right to set up {EMAIL}: Permission 'iam.roles.get' denied" in result.stderr
+    )
     default = saved(berg)["service_account"]
     assert default.endswith("-compute@developer.gserviceaccount.com")
     assert f"The machines act as the project's default account {default}" in result.stderr
-    assert f"To start machines that act as {default} you need iam.serviceAccounts.actAs on it:" in result.stderr
+    assert (
+        f"To start machines that act as {default} you need iam.serviceAccounts.actAs on it:"
+        in result.stderr
+    )
 
-    # What an administrator then does with these words and gcloud is enough for the person and for the machines.
+    # What an administrator then does with these words and gcloud is enough for the person and for
+    # the machines.
     gcloud = Gcloud(cloud.url, PROJECT, cloud.session.credentials.token, tmp_path)
     commands = re.findall(r"^  gcloud (.*)$", result.stderr, re.M)
     first = next(at for at, command in enumerate(commands) if "serviceAccountUser" in command)
@@ -285,7 +338,9 @@ def test_accounts_of_ones_own_are_taken_as_they_are(berg, cloud, init):
     mine = cloud.call("POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
     taken = init("-y", "--service-account", mine)
     assert taken.returncode == 0, taken.stderr
-    assert f"It needs {grants.NEEDS}." in taken.stderr and f"{mine} is taken as it is" in taken.stderr
+    assert (
+        f"It needs {grants.NEEDS}." in taken.stderr and f"{mine} is taken as it is" in taken.stderr
+    )
     assert saved(berg)["service_account"] == mine
     assert cloud.session.get(f"{cloud.url}{ACCOUNTS}/{EMAIL}").status_code == 404
     unknown = init("-y", "--service-account", f"nobody@{PROJECT}.iam.gserviceaccount.com")

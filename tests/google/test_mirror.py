@@ -26,7 +26,10 @@ def mirror(bucket, cloud, tmp_path):
 
 def content(mirror) -> dict[str, bytes]:
     bucket = mirror.bucket
-    return {blob.name.removeprefix(mirror.prefix): bucket.read(blob.name) for blob in bucket.list(mirror.prefix)}
+    return {
+        blob.name.removeprefix(mirror.prefix): bucket.read(blob.name)
+        for blob in bucket.list(mirror.prefix)
+    }
 
 
 def rewrite(path, data: bytes) -> None:
@@ -49,7 +52,10 @@ def test_new_changed_and_deleted_files(mirror):
     (mirror.folder / "a/b/ünï 中.txt").write_text("two!")
     (mirror.folder / "empty").unlink()
     assert mirror.sync() == 1
-    assert content(mirror) == {"a/b/ünï 中.txt": b"two!", "empty": b""}  # deleting here deletes nothing there
+    assert content(mirror) == {
+        "a/b/ünï 中.txt": b"two!",
+        "empty": b"",
+    }  # deleting here deletes nothing there
     assert mirror.synced_until
 
 
@@ -63,7 +69,9 @@ def test_a_pass_over_unchanged_files_asks_the_bucket_nothing(mirror, cloud):
 
 
 def test_memory_does_not_grow_with_the_tree(tmp_path):
-    """Sixteen times the files, the same memory: in a process of its own, with a bucket that takes everything."""
+    """Sixteen times the files, the same memory: in a process of its own, with a bucket that takes
+    everything.
+    """
     script = """
 import resource, sys
 from pathlib import Path
@@ -86,7 +94,9 @@ for start, end in ((0, 500), (500, 8000)):
     assert mirror.sync() == end - start and mirror.sync() == 0
     print(peak())
 """
-    small, large = subprocess.check_output([sys.executable, "-c", script, tmp_path], text=True).split()
+    small, large = subprocess.check_output(
+        [sys.executable, "-c", script, tmp_path], text=True
+    ).split()
     assert int(large) - int(small) < 5000, "kB"
 
 
@@ -241,7 +251,9 @@ def test_a_writer_that_never_rests(mirror):
 
     def write():
         number = 0
-        while not stop.wait(0.002):  # without a rest it wrote faster than anyone reads, and filled the disk
+        while not stop.wait(
+            0.002
+        ):  # without a rest it wrote faster than anyone reads, and filled the disk
             number += 1
             with (mirror.folder / "log").open("ab") as file:
                 file.write(b"%d\n" % number * 5000)
@@ -305,7 +317,9 @@ def test_a_file_deleted_or_cut_while_it_is_sent(mirror, cloud):
 
 
 def test_a_growing_file_whose_head_is_written_last(mirror):
-    """As zip archives and HDF5 are: the tail is sent while it grows; once it is quiet, what was wrong is found."""
+    """As zip archives and HDF5 are: the tail is sent while it grows; once it is quiet, what was
+    wrong is found.
+    """
     path = mirror.folder / "checkpoint.npz"
     path.write_bytes(bytes(2 << 20))
     mirror.sync()
@@ -316,7 +330,9 @@ def test_a_growing_file_whose_head_is_written_last(mirror):
     mirror.sync()
     time.sleep(50 * path.stat().st_size / 1e9 + 0.1)
     mirror.sync()
-    assert content(mirror) == {"checkpoint.npz": path.read_bytes()}, "while the job runs, not only at its end"
+    assert content(mirror) == {"checkpoint.npz": path.read_bytes()}, (
+        "while the job runs, not only at its end"
+    )
 
 
 # --- whose objects these are
@@ -358,12 +374,20 @@ def test_a_write_whose_answer_was_lost_is_ours(mirror, cloud, size):
     path.write_bytes(os.urandom(size))
     cloud.fault("storage.objects.insert", reset=True, after_handler=True, skip=int(size > MB8))
     mirror.sync()
-    assert (mirror.failed, mirror.refused) == ({}, {}) and content(mirror) == {"x": path.read_bytes()}
+    assert (mirror.failed, mirror.refused) == ({}, {}) and content(mirror) == {
+        "x": path.read_bytes()
+    }
     with path.open("ab") as file:
         file.write(os.urandom(1000))
-    cloud.fault("storage.objects.compose" if size > MB8 else "storage.objects.insert", reset=True, after_handler=True)
+    cloud.fault(
+        "storage.objects.compose" if size > MB8 else "storage.objects.insert",
+        reset=True,
+        after_handler=True,
+    )
     mirror.sync()
-    assert (mirror.failed, mirror.refused) == ({}, {}) and content(mirror) == {"x": path.read_bytes()}
+    assert (mirror.failed, mirror.refused) == ({}, {}) and content(mirror) == {
+        "x": path.read_bytes()
+    }
 
 
 def test_a_worker_that_comes_after_one_that_died_replaces_what_that_wrote(mirror):
@@ -393,7 +417,9 @@ def test_a_stalled_request_holds_nothing_up(mirror, cloud, monkeypatch):
     (mirror.folder / "stalls").write_bytes(b"at the notice")
     os.utime(mirror.folder / "late", (0, 0))
     assert mirror.finish(print, seconds=13) == {}
-    assert time.monotonic() - began < 12 and content(mirror) == dict.fromkeys(["stalls", "late"], b"at the notice")
+    assert time.monotonic() - began < 12 and content(mirror) == dict.fromkeys(
+        ["stalls", "late"], b"at the notice"
+    )
 
 
 def test_what_did_not_make_it_is_named(mirror, cloud):
@@ -410,7 +436,10 @@ def test_what_changed_last_goes_first(mirror):
         (mirror.folder / str(number)).write_bytes(b"x")
         os.utime(mirror.folder / str(number), (number, number))
     mirror.finish(print)
-    order = [blob.name for blob in sorted(mirror.bucket.list("berg_results/"), key=lambda blob: blob.generation)]
+    order = [
+        blob.name
+        for blob in sorted(mirror.bucket.list("berg_results/"), key=lambda blob: blob.generation)
+    ]
     assert {f"berg_results/{number}" for number in range(52, 60)} <= set(order[:30])
 
 
@@ -423,7 +452,9 @@ def test_what_is_refused_for_long_is_given_up_at_the_end_alone(mirror, cloud, mo
     (mirror.folder / "good").write_text("y")
     for _ in range(3):
         mirror.sync()
-        assert list(mirror.failed) == ["bad"] and not mirror.refused, "while the job runs it is tried again"
+        assert list(mirror.failed) == ["bad"] and not mirror.refused, (
+            "while the job runs it is tried again"
+        )
         time.sleep(1)
     said, began = [], time.monotonic()
     left = mirror.finish(said.append, 100)
@@ -489,12 +520,19 @@ def test_a_link_for_the_whole_folder_of_the_job(mirror, tmp_path):
     assert content(mirror)["sweep/one/sub/x"] == b"x" and "sweep/one/loop" in left
     (mirror.folder / "sweep/one").unlink()
     (mirror.folder / "sweep/one").symlink_to("/etc")
-    assert "outside" in Mirror(mirror.folder, mirror.bucket, "other/", own="sweep/one").finish(print)["sweep/one"]
+    assert (
+        "outside"
+        in Mirror(mirror.folder, mirror.bucket, "other/", own="sweep/one").finish(print)[
+            "sweep/one"
+        ]
+    )
 
 
 def test_what_is_told_fits_a_state():
     assert tell({}) == ""
-    names = {f"\udcff\n{'中' * 300}{number}": "a link to outside of the results" for number in range(50)}
+    names = {
+        f"\udcff\n{'中' * 300}{number}": "a link to outside of the results" for number in range(50)
+    }
     text = tell(names)
     assert text.startswith("50 files are not in the bucket: ") and text.endswith(", 47 more")
     assert text.isprintable() and len(json.dumps(text)) < 3000

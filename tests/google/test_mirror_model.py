@@ -1,4 +1,5 @@
-"""Any writer, any trouble: what lies in the folder lies in the bucket, and nothing of anybody else's is touched.
+"""Any writer, any trouble: what lies in the folder lies in the bucket, and nothing of anybody
+else's is touched.
 
 A model-based test. The folder is the model; beside it stands what others put into the bucket.
 """
@@ -23,7 +24,8 @@ from berg.google.mirror import Mirror
 MB = 1 << 20
 NAMES = ["a", "b", "d/a", "d/b", "d/e/a", "job/a", "job/d/a"]
 names = st.sampled_from(NAMES)
-# Over each limit of what sends them: tails from 1 MiB, large files from 2, another kind of upload over 8.
+# Over each limit of what sends them: tails from 1 MiB, large files from 2, another kind of upload
+# over 8.
 SIZES = [0, 1, 1000, MB, 2 * MB + 1, 5 * MB, 8 * MB, 8 * MB + 1]
 sizes = st.sampled_from([0, 1, 5, 20, 1000] * 3 + SIZES)
 TROUBLES = [
@@ -64,7 +66,16 @@ class AnyWriter(RuleBasedStateMachine):
     def with_folder(self, folder: Path) -> Mirror:
         records = f".berg/folders/{self.prefix}"
         notes = folder.parent / "restored"
-        return Mirror(folder, self.bucket, self.prefix, f"job/{self.disk}", "job", records, notes, patience=1.0)
+        return Mirror(
+            folder,
+            self.bucket,
+            self.prefix,
+            f"job/{self.disk}",
+            "job",
+            records,
+            notes,
+            patience=1.0,
+        )
 
     def data(self, size: int) -> bytes:
         return self.random.randbytes(size)
@@ -157,7 +168,9 @@ class AnyWriter(RuleBasedStateMachine):
         self.mirror = self.on_another_disk()
         _, left = self.mirror.restore()
         there, here = self.objects(), self.files()
-        ours = {name for name in before if there.get(name) == before[name] and name not in self.theirs}
+        ours = {
+            name for name in before if there.get(name) == before[name] and name not in self.theirs
+        }
         assert {name: here.get(name) for name in ours} == {name: before[name] for name in ours}
         assert left == {} and all(there[name] == data for name, data in here.items())
         # What its own folder had from others is here now, and may be written to, as on any disk.
@@ -192,9 +205,13 @@ class AnyWriter(RuleBasedStateMachine):
         assert missing <= set(self.theirs) and missing <= set(left), (
             "what is not there has another's object, and is told"
         )
-        assert {name: objects[name] for name in missing} == {name: self.theirs[name] for name in missing}
+        assert {name: objects[name] for name in missing} == {
+            name: self.theirs[name] for name in missing
+        }
         for name, data in self.theirs.items():
-            assert objects[name] == data or objects[name] == files.get(name), "another's is as it was, or was the same"
+            assert objects[name] == data or objects[name] == files.get(name), (
+                "another's is as it was, or was the same"
+            )
         assert list(self.bucket.list(self.mirror.sender.tails)) == []
         assert fetch.fetch(self.bucket, self.prefix, self.top / "fetched")[2] == {}
         fetched = {
@@ -215,5 +232,10 @@ def quick(monkeypatch):
 
 def test_any_writer_under_any_trouble(bucket, cloud, quick):
     AnyWriter.bucket, AnyWriter.cloud = bucket, cloud
-    few = settings(max_examples=4, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck))
+    few = settings(
+        max_examples=4,
+        stateful_step_count=15,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
     run_state_machine_as_test(AnyWriter, settings=few)

@@ -1,4 +1,6 @@
-"""Prices from the Cloud Billing Catalog: which SKUs make up a machine, what is kept, and what is said without."""
+"""Prices from the Cloud Billing Catalog: which SKUs make up a machine, what is kept, and what is
+said without.
+"""
 
 import json
 import time
@@ -25,7 +27,12 @@ def asked(cloud) -> int:
 
 @pytest.mark.parametrize(
     ("query", "status"),
-    [("?pageSize=5001", 400), ("?pageToken=x", 400), ("?region=us-central1", 400), ("?currencyCode=EUR", 501)],
+    [
+        ("?pageSize=5001", 400),
+        ("?pageToken=x", 400),
+        ("?region=us-central1", 400),
+        ("?currencyCode=EUR", 501),
+    ],
 )
 def test_the_list_is_read_as_documented(cloud, query, status):
     assert cloud.session.get(f"{cloud.url}{SKUS}{query}").status_code == status
@@ -35,16 +42,24 @@ def test_the_list_is_read_as_documented(cloud, query, status):
         page = cloud.call("GET", f"{SKUS}?pageSize=10&pageToken={token}")
         pages.append(page["skus"])
         token = page.get("nextPageToken")
-    assert len(pages) > 2 and [sku for page in pages for sku in page] == cloud.call("GET", SKUS)["skus"]
+    assert (
+        len(pages) > 2
+        and [sku for page in pages for sku in page] == cloud.call("GET", SKUS)["skus"]
+    )
 
 
 def test_a_machine_costs_what_google_s_published_bill_says(look):
     listed, why = look()
     assert why == ""
     a100 = accelerators.choose(1, "a100", None, None)
-    assert round(listed.per_hour(a100, spot=False), 3) == 3.674 and round(listed.per_hour(a100, spot=True), 3) == 1.928
+    assert (
+        round(listed.per_hour(a100, spot=False), 3) == 3.674
+        and round(listed.per_hour(a100, spot=True), 3) == 1.928
+    )
     p100 = accelerators.choose(4, "p100", 32, None)
-    assert round(listed.per_hour(p100, spot=False), 4) == round(4 * 1.46 + 32 * 0.031611 + 120 * 0.004237, 4)
+    assert round(listed.per_hour(p100, spot=False), 4) == round(
+        4 * 1.46 + 32 * 0.031611 + 120 * 0.004237, 4
+    )
     b200 = accelerators.choose(8, "b200", None, None)
     assert listed.per_hour(b200, spot=True) == pytest.approx(8 * 4.95)
     v6e = look("us-east5")[0]
@@ -89,8 +104,13 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     berg.allowed.append(403)
     with cloud.without("cloudbilling"):
         shown = berg("gpus")
-        assert shown.returncode == 0 and "unknown: enable cloudbilling.googleapis.com: gcloud services" in shown.stderr
-        assert {each["usd_per_hour"] for each in json.loads(berg("gpus", "--json").stdout)} == {None}
+        assert (
+            shown.returncode == 0
+            and "unknown: enable cloudbilling.googleapis.com: gcloud services" in shown.stderr
+        )
+        assert {each["usd_per_hour"] for each in json.loads(berg("gpus", "--json").stdout)} == {
+            None
+        }
         assert berg("tpus").returncode == 0
     shown = berg("gpus")
     today = time.strftime("%Y-%m-%d", time.gmtime())
@@ -98,16 +118,38 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     rows = {line.split()[0]: line for line in shown.stdout.splitlines()}
     assert "3.67, 1.93" in rows["a100"] and "?, 39.60" in rows["b200"] and "1.84, ?" in rows["p100"]
     plan = berg(*options).stderr
-    assert "Price     $7.35 an hour on demand, $3.86 an hour as Spot; at most $73 in 10 h (list price in us-c" in plan
-    sweep = berg(
-        "run", "--dry-run", "--max-hours", "10", "-t", "a100", "--grid", "x=1,2,3", "--parallel", "2", "echo {x}"
+    assert (
+        "Price     $7.35 an hour on demand, $3.86 an hour as Spot; at most $73 in 10 h (list price in us-c"
+        in plan
     )
-    assert "$7.35 an hour on demand, $3.86 an hour as Spot; at most $110 in 30 machine-hours" in sweep.stderr
+    sweep = berg(
+        "run",
+        "--dry-run",
+        "--max-hours",
+        "10",
+        "-t",
+        "a100",
+        "--grid",
+        "x=1,2,3",
+        "--parallel",
+        "2",
+        "echo {x}",
+    )
+    assert (
+        "$7.35 an hour on demand, $3.86 an hour as Spot; at most $110 in 30 machine-hours"
+        in sweep.stderr
+    )
     assert (
         "Price     unknown in us-central1\n"
         in berg("run", "--dry-run", "-t", "h100", "-g", "8", *options[2:4], "true").stderr
     )
     chips = berg("tpus", BERG_REGION="us-east5").stderr
     assert "$/h a chip, on demand and Spot: v6e 2.70, 1.40; v5p ?, ?; tpu7x ?, ?." in chips
-    rows = {each["tpu"]: each for each in json.loads(berg("tpus", "--json", BERG_REGION="us-east5").stdout)}
-    assert rows["v6e-2x4"]["usd_per_hour"] == pytest.approx(8 * 2.70) and rows["v5p-2x2x1"]["usd_per_hour"] is None
+    rows = {
+        each["tpu"]: each
+        for each in json.loads(berg("tpus", "--json", BERG_REGION="us-east5").stdout)
+    }
+    assert (
+        rows["v6e-2x4"]["usd_per_hour"] == pytest.approx(8 * 2.70)
+        and rows["v5p-2x2x1"]["usd_per_hour"] is None
+    )

@@ -46,8 +46,14 @@ def test_a_correct_body_passes():
     ("body", "words"),
     [
         (machine(nam="x"), "Unknown name \"nam\" at 'resource': Cannot find field."),
-        (machine(scheduling={"preemptable": True}), "Unknown name \"preemptable\" at 'resource.scheduling'"),
-        (machine(scheduling={"provisioningModel": "SPOTTY"}), "resource.scheduling.provisioningModel"),
+        (
+            machine(scheduling={"preemptable": True}),
+            "Unknown name \"preemptable\" at 'resource.scheduling'",
+        ),
+        (
+            machine(scheduling={"provisioningModel": "SPOTTY"}),
+            "resource.scheduling.provisioningModel",
+        ),
         (machine(disks=[{}, {"boot": "yes"}]), "resource.disks[1].boot"),
         (machine(disks={"boot": True}), "expected a list"),
         (machine(labels={"a": 1}), "resource.labels.a"),
@@ -71,7 +77,10 @@ def test_a_wrong_body_is_refused_by_name(body, words):
 
 def test_patterns_are_anchored():
     # The document's pattern is "[a-z]([-a-z0-9]...)?": re.match would accept a good beginning.
-    assert "Must be a match of regex" in body_error("compute", COMPUTE, machine(name="good Bad")).message
+    assert (
+        "Must be a match of regex"
+        in body_error("compute", COMPUTE, machine(name="good Bad")).message
+    )
     assert body_error("compute", COMPUTE, machine(name="good")) is None
 
 
@@ -93,7 +102,13 @@ def test_numbers_may_be_strings_in_requests_but_not_in_answers():
 def test_parameters_are_converted():
     api = schema.load("storage")
     values = {"bucket": "b"}
-    query = [("maxResults", "7"), ("versions", "True"), ("prefix", ""), ("fields", "items"), ("$.xgafv", "2")]
+    query = [
+        ("maxResults", "7"),
+        ("versions", "True"),
+        ("prefix", ""),
+        ("fields", "items"),
+        ("$.xgafv", "2"),
+    ]
     params = schema.check_params(api, api.methods["storage.objects.list"], values, query)
     assert params == {
         "bucket": "b",
@@ -131,7 +146,10 @@ def test_path_patterns_are_checked_except_for_the_wildcard():
     error = params_error(method, [], {"project": "p", "zone": "Us_Central"})
     assert "Invalid value for field 'zone'" in error.message
     api = schema.load("compute")
-    assert schema.check_params(api, api.methods[method], {"project": "p", "zone": "-"}, [])["zone"] == "-"
+    assert (
+        schema.check_params(api, api.methods[method], {"project": "p", "zone": "-"}, [])["zone"]
+        == "-"
+    )
 
 
 @pytest.mark.parametrize("service", ["compute", "storage"])
@@ -139,7 +157,9 @@ def test_every_method_is_found_by_its_own_path(service):
     api = schema.load(service)
     assert len(api.methods) > 80
     for method in api.methods.values():
-        path = "/".join("x%2Fy" if segment.startswith("{") else segment for segment in method.segments)
+        path = "/".join(
+            "x%2Fy" if segment.startswith("{") else segment for segment in method.segments
+        )
         found, values = schema.match(api, method.verb, path)
         assert found.id == method.id
         assert set(values.values()) <= {"x/y"}
@@ -157,11 +177,16 @@ def test_names_of_many_segments_are_one_parameter():
     assert found("GET", base) == ("secrets.get", {"name": base})
     assert found("POST", f"{base}:addVersion") == ("secrets.addVersion", {"parent": base})
     assert found("GET", f"{base}:getIamPolicy") == ("secrets.getIamPolicy", {"resource": base})
-    assert found("GET", f"{base}/versions/1:access") == ("secrets.versions.access", {"name": f"{base}/versions/1"})
+    assert found("GET", f"{base}/versions/1:access") == (
+        "secrets.versions.access",
+        {"name": f"{base}/versions/1"},
+    )
     assert found("POST", "projects/p/secrets") == ("secrets.create", {"parent": "projects/p"})
     assert schema.match(api, "POST", f"{base}:fly") is None
     project = schema.match(schema.load("cloudresourcemanager"), "POST", "projects/p:getIamPolicy")
-    assert project[0].id == "cloudresourcemanager.projects.getIamPolicy" and project[1] == {"resource": "p"}
+    assert project[0].id == "cloudresourcemanager.projects.getIamPolicy" and project[1] == {
+        "resource": "p"
+    }
     # An encoded slash makes one segment more than the pattern allows.
     method, values = schema.match(api, "GET", "projects/p/secrets/a%2Fb")
     with pytest.raises(ApiError):
@@ -181,7 +206,7 @@ def test_fields_select_parts_of_an_answer():
         "items": [{"name": "a", "size": "1", "metadata": {"x": "1", "y": "2"}}, {"name": "b"}],
         "nextPageToken": "t",
     }
-    select = lambda mask: schema.select(answer, schema.parse_fields(mask))  # noqa: E731
+    select = lambda mask: schema.select(answer, schema.parse_fields(mask))
     assert select("items(name,size),nextPageToken") == {
         "items": [{"name": "a", "size": "1"}, {"name": "b"}],
         "nextPageToken": "t",
@@ -202,7 +227,9 @@ def test_cloud_storage_passes_over_parameters_that_it_does_not_know():
     assert params == {"bucket": "b", "prefix": "b"}
 
 
-@pytest.mark.parametrize("time", ["yesterday", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00"])
+@pytest.mark.parametrize(
+    "time", ["yesterday", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00"]
+)
 def test_times_are_rfc_3339(time):
     assert time in body_error("storage", STORAGE, {"customTime": time}).message
     assert body_error("storage", STORAGE, {"customTime": "2026-02-03T04:05:06.789+01:00"}) is None

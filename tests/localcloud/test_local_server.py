@@ -27,7 +27,11 @@ from localcloud.identity.tokens import LAPTOP, Tokens
 
 def test_tokens(server, raw):
     url = f"{server.url}/storage/v1/b/{raw.name}"
-    for headers in ({}, {"Authorization": "Bearer nonsense"}, {"Authorization": f"Bearer {server.token(-1)}"}):
+    for headers in (
+        {},
+        {"Authorization": "Bearer nonsense"},
+        {"Authorization": f"Bearer {server.token(-1)}"},
+    ):
         answer = requests.get(url, headers=headers)
         assert answer.status_code == 401
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
@@ -41,7 +45,9 @@ def test_credentials_file_refreshes_and_can_be_revoked(tmp_path, monkeypatch):
     """google-auth loads the file, refreshes through it, and asks nobody else for anything."""
     asked = []
     resolve = socket.getaddrinfo
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest: asked.append(host) or resolve(host, *rest))
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *rest: asked.append(host) or resolve(host, *rest)
+    )
     server = Server(tmp_path / "cloud").start()
     try:
         session = server.authorized()
@@ -49,14 +55,18 @@ def test_credentials_file_refreshes_and_can_be_revoked(tmp_path, monkeypatch):
         assert session.get(buckets).status_code == 200
         before = session.credentials.token
         assert session.post(f"{server.url}/_berg/tokens/expire", json={}).status_code == 200
-        assert requests.get(buckets, headers={"Authorization": f"Bearer {before}"}).status_code == 401
+        assert (
+            requests.get(buckets, headers={"Authorization": f"Bearer {before}"}).status_code == 401
+        )
         assert session.get(buckets).status_code == 200  # google-auth refreshed on the 401
         assert session.credentials.token != before
         assert (server.folder / "credentials.json").stat().st_mode & 0o777 == 0o600
         session.post(f"{server.url}/_berg/tokens/expire", json={"revoke": True})
         with pytest.raises(google.auth.exceptions.OAuthError, match="invalid_grant"):
             session.get(buckets)
-        wrong = requests.post(f"{server.url}/token", auth=("berg-local", "x"), data={"grant_type": "refresh_token"})
+        wrong = requests.post(
+            f"{server.url}/token", auth=("berg-local", "x"), data={"grant_type": "refresh_token"}
+        )
         assert (wrong.status_code, wrong.json()["error"]) == (401, "invalid_client")
         time.sleep(0.2)  # a look-up of google-auth's would come from a thread
         assert set(asked) == {"127.0.0.1"}
@@ -78,7 +88,10 @@ def test_unknown_routes_parameters_and_fields(raw, http_session):
     assert unknown.status_code == 400 and "lables" in unknown.text
     assert http_session.patch(raw.base, data=b"{").status_code == 400
     packed = gzip.compress(b'{"labels": {"a": "b"}}')
-    assert http_session.patch(raw.base, data=packed, headers={"Content-Encoding": "gzip"}).status_code == 200
+    assert (
+        http_session.patch(raw.base, data=packed, headers={"Content-Encoding": "gzip"}).status_code
+        == 200
+    )
     assert http_session.get(raw.base).json()["labels"] == {"a": "b"}
     raw.put("x")
     for refused in ({"temporaryHold": True}, {"kmsKeyName": "k"}):
@@ -93,7 +106,11 @@ def test_bodies_that_are_too_large_or_too_deep(raw, http_session):
     batch = http_session.post(f"{raw.server.url}/batch/storage/v1", data=b"x" * (65 * MB))
     control = http_session.post(f"{raw.server.url}/_berg/faults", data=b"x" * (65 * MB))
     assert (batch.status_code, control.status_code) == (413, 413)
-    for body in ("[" * 100_000, '{"labels":' * 100_000 + "1" + "}" * 100_000, "[" * 101 + "]" * 101):
+    for body in (
+        "[" * 100_000,
+        '{"labels":' * 100_000 + "1" + "}" * 100_000,
+        "[" * 101 + "]" * 101,
+    ):
         deep = http_session.patch(raw.base, data=body.encode())
         assert deep.status_code == 400 and "Message too deep" in deep.text
     deep = http_session.post(f"{raw.server.url}/_berg/faults", data=b"[" * 100_000)
@@ -111,7 +128,9 @@ def test_scopes_of_tokens(raw):
 
     def statuses(*scopes):
         session = requests.Session()
-        session.headers["Authorization"] = f"Bearer {tokens.mint(LAPTOP, scopes=[scope + each for each in scopes])}"
+        session.headers["Authorization"] = (
+            f"Bearer {tokens.mint(LAPTOP, scopes=[scope + each for each in scopes])}"
+        )
         bucket = Bucket(raw.server, session, raw.name)
         answers = [
             bucket.get("x"),
@@ -135,7 +154,11 @@ def test_scopes_of_tokens(raw):
 def test_batch(raw, http_session):
     for name in ("a/1", "b"):
         raw.put(name)
-    parts = [("DELETE", "/o/a%2F1", ""), ("DELETE", "/o/none", ""), ("PATCH", "/o/b", '{"metadata": {"k": "v"}}')]
+    parts = [
+        ("DELETE", "/o/a%2F1", ""),
+        ("DELETE", "/o/none", ""),
+        ("PATCH", "/o/b", '{"metadata": {"k": "v"}}'),
+    ]
     lines = []
     for number, (verb, path, body) in enumerate(parts):
         target = f"/storage/v1/b/{raw.name}{path}"
@@ -144,13 +167,20 @@ def test_batch(raw, http_session):
     content = "\r\n".join([*lines, "--xyz--", ""])
     headers = {"Content-Type": "multipart/mixed; boundary=xyz"}
     answer = http_session.post(f"{raw.server.url}/batch/storage/v1", data=content, headers=headers)
-    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("multipart/mixed")
+    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith(
+        "multipart/mixed"
+    )
     statuses = [line.split()[1] for line in answer.text.splitlines() if line.startswith("HTTP/1.1")]
     assert statuses == ["204", "404", "200"]
     assert "Content-ID: <response-id+2>" in answer.text
     assert raw.names() == ["b"] and raw.get("b").json()["metadata"] == {"k": "v"}
     many = content.replace("--xyz--", "\r\n".join(["\r\n".join(lines)] * 40) + "\r\n--xyz--")
-    assert http_session.post(f"{raw.server.url}/batch/storage/v1", data=many, headers=headers).status_code == 400
+    assert (
+        http_session.post(
+            f"{raw.server.url}/batch/storage/v1", data=many, headers=headers
+        ).status_code
+        == 400
+    )
     anonymous = requests.post(f"{raw.server.url}/batch/storage/v1", data=content, headers=headers)
     assert anonymous.text.count("HTTP/1.1 401") == 3
 
@@ -191,9 +221,13 @@ def test_faults(raw, http_session):
 def test_python_client_rides_out_faults(raw, client):
     """A resumable upload survives; of a conditional upload in one request a lost answer means 412."""
     faults = f"{raw.server.url}/_berg/faults"
-    raw.session.post(faults, json={"method": "storage.objects.insert", "status": 503})  # the session's start
+    raw.session.post(
+        faults, json={"method": "storage.objects.insert", "status": 503}
+    )  # the session's start
     for fault in ({"reset": True}, {"reset": True, "after_handler": True}):
-        raw.session.post(faults, json={"method": "storage.objects.insert", "match": "upload_id", **fault})
+        raw.session.post(
+            faults, json={"method": "storage.objects.insert", "match": "upload_id", **fault}
+        )
     data = os.urandom(9 * MB)
     blob = client.bucket(raw.name).blob("x", chunk_size=4 * MB)
     blob.upload_from_string(data, if_generation_match=0)

@@ -1,4 +1,6 @@
-"""How a machine starts its worker and lets it end: the unit, the console, what comes too early and too late."""
+"""How a machine starts its worker and lets it end: the unit, the console, what comes too early and
+too late.
+"""
 
 import io
 import os
@@ -20,9 +22,11 @@ from berg.laptop import jobs
 from berg.machine import boot
 from localcloud.machines import sandbox
 
-# What a command does when its machine goes down: its last words take longer than the network of a machine whose
-# processes nobody waits for, and come before the end of berg's grace.
-LAST_WORDS = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; touch $BERG_RESULTS_DIR/up; "
+# What a command does when its machine goes down: its last words take longer than the network of a
+# machine whose processes nobody waits for, and come before the end of berg's grace.
+LAST_WORDS = (
+    "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; touch $BERG_RESULTS_DIR/up; "
+)
 DEBIAN = ("--image", "debian-12", "--image-project", "debian-cloud")
 GPU = ("-g", "1", "-t", "t4")  # hosts of machines without one are maintained without a word
 ENDLESS = LAST_WORDS + "echo up; while :; do sleep 0.1; done"
@@ -58,11 +62,22 @@ def test_a_spot_machine_asks_for_notice_and_does_not_wait_for_its_end(berg):
 
 def test_a_second_start_leaves_a_running_job_alone(berg):
     again = "for how in '' work; do python3 /root/berg/boot.py $how; echo again: $?; done"
-    run(berg, "twice", f"{again}; systemctl start berg; echo unit: $?; sleep 1; touch $BERG_RESULTS_DIR/done")
+    run(
+        berg,
+        "twice",
+        f"{again}; systemctl start berg; echo unit: $?; sleep 1; touch $BERG_RESULTS_DIR/done",
+    )
     wait_for(lambda: berg.state("twice")["state"] == "SUCCEEDED")
     log = berg.log("twice")
-    assert log.count("Berg works on this machine already: nothing to do") == 2 and log.count("again: 0") == 2
-    assert "unit: 0" in log and log.count("Starting on twice") == 1 and berg.state("twice")["attempt"] == 1
+    assert (
+        log.count("Berg works on this machine already: nothing to do") == 2
+        and log.count("again: 0") == 2
+    )
+    assert (
+        "unit: 0" in log
+        and log.count("Starting on twice") == 1
+        and berg.state("twice")["attempt"] == 1
+    )
 
 
 def with_boot(berg, name: str, script: str) -> local_machines.Client:
@@ -76,7 +91,9 @@ def with_boot(berg, name: str, script: str) -> local_machines.Client:
 
 def test_a_machine_that_goes_down_begins_nothing(berg):
     wait = "until [ -e /run/systemd/stopping ]; do sleep 0.01; done"
-    client = with_boot(berg, "late", f"echo there\n{wait}\npython3 /root/boot.py >/proc/1/fd/1 2>&1\n")
+    client = with_boot(
+        berg, "late", f"echo there\n{wait}\npython3 /root/boot.py >/proc/1/fd/1 2>&1\n"
+    )
     client.console_with("late", ": there")
     client.wait(client.call("POST", f"/zones/{local_machines.ZONE}/instances/late/stop"))
     console = client.console_with("late", "there is no time to begin")
@@ -84,9 +101,13 @@ def test_a_machine_that_goes_down_begins_nothing(berg):
     client.delete("late")
 
 
-@pytest.mark.skipif(not os.access("/etc/apt/apt.conf.d", os.W_OK), reason="no root, or machines have no apt here")
+@pytest.mark.skipif(
+    not os.access("/etc/apt/apt.conf.d", os.W_OK), reason="no root, or machines have no apt here"
+)
 def test_apt_s_timers_are_off_before_the_startup_script_ends(berg):
-    """On Google's images apt-daily.service waits for that end, and not for berg's unit, which never begins here."""
+    """On Google's images apt-daily.service waits for that end, and not for berg's unit, which never
+    begins here.
+    """
     systemctl = "printf '#!/bin/sh\n[ $1 != is-active ]\n' >/usr/local/sbin/systemctl"
     script = f"{systemctl}\npython3 /root/boot.py\ncat /etc/apt/apt.conf.d/99berg\necho over\n"
     client = with_boot(berg, "early", script)
@@ -139,19 +160,32 @@ def test_the_console_is_read_in_every_form():
 def test_systemd_takes_the_unit(tmp_path):
     unit = tmp_path / "berg.service"
     unit.write_text(boot.UNIT.format(python="/usr/bin/python3", script="/etc/hostname"))
-    ran = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
-    about_it = [line for line in (ran.stdout + ran.stderr).splitlines() if str(unit) in line or "berg.service" in line]
+    ran = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True
+    )
+    about_it = [
+        line
+        for line in (ran.stdout + ran.stderr).splitlines()
+        if str(unit) in line or "berg.service" in line
+    ]
     assert about_it == [], about_it
 
 
 def test_a_job_of_one_machine_goes_on_after_maintenance(berg):
-    run(berg, "kept-on", f"[ $BERG_ATTEMPT = 1 ] || {{ ls $BERG_RESULTS_DIR; exit 0; }}; {ENDLESS}", *GPU)
+    run(
+        berg,
+        "kept-on",
+        f"[ $BERG_ATTEMPT = 1 ] || {{ ls $BERG_RESULTS_DIR; exit 0; }}; {ENDLESS}",
+        *GPU,
+    )
     wait_for(lambda: "\nup\n" in berg.log("kept-on"))
     berg.cloud.call("POST", "/_berg/instances/kept-on/maintain", {"notice": 3})
     wait_for(lambda: berg.state("kept-on")["state"] == "SUCCEEDED", 90)
     state = berg.state("kept-on")
     assert state["attempt"] == 2 and state["restarts"] == 0
-    assert "within the hour, to maintain its host" in berg.log("kept-on") and "\nlate\n" in berg.log("kept-on")
+    assert "within the hour, to maintain its host" in berg.log(
+        "kept-on"
+    ) and "\nlate\n" in berg.log("kept-on")
 
 
 def test_machines_take_what_the_worker_needs_from_the_bucket(berg):
@@ -165,7 +199,10 @@ def test_machines_take_what_the_worker_needs_from_the_bucket(berg):
     assert "\npackages\n" not in berg.log("golden") and "\nvenv\n" in berg.log("golden")
     sent = berg.cloud.call("GET", "/_berg/requests")["requests"]
     uploads = [each for each in sent if "packages-" in each["path"] and each["verb"] == "POST"]
-    assert len([name for name in berg.objects(".berg/dist/") if "packages-" in name]) == 1 and len(uploads) <= 1
+    assert (
+        len([name for name in berg.objects(".berg/dist/") if "packages-" in name]) == 1
+        and len(uploads) <= 1
+    )
 
 
 def has_apt() -> bool:
@@ -178,7 +215,9 @@ def test_a_job_does_not_wait_for_what_the_first_boot_installs_but_its_own_instal
     berg.cloud.call("POST", "/_berg/settings", {"first_boot": 600})
     run(berg, "free", "rm -rf /etc/apt/sources.list*; apt-get update; echo code $?")
     wait_for(lambda: berg.state("free")["state"] == "SUCCEEDED", 60)
-    assert "Could not get lock /var/lib/apt/lists/lock" in berg.log("free") and "\ncode 100\n" in berg.log("free")
+    assert "Could not get lock /var/lib/apt/lists/lock" in berg.log(
+        "free"
+    ) and "\ncode 100\n" in berg.log("free")
     berg.cloud.call("POST", "/_berg/settings", {"first_boot": 10})
     run(berg, "waits", "apt-get install -y git && echo installed")
     wait_for(lambda: berg.state("waits")["state"] == "SUCCEEDED", 60)
@@ -199,11 +238,21 @@ def test_berg_waits_for_the_locks_of_the_first_boot_and_not_for_ever(berg):
     berg.cloud.call("POST", "/_berg/settings", {"first_boot": 20})
     (berg.repo / "install.py").write_text(INSTALL)
     alone = "rm -rf /etc/apt/sources.list*"  # or apt-get looks for Debian's servers
-    run(berg, "locked", f"{alone}; python3 install.py 1; echo code $?; python3 install.py 600; echo code $?")
+    run(
+        berg,
+        "locked",
+        f"{alone}; python3 install.py 1; echo code $?; python3 install.py 600; echo code $?",
+    )
     wait_for(lambda: berg.state("locked")["state"] == "SUCCEEDED", 90)
     first, _, second = berg.log("locked").partition("\ncode 1\n")
-    assert "\nOSError: apt-get update -q failed: E: Could not get lock /var/lib/apt/lists/lock" in first
-    assert "Trying again for 10 minutes: the first boot of an image has packages to install, too" in second
+    assert (
+        "\nOSError: apt-get update -q failed: E: Could not get lock /var/lib/apt/lists/lock"
+        in first
+    )
+    assert (
+        "Trying again for 10 minutes: the first boot of an image has packages to install, too"
+        in second
+    )
     assert "Installing with apt-get: git" in second and "\ncode 0\n" in second
 
 
@@ -217,7 +266,11 @@ def lacks_wheels() -> str:
     asked = subprocess.run([python_of_machines(), "-c", code], capture_output=True, text=True)
     if asked.returncode or asked.stdout.split() != [str(each) for each in sys.version_info[:2]]:
         return "the machines' python has no ensurepip (python3-venv), or its version is not that of this one"
-    return "" if list(WHEELHOUSE.glob("google_cloud_storage-*")) else "no wheels for machines: make .venv/wheelhouse"
+    return (
+        ""
+        if list(WHEELHOUSE.glob("google_cloud_storage-*"))
+        else "no wheels for machines: make .venv/wheelhouse"
+    )
 
 
 @pytest.mark.skipif(bool(lacks_wheels()), reason=lacks_wheels())
@@ -240,14 +293,18 @@ def test_where_the_archive_does_not_run_pip_makes_the_environment(berg, monkeypa
 def test_a_laptop_without_an_archive_sends_none_and_the_machine_says_so(berg, tmp_path):
     """The laptop's packages do not know their files."""
     (tmp_path / "site/click-99.dist-info").mkdir(parents=True)
-    (tmp_path / "site/click-99.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: click\nVersion: 99\n")
+    (tmp_path / "site/click-99.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: click\nVersion: 99\n"
+    )
     command = [sys.executable, "-m", "berg", "run", "-g", "0", "-n", "bare", *DEBIAN, "echo ran"]
     environment = berg.environment(PYTHONPATH=str(tmp_path / "site"))
     ran = subprocess.run(command, cwd=berg.repo, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert not [name for name in berg.objects(".berg/dist/") if "packages-" in name]
     word = "Making a python environment for berg with pip: the laptop that sent the job had none to send"
-    path = f"/compute/v1/projects/berg-local/zones/{zone_of(berg, 'bare')}/instances/bare/serialPort"
+    path = (
+        f"/compute/v1/projects/berg-local/zones/{zone_of(berg, 'bare')}/instances/bare/serialPort"
+    )
     wait_for(lambda: word in berg.cloud.call("GET", path)["contents"])
 
 

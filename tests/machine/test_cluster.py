@@ -1,6 +1,7 @@
 """Jobs and devboxes on several machines: real ssh between them, real Open MPI, real torchrun.
 
-What is looked at is what the machines left in the bucket, which processes they have, and which machines there are.
+What is looked at is what the machines left in the bucket, which processes they have, and which
+machines there are.
 """
 
 import json
@@ -19,8 +20,12 @@ from conftest import Berg, wait_for
 from localcloud.machines import sshd
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-needs_ssh = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
-needs_mpi = pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun here (package openmpi-bin)")
+needs_ssh = pytest.mark.skipif(
+    bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}"
+)
+needs_mpi = pytest.mark.skipif(
+    not shutil.which("mpirun"), reason="no mpirun here (package openmpi-bin)"
+)
 
 STEPS = '''
 """What a person does with mpi, one thing after another; notes what came of it."""
@@ -70,13 +75,18 @@ def result(berg: Berg, path: str) -> bytes:
 
 def names(berg: Berg, results_dir: str) -> set[str]:
     """Files of results, but for the copy of the job."""
-    found = {name.removeprefix(f"berg_results/{results_dir}/") for name in berg.objects(f"berg_results/{results_dir}/")}
+    found = {
+        name.removeprefix(f"berg_results/{results_dir}/")
+        for name in berg.objects(f"berg_results/{results_dir}/")
+    }
     return found - {"berg_job_metadata.json"}
 
 
 def begun(berg: Berg, job: str, times: int = 1, marker: str = "ready") -> None:
     """Wait until commands of a job printed a line that says `marker` and nothing else."""
-    wait_for(lambda: berg.log(job).count(f"\n{marker}\n") == times, 90, f"{marker!r} in the log of {job}")
+    wait_for(
+        lambda: berg.log(job).count(f"\n{marker}\n") == times, 90, f"{marker!r} in the log of {job}"
+    )
 
 
 def check_ended(berg: Berg, job: str, state: str, reason: str = "") -> None:
@@ -99,14 +109,21 @@ def test_mpi_on_three_machines(berg):
     for file in ("hello.py", "requirements.txt"):
         shutil.copy(EXAMPLES / "mpi_hello" / file, berg.repo)
     (berg.repo / "steps.py").write_text(STEPS)
-    started = launched(berg, "run", "-m", "3", "-g", "0", "-n", "trio", "--env", "WISH=x y", "python steps.py")
-    assert "3 machines, each n1-standard-8" in started.stderr and "(on the first machine)" in started.stderr
+    started = launched(
+        berg, "run", "-m", "3", "-g", "0", "-n", "trio", "--env", "WISH=x y", "python steps.py"
+    )
+    assert (
+        "3 machines, each n1-standard-8" in started.stderr
+        and "(on the first machine)" in started.stderr
+    )
     (listed,) = json.loads(berg("list", "--json").stdout)
     assert [each["name"] for each in listed["instances"]] == ["trio-0", "trio-1", "trio-2"]
     (row,) = berg("list").stdout.splitlines()[1:]
     assert row.startswith("trio ") and "3 machines" in row
     opened = berg("list", "-v").stdout.splitlines()[2:]
-    assert [line.split()[:2] for line in opened] == [[f"trio-{rank}", "RUNNING"] for rank in range(3)]
+    assert [line.split()[:2] for line in opened] == [
+        [f"trio-{rank}", "RUNNING"] for rank in range(3)
+    ]
     tail = launched(berg, "tail", "trio")
     assert "trio SUCCEEDED" in tail.stderr
 
@@ -117,7 +134,9 @@ def test_mpi_on_three_machines(berg):
     assert (notes["exit"]["code"], notes["killed"]["code"]) == (7, 137)
     assert max(notes["exit"]["seconds"], notes["killed"]["seconds"]) < 20  # of 987
     assert notes["left by killed"] == notes["left by interrupted"] == ""
-    assert notes["nothing"]["code"] == 2 and "Missing argument 'PROGRAM...'" in notes["nothing"]["err"]
+    assert (
+        notes["nothing"]["code"] == 2 and "Missing argument 'PROGRAM...'" in notes["nothing"]["err"]
+    )
     spoken = notes["environment"]["out"].splitlines()
     assert set(spoken) == {f'trio-{rank} x y a;b "c" $d' for rank in range(3)}
     assert notes["elsewhere"] == "berg: mpi runs on the first machine of a cluster: trio-0\n"
@@ -128,7 +147,11 @@ def test_mpi_on_three_machines(berg):
     log = tail.stdout.splitlines()
     assert {line.split(" | ")[0] for line in log} == {"trio-0", "trio-1", "trio-2"}
     # Nothing runs before everything is installed everywhere.
-    installed = [at for at, line in enumerate(berg("log", "trio").stdout.splitlines()) if "Successfully inst" in line]
+    installed = [
+        at
+        for at, line in enumerate(berg("log", "trio").stdout.splitlines())
+        if "Successfully inst" in line
+    ]
     assert len(installed) == 3
     only = launched(berg, "tail", "trio", "--machine", "trio-1").stdout
     assert "[berg] Ready\n" in only and "trio-0" not in only and " | " not in only
@@ -142,8 +165,8 @@ def test_mpi_on_a_single_machine(berg):
     assert [f"rank {rank}" in berg.log("one") for rank in range(3)] == [True] * 3
 
 
-# The machines have no network: they import the torch of these tests, and no name server answers when
-# torch asks for the name of every peer.
+# The machines have no network: they import the torch of these tests, and no name server answers
+# when torch asks for the name of every peer.
 BORROW_TORCH = """
 echo nameserver 127.0.0.1 >/etc/resolv.conf
 site=$(python -c 'import site; print(site.getsitepackages()[0])')
@@ -158,7 +181,9 @@ def test_torchrun_on_every_machine(berg):
     torch = pytest.importorskip("torch")
     for file in ("train.py", "requirements.txt"):
         shutil.copy(EXAMPLES / "torch_ddp" / file, berg.repo)
-    (berg.repo / "setup.sh").write_text(BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent))
+    (berg.repo / "setup.sh").write_text(
+        BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent)
+    )
     command = "torchrun train.py --epochs=2 && touch $BERG_RESULTS_DIR/$(hostname)"
     wishes = ["-m", "2", "-g", "0", "-n", "ddp", "--each", "--install-script", "setup.sh"]
     launched(berg, "run", *wishes, "--wait", command)
@@ -171,7 +196,9 @@ def test_torchrun_on_every_machine(berg):
     check_ended(berg, "ddp", "SUCCEEDED")
 
 
-NOTE_THE_END = 'trap "touch $BERG_RESULTS_DIR/$(hostname); exit 1" TERM; echo; echo ready; sleep 600 & wait'
+NOTE_THE_END = (
+    'trap "touch $BERG_RESULTS_DIR/$(hostname); exit 1" TERM; echo; echo ready; sleep 600 & wait'
+)
 
 
 def test_a_first_machine_that_loses_power_ends_the_job(berg, cloud):
@@ -194,7 +221,8 @@ def test_a_machine_that_is_deleted_ends_the_job(berg):
     delete(berg, "shut-1")
     wait_for(lambda: berg.state("shut")["finished_at"])
     reason = berg.state("shut")["reason"]
-    told = "shut-1: the machine was shut down from outside"  # and it may be gone before it told of its results
+    # and it may be gone before it told of its results
+    told = "shut-1: the machine was shut down from outside"
     gone = "machine shut-1 is gone"
     assert reason in (told, gone, f"{told}; {gone}"), reason
     check_ended(berg, "shut", "FAILED", reason)
@@ -204,7 +232,11 @@ def test_a_machine_that_is_deleted_ends_the_job(berg):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_machine_that_loses_power_before_the_machines_met_ends_the_job(berg, rank):
     laptop = berg.start("run", "-m", "2", "-g", "0", "-n", "dawn", "true")
-    wait_for(lambda: [each["status"] for each in berg.machines().values()] == ["RUNNING"] * 2, 30, "the machines")
+    wait_for(
+        lambda: [each["status"] for each in berg.machines().values()] == ["RUNNING"] * 2,
+        30,
+        "the machines",
+    )
     berg.cloud.call("POST", f"/_berg/instances/dawn-{rank}/crash", {})
     assert laptop.wait(60) == 0, laptop.communicate()
     laptop.communicate()
@@ -219,7 +251,10 @@ def test_a_first_machine_that_is_deleted_ends_the_job(berg):
     begun(berg, "led")
     delete(berg, "led-0")
     wait_for(lambda: berg.state("led")["finished_at"])
-    told = {("KILLED", "the machine was shut down from outside"), ("FAILED", "machine led-0 is gone")}
+    told = {
+        ("KILLED", "the machine was shut down from outside"),
+        ("FAILED", "machine led-0 is gone"),
+    }
     assert (berg.state("led")["state"], berg.state("led")["reason"]) in told
     check_ended(berg, "led", berg.state("led")["state"], berg.state("led")["reason"])
     assert names(berg, "led") == {"led-0"}
@@ -263,15 +298,21 @@ def test_a_silent_machine_is_given_up(berg, cloud, silent):
     start = berg.start("run", "-m", "3", "-g", "0", "-n", name, "--each", command)
     wait_for(lambda: len(berg.machines()) == 3, 60, "the machines")
     path = f".berg/jobs/{name}_metadata.json"
-    berg.bucket.write(path, json.dumps({**json.loads(berg.bucket.read(path)), "silence_seconds": 15}))
+    berg.bucket.write(
+        path, json.dumps({**json.loads(berg.bucket.read(path)), "silence_seconds": 15})
+    )
     assert start.wait(60) == 0, start.stderr.read()
     begun(berg, name, times=3)
     wait_for(lambda: len(names(berg, name)) == 3, 30, "the results")
     cloud.call("POST", f"/_berg/instances/{name}-{silent}/cut")
     cloud.call("POST", "/_berg/settings", {"grace": 10})  # else it has two minutes to go
     wait_for(lambda: berg.state(name)["finished_at"], 90, f"the end of {name}")
-    wait_for(lambda: not berg.machines(), 60, "the end of the machines, of which one does not listen")
-    check_ended(berg, name, "FAILED", f"machine {name}-{silent} was silent for 15 s and was given up")
+    wait_for(
+        lambda: not berg.machines(), 60, "the end of the machines, of which one does not listen"
+    )
+    check_ended(
+        berg, name, "FAILED", f"machine {name}-{silent} was silent for 15 s and was given up"
+    )
 
 
 def test_what_the_bucket_cannot_take_of_another_machine_is_named_and_fails_nothing(berg):
@@ -285,19 +326,51 @@ def test_what_the_bucket_cannot_take_of_another_machine_is_named_and_fails_nothi
 def test_what_another_machine_could_not_send_in_time_fails_the_job(berg, cloud):
     cloud.fault("storage.objects.insert", match="slow/late", status=403, times=None)
     command = '[ "$BERG_NODE_RANK" = 0 ] || echo x >$BERG_RESULTS_DIR/late'
-    ran = berg("run", "-m", "2", "-g", "0", "-n", "slow", "--each", "--max-hours", "0.025", "--wait", command)
+    ran = berg(
+        "run",
+        "-m",
+        "2",
+        "-g",
+        "0",
+        "-n",
+        "slow",
+        "--each",
+        "--max-hours",
+        "0.025",
+        "--wait",
+        command,
+    )
     assert ran.returncode == 1
     found = berg.state("slow")
-    assert found["state"] == "FAILED" and "slow-1: 1 file is not in the bucket: slow/late" in found["reason"], found
+    assert (
+        found["state"] == "FAILED"
+        and "slow-1: 1 file is not in the bucket: slow/late" in found["reason"]
+    ), found
     wait_for(lambda: not berg.machines(), what="the end of the machines")
 
 
 def test_an_installation_that_fails_on_one_machine(berg):
     (berg.repo / "setup.sh").write_text('[ "$(hostname)" != bad-1 ] || exit 4\n')
-    ran = berg("run", "-m", "2", "-g", "0", "-n", "bad", "--install-script", "setup.sh", "--wait", "echo; echo ready")
+    ran = berg(
+        "run",
+        "-m",
+        "2",
+        "-g",
+        "0",
+        "-n",
+        "bad",
+        "--install-script",
+        "setup.sh",
+        "--wait",
+        "echo; echo ready",
+    )
     assert ran.returncode == 1
-    check_ended(berg, "bad", "FAILED", "bad-1: the installation failed with exit code 4: bash -e setup.sh")
-    assert "\nready\n" not in berg.log("bad"), "the command ran although a machine was not ready for it"
+    check_ended(
+        berg, "bad", "FAILED", "bad-1: the installation failed with exit code 4: bash -e setup.sh"
+    )
+    assert "\nready\n" not in berg.log("bad"), (
+        "the command ran although a machine was not ready for it"
+    )
 
 
 def test_kill_takes_all_machines_and_keeps_what_they_wrote(berg):
@@ -314,12 +387,19 @@ def test_kill_takes_all_machines_and_keeps_what_they_wrote(berg):
 @needs_mpi
 def test_a_devbox_of_eight_machines(berg):
     up = launched(berg, "devbox", "-m", "8", "-g", "0", "-n", "octet", "--idle-hours", "0")
-    assert "With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it." in up.stderr
+    assert (
+        "With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it."
+        in up.stderr
+    )
     wait_for(lambda: berg.state("octet")["state"] == "RUNNING", 90, "the devbox")
     machines = [f"octet-{rank}" for rank in range(8)]
-    assert set(berg.objects(".berg/machines/octet/")) == {f".berg/machines/octet/{name}.json" for name in machines}
+    assert set(berg.objects(".berg/machines/octet/")) == {
+        f".berg/machines/octet/{name}.json" for name in machines
+    }
     script = "for host in ${BERG_HOSTS//,/ }; do getent ahostsv4 $host >/dev/null && ssh $host hostname; done"
-    reached = launched(berg, "ssh", "octet", "--", f"bash -lc '{script}; mpi --mpi-procs-per-machine 1 hostname'")
+    reached = launched(
+        berg, "ssh", "octet", "--", f"bash -lc '{script}; mpi --mpi-procs-per-machine 1 hostname'"
+    )
     assert reached.stdout.split()[:8] == machines
     assert sorted(reached.stdout.split()[8:]) == machines
     assert "octet: KILLED" in berg("kill", "octet").stderr
@@ -348,7 +428,9 @@ def logged_in(berg: Berg, *arguments: str) -> tuple[subprocess.Popen, int]:
 
 @needs_ssh
 def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
-    """Two machines: somebody types on the first one, then something waits on the second; shells stay open on both."""
+    """Two machines: somebody types on the first one, then something waits on the second; shells
+    stay open on both.
+    """
     launched(berg, "ssh-config")  # makes the key, so that the devbox knows it before it can be idle
     launched(berg, "devbox", "-m", "2", "-g", "0", "-n", "den", "--idle-hours", "0.0033")
     patience = 13.0
@@ -370,7 +452,9 @@ def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
     assert berg.state("den")["state"] == "RUNNING"
     launched(berg, "ssh", "den-1", "--", "touch /tmp/enough")
     for each in (terminal, other_terminal):
-        read_terminal(each, b"berg: this devbox is idle and deletes itself in 1 minutes, unless it is used.")
+        read_terminal(
+            each, b"berg: this devbox is idle and deletes itself in 1 minutes, unless it is used."
+        )
     check_ended(berg, "den", "SUCCEEDED", "idle for 0.0033 h")
     assert result(berg, "by_hand") == b"mine\n"
     for each in (login, other):
@@ -380,14 +464,18 @@ def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
 
 def test_what_cannot_be_had_leaves_nothing(berg, cloud):
     refused = berg("run", "-m", "0", "-g", "0", "true")
-    assert refused.returncode == 1 and "--machines 0 is not possible: give 1 to 1000" in refused.stderr
+    assert (
+        refused.returncode == 1 and "--machines 0 is not possible: give 1 to 1000" in refused.stderr
+    )
     refused = berg("devbox", "-g", "0", "--idle-hours", "-1")
     assert refused.returncode == 1 and "--idle-hours -1 is not possible" in refused.stderr
     planned = launched(berg, "run", "-m", "11", "-g", "0", "-n", "many", "--dry-run", "true")
     request = json.loads(planned.stdout)
     assert list(request["perInstanceProperties"]) == [f"many-{rank:02}" for rank in range(11)]
     assert request["count"] == request["minCount"] == "11"
-    assert set(map(str, request["perInstanceProperties"].values())) == {"{}"}, "their names are output only"
+    assert set(map(str, request["perInstanceProperties"].values())) == {"{}"}, (
+        "their names are output only"
+    )
 
     # One machine of several cannot be created.
     error = {"code": "INTERNAL_ERROR", "message": "the third machine broke"}
@@ -405,14 +493,23 @@ def test_what_cannot_be_had_leaves_nothing(berg, cloud):
     # The region has room for three of the four machines.
     region = cloud.call("GET", "/compute/v1/projects/berg-local/regions/us-central1")
     before = {quota["metric"]: quota["limit"] for quota in region["quotas"]}
-    metrics = "NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS"  # on either draw machines that live for a week at most
+    metrics = (
+        "NVIDIA_L4_GPUS",
+        "PREEMPTIBLE_NVIDIA_L4_GPUS",
+    )  # on either draw machines that live for a week at most
     try:
         for metric in metrics:
-            cloud.call("POST", "/_berg/quotas", {"region": "us-central1", "metric": metric, "limit": 3})
+            cloud.call(
+                "POST", "/_berg/quotas", {"region": "us-central1", "metric": metric, "limit": 3}
+            )
         over = berg("run", "-m", "4", "-g", "1", "-n", "over", "true")
     finally:
         for metric in metrics:
-            cloud.call("POST", "/_berg/quotas", {"region": "us-central1", "metric": metric, "limit": before[metric]})
+            cloud.call(
+                "POST",
+                "/_berg/quotas",
+                {"region": "us-central1", "metric": metric, "limit": before[metric]},
+            )
     assert over.returncode == 1
     assert "NVIDIA_L4_GPUS" in over.stderr and "Limit: 3.0" in over.stderr
     assert not berg.machines()

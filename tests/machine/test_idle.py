@@ -28,10 +28,17 @@ def running(command: list[str], env: dict[str, str], terminal: bool = False):
     leader, follower = pty.openpty()
     # A program takes the first terminal that it opens for its own.
     opening = [sys.executable, "-c", OPEN, os.ttyname(follower), *command] if terminal else command
-    process = subprocess.Popen(opening, env=env, stdin=subprocess.DEVNULL, stdout=follower, start_new_session=True)
+    process = subprocess.Popen(
+        opening, env=env, stdin=subprocess.DEVNULL, stdout=follower, start_new_session=True
+    )
     process.terminal = leader
     try:
-        wait_for(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")[0] == command[0].encode())
+        wait_for(
+            lambda: (
+                Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")[0]
+                == command[0].encode()
+            )
+        )
         yield process
     finally:
         process.kill()
@@ -114,7 +121,8 @@ def test_what_runs_in_tmux_is_use_and_its_shells_are_not(tmp_path):
 def test_a_devbox_whose_tpu_is_busy_is_not_idle(berg):
     shutil.copy(libtpu.__file__, berg.repo)
     packages = ":".join(["/root/berg/app", *filter(None, sys.path)])  # berg's own, and grpc
-    serve = f"PYTHONPATH={packages} setsid {sys.executable} libtpu.py 40 >/dev/null 2>&1 &"  # as a daemon would
+    # as a daemon would
+    serve = f"PYTHONPATH={packages} setsid {sys.executable} libtpu.py 40 >/dev/null 2>&1 &"
     (berg.repo / "install.sh").write_text(f"{serve}\nsleep 3\n")
     commit(berg.repo)
     wishes = ["--tpu", "v6e-1", "--idle-hours", "0.0014", "--install-script", "install.sh"]

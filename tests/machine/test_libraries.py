@@ -27,10 +27,14 @@ class Metadata(BaseHTTPRequestHandler):
 def test_a_metadata_server_that_is_away_for_seconds_is_waited_for(tmp_path):
     with HTTPServer(("127.0.0.1", 0), Metadata, bind_and_activate=False) as server:
         server.server_bind()  # it listens later
-        there = dict.fromkeys(("GCE_METADATA_HOST", "GCE_METADATA_IP"), f"127.0.0.1:{server.server_address[1]}")
+        there = dict.fromkeys(
+            ("GCE_METADATA_HOST", "GCE_METADATA_IP"), f"127.0.0.1:{server.server_address[1]}"
+        )
         env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], **there}
         command = [sys.executable, "-c", CODE]
-        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             time.sleep(8)
             server.server_activate()
             threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -55,19 +55,28 @@ def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
     assert (shown.returncode, ran.returncode) == (0, 0), ran.stderr
     assert "a webhook, of the end" in ran.stderr
     wait_for(lambda: "BERG_JOB=told" in berg.log("told"), 60)
-    arguments = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    arguments = b"".join(
+        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
+    )
     assert berg("wait", "told").returncode == 4
     ((path, about),) = webhook.told
     assert path.endswith(webhook.secret)
     assert about["text"] == "told FAILED with exit code 4: the command failed with exit code 4"
-    assert (about["job"], about["state"], about["exit_code"], about["user"]) == ("told", "FAILED", 4, "tester")
+    assert (about["job"], about["state"], about["exit_code"], about["user"]) == (
+        "told",
+        "FAILED",
+        4,
+        "tester",
+    )
     assert about["results"] == f"gs://{berg.bucket_name}/berg_results/told"
     everything = [shown.stdout, shown.stderr, ran.stdout, ran.stderr, berg("list", "--json").stdout]
     everything += [json.dumps(berg.cloud.instances()), arguments.decode(errors="replace")]
     everything += [data.decode(errors="replace") for data in berg.objects().values()]
     assert not any(webhook.secret in text for text in everything)
     assert "BERG_NOTIFY" not in berg.log("told"), "it is none of the command's variables"
-    listed = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
+    listed = berg.cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get(
+        "secrets", []
+    )
     assert not [each for each in listed if each["name"].endswith("/berg-told")]
     kept = json.loads(berg.bucket.read(".berg/jobs/told_metadata.json"))["wishes"]
     assert kept["notify"] == f"HOOK={berg.home}/hook", "so that berg rerun tells it, too"
@@ -78,31 +87,51 @@ def test_the_end_is_told_once_where_the_last_state_is_refused_for_a_while(berg, 
     assert berg("run", "-n", "twice", "-g", "0", "--notify", webhook.url, "sleep 3").returncode == 0
     wait_for(lambda: berg.state("twice")["state"] == "RUNNING", 60)
     berg.cloud.fault("storage.objects.insert", match="twice_state.json", status=400, times=None)
-    wait_for(lambda: berg.cloud.call("GET", "/_berg/faults")["faults"][0]["hits"] > 4, 60, "some tries")
+    wait_for(
+        lambda: berg.cloud.call("GET", "/_berg/faults")["faults"][0]["hits"] > 4, 60, "some tries"
+    )
     berg.cloud.call("DELETE", "/_berg/faults")
     assert berg("wait", "twice").returncode == 0
     assert [about["state"] for _, about in webhook.told] == ["SUCCEEDED"]
 
 
 def test_a_url_that_was_given_as_it_is_is_kept_nowhere(berg, webhook):
-    assert berg("run", "-n", "plain", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode == 0
+    assert (
+        berg("run", "-n", "plain", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode
+        == 0
+    )
     assert [about["state"] for _, about in webhook.told] == ["SUCCEEDED"]
     assert not any(webhook.secret.encode() in data for data in berg.objects().values())
 
 
 def test_a_webhook_that_fails_is_a_line_in_the_log(berg, webhook):
     webhook.answers = [404]
-    assert berg("run", "-n", "gone", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode == 0
+    assert (
+        berg("run", "-n", "gone", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode
+        == 0
+    )
     assert "The webhook of --notify was not told: it answered 404\n" in berg.log("gone")
     webhook.server.shutdown()
     webhook.server.server_close()
-    assert berg("run", "-n", "deaf", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode == 0
+    assert (
+        berg("run", "-n", "deaf", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode
+        == 0
+    )
     assert "The webhook of --notify was not told: ConnectionError\n" in berg.log("deaf")
 
 
 def test_a_sweep_is_told_of_once(berg, webhook):
     (berg.home / "hook").write_text(webhook.url)
-    wishes = ["--grid", "code=0,1,2", "--parallel", "2", "-g", "0", "--notify", f"HOOK={berg.home}/hook"]
+    wishes = [
+        "--grid",
+        "code=0,1,2",
+        "--parallel",
+        "2",
+        "-g",
+        "0",
+        "--notify",
+        f"HOOK={berg.home}/hook",
+    ]
     assert berg("run", "-n", "grid", *wishes, "--wait", "exit $(({code} % 2))").returncode == 1
     wait_for(lambda: webhook.told, 60)
     wait_for(lambda: not berg.machines(), 60)
@@ -114,9 +143,20 @@ def test_a_sweep_is_told_of_once(berg, webhook):
 def test_a_sweep_that_goes_on_is_told_of_again_and_has_its_secrets(berg, webhook):
     (berg.home / "hook").write_text(webhook.url)
     (berg.home / "token").write_text("s3cr3t")
-    wishes = ["--grid", "code=0,1", "--parallel", "1", "-g", "0", "--secret", f"TOKEN={berg.home}/token"]
+    wishes = [
+        "--grid",
+        "code=0,1",
+        "--parallel",
+        "1",
+        "-g",
+        "0",
+        "--secret",
+        f"TOKEN={berg.home}/token",
+    ]
     command = "[ $TOKEN = s3cr3t ] && exit {code}"
-    ran = berg("run", "-n", "grid", *wishes, "--notify", f"HOOK={berg.home}/hook", "--wait", command)
+    ran = berg(
+        "run", "-n", "grid", *wishes, "--notify", f"HOOK={berg.home}/hook", "--wait", command
+    )
     assert ran.returncode == 1, ran.stderr
     wait_for(lambda: webhook.told and not berg.machines(), 60)
     (berg.home / "token").unlink()
@@ -127,7 +167,9 @@ def test_a_sweep_that_goes_on_is_told_of_again_and_has_its_secrets(berg, webhook
     assert again.returncode == 1 and "1 job of grid runs again" in again.stderr, again.stderr
     wait_for(lambda: len(webhook.told) == 2, 60)
     assert [about["jobs"] for _, about in webhook.told] == [{"SUCCEEDED": 1, "FAILED": 1}] * 2
-    assert "failed with exit code 1" in berg.state("grid-1")["reason"], "and not for want of its secret"
+    assert "failed with exit code 1" in berg.state("grid-1")["reason"], (
+        "and not for want of its secret"
+    )
 
 
 def test_a_sweep_that_goes_on_without_its_webhook_says_so(berg, webhook):
@@ -135,11 +177,21 @@ def test_a_sweep_that_goes_on_without_its_webhook_says_so(berg, webhook):
     assert berg("run", "-n", "grid", *wishes, "--wait", "exit {code}").returncode == 1
     wait_for(lambda: webhook.told and not berg.machines(), 60)
     again = berg("run", "--resume", "grid", "--wait")
-    assert again.returncode == 1 and "Nobody will be told of its end: --notify gave the webhook's URL" in again.stderr
+    assert (
+        again.returncode == 1
+        and "Nobody will be told of its end: --notify gave the webhook's URL" in again.stderr
+    )
 
 
 def test_what_is_no_url_is_refused_and_not_repeated(berg):
-    for wish in ("ftp://hidden.example/abc", "https://hid den/", "NAME=/nonexistent", "UNSET", "", " "):
+    for wish in (
+        "ftp://hidden.example/abc",
+        "https://hid den/",
+        "NAME=/nonexistent",
+        "UNSET",
+        "",
+        " ",
+    ):
         refused = berg("run", "-g", "0", "--notify", wish, "true")
         assert refused.returncode == 1 and "--notify" in refused.stderr, refused.stderr
         assert "hid" not in refused.stderr
@@ -148,9 +200,16 @@ def test_what_is_no_url_is_refused_and_not_repeated(berg):
 
 def test_what_each_service_takes():
     about = {"job": "j", "state": "FAILED"}
-    assert notify.body("https://hooks.slack.com/services/T/B/x", "j FAILED", about) == {"text": "j FAILED"}
-    assert notify.body("https://discord.com/api/webhooks/1/x", "j" * 3000, about) == {"content": "j" * 2000}
-    assert notify.body("https://example.com/hook", "j FAILED", about) == {"text": "j FAILED", **about}
+    assert notify.body("https://hooks.slack.com/services/T/B/x", "j FAILED", about) == {
+        "text": "j FAILED"
+    }
+    assert notify.body("https://discord.com/api/webhooks/1/x", "j" * 3000, about) == {
+        "content": "j" * 2000
+    }
+    assert notify.body("https://example.com/hook", "j FAILED", about) == {
+        "text": "j FAILED",
+        **about,
+    }
 
 
 def test_tries_are_repeated_where_that_helps_and_bounded(webhook):

@@ -1,4 +1,6 @@
-"""What a machine says of itself, with stand-ins for nvidia-smi and libtpu that answer as the real ones do."""
+"""What a machine says of itself, with stand-ins for nvidia-smi and libtpu that answer as the real
+ones do.
+"""
 
 import json
 import os
@@ -55,7 +57,11 @@ def test_gpus_are_read_as_nvidia_smi_tells_them(answer, kind):
         names = ("index", "percent", "memory_mb", "memory_total_mb", "watt", "celsius")
         assert found == [dict(zip(names, (0, 97, 30500, 40960, 310.5, 66), strict=True))]
     if kind == "split by MIG":
-        assert found[0]["percent"] is None and found[0]["watt"] is None and found[0]["memory_mb"] == 1024
+        assert (
+            found[0]["percent"] is None
+            and found[0]["watt"] is None
+            and found[0]["memory_mb"] == 1024
+        )
         assert usage.busiest({"gpus": found}) == 5 and usage.busiest({"gpus": found[:1]}) is None
     if kind == "eight":
         assert usage.busiest({"gpus": found}) == 70
@@ -111,12 +117,27 @@ def test_samples_tell_of_this_machine_and_are_read_back(answer, tmp_path):
 
 def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
     nvidia_smi.bring(berg.repo, ANSWERS["eight"])
-    wishes = ["-m", "2", "--each", "-g", "0", "--install-script", "install.sh", "--sample-seconds", "1"]
+    wishes = [
+        "-m",
+        "2",
+        "--each",
+        "-g",
+        "0",
+        "--install-script",
+        "install.sh",
+        "--sample-seconds",
+        "1",
+    ]
     done = berg("run", "-n", "pair", *wishes, "--wait", UNTIL.format('"percent": 70', 4))
     assert done.returncode == 0, done.stderr
     names = sorted(name.rpartition("/")[2] for name in berg.objects(".berg/logs/pair/"))
-    assert [name.partition(".")[2].partition(".")[2] for name in names] == ["log", "usage.jsonl"] * 2
-    assert [name.partition(".usage")[0] for name in names[1::2]] == [name.removesuffix(".log") for name in names[::2]]
+    assert [name.partition(".")[2].partition(".")[2] for name in names] == [
+        "log",
+        "usage.jsonl",
+    ] * 2
+    assert [name.partition(".usage")[0] for name in names[1::2]] == [
+        name.removesuffix(".log") for name in names[::2]
+    ]
     found = watch.read(berg.bucket, "pair")
     assert found.keys() == {"pair-0", "pair-1"}
     for samples in found.values():
@@ -125,15 +146,23 @@ def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
         assert len(told) >= 4 and times == sorted(times)
         assert [gpu["percent"] for gpu in told[-1]] == [n * 10 for n in range(8)]
     last = watch.read(berg.bucket, "pair", seconds=2)
-    assert all(samples == found[machine][len(found[machine]) - len(samples) :] for machine, samples in last.items())
+    assert all(
+        samples == found[machine][len(found[machine]) - len(samples) :]
+        for machine, samples in last.items()
+    )
     assert sum(map(len, last.values())) < sum(map(len, found.values()))
-    assert "cpu_percent" not in berg("log", "pair").stdout and "cpu_percent" not in berg("show", "pair").stdout
+    assert (
+        "cpu_percent" not in berg("log", "pair").stdout
+        and "cpu_percent" not in berg("show", "pair").stdout
+    )
     assert berg("rm", "-y", "pair").returncode == 0 and not berg.objects(".berg/logs/pair/")
 
 
 def test_a_job_shorter_than_a_sample_has_one_of_all_of_it(berg):
     nvidia_smi.bring(berg.repo, ANSWERS["eight"])
-    done = berg("run", "-n", "quick", "-g", "0", "--install-script", "install.sh", "--wait", "sleep 2")
+    done = berg(
+        "run", "-n", "quick", "-g", "0", "--install-script", "install.sh", "--wait", "sleep 2"
+    )
     assert done.returncode == 0, done.stderr
     ((only,),) = watch.read(berg.bucket, "quick").values()
     assert 0 < only["cpu_percent"] <= 100 and only["memory_bytes"] > 0 and only["gpus"] == []
@@ -142,8 +171,18 @@ def test_a_job_shorter_than_a_sample_has_one_of_all_of_it(berg):
 
 def test_each_job_of_a_sweep_has_samples_of_its_own_and_none_if_none_are_wanted(berg):
     sweep = ["--grid", "n=0,1", "--parallel", "1", "-g", "0"]
-    assert berg("run", "-n", "some", *sweep, "--sample-seconds", "1", "--wait", "sleep 3; : {n}").returncode == 0
-    assert berg("run", "-n", "none", *sweep, "--sample-seconds", "0", "--wait", "sleep 3; : {n}").returncode == 0
+    assert (
+        berg(
+            "run", "-n", "some", *sweep, "--sample-seconds", "1", "--wait", "sleep 3; : {n}"
+        ).returncode
+        == 0
+    )
+    assert (
+        berg(
+            "run", "-n", "none", *sweep, "--sample-seconds", "0", "--wait", "sleep 3; : {n}"
+        ).returncode
+        == 0
+    )
     first, second = (watch.read(berg.bucket, f"some-{n}") for n in (0, 1))
     (before,), (after,) = first.values(), second.values()
     assert before and after and before[-1]["time"] < after[0]["time"]
@@ -154,16 +193,26 @@ def test_tpus_are_sampled_while_a_program_uses_them(berg):
     shutil.copy(libtpu.__file__, berg.repo)
     commit(berg.repo)
     packages = ":".join(["../../berg/app", *filter(None, sys.path)])  # berg's own, and grpc
-    command = f"PYTHONPATH={packages} {sys.executable} libtpu.py 300 & " + UNTIL.format('"percent": 90.5', 1)
+    command = f"PYTHONPATH={packages} {sys.executable} libtpu.py 300 & " + UNTIL.format(
+        '"percent": 90.5', 1
+    )
     done = berg("run", "-n", "chip", "--tpu", "v6e-1", "--sample-seconds", "1", "--wait", command)
     assert done.returncode == 0, done.stderr
     (samples,) = watch.read(berg.bucket, "chip").values()
     assert all("tpus" in sample for sample in samples), berg.log("chip")
     told = [sample["tpus"] for sample in samples if sample["tpus"]]
-    assert told and told[0][0] == {"index": 0, "percent": 90.5, "memory_mb": 1024, "memory_total_mb": 32768}
+    assert told and told[0][0] == {
+        "index": 0,
+        "percent": 90.5,
+        "memory_mb": 1024,
+        "memory_total_mb": 32768,
+    }
 
 
 @pytest.mark.parametrize("seconds", ["-1", "4000"])
 def test_how_often_to_sample_is_checked(berg, seconds):
     done = berg("run", "-g", "0", "--sample-seconds", seconds, "true")
-    assert done.returncode == 1 and f"--sample-seconds {seconds} is not possible: give 1 to 3600" in done.stderr
+    assert (
+        done.returncode == 1
+        and f"--sample-seconds {seconds} is not possible: give 1 to 3600" in done.stderr
+    )

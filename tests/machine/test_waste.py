@@ -11,8 +11,12 @@ GPU = ["-g", "1", "-t", "t4"]
 
 
 def submit(berg, name: str, *wishes: str, **changes) -> None:
-    """A job with a stand-in for nvidia-smi, one sample a second, and what else its metadata is to say."""
-    started = berg.start("run", "-n", name, "--install-script", "install.sh", "--sample-seconds", "1", *wishes)
+    """A job with a stand-in for nvidia-smi, one sample a second, and what else its metadata is to
+    say.
+    """
+    started = berg.start(
+        "run", "-n", name, "--install-script", "install.sh", "--sample-seconds", "1", *wishes
+    )
     path = f".berg/jobs/{name}_metadata.json"
     wait_for(lambda: berg.bucket.read(path), 60)
     time.sleep(1.1)  # an object takes one write a second
@@ -37,7 +41,15 @@ def test_a_job_whose_gpus_stay_below_is_warned_and_ended_with_its_results(berg):
     command = "echo here >$BERG_RESULTS_DIR/file; sleep 200"
     assert (
         berg(
-            "run", "-n", "waste", "--install-script", "install.sh", "--sample-seconds", "1", *wishes, command
+            "run",
+            "-n",
+            "waste",
+            "--install-script",
+            "install.sh",
+            "--sample-seconds",
+            "1",
+            *wishes,
+            command,
         ).returncode
         == 0
     )
@@ -45,8 +57,13 @@ def test_a_job_whose_gpus_stay_below_is_warned_and_ended_with_its_results(berg):
     assert berg("wait", "waste").returncode == 143
     state, log = berg.state("waste"), berg.log("waste")
     assert state["state"] == "FAILED" and state["idle"] == {}
-    assert state["reason"] == "its accelerators stayed below 30 % for 0.3 minutes (--min-utilization)"
-    assert "Warning: its accelerators stay below 30 %; the job ends in 0.1 minutes, unless they do more" in log
+    assert (
+        state["reason"] == "its accelerators stayed below 30 % for 0.3 minutes (--min-utilization)"
+    )
+    assert (
+        "Warning: its accelerators stay below 30 %; the job ends in 0.1 minutes, unless they do more"
+        in log
+    )
     assert berg.bucket.read("berg_results/waste/file") == b"here\n"
 
 
@@ -55,10 +72,22 @@ def test_a_job_that_does_something_in_time_goes_on(berg):
     wishes = [*GPU, "--min-utilization", "10", "--for", "0.3"]
     command = "sleep 12; sed -i 's/0, 0,/0, 90,/' $(cat /tmp/answer); sleep 12"
     done = berg(
-        "run", "-n", "late", "--install-script", "install.sh", "--sample-seconds", "1", *wishes, "--wait", command
+        "run",
+        "-n",
+        "late",
+        "--install-script",
+        "install.sh",
+        "--sample-seconds",
+        "1",
+        *wishes,
+        "--wait",
+        command,
     )
     assert done.returncode == 0, done.stderr
-    assert "The accelerators do something again" in berg.log("late") and berg.state("late")["reason"] == ""
+    assert (
+        "The accelerators do something again" in berg.log("late")
+        and berg.state("late")["reason"] == ""
+    )
 
 
 def test_of_a_cluster_all_machines_must_do_too_little(berg):
@@ -66,7 +95,13 @@ def test_of_a_cluster_all_machines_must_do_too_little(berg):
     wishes = [*GPU, "-m", "2", "--each", "--min-utilization", "10", "--for", "0.4"]
     command = '[ "$BERG_NODE_RANK" = 0 ] || sed -i "s/0, 0,/0, 90,/" $(cat /tmp/answer); sleep 45'
     submit(berg, "half", *wishes, command, marked_seconds=4, silence_seconds=9)
-    wait_for(lambda: "GPUs are idle: half-0 for " in (shown := berg("list").stdout) and "half-1 for" not in shown, 60)
+    wait_for(
+        lambda: (
+            "GPUs are idle: half-0 for " in (shown := berg("list").stdout)
+            and "half-1 for" not in shown
+        ),
+        60,
+    )
     assert berg("wait", "half").returncode == 0, berg.log("half")
 
 
@@ -76,20 +111,47 @@ def test_what_nobody_tells_ends_no_job(berg):
         file.write("sleep 5\n")  # what is sampled while nothing runs yet counts for nothing
     wishes = [*GPU, "--min-utilization", "10", "--for", "0.1"]
     done = berg(
-        "run", "-n", "mig", "--install-script", "install.sh", "--sample-seconds", "1", *wishes, "--wait", "sleep 10"
+        "run",
+        "-n",
+        "mig",
+        "--install-script",
+        "install.sh",
+        "--sample-seconds",
+        "1",
+        *wishes,
+        "--wait",
+        "sleep 10",
     )
     assert done.returncode == 0, done.stderr
-    assert "No accelerator here tells how busy it is: until one does, --min-utilization does nothing" in berg.log("mig")
+    assert (
+        "No accelerator here tells how busy it is: until one does, --min-utilization does nothing"
+        in berg.log("mig")
+    )
 
 
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
-        (["-g", "0", "--min-utilization", "10"], "--min-utilization is for jobs with GPUs or TPUs: this one has none"),
-        ([*GPU, "--min-utilization", "101"], "--min-utilization 101 is not possible: give percent, 1 to 100"),
-        ([*GPU, "--min-utilization", "5", "--sample-seconds", "0"], "needs at least two samples in --for 30 minutes"),
-        ([*GPU, "--min-utilization", "5", "--for", "0.5"], "two samples in --for 0.5 minutes: there is one every 30 s"),
-        ([*GPU, "--for", "10"], "--for says in how many minutes: give --min-utilization PERCENT as well"),
+        (
+            ["-g", "0", "--min-utilization", "10"],
+            "--min-utilization is for jobs with GPUs or TPUs: this one has none",
+        ),
+        (
+            [*GPU, "--min-utilization", "101"],
+            "--min-utilization 101 is not possible: give percent, 1 to 100",
+        ),
+        (
+            [*GPU, "--min-utilization", "5", "--sample-seconds", "0"],
+            "needs at least two samples in --for 30 minutes",
+        ),
+        (
+            [*GPU, "--min-utilization", "5", "--for", "0.5"],
+            "two samples in --for 0.5 minutes: there is one every 30 s",
+        ),
+        (
+            [*GPU, "--for", "10"],
+            "--for says in how many minutes: give --min-utilization PERCENT as well",
+        ),
     ],
 )
 def test_what_cannot_be_judged_is_refused(berg, wishes, said):

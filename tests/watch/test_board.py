@@ -17,7 +17,9 @@ from google.api_core.exceptions import GoogleAPICallError
 from berg.watch import board, events
 from localcloud.machines import sshd
 
-needs_sshd = pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
+needs_sshd = pytest.mark.skipif(
+    bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}"
+)
 
 LOSS = {"train/loss": [(0, 1.0, 1000.0), (1, 0.5, 1001.0)]}
 MORE = {"train/loss": [(2, 0.25, 1002.0)]}
@@ -43,8 +45,13 @@ def file(tmp_path):
 def test_tensorboard_shows_event_files_metrics_and_usage_and_what_is_new_of_them(berg, file):
     options = nvidia_smi.bring(berg.repo, nvidia_smi.busy(80))
     lines = [json.dumps({"step": step, "accuracy": step / 10}) for step in range(4)]
-    command = f"printf '%s\\n' {' '.join(map(repr, lines[:3]))} >$BERG_RESULTS_DIR/metrics.jsonl; sleep 4"
-    assert berg("run", "-n", "seen", *options, "--sample-seconds", "1", "--wait", command).returncode == 0
+    command = (
+        f"printf '%s\\n' {' '.join(map(repr, lines[:3]))} >$BERG_RESULTS_DIR/metrics.jsonl; sleep 4"
+    )
+    assert (
+        berg("run", "-n", "seen", *options, "--sample-seconds", "1", "--wait", command).returncode
+        == 0
+    )
     prefix = "berg_results/seen/"
     berg.bucket.write(f"{prefix}tb/{EVENTS}", file.read_bytes())
     berg.bucket.write(f"{prefix}plugins/profile/2026_11_21/host.xplane.pb", b"a profile")
@@ -60,7 +67,9 @@ def test_tensorboard_shows_event_files_metrics_and_usage_and_what_is_new_of_them
         assert set(values(address, "seen/usage/seen", "berg/gpu0_percent")) == {80.0}
         assert values(address, "seen/usage/seen", "berg/cpu_percent")
         (folder,) = (path for path in (berg.home / "tensorboard").iterdir() if path.is_dir())
-        assert (folder / "seen/plugins/profile/2026_11_21/host.xplane.pb").read_bytes() == b"a profile"
+        assert (
+            folder / "seen/plugins/profile/2026_11_21/host.xplane.pb"
+        ).read_bytes() == b"a profile"
         assert not list(folder.rglob("weights.bin")), "nothing that TensorBoard has no use for"
         events.write(file, MORE)
         berg.bucket.write(f"{prefix}tb/{EVENTS}", file.read_bytes())
@@ -100,12 +109,17 @@ def test_a_devbox_brings_it_and_runs_tensorboard_and_ends_it_with_the_command(be
     finally:
         process.kill()
     nothing = berg("tensorboard", "nothing", "--on", "box")
-    assert nothing.returncode == 1 and "box: berg: there is nothing to show of nothing yet" in nothing.stderr
+    assert (
+        nothing.returncode == 1
+        and "box: berg: there is nothing to show of nothing yet" in nothing.stderr
+    )
     assert berg("tensorboard", "nothing", "--on", "box", "--once").returncode == 2
     assert berg("ssh", "box", "--", "rm /usr/local/bin/tensorboard").returncode == 0
     without = berg("tensorboard", name, "--on", "box")
     words = " ".join(without.stderr.split())
-    assert without.returncode == 1 and "berg ssh NAME -- pip install tensorboard" in words.replace("box: ", "")
+    assert without.returncode == 1 and "berg ssh NAME -- pip install tensorboard" in words.replace(
+        "box: ", ""
+    )
 
 
 def test_only_what_changed_is_brought_and_of_what_grew_the_end_in_place(berg, file, tmp_path):
@@ -120,7 +134,9 @@ def test_only_what_changed_is_brought_and_of_what_grew_the_end_in_place(berg, fi
         made_now = berg.cloud.call("GET", "/_berg/requests")["requests"]
         return [each["method"] for each in made_now if each["method"] != "storage.objects.list"]
 
-    assert brought() == ["storage.objects.get"] * 3, "the state of a job that is none, and two files"
+    assert brought() == ["storage.objects.get"] * 3, (
+        "the state of a job that is none, and two files"
+    )
     here = folder / "exp/a" / EVENTS
     inode, size = here.stat().st_ino, here.stat().st_size
     assert brought() == ["storage.objects.get"]
@@ -128,7 +144,11 @@ def test_only_what_changed_is_brought_and_of_what_grew_the_end_in_place(berg, fi
     time.sleep(1)  # an object takes one write a second
     berg.bucket.write(f"berg_results/exp/a/{EVENTS}", file.read_bytes())
     assert len(brought()) == 2
-    assert here.stat().st_ino == inode and here.read_bytes() == file.read_bytes() and here.stat().st_size > size
+    assert (
+        here.stat().st_ino == inode
+        and here.read_bytes() == file.read_bytes()
+        and here.stat().st_size > size
+    )
     (first,) = (folder / "exp/b").glob("*made-by-berg")
     assert [value for _, value, _ in events.scalars(first)["loss"]] == [1, 2]
     other = file.with_name("other")
@@ -168,7 +188,9 @@ def test_without_tensorboard_the_folder_is_told(berg, file, tmp_path, monkeypatc
     assert once.returncode == 0 and (folder / "exp" / EVENTS).read_bytes() == file.read_bytes()
     monkeypatch.setattr(board, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(board.BergError, match=f"pip install 'berg.tensorboard.'.* elsewhere: {folder}"):
+    with pytest.raises(
+        board.BergError, match=f"pip install 'berg.tensorboard.'.* elsewhere: {folder}"
+    ):
         board.start(folder, 0)
     broken = tmp_path / "bin/tensorboard"
     broken.parent.mkdir()
@@ -186,10 +208,16 @@ def test_a_port_that_another_program_has_is_not_shown_as_tensorboard(berg, file)
         port = other.getsockname()[1]
         done = berg("tensorboard", "one", "--port", str(port))
     assert done.returncode == 1 and done.stdout == ""
-    assert f"port {port} cannot be had: Address already in use. Take a free one: leave --port out" in done.stderr
+    assert (
+        f"port {port} cannot be had: Address already in use. Take a free one: leave --port out"
+        in done.stderr
+    )
 
 
 def test_nothing_to_show_is_an_error(berg):
     nothing = berg("tensorboard", "nothing")
-    assert nothing.returncode == 1 and "there is nothing to show of nothing yet: no event file" in nothing.stderr
+    assert (
+        nothing.returncode == 1
+        and "there is nothing to show of nothing yet: no event file" in nothing.stderr
+    )
     assert sys.executable not in nothing.stderr

@@ -18,7 +18,9 @@ def browser(tmp_path):
     with chromium.Browser(folder) as opened:
         yield opened
     assert opened.errors == []
-    assert {each.split("/")[2].partition(":")[0] for each in opened.asked if each.startswith("http")} <= {"127.0.0.1"}
+    assert {
+        each.split("/")[2].partition(":")[0] for each in opened.asked if each.startswith("http")
+    } <= {"127.0.0.1"}
 
 
 @pytest.fixture
@@ -30,14 +32,29 @@ def site(berg):
 
 def full(berg) -> None:
     """Jobs as they are when they are over: with metrics, samples, pictures, a sweep."""
-    over(berg, "one", log="".join(f"\x1b[32mline {n}\x1b[0m <b>\n" for n in range(500)), env={"LR": "0.1"})
-    lines = "".join(json.dumps({"step": n, "loss": 1 / (n + 1), "accuracy": n / 100}) + "\n" for n in range(100))
+    over(
+        berg,
+        "one",
+        log="".join(f"\x1b[32mline {n}\x1b[0m <b>\n" for n in range(500)),
+        env={"LR": "0.1"},
+    )
+    lines = "".join(
+        json.dumps({"step": n, "loss": 1 / (n + 1), "accuracy": n / 100}) + "\n" for n in range(100)
+    )
     berg.bucket.write("berg_results/one/metrics.jsonl", lines)
     picture = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><script>alert(1)</script></svg>'
     berg.bucket.write("berg_results/one/figures/a b?.svg", picture)
     for number, rate in enumerate(("0.1", "0.01", "1")):
-        over(berg, f"grid-{number}", sweep="grid", params={"lr": rate, "opt": "adam"}, results_dir=f"grid/{number}")
-        berg.bucket.write(f"berg_results/grid/{number}/metrics.jsonl", f'{{"loss": {3 - number}}}\n')
+        over(
+            berg,
+            f"grid-{number}",
+            sweep="grid",
+            params={"lr": rate, "opt": "adam"},
+            results_dir=f"grid/{number}",
+        )
+        berg.bucket.write(
+            f"berg_results/grid/{number}/metrics.jsonl", f'{{"loss": {3 - number}}}\n'
+        )
     berg.bucket.write(".berg/sweeps/grid.json", json.dumps({"jobs": []}))
 
 
@@ -45,16 +62,22 @@ def test_opened_and_clicked_through(berg, site, browser):
     full(berg)
     browser.open(site.address)
     assert browser.eval("location.href") == site.root, "the token is not in the address any more"
-    assert browser.eval("[...document.querySelectorAll('#list tbody a')].map(a => a.textContent).sort()") == [
+    assert browser.eval(
+        "[...document.querySelectorAll('#list tbody a')].map(a => a.textContent).sort()"
+    ) == [
         "grid",
         "one",
     ]
     browser.click("#list tbody a[href='job/one/']")
     browser.wait("document.title.startsWith('one') && document.querySelector('.tip')")
     assert browser.eval("document.querySelectorAll('.log p').length") == 500
-    assert browser.eval("document.querySelector('.log b')") is None, "what the log has of HTML is text"
+    assert browser.eval("document.querySelector('.log b')") is None, (
+        "what the log has of HTML is text"
+    )
     log = "document.querySelector('.log')"
-    assert browser.eval(f"{log}.scrollTop + {log}.clientHeight >= {log}.scrollHeight - 2"), "its end is seen"
+    assert browser.eval(f"{log}.scrollTop + {log}.clientHeight >= {log}.scrollHeight - 2"), (
+        "its end is seen"
+    )
     assert browser.eval(SHOWN % (".log .f2", "color")) == "rgb(26, 127, 55)"
     picture = "document.querySelector('.picture img')"
     browser.eval(f"{picture}.scrollIntoView()")
@@ -80,7 +103,9 @@ def test_a_chart_shows_values_and_zooms(berg, site, browser):
     browser.open(site.address)
     browser.open(f"{site.root}job/one/")
     browser.wait("document.querySelectorAll('.tip').length === 2")
-    box = browser.eval("(b => [b.width, b.height])(document.querySelector('.plot').getBoundingClientRect())")
+    box = browser.eval(
+        "(b => [b.width, b.height])(document.querySelector('.plot').getBoundingClientRect())"
+    )
     assert box[0] > 300 and box[1] > 80, box
     browser.hover(".plot")
     tip = browser.eval("document.querySelector('.tip').textContent")
@@ -88,7 +113,9 @@ def test_a_chart_shows_values_and_zooms(berg, site, browser):
     middle = browser.middle(".plot")
     for kind, by in (("mousePressed", 0), ("mouseMoved", 60), ("mouseReleased", 60)):
         at = {"x": middle["x"] + by, "y": middle["y"]}
-        browser.call("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **at)
+        browser.call(
+            "Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **at
+        )
     view = "document.querySelector('.plot').viewBox.baseVal.width"
     assert 50 < browser.eval(view) < 500
     browser.eval("document.querySelector('.chart > svg').dispatchEvent(new MouseEvent('dblclick'))")
@@ -106,11 +133,17 @@ def test_an_axis_becomes_logarithmic_by_a_key(berg, site, browser):
     browser.eval(f"{loss}.querySelector('input').focus()")
     browser.key(" ")
     assert browser.eval(f"{shown}.map(e => e.ariaLabel)") == ["loss, logarithmic: loss 0.01"]
-    assert browser.eval(f"[...{shown}[0].querySelectorAll('.end')].map(e => e.textContent)") == ["0.01", "0.1", "1"]
+    assert browser.eval(f"[...{shown}[0].querySelectorAll('.end')].map(e => e.textContent)") == [
+        "0.01",
+        "0.1",
+        "1",
+    ]
     browser.hover("figure[data-name=loss] .logarithmic .plot")
     tip = browser.eval(f"{loss}.querySelector('.tip').textContent")
     assert tip in ("49\nloss: 0.02", "50\nloss: 0.01961"), tip
-    browser.eval("renew()")  # while it has the focus it stays as it is; then it comes anew as it was
+    browser.eval(
+        "renew()"
+    )  # while it has the focus it stays as it is; then it comes anew as it was
     browser.eval(f"{loss}.querySelector('input').blur()")
     berg.bucket.write("berg_results/one/metrics.jsonl", '{"loss": 8, "accuracy": 1}\n{"loss": 2}\n')
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
@@ -121,7 +154,9 @@ def test_an_axis_becomes_logarithmic_by_a_key(berg, site, browser):
     browser.open(f"{site.root}job/one/")
     assert browser.eval(f"{shown}.length") == 1
     browser.click("figure[data-name=loss] label")
-    assert browser.eval(f"{shown}.map(e => e.ariaLabel)") == ["loss, logarithmic: loss 2"], "without JavaScript, too"
+    assert browser.eval(f"{shown}.map(e => e.ariaLabel)") == ["loss, logarithmic: loss 2"], (
+        "without JavaScript, too"
+    )
 
 
 def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, browser):
@@ -134,7 +169,9 @@ def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, 
     shown = f"Number({log}.innerText.trim().split('tick-').pop())"
     first = browser.eval(shown)
     browser.wait(f"{shown} > {first} + 5")
-    assert browser.eval(f"{log}.scrollTop + {log}.clientHeight >= {log}.scrollHeight - 2"), "who reads the end sees it"
+    assert browser.eval(f"{log}.scrollTop + {log}.clientHeight >= {log}.scrollHeight - 2"), (
+        "who reads the end sees it"
+    )
     browser.eval(f"{log}.scrollTop = 100")
     second = browser.eval(shown)
     browser.wait(f"{shown} > {second} + 5")
@@ -142,11 +179,15 @@ def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, 
     numbers = browser.eval(
         f"[...{log}.querySelectorAll('p')].map(p => p.textContent).filter(t => t.startsWith('tick-'))"
     )
-    assert numbers == [f"tick-{n}" for n in range(1, len(numbers) + 1)], "nothing twice, nothing left out"
+    assert numbers == [f"tick-{n}" for n in range(1, len(numbers) + 1)], (
+        "nothing twice, nothing left out"
+    )
     browser.eval("document.getElementById('find').focus()")
     for letter in "tick-3":
         browser.key(letter)
-    assert browser.eval(f"[...{log}.querySelectorAll('p:not([hidden])')].every(p => p.textContent.includes('tick-3'))")
+    assert browser.eval(
+        f"[...{log}.querySelectorAll('p:not([hidden])')].every(p => p.textContent.includes('tick-3'))"
+    )
     browser.click("h1 .danger")
     browser.wait("document.title.startsWith('End lives?')")
     browser.click("button.danger")
@@ -164,13 +205,17 @@ def test_on_a_phone_in_the_dark_and_by_keys(berg, site, browser):
     assert browser.eval(SHOWN % ("body", "backgroundColor")) == "rgb(20, 22, 26)"
     for path in ("", "job/one/", "sweep/grid/"):
         browser.open(site.root + path)
-        assert browser.eval("document.documentElement.scrollWidth") <= 390, f"{path} is wider than the phone"
+        assert browser.eval("document.documentElement.scrollWidth") <= 390, (
+            f"{path} is wider than the phone"
+        )
     browser.open(site.root)
     browser.key("/")
     assert browser.eval("document.activeElement.id") == "filter"
     for letter in "gri":
         browser.key(letter)
-    assert browser.eval("[...document.querySelectorAll('#list tbody tr:not([hidden])')].length") == 1
+    assert (
+        browser.eval("[...document.querySelectorAll('#list tbody tr:not([hidden])')].length") == 1
+    )
     browser.key("Escape")
     browser.key("j")
     assert browser.eval("document.activeElement.textContent") == "grid"
@@ -183,7 +228,9 @@ def test_it_can_be_read_without_javascript(berg, site, browser):
     for path, words in (("", "grid"), ("job/one/", "line 499"), ("sweep/grid/", "0.01")):
         browser.open(site.root + path)
         assert words in browser.eval("document.body.innerText")
-    assert browser.eval("document.querySelector('.scatter circle').getBoundingClientRect().width") > 3
+    assert (
+        browser.eval("document.querySelector('.scatter circle').getBoundingClientRect().width") > 3
+    )
 
 
 def test_exported_files_open_from_disk(berg, browser, tmp_path):

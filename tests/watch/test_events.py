@@ -1,4 +1,6 @@
-"""Event files against TensorBoard's own reader and PyTorch's own writer; metrics as people write them."""
+"""Event files against TensorBoard's own reader and PyTorch's own writer; metrics as people write
+them.
+"""
 
 import math
 
@@ -22,7 +24,10 @@ def test_what_is_written_is_read_by_tensorboard_and_by_us(tmp_path):
     events.write(file, SERIES)
     assert events.scalars(file) == events.scalars(file.read_bytes()) == SERIES
     theirs = loader.EventAccumulator(str(tmp_path)).Reload()
-    found = {tag: [(e.step, e.value, e.wall_time) for e in theirs.Scalars(tag)] for tag in theirs.Tags()["scalars"]}
+    found = {
+        tag: [(e.step, e.value, e.wall_time) for e in theirs.Scalars(tag)]
+        for tag in theirs.Tags()["scalars"]
+    }
     assert found == SERIES
 
 
@@ -38,7 +43,9 @@ def test_what_pytorch_writes_is_read(tmp_path):
     found = events.scalars(file)
     assert found.keys() == {"train/loss", "new style"}, "only scalars are read"
     assert [(step, value) for step, value, _ in found["new style"]] == [(0, 0), (1, 2), (2, 4)]
-    assert all(math.isclose(value, 1 / (step + 1), rel_tol=1e-6) for step, value, _ in found["train/loss"])
+    assert all(
+        math.isclose(value, 1 / (step + 1), rel_tol=1e-6) for step, value, _ in found["train/loss"]
+    )
     assert all(when > 1e9 for _, _, when in found["train/loss"])
 
 
@@ -59,9 +66,15 @@ def test_an_event_whose_numbers_have_no_end_ends_the_file():
 
 
 def test_metrics_may_hold_any_text_and_step():
-    lines = '{"note": "a\u2028b\x85c", "loss": 1}\n{"loss": 2, "step": 1e300}\r\n{"loss": 3, "step": 7}'
+    lines = (
+        '{"note": "a\u2028b\x85c", "loss": 1}\n{"loss": 2, "step": 1e300}\r\n{"loss": 3, "step": 7}'
+    )
     found = events.metrics(lines.encode())["loss"]
-    assert [value for _, value, _ in found] == [1, 2, 3] and found[1][0] == 2**63 - 1 and found[2][0] == 7
+    assert (
+        [value for _, value, _ in found] == [1, 2, 3]
+        and found[1][0] == 2**63 - 1
+        and found[2][0] == 7
+    )
 
 
 def test_metrics_are_read_with_their_steps_and_times():
@@ -71,7 +84,10 @@ def test_metrics_are_read_with_their_steps_and_times():
 not JSON
 {"loss": NaN, "step": 30}
 {"step": 40, "loss": 0.1"""
-    assert events.metrics(lines) == {"loss": [(10, 0.5, 1000), (20, 0.25, 1001)], "accuracy": [(20, 1.0, 1001)]}
+    assert events.metrics(lines) == {
+        "loss": [(10, 0.5, 1000), (20, 0.25, 1001)],
+        "accuracy": [(20, 1.0, 1001)],
+    }
     assert events.metrics(b'{"loss": 2}\n{"loss": 1, "epoch": 7}\n') == {
         "loss": [(0, 2.0, 0), (7, 1.0, 0)],
         "epoch": [(7, 7.0, 0)],

@@ -18,13 +18,30 @@ from berg.watch import collect, events, page
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-def over(berg, name: str, state: str = "SUCCEEDED", log: str = "", env: dict | None = None, **summary) -> None:
+def over(
+    berg, name: str, state: str = "SUCCEEDED", log: str = "", env: dict | None = None, **summary
+) -> None:
     """What a job that is over left in the bucket."""
     folder = summary.get("results_dir", name)
-    this = job.Job(name, f"python train.py # {EVIL}", folder, f"gs://b/{folder}", "proj", "0" * 40, "1" * 40, True)
-    this.created_at, this.created_by, this.snapshot = job.now(), "tester", {"commit": "1" * 40, "branch": EVIL}
+    this = job.Job(
+        name,
+        f"python train.py # {EVIL}",
+        folder,
+        f"gs://b/{folder}",
+        "proj",
+        "0" * 40,
+        "1" * 40,
+        True,
+    )
+    this.created_at, this.created_by, this.snapshot = (
+        job.now(),
+        "tester",
+        {"commit": "1" * 40, "branch": EVIL},
+    )
     this.git_changed_files, this.env, this.secrets = [f"M {EVIL}.py"], env or {}, ["WANDB_TOKEN"]
-    told = job.State(state, 0, EVIL if state == "FAILED" else "", machine=name, zone="us-central1-a")
+    told = job.State(
+        state, 0, EVIL if state == "FAILED" else "", machine=name, zone="us-central1-a"
+    )
     told.finished_at, told.job = job.now(), {**this.summary(), **summary}
     text = told.to_json()
     berg.bucket.write(job.metadata_path(name), this.to_json())
@@ -47,10 +64,14 @@ class Site:
         self.session.cookies.clear()  # it would go to no other Host
 
     def get(self, path: str, **headers: str) -> requests.Response:
-        return self.session.get(self.root + path, headers=self.cookie | headers, allow_redirects=False)
+        return self.session.get(
+            self.root + path, headers=self.cookie | headers, allow_redirects=False
+        )
 
     def post(self, path: str, **headers: str) -> requests.Response:
-        return self.session.post(self.root + path, headers=self.cookie | headers, allow_redirects=False)
+        return self.session.post(
+            self.root + path, headers=self.cookie | headers, allow_redirects=False
+        )
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -69,9 +90,19 @@ def test_nobody_is_let_in_without_the_token(berg, site):
     over(berg, "one")
     stranger = requests.Session()
     stranger.trust_env = False
-    for path in ("", "job/one/", "page.css", "?token=wrong", "?token=", "?token=%C3%A4", "job/one/log.txt"):
+    for path in (
+        "",
+        "job/one/",
+        "page.css",
+        "?token=wrong",
+        "?token=",
+        "?token=%C3%A4",
+        "job/one/log.txt",
+    ):
         answer = stranger.get(site.root + path)
-        assert answer.status_code == 403 and "one" not in answer.text.replace("one has asked", ""), path
+        assert answer.status_code == 403 and "one" not in answer.text.replace(
+            "one has asked", ""
+        ), path
     port = urlsplit(site.root).port
     for cookie in (
         f"berg-{port}=wrong",
@@ -82,8 +113,13 @@ def test_nobody_is_let_in_without_the_token(berg, site):
     ):
         assert stranger.get(site.root, headers={"Cookie": cookie}).status_code == 403
     let_in = stranger.get(site.address, allow_redirects=False)
-    assert let_in.status_code == 303 and let_in.headers["Location"] == "/", "the token does not stay in the address"
-    assert "HttpOnly" in let_in.headers["Set-Cookie"] and "SameSite=Strict" in let_in.headers["Set-Cookie"]
+    assert let_in.status_code == 303 and let_in.headers["Location"] == "/", (
+        "the token does not stay in the address"
+    )
+    assert (
+        "HttpOnly" in let_in.headers["Set-Cookie"]
+        and "SameSite=Strict" in let_in.headers["Set-Cookie"]
+    )
     assert stranger.get(site.root).status_code == 200
     assert site.address.partition("=")[2] not in stranger.get(site.root).text
 
@@ -101,17 +137,30 @@ def test_another_name_for_this_computer_or_another_site_is_refused(site):
         answer = site.get("", Host=host)
         assert answer.status_code == 403 and "known by its own address" in answer.text, host
     assert site.get("", Host=f"localhost:{port}").status_code == 200
-    for origin in ("http://evil.example", "null", f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}.evil.example"):
+    for origin in (
+        "http://evil.example",
+        "null",
+        f"https://127.0.0.1:{port}",
+        f"http://127.0.0.1:{port}.evil.example",
+    ):
         assert site.get("", Origin=origin).status_code == 403, origin
         assert site.post("job/one/kill", Origin=origin).status_code == 403, origin
     assert site.post("job/one/kill").status_code == 403, "a form of ours says where it is from"
-    with socket.create_connection(("127.0.0.1", port)) as connection:  # no Host at all, and two of them
+    with socket.create_connection(
+        ("127.0.0.1", port)
+    ) as connection:  # no Host at all, and two of them
         connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert b" 403 " in connection.recv(100)
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil\r\n\r\n".encode())
+        connection.sendall(
+            f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nHost: evil\r\n\r\n".encode()
+        )
         assert b" 403 " in connection.recv(100)
-    other = [each[4][0] for each in socket.getaddrinfo(socket.gethostname(), None) if not each[4][0].startswith("127.")]
+    other = [
+        each[4][0]
+        for each in socket.getaddrinfo(socket.gethostname(), None)
+        if not each[4][0].startswith("127.")
+    ]
     for address in other:
         with pytest.raises(OSError):
             socket.create_connection((address, port), 1)
@@ -132,9 +181,16 @@ def test_every_answer_says_what_its_page_may_do(berg, site):
     berg.bucket.write("berg_results/one/picture.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>")
     for path in ("", "job/one/", "page.js", "nothing", "job/none/"):
         rules = site.get(path).headers["Content-Security-Policy"]
-        assert "default-src 'none'" in rules and "script-src 'self'" in rules and "unsafe" not in rules, path
-    html, svg, log = (site.get(f"job/one/{path}") for path in ("files/page.html", "files/picture.svg", "log.txt"))
-    assert html.headers["Content-Type"].startswith("text/plain") and svg.headers["Content-Type"] == "image/svg+xml"
+        assert (
+            "default-src 'none'" in rules and "script-src 'self'" in rules and "unsafe" not in rules
+        ), path
+    html, svg, log = (
+        site.get(f"job/one/{path}") for path in ("files/page.html", "files/picture.svg", "log.txt")
+    )
+    assert (
+        html.headers["Content-Type"].startswith("text/plain")
+        and svg.headers["Content-Type"] == "image/svg+xml"
+    )
     for answer in (html, svg, log):
         assert "sandbox" in answer.headers["Content-Security-Policy"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -173,7 +229,11 @@ def test_paths_lead_to_nothing_but_results(berg, site):
         request.url = site.root + path  # as it stands: requests would tidy it
         answer = site.session.send(request, timeout=20, allow_redirects=False)
         assert answer.status_code == 404, f"{path}: {answer.status_code} {answer.text}"
-        assert "not yours" not in answer.text and EVIL not in answer.text and "Traceback" not in answer.text
+        assert (
+            "not yours" not in answer.text
+            and EVIL not in answer.text
+            and "Traceback" not in answer.text
+        )
 
 
 def test_a_log_cannot_be_read_beside_the_jobs_own(berg, site):
@@ -198,16 +258,22 @@ def test_what_comes_from_the_bucket_is_text(berg, site):
     )
     berg.bucket.write(f"berg_results/one/{EVIL}.png", b"")
     berg.bucket.write(
-        f"berg_results/one/{EVIL}/metrics.jsonl", json.dumps({EVIL: 1.5}) + "\n" + '{"x": NaN, "y": [1]}\n[[[\n'
+        f"berg_results/one/{EVIL}/metrics.jsonl",
+        json.dumps({EVIL: 1.5}) + "\n" + '{"x": NaN, "y": [1]}\n[[[\n',
     )
     berg.bucket.write(
-        f"{job.log_prefix('one')}one.1.usage.jsonl", f'{{"time": 1, "cpu_percent": 3, "{EVIL}": 4}}\n{{"time": "x"}}\n'
+        f"{job.log_prefix('one')}one.1.usage.jsonl",
+        f'{{"time": 1, "cpu_percent": 3, "{EVIL}": 4}}\n{{"time": "x"}}\n',
     )
     over(berg, "grid-0", sweep="grid", params={EVIL: EVIL}, results_dir="grid/0")
     over(berg, "grid-1", sweep="grid", params={EVIL: "1"}, results_dir="/abs")
-    berg.bucket.write("berg_results/grid/0/metrics.jsonl", json.dumps({EVIL: 0.5, "list": [EVIL]}) + "\n")
+    berg.bucket.write(
+        "berg_results/grid/0/metrics.jsonl", json.dumps({EVIL: 0.5, "list": [EVIL]}) + "\n"
+    )
     for name in (EVIL, "../../x", "a\tb", "Ünï"):
-        text = job.State("FAILED", job={"user": "tester", "created_at": EVIL, "results_dir": EVIL}).to_json()
+        text = job.State(
+            "FAILED", job={"user": "tester", "created_at": EVIL, "results_dir": EVIL}
+        ).to_json()
         berg.bucket.write(job.state_path(name), text, metadata={"state": text})
     for path in (
         "",
@@ -223,7 +289,11 @@ def test_what_comes_from_the_bucket_is_text(berg, site):
         assert "onerror" in answer.text, path
         assert "hidden-away" not in answer.text and "\x1b" not in answer.text, path
     shown = site.get("job/one/").text
-    assert '<span class="f1">&lt;img' in shown and "MY_API_KEY=…" in shown and "WANDB_TOKEN=… (a secret)" in shown
+    assert (
+        '<span class="f1">&lt;img' in shown
+        and "MY_API_KEY=…" in shown
+        and "WANDB_TOKEN=… (a secret)" in shown
+    )
     assert "../../x" in site.get("").text and 'href="job/../../x' not in site.get("").text
 
 
@@ -231,7 +301,9 @@ def test_of_long_lines_a_search_shows_what_is_around(berg, site):
     line = f"begin {'x' * 200_000} needle {'y' * 200_000} end\n"
     over(berg, "one", log=line * 20 + "z" * 300_000 + " needle in what has no end yet")
     shown = site.get("job/one/?find=NEEDLE").text
-    assert "21 lines of the log" in shown and shown.count("x needle y") == 20 and len(shown) < 100_000
+    assert (
+        "21 lines of the log" in shown and shown.count("x needle y") == 20 and len(shown) < 100_000
+    )
     assert "z needle in what has no end yet" in shown
 
 
@@ -240,8 +312,13 @@ def test_numbers_of_any_kind_make_a_page(berg, site):
     over(berg, "grid-0", sweep="grid", params={"lr": "1e308", "deep": "1"}, results_dir="grid/0")
     over(berg, "grid-1", sweep="grid", params={"lr": "-1e308", "deep": "2"}, results_dir="grid/1")
     for job_number in range(2):
-        lines = [{"step": 10**n, "loss": value * (-1) ** job_number} for n, value in enumerate(numbers)]
-        text = "".join(json.dumps(line) + "\n" for line in lines) + f'{{"x": {"[" * 5000}\n{{"same": 5e-324}}\n'
+        lines = [
+            {"step": 10**n, "loss": value * (-1) ** job_number} for n, value in enumerate(numbers)
+        ]
+        text = (
+            "".join(json.dumps(line) + "\n" for line in lines)
+            + f'{{"x": {"[" * 5000}\n{{"same": 5e-324}}\n'
+        )
         berg.bucket.write(f"berg_results/grid/{job_number}/metrics.jsonl", text)
     for path in ("sweep/grid/", "job/grid-0/"):
         answer = site.get(path)
@@ -254,15 +331,23 @@ def test_a_job_that_is_over_is_shown_from_the_bucket_alone(berg, site):
     lines = "".join(f"line {n} of many\n" for n in range(40_000))
     over(berg, "one", log=lines)
     berg.bucket.write(
-        "berg_results/one/metrics.jsonl", "".join(f'{{"step": {n}, "loss": {1 / (n + 1)}}}\n' for n in range(50))
+        "berg_results/one/metrics.jsonl",
+        "".join(f'{{"step": {n}, "loss": {1 / (n + 1)}}}\n' for n in range(50)),
     )
     berg.bucket.write(
         f"{job.log_prefix('one')}one.1.usage.jsonl",
-        "".join(f'{{"time": {n}, "cpu_percent": {n}, "gpus": [{{"index": 0, "percent": 9}}]}}\n' for n in range(1, 9)),
+        "".join(
+            f'{{"time": {n}, "cpu_percent": {n}, "gpus": [{{"index": 0, "percent": 9}}]}}\n'
+            for n in range(1, 9)
+        ),
     )
     shown = site.get("job/one/").text
     assert "line 39999 of many" in shown and "line 100 of many" not in shown, "the end of it"
-    assert "accelerator_percent" in shown and "one gpu0" in shown and 'aria-label="loss: loss 0.02' in shown
+    assert (
+        "accelerator_percent" in shown
+        and "one gpu0" in shown
+        and 'aria-label="loss: loss 0.02' in shown
+    )
     assert "End it" not in shown and "data-follow" not in shown
     found = site.get("job/one/?find=LINE 77 ").text
     assert ">78</i>line 77 of many<" in found and "1 line of the log" in found
@@ -281,7 +366,11 @@ def test_the_list_asks_for_no_more_than_berg_list_does(berg, cloud, site):
         return cloud.call("GET", "/_berg/requests")["counts"]
 
     def without_tokens(counts: dict[str, int]) -> dict[str, int]:
-        return {method: count for method, count in counts.items() if method.startswith(("compute", "storage"))}
+        return {
+            method: count
+            for method, count in counts.items()
+            if method.startswith(("compute", "storage"))
+        }
 
     listed = without_tokens(counted(lambda: berg("list")))
     assert listed and without_tokens(counted(lambda: site.get(""))) == listed
@@ -291,7 +380,9 @@ def test_what_machines_and_jobs_cost_is_shown_where_prices_are_known(berg, cloud
     options = ("run", "-g", "8", "-t", "a100", "--spot", "--max-hours", "1")
     assert berg(*options, "-n", "dear", "sleep 60").returncode == 0
     assert berg("devbox", "-g", "2", "-t", "t4", "-n", "box").returncode == 0
-    wait_for(lambda: berg.state("dear")["state"] == "RUNNING" and berg.state("dear")["ran_seconds"], 60)
+    wait_for(
+        lambda: berg.state("dear")["state"] == "RUNNING" and berg.state("dear")["ran_seconds"], 60
+    )
     assert "<td>$" not in site.get("").text and "<dt>Cost" not in site.get("job/dear/").text
     listed = {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}
     hourly = 8 * listed["a100"]["spot_usd_per_hour"]
@@ -305,8 +396,13 @@ def test_what_machines_and_jobs_cost_is_shown_where_prices_are_known(berg, cloud
     box = ages.pop("box") * (0.35 * 2 + 16 * (0.031611 + 3.75 * 0.004237))
     (dear,) = (age * hourly for age in ages.values())
     assert cells == pytest.approx([box, dear], abs=0.02) and dear > 0.005
-    told = re.search(r"<dt>Cost</dt><dd>\$([0-9.]+), at \$([0-9.]+) an hour \(list price", site.get("job/dear/").text)
-    assert told and float(told[1]) == pytest.approx(hourly * berg.state("dear")["ran_seconds"] / 3600, abs=0.02)
+    told = re.search(
+        r"<dt>Cost</dt><dd>\$([0-9.]+), at \$([0-9.]+) an hour \(list price",
+        site.get("job/dear/").text,
+    )
+    assert told and float(told[1]) == pytest.approx(
+        hourly * berg.state("dear")["ran_seconds"] / 3600, abs=0.02
+    )
     assert f"${told[2]} an hour as Spot" in berg(*options, "--dry-run", "true").stderr
 
 
@@ -320,7 +416,9 @@ def test_a_log_is_followed_and_a_job_ended_after_a_question(berg, site):
     wait_for(lambda: "tick 2<" in site.get(f"job/lives/log?from={quote(read_to)}").text, 30)
     more = site.get(f"job/lives/log?from={quote(read_to)}")
     assert "half whole" in more.text, "a line that had no end comes whole"
-    assert more.headers["Berg-Over"] == "" and "Checked out" not in more.text, "what was shown does not come again"
+    assert more.headers["Berg-Over"] == "" and "Checked out" not in more.text, (
+        "what was shown does not come again"
+    )
     listed = site.get("").text
     assert 'id="machines"' in listed and "us-central1-" in listed and "RUNNING" in listed
     question = site.get("job/lives/kill")
@@ -345,7 +443,10 @@ def test_a_cluster_shows_whose_line_it_is(berg, site):
 def test_many_at_once_get_their_answers_and_memory_is_held(berg, site):
     over(berg, "one", log="x\n" * 1000)
     answers: list[int] = []
-    threads = [threading.Thread(target=lambda: answers.append(site.get("job/one/").status_code)) for _ in range(12)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(site.get("job/one/").status_code))
+        for _ in range(12)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -353,7 +454,9 @@ def test_many_at_once_get_their_answers_and_memory_is_held(berg, site):
     assert answers == [200] * 12
 
     def resident() -> int:
-        return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{site.process.pid}/status").read_text())[1])
+        return int(
+            re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{site.process.pid}/status").read_text())[1]
+        )
 
     before = resident()
     for _ in range(60):
@@ -365,11 +468,17 @@ def test_trouble_with_the_cloud_is_a_sentence_and_passes(berg, cloud, site):
     over(berg, "one")
     cloud.fault("storage.objects.list", status=403, times=1)
     answer = site.get("")
-    assert answer.status_code == 502 and "That did not work" in answer.text and "Traceback" not in answer.text
+    assert (
+        answer.status_code == 502
+        and "That did not work" in answer.text
+        and "Traceback" not in answer.text
+    )
     assert site.get("").status_code == 200
 
 
-def test_of_a_large_event_file_the_page_says_that_it_shows_the_beginning(berg, tmp_path, monkeypatch):
+def test_of_a_large_event_file_the_page_says_that_it_shows_the_beginning(
+    berg, tmp_path, monkeypatch
+):
     over(berg, "long")
     events.write(tmp_path / "tfevents", {"loss": [(step, 1.0, 1000.0) for step in range(200)]})
     berg.bucket.write("berg_results/long/tfevents", (tmp_path / "tfevents").read_bytes())
@@ -392,23 +501,33 @@ def test_export_writes_files_that_need_no_server(berg, tmp_path):
     over(berg, "grid-1", sweep="grid", params={"lr": "0.2"}, results_dir="grid/1")
     berg.bucket.write(job.sweep_path("grid"), json.dumps({"jobs": ["grid-0", "grid-1"]}))
     for number in (0, 1):
-        berg.bucket.write(f"berg_results/grid/{number}/metrics.jsonl", f'{{"loss": 0.{number + 1}}}\n')
+        berg.bucket.write(
+            f"berg_results/grid/{number}/metrics.jsonl", f'{{"loss": 0.{number + 1}}}\n'
+        )
     over(berg, "unasked")
     folder = tmp_path / "out"
     ran = berg("page", "--export", str(folder), "one", "grid")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == str(folder / "index.html")
     assert "big.bin is not among the files: it is larger than 10 MiB" in ran.stderr
-    assert "outside.txt is not among the files" in ran.stderr and not list(tmp_path.rglob("outside.txt"))
+    assert "outside.txt is not among the files" in ran.stderr and not list(
+        tmp_path.rglob("outside.txt")
+    )
     assert (folder / "job/one/files/plot.png").read_bytes() == b"png"
     assert "green" in (folder / "job/one/log.txt").read_text()
     first = (folder / "index.html").read_text()
-    assert 'href="job/one/index.html"' in first and "unasked" not in first and "data-every" not in first
+    assert (
+        'href="job/one/index.html"' in first
+        and "unasked" not in first
+        and "data-every" not in first
+    )
     assert berg("page", "--export", str(tmp_path / "part"), "grid-0").returncode == 0
     assert 'href="job/grid-0/index.html"' in (tmp_path / "part/index.html").read_text()
     for shown in [*folder.rglob("*.html"), *(tmp_path / "part").rglob("*.html")]:
         for target in re.findall(r'(?:href|src)="([^":]+)"', shown.read_text()):
-            assert (shown.parent / target).exists() or "big.bin" in target or "outside" in target, f"{shown}: {target}"
+            assert (shown.parent / target).exists() or "big.bin" in target or "outside" in target, (
+                f"{shown}: {target}"
+            )
     assert "loss by lr" in (folder / "sweep/grid/index.html").read_text()
     again = berg("page", "--export", str(folder), "one")
     assert again.returncode == 1 and "is not empty" in again.stderr

@@ -64,15 +64,24 @@ def test_python_is_profiled_from_outside_and_runs_on(berg):
     assert file.startswith(str(berg.home / "berg_results/spins/profiles/"))
     profile = json.loads(Path(file).read_text())
     assert "busy" in [frame["name"] for frame in profile["shared"]["frames"]]
-    assert [name for name in berg.objects("berg_results/spins/profiles/") if name.endswith("spins.speedscope.json")]
+    assert [
+        name
+        for name in berg.objects("berg_results/spins/profiles/")
+        if name.endswith("spins.speedscope.json")
+    ]
     again = berg("profile", "spins", "-s", "1")
     assert again.returncode == 0 and "https://www.speedscope.app" in again.stderr
     wait_for(lambda: berg.state("spins")["state"] == "SUCCEEDED", 90)
     log = berg.log("spins")
     assert "ran to its end\nthe end\n" in log and log.count("[berg] Took a profile of ") == 2
-    assert "profile" not in berg("log", "spins").stdout.replace("Took a profile", "").replace("/profiles/", "")
+    assert "profile" not in berg("log", "spins").stdout.replace("Took a profile", "").replace(
+        "/profiles/", ""
+    )
     over = berg("profile", "spins")
-    assert over.returncode == 1 and "spins is over (SUCCEEDED); a profile is of a command that runs" in over.stderr
+    assert (
+        over.returncode == 1
+        and "spins is over (SUCCEEDED); a profile is of a command that runs" in over.stderr
+    )
 
 
 def jax_running(berg, name: str) -> None:
@@ -95,7 +104,9 @@ def test_a_profiler_server_writes_what_tensorboard_reads(berg):
 
 
 def test_tensorboard_s_profile_plugin_shows_it(berg):
-    pytest.importorskip("xprof", reason="TensorBoard's profile plugin is not installed, 100 MB: pip install xprof")
+    pytest.importorskip(
+        "xprof", reason="TensorBoard's profile plugin is not installed, 100 MB: pip install xprof"
+    )
     jax_running(berg, "seen")
     assert berg("profile", "seen", "-s", "1").returncode == 0
     process = berg.start("tensorboard", "seen")
@@ -107,7 +118,9 @@ def test_tensorboard_s_profile_plugin_shows_it(berg):
             return answer.json() if answer.ok else None
 
         (run,) = wait_for(lambda: ask("runs"))
-        assert run.startswith("seen/") and {"overview_page", "trace_viewer@"} <= set(ask("run_tools", run=run))
+        assert run.startswith("seen/") and {"overview_page", "trace_viewer@"} <= set(
+            ask("run_tools", run=run)
+        )
         assert ask("hosts", run=run, tag="trace_viewer@") == [{"hostname": "seen"}]
         trace = ask("data", run=run, tag="trace_viewer@", host="seen")
         assert any("PjitFunction" in each["name"] for each in trace["traceEvents"])
@@ -142,10 +155,15 @@ def test_pytorch_takes_its_own_profile_on_every_machine_at_once(berg):
     assert files[0].parent.parent == berg.home / "berg_results/torches/profiles"
     for file in files:
         found = events(file)
-        assert found.count("aten::linear") > 10 and "autograd::engine::evaluate_function: MeanBackward0" in found
+        assert (
+            found.count("aten::linear") > 10
+            and "autograd::engine::evaluate_function: MeanBackward0" in found
+        )
     again = berg("profile", "torches", "-s", "1", "--machine", "torches-1")
     assert again.returncode == 0 and "https://ui.perfetto.dev" in again.stderr
-    assert len(again.stdout.splitlines()) == 1 and "aten::linear" in events(Path(again.stdout.strip()))
+    assert len(again.stdout.splitlines()) == 1 and "aten::linear" in events(
+        Path(again.stdout.strip())
+    )
     long = berg("profile", "torches", "-s", "61")
     assert long.returncode == 1 and "give it 60 s at most (-s)" in long.stderr
     assert berg.state("torches")["state"] == "RUNNING"
@@ -164,7 +182,10 @@ def test_a_command_that_ends_while_pytorch_takes_its_profile_ends_well(berg):
 def test_a_command_that_ends_before_pytorch_begins_says_so(berg):
     torch_running(berg, "brief", command=f"{sys.executable} train.py 0")
     done = berg("profile", "brief", "-s", "1")
-    assert done.returncode == 1 and "brief: the command ended before its profile was taken" in done.stderr
+    assert (
+        done.returncode == 1
+        and "brief: the command ended before its profile was taken" in done.stderr
+    )
     wait_for(lambda: berg.state("brief")["state"] == "SUCCEEDED", 60)
 
 
@@ -179,14 +200,14 @@ def test_each_job_of_a_sweep_can_be_profiled_and_its_python_is_as_it_was(berg):
     (berg.repo / "site/sitecustomize.py").write_text("print('the own sitecustomize')")
     (berg.repo / "site/theirs.py").write_text("")
     commit(berg.repo)
-    command = (
-        "test -S $KINETO_IPC_SOCKET_DIR/dynolog && python3 -c 'import sys, theirs, sitecustomize; print(sys.path)'"
-    )
+    command = "test -S $KINETO_IPC_SOCKET_DIR/dynolog && python3 -c 'import sys, theirs, sitecustomize; print(sys.path)'"
     wishes = ("--profile", "--env", "PYTHONPATH=site", "--grid", "n=0,1", "--parallel", "1")
     done = berg("run", "-g", "0", "-n", "some", *wishes, "--wait", f"{command}; : {{n}}")
     assert done.returncode == 0, done.stderr
     for name in ("some-0", "some-1"):
-        assert "the own sitecustomize\n['', " in berg.log(name) and "machine/guard" not in berg.log(name)
+        assert "the own sitecustomize\n['', " in berg.log(name) and "machine/guard" not in berg.log(
+            name
+        )
     plain = berg("run", "-g", "0", "-n", "plain", "--wait", "! env | grep KINETO")
     assert plain.returncode == 0
 
@@ -196,8 +217,13 @@ def test_every_machine_of_a_cluster_is_asked_at_once(berg):
     commit(berg.repo)
     running(berg, "pair", "python3 spin.py 60", "-m", "2", "--each")
     both = json.loads(berg("profile", "pair", "-s", "1", "--json").stdout)
-    assert {name: each["kind"] for name, each in both["machines"].items()} == {"pair-0": "py-spy", "pair-1": "py-spy"}
-    assert sorted(Path(file).name for file in both["files"]) == [f"pair-{n}.speedscope.json" for n in (0, 1)]
+    assert {name: each["kind"] for name, each in both["machines"].items()} == {
+        "pair-0": "py-spy",
+        "pair-1": "py-spy",
+    }
+    assert sorted(Path(file).name for file in both["files"]) == [
+        f"pair-{n}.speedscope.json" for n in (0, 1)
+    ]
     assert len({Path(file).parent for file in both["files"]}) == 1
     one = json.loads(berg("profile", "pair", "-s", "1", "--machine", "pair-1", "--json").stdout)
     assert list(one["machines"]) == ["pair-1"] and len(one["files"]) == 1
@@ -224,10 +250,16 @@ def test_what_cannot_be_profiled_is_a_sentence(berg):
     running(berg, "sleeps", "sleep 60")
     none = berg("profile", "sleeps", "-s", "1")
     assert none.returncode == 1
-    assert "there is nothing to profile: no python runs, and nobody listens on BERG_PROFILER_PORT" in none.stderr
+    assert (
+        "there is nothing to profile: no python runs, and nobody listens on BERG_PROFILER_PORT"
+        in none.stderr
+    )
     wrong = berg("profile", "sleeps", "--machine", "other")
     assert wrong.returncode == 1 and "sleeps has no machine 'other'. It has: sleeps" in wrong.stderr
-    assert berg("profile", "nobody").returncode == 1 and berg("profile", "sleeps", "-s", "0").returncode == 2
+    assert (
+        berg("profile", "nobody").returncode == 1
+        and berg("profile", "sleeps", "-s", "0").returncode == 2
+    )
     assert berg.state("sleeps")["state"] == "RUNNING"
 
 
@@ -241,6 +273,8 @@ def test_a_machine_that_goes_meanwhile_is_named(berg):
     berg.cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/goes")
     _, words = asking.communicate(timeout=120)
     assert asking.returncode == 1
-    assert "goes: it is gone" in words or "goes: the job ended before" in words or "goes: the command ended" in words, (
-        words
-    )
+    assert (
+        "goes: it is gone" in words
+        or "goes: the job ended before" in words
+        or "goes: the command ended" in words
+    ), words

@@ -1,7 +1,8 @@
-"""Lets a python with PyTorch end after the profile that is being taken of it, not during it: then it would crash.
+"""Lets a python with PyTorch end after the profile that is being taken of it, not during it: then
+it would crash.
 
-Each python of a job with --profile runs this as it starts, and after it the image's own sitecustomize. It only looks at
-files of machine/kineto.py, and knows no more of berg.
+Each python of a job with --profile runs this as it starts, and after it the image's own
+sitecustomize. It only looks at files of machine/kineto.py, and knows no more of berg.
 """
 
 import atexit
@@ -16,7 +17,9 @@ FOLDER = Path(os.environ.get("KINETO_IPC_SOCKET_DIR", ""))
 def guard() -> None:
     """Say that this process is guarded, before it can ask for a profile."""
     try:
-        (FOLDER / f"ends-{os.getpid()}").unlink(missing_ok=True)  # of one that had this number before
+        (FOLDER / f"ends-{os.getpid()}").unlink(
+            missing_ok=True
+        )  # of one that had this number before
         (FOLDER / f"guarded-{os.getpid()}").touch()
     except OSError:
         return

@@ -37,8 +37,13 @@ def test_the_life_of_a_repository(api):
     done = api("GET", begun["name"]).json()
     assert done["done"] and done["response"]["name"] == name
     found = api("GET", name).json()
-    assert found["registryUri"] == f"us-central1-docker.pkg.dev/{PROJECT}/berg" and found["labels"] == {"berg": "1"}
-    assert error(api("POST", f"{PLACE}/repositories", body, repositoryId="berg")) == (409, "ALREADY_EXISTS")
+    assert found["registryUri"] == f"us-central1-docker.pkg.dev/{PROJECT}/berg" and found[
+        "labels"
+    ] == {"berg": "1"}
+    assert error(api("POST", f"{PLACE}/repositories", body, repositoryId="berg")) == (
+        409,
+        "ALREADY_EXISTS",
+    )
     assert api("GET", f"{PLACE}/repositories").json()["repositories"] == [found]
     assert api("GET", f"projects/{PROJECT}/locations/europe-west4/repositories").json() == {}
     gone = api("DELETE", name).json()
@@ -52,11 +57,19 @@ def test_what_google_refuses(api):
         return error(api("POST", f"{place}/repositories", body, repositoryId=id))
 
     invalid = (400, "INVALID_ARGUMENT")
-    assert create({}) == create({"format": "TAR"}) == create({"format": "DOCKER", "size": 1}) == invalid
+    assert (
+        create({})
+        == create({"format": "TAR"})
+        == create({"format": "DOCKER", "size": 1})
+        == invalid
+    )
     for id in ("", "Berg", "b_erg", "9berg", "berg-", "x" * 64):
         assert create({"format": "DOCKER"}, id) == invalid, id
     assert create({"format": "DOCKER"}, place=f"projects/{PROJECT}/locations/moon") == invalid
-    assert create({"format": "DOCKER"}, place="projects/other/locations/us") == (403, "PERMISSION_DENIED")
+    assert create({"format": "DOCKER"}, place="projects/other/locations/us") == (
+        403,
+        "PERMISSION_DENIED",
+    )
     assert create({"format": "PYTHON"}) == (501, "UNIMPLEMENTED")
     assert create({"format": "DOCKER", "labels": {"A": "b"}})[0] == 400
 
@@ -70,9 +83,14 @@ def test_tags_and_images(server, http_session, api):
     assert api("GET", f"{package}/tags/v1").json() == tag
     assert api("GET", f"{package}/tags").json() == {"tags": [tag]}
     assert error(api("GET", f"{package}/tags/v2")) == (404, "NOT_FOUND")
-    assert error(api("GET", f"{PLACE}/repositories/images/packages/none/tags/v1")) == (404, "NOT_FOUND")
+    assert error(api("GET", f"{PLACE}/repositories/images/packages/none/tags/v1")) == (
+        404,
+        "NOT_FOUND",
+    )
     (listed,) = api("GET", f"{PLACE}/repositories/images/dockerImages").json()["dockerImages"]
-    assert listed["uri"] == f"us-central1-docker.pkg.dev/{IMAGE}@{digest_of(MANIFEST)}" and listed["tags"] == ["v1"]
+    assert listed["uri"] == f"us-central1-docker.pkg.dev/{IMAGE}@{digest_of(MANIFEST)}" and listed[
+        "tags"
+    ] == ["v1"]
     size = api("GET", f"{PLACE}/repositories/images").json()["sizeBytes"]
     assert size == listed["imageSizeBytes"] == "1110"
 
@@ -82,8 +100,17 @@ def test_gcloud_makes_lists_and_deletes(server, http_session, api, tmp_path):
     where = ["--location=us-central1", "--quiet"]
     gcloud("artifacts", "repositories", "create", "images", "--repository-format=docker", *where)
     assert Image((http_session, server.url)).push().status_code == 201
-    rows = json.loads(gcloud("artifacts", "repositories", "list", "--location=us-central1", "--format=json"))
-    assert [(row["name"].rpartition("/")[2], row["format"]) for row in rows] == [("images", "DOCKER")]
+    rows = json.loads(
+        gcloud("artifacts", "repositories", "list", "--location=us-central1", "--format=json")
+    )
+    assert [(row["name"].rpartition("/")[2], row["format"]) for row in rows] == [
+        ("images", "DOCKER")
+    ]
     assert "DOCKER" in gcloud("artifacts", "repositories", "describe", "images", *where)
     gcloud("artifacts", "repositories", "delete", "images", *where)
-    assert gcloud("artifacts", "repositories", "list", "--location=us-central1", "--format=json").strip() == "[]"
+    assert (
+        gcloud(
+            "artifacts", "repositories", "list", "--location=us-central1", "--format=json"
+        ).strip()
+        == "[]"
+    )

@@ -1,5 +1,7 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""The embedded registry: what docker and podman say to one, beside Debian's registry where that is installed."""
+"""The embedded registry: what docker and podman say to one, beside Debian's registry where that is
+installed.
+"""
 
 import base64
 import contextlib
@@ -17,7 +19,11 @@ from local_machines import until
 
 IMAGE = f"{PROJECT}/images/demo"
 OCI = "application/vnd.oci.image."
-KINDS = {"config": f"{OCI}config.v1+json", "layer": f"{OCI}layer.v1.tar", "manifest": f"{OCI}manifest.v1+json"}
+KINDS = {
+    "config": f"{OCI}config.v1+json",
+    "layer": f"{OCI}layer.v1.tar",
+    "manifest": f"{OCI}manifest.v1+json",
+}
 
 
 INDEX = f"{OCI}index.v1+json"
@@ -31,7 +37,9 @@ def entry(kind: str, data: bytes) -> dict:
     return {"mediaType": KINDS[kind], "digest": digest_of(data), "size": len(data)}
 
 
-CONFIG = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}).encode()
+CONFIG = json.dumps(
+    {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}
+).encode()
 ACCEPT = {"Accept": f"{KINDS['manifest']}, {INDEX}"}
 LAYER = bytes(1024)
 MANIFEST = json.dumps(
@@ -64,9 +72,14 @@ def registry(request, server, http_session, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {"version": 0.1, "http": {"addr": f"127.0.0.1:{port}"}, "log": {"level": "error"}}
-    settings["storage"] = {"filesystem": {"rootdirectory": str(tmp_path / "data")}, "delete": {"enabled": True}}
+    settings["storage"] = {
+        "filesystem": {"rootdirectory": str(tmp_path / "data")},
+        "delete": {"enabled": True},
+    }
     (tmp_path / "config.yml").write_text(json.dumps(settings))  # JSON is YAML
-    process = subprocess.Popen(["docker-registry", "serve", tmp_path / "config.yml"], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ["docker-registry", "serve", tmp_path / "config.yml"], stderr=subprocess.DEVNULL
+    )
     url = f"http://127.0.0.1:{port}"
 
     def answers() -> bool:
@@ -88,9 +101,17 @@ class Image:
         self.base = f"{self.url}/v2/{name}"
 
     def __call__(self, verb, path, data=b"", kind="application/octet-stream", **params):
-        url = path if path.startswith("http") else f"{self.base}{path}" if not path.startswith("/v2") else ""
+        url = (
+            path
+            if path.startswith("http")
+            else f"{self.base}{path}"
+            if not path.startswith("/v2")
+            else ""
+        )
         url = url or self.url + path
-        return self.session.request(verb, url, data=data, params=params, headers={"Content-Type": kind, **ACCEPT})
+        return self.session.request(
+            verb, url, data=data, params=params, headers={"Content-Type": kind, **ACCEPT}
+        )
 
     def place(self, answer):
         return requests.compat.urljoin(answer.url, answer.headers["Location"])
@@ -133,7 +154,10 @@ def test_the_life_of_an_image(registry):
     both = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}).encode()
     assert image("PUT", "/manifests/both", both, INDEX).status_code == 201
     assert image("GET", "/manifests/both").content == both
-    assert code(image("PUT", "/manifests/both", both, KINDS["manifest"])) == (400, "MANIFEST_INVALID")
+    assert code(image("PUT", "/manifests/both", both, KINDS["manifest"])) == (
+        400,
+        "MANIFEST_INVALID",
+    )
     unknown = both.replace(digest_of(MANIFEST).encode(), digest_of(b"").encode())
     early = image("PUT", "/manifests/unknown", unknown, INDEX)
     assert code(early)[0] == 400 and code(early)[1] in ("MANIFEST_UNKNOWN", "MANIFEST_BLOB_UNKNOWN")
@@ -150,19 +174,33 @@ def test_uploads_in_pieces_and_those_that_are_wrong(registry):
     asked = image("GET", image.place(first))
     assert asked.status_code == 204 and asked.headers["Range"] == "0-599"
     place = image.place(asked)
-    last = image("PUT", f"{place}{'&' if '?' in place else '?'}digest={digest_of(LAYER)}", LAYER[600:])
+    last = image(
+        "PUT", f"{place}{'&' if '?' in place else '?'}digest={digest_of(LAYER)}", LAYER[600:]
+    )
     assert last.status_code == 201
     assert image("GET", f"/blobs/{digest_of(LAYER)}").content == LAYER
     place = image.place(image("POST", "/blobs/uploads/"))
-    wrong = image("PUT", f"{place}{'&' if '?' in place else '?'}digest={digest_of(LAYER)}", b"other")
+    wrong = image(
+        "PUT", f"{place}{'&' if '?' in place else '?'}digest={digest_of(LAYER)}", b"other"
+    )
     assert code(wrong) == (400, "DIGEST_INVALID")
     place = image.place(image("POST", "/blobs/uploads/"))
-    assert image("DELETE", place).status_code == 204 and code(image("GET", place)) == (404, "BLOB_UPLOAD_UNKNOWN")
-    assert code(image("PUT", "/manifests/v9", b"{]", KINDS["manifest"])) == (400, "MANIFEST_INVALID")
+    assert image("DELETE", place).status_code == 204 and code(image("GET", place)) == (
+        404,
+        "BLOB_UPLOAD_UNKNOWN",
+    )
+    assert code(image("PUT", "/manifests/v9", b"{]", KINDS["manifest"])) == (
+        400,
+        "MANIFEST_INVALID",
+    )
     other = Image((image.session, image.url), f"{PROJECT}/images/other")
-    assert other("HEAD", f"/blobs/{digest_of(LAYER)}").status_code == 404, "a blob is an image's own"
+    assert other("HEAD", f"/blobs/{digest_of(LAYER)}").status_code == 404, (
+        "a blob is an image's own"
+    )
     mounted = other("POST", "/blobs/uploads/", mount=digest_of(LAYER), **{"from": IMAGE})
-    assert mounted.status_code == 201 and other("GET", f"/blobs/{digest_of(LAYER)}").content == LAYER
+    assert (
+        mounted.status_code == 201 and other("GET", f"/blobs/{digest_of(LAYER)}").content == LAYER
+    )
     assert image("GET", "/nothing/here").status_code == 404
 
 
@@ -179,7 +217,10 @@ def test_who_may_do_what(server, http_session):
     token = http_session.headers["Authorization"].partition(" ")[2]
     for user, status in (("oauth2accesstoken", 200), ("me", 401)):
         assert requests.get(f"{server.url}/v2/token", auth=(user, token)).status_code == status
-    assert requests.get(f"{server.url}/v2/token", auth=("oauth2accesstoken", token + "x")).status_code == 401
+    assert (
+        requests.get(f"{server.url}/v2/token", auth=("oauth2accesstoken", token + "x")).status_code
+        == 401
+    )
     missing = Image((http_session, server.url), f"{PROJECT}/nothing/demo")
     assert code(missing("POST", "/blobs/uploads/")) == (404, "NAME_UNKNOWN")
     foreign = Image((http_session, server.url), "not-mine/images/demo")
@@ -197,7 +238,9 @@ def test_who_may_do_what(server, http_session):
         in (refused.json()["errors"][0]["message"])
     )
     for role, may_push in (("reader", False), ("writer", True)):
-        bindings = [{"role": f"roles/artifactregistry.{role}", "members": [f"serviceAccount:{email}"]}]
+        bindings = [
+            {"role": f"roles/artifactregistry.{role}", "members": [f"serviceAccount:{email}"]}
+        ]
         answer = http_session.post(f"{base}:setIamPolicy", json={"policy": {"bindings": bindings}})
         assert answer.status_code == 200, answer.text
         assert http_session.get(f"{base}:getIamPolicy").json()["bindings"] == bindings
@@ -207,8 +250,15 @@ def test_who_may_do_what(server, http_session):
         assert held("GET", "/manifests/v1").status_code == 200
         assert held("POST", "/blobs/uploads/").status_code == (202 if may_push else 403)
     bindings[0]["role"] = "roles/storage.admin"
-    assert http_session.post(f"{base}:setIamPolicy", json={"policy": {"bindings": bindings}}).status_code == 400
-    services = f"{server.url}/serviceusage/v1/projects/{PROJECT}/services/artifactregistry.googleapis.com"
+    assert (
+        http_session.post(
+            f"{base}:setIamPolicy", json={"policy": {"bindings": bindings}}
+        ).status_code
+        == 400
+    )
+    services = (
+        f"{server.url}/serviceusage/v1/projects/{PROJECT}/services/artifactregistry.googleapis.com"
+    )
     http_session.post(f"{services}:disable", json={})
     try:
         assert code(image("GET", "/manifests/v1")) == (403, "DENIED")

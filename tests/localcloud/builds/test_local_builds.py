@@ -1,5 +1,7 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""The embedded Cloud Build, by plain HTTP and by gcloud: real builds by podman, pushed to the embedded registry."""
+"""The embedded Cloud Build, by plain HTTP and by gcloud: real builds by podman, pushed to the
+embedded registry.
+"""
 
 import io
 import json
@@ -22,7 +24,9 @@ ENDED = ("SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED")
 @pytest.fixture(scope="module")
 def bucket(server):
     session = server.session()
-    answer = session.post(f"{server.url}/storage/v1/b", params={"project": PROJECT}, json={"name": "builds"})
+    answer = session.post(
+        f"{server.url}/storage/v1/b", params={"project": PROJECT}, json={"name": "builds"}
+    )
     assert answer.ok, answer.text
     return "builds"
 
@@ -46,16 +50,26 @@ class Builds:
                 about.size = len(text)
                 tar.addfile(about, io.BytesIO(text.encode()))
         url = f"{self.server.url}/upload/storage/v1/b/{self.bucket}/o"
-        sent = self.session.post(url, params={"uploadType": "media", "name": name}, data=data.getvalue())
+        sent = self.session.post(
+            url, params={"uploadType": "media", "name": name}, data=data.getvalue()
+        )
         assert sent.ok, sent.text
         return {"storageSource": {"bucket": self.bucket, "object": name}}
 
-    def body(self, *steps: list[str], dockerfile="FROM scratch\nCOPY file /file\n", **fields) -> dict:
+    def body(
+        self, *steps: list[str], dockerfile="FROM scratch\nCOPY file /file\n", **fields
+    ) -> dict:
         rows = [{"name": STEP, "args": list(words)} for words in steps]
         options = {"logging": "GCS_ONLY"}
         name = f"{abs(hash(dockerfile))}.tar.gz"
         source = self.source(dockerfile, name)
-        return {"source": source, "steps": rows, "options": options, "logsBucket": f"gs://{self.bucket}/logs", **fields}
+        return {
+            "source": source,
+            "steps": rows,
+            "options": options,
+            "logsBucket": f"gs://{self.bucket}/logs",
+            **fields,
+        }
 
     def create(self, *steps, **fields) -> dict:
         answer = self("POST", f"{PLACE}/builds", self.body(*steps, **fields))
@@ -66,7 +80,11 @@ class Builds:
         return self("GET", f"{PLACE}/builds/{operation['metadata']['build']['id']}").json()
 
     def ended(self, operation: dict) -> dict:
-        return until(lambda: (found := self.get(operation))["status"] in ENDED and found, "the build has ended", 120)
+        return until(
+            lambda: (found := self.get(operation))["status"] in ENDED and found,
+            "the build has ended",
+            120,
+        )
 
     def log(self, build: dict) -> str:
         name = f"logs%2Flog-{build['id']}.txt"
@@ -93,16 +111,25 @@ def build_words(image: str) -> list[str]:
 def test_a_build_from_its_source_to_its_image(builds, server, tmp_path):
     begun = builds.create(build_words(builds.image), images=[builds.image + ":v1"])
     missing = builds.ended(begun)
-    assert missing["status"] == "FAILURE" and missing["failureInfo"]["type"] == "PUSH_FAILED", "it has another tag"
+    assert missing["status"] == "FAILURE" and missing["failureInfo"]["type"] == "PUSH_FAILED", (
+        "it has another tag"
+    )
     image = f"{builds.image}:v1"
     begun = builds.create(build_words(image), images=[image], tags=["berg"])
-    assert begun["metadata"]["@type"].endswith("cloudbuild.v1.BuildOperationMetadata") and "done" not in begun
+    assert (
+        begun["metadata"]["@type"].endswith("cloudbuild.v1.BuildOperationMetadata")
+        and "done" not in begun
+    )
     assert begun["metadata"]["build"]["status"] == "QUEUED"
     done = builds.ended(begun)
     assert done["status"] == "SUCCESS", builds.log(done)
     assert done["startTime"] <= done["finishTime"] and done["steps"][0]["status"] == "SUCCESS"
-    manifest = builds.session.get(f"{server.url}/v2/{image.partition('/')[2].replace(':', '/manifests/')}")
-    assert done["results"]["images"] == [{"name": image, "digest": manifest.headers["Docker-Content-Digest"]}]
+    manifest = builds.session.get(
+        f"{server.url}/v2/{image.partition('/')[2].replace(':', '/manifests/')}"
+    )
+    assert done["results"]["images"] == [
+        {"name": image, "digest": manifest.headers["Docker-Content-Digest"]}
+    ]
     log = builds.log(done)
     assert log.startswith(f'starting build "{done["id"]}"\n\nFETCHSOURCE\nBUILD\n')
     assert f"PUSH\nPushing {image}\n" in log and log.endswith("DONE\n")
@@ -118,7 +145,17 @@ def test_a_build_from_its_source_to_its_image(builds, server, tmp_path):
 @needs_podman
 def test_two_platforms_take_another_builder(builds, server):
     image = f"{builds.image}:both"
-    last = ["buildx", "build", "--platform", "linux/amd64,linux/arm64", "-t", image, "-f", "Dockerfile", "--push"]
+    last = [
+        "buildx",
+        "build",
+        "--platform",
+        "linux/amd64,linux/arm64",
+        "-t",
+        image,
+        "-f",
+        "Dockerfile",
+        "--push",
+    ]
     last.append("context")
     failed = builds.ended(builds.create(last))
     assert failed["status"] == "FAILURE"
@@ -128,7 +165,10 @@ def test_two_platforms_take_another_builder(builds, server):
     done = builds.ended(builds.create(binfmt, create, last))
     log = builds.log(done)
     assert done["status"] == "SUCCESS", log
-    assert "Starting Step #2\nStep #2: " in log and "Finished Step #0\nStarting Step #1\nStep #1: other\n" in log
+    assert (
+        "Starting Step #2\nStep #2: " in log
+        and "Finished Step #0\nStarting Step #1\nStep #1: other\n" in log
+    )
     path = f"{server.url}/v2/{PROJECT}/images/built/manifests/both"
     rows = builds.session.get(path).json()["manifests"]
     assert sorted(row["platform"]["architecture"] for row in rows) == ["amd64", "arm64"]
@@ -137,11 +177,15 @@ def test_two_platforms_take_another_builder(builds, server):
 @needs_podman
 def test_failure_time_out_and_cancel(builds, server, slow, tmp_path):
     image = f"{builds.image}:never"
-    failed = builds.ended(builds.create(build_words(image), dockerfile="FROM scratch\nCOPY nothing /file\n"))
+    failed = builds.ended(
+        builds.create(build_words(image), dockerfile="FROM scratch\nCOPY nothing /file\n")
+    )
     told = f'build step 0 "{STEP}" failed: step exited with non-zero status: 125'
     assert (failed["status"], failed["statusDetail"]) == ("FAILURE", told)
     assert failed["failureInfo"] == {"type": "USER_BUILD_STEP", "detail": told}
-    assert "nothing" in builds.log(failed) and builds.log(failed).endswith(f"ERROR\nERROR: {told}\n")
+    assert "nothing" in builds.log(failed) and builds.log(failed).endswith(
+        f"ERROR\nERROR: {told}\n"
+    )
     late = builds.ended(builds.create(build_words(image), dockerfile=slow, timeout="1s"))
     assert late["status"] == "TIMEOUT" and "ERROR: context deadline exceeded" in builds.log(late)
     begun = builds.create(build_words(image), dockerfile=slow)
@@ -171,7 +215,10 @@ def test_what_google_refuses(builds):
     account = f"projects/{PROJECT}/serviceAccounts/somebody@{PROJECT}.iam.gserviceaccount.com"
     assert refused(steps=[])[:2] == (400, "INVALID_ARGUMENT")
     assert refused(timeout="1h")[:2] == refused(timeout="90000s")[:2] == (400, "INVALID_ARGUMENT")
-    assert "must either (a) specify 'build.logs_bucket'" in refused(serviceAccount=account, logsBucket=None)[2]
+    assert (
+        "must either (a) specify 'build.logs_bucket'"
+        in refused(serviceAccount=account, logsBucket=None)[2]
+    )
     assert refused(serviceAccount=account)[0] == 400 and refused(machine="large")[0] == 400
     assert refused(status="SUCCESS")[0] == 400, "output only"
     assert refused(options={"logging": "SOMEWHERE"})[0] == 400
@@ -193,13 +240,19 @@ def test_a_build_has_the_rights_of_its_account(builds, server, bucket):
         return ended.get("failureInfo", {}).get("type", ended["status"])
 
     def allow(url: str, *roles: str, storage: bool = False) -> None:
-        policy = {"bindings": [{"role": role, "members": [f"serviceAccount:{email}"]} for role in roles]}
-        verb, path, body = ("PUT", "/iam", policy) if storage else ("POST", ":setIamPolicy", {"policy": policy})
+        policy = {
+            "bindings": [{"role": role, "members": [f"serviceAccount:{email}"]} for role in roles]
+        }
+        verb, path, body = (
+            ("PUT", "/iam", policy) if storage else ("POST", ":setIamPolicy", {"policy": policy})
+        )
         answer = builds.session.request(verb, url + path, json=body)
         assert answer.ok, answer.text
 
     def no_log() -> str:
-        refused = builds("POST", f"{PLACE}/builds", builds.body(build_words(image), images=[image], **acting))
+        refused = builds(
+            "POST", f"{PLACE}/builds", builds.body(build_words(image), images=[image], **acting)
+        )
         return error(refused)[2]
 
     told = f'"gs://{bucket}/logs": builder service account does not have access to logs bucket "{bucket}"'

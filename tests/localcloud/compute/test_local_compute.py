@@ -19,7 +19,9 @@ from localcloud.compute import catalog, listing
 from localcloud.errors import ApiError
 from localcloud.machines import processes
 
-P100 = [{"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-p100", "acceleratorCount": 1}]
+P100 = [
+    {"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-p100", "acceleratorCount": 1}
+]
 TERMINATE = {"onHostMaintenance": "TERMINATE"}
 REGION = "us-central1"
 
@@ -83,13 +85,21 @@ def test_the_same_request_id_is_the_same_operation(client):
 
 
 def test_a_request_id_is_a_uuid(client):
-    for wrong in ("mine", "00000000-0000-0000-0000-000000000000", str(uuid.uuid4()).replace("-", "")):
-        found = error(client.call("POST", f"/zones/{ZONE}/instances", body("once"), requestId=wrong))
+    for wrong in (
+        "mine",
+        "00000000-0000-0000-0000-000000000000",
+        str(uuid.uuid4()).replace("-", ""),
+    ):
+        found = error(
+            client.call("POST", f"/zones/{ZONE}/instances", body("once"), requestId=wrong)
+        )
         assert found[:2] == (400, "invalid") and "requestId" in found[2]
 
 
 def test_stop_and_start_keep_the_disk(client):
-    client.insert("sleeper", '#!/bin/bash\ncd "${BERG_ROOT:-/root}"; cat kept; echo data > kept; echo end\n')
+    client.insert(
+        "sleeper", '#!/bin/bash\ncd "${BERG_ROOT:-/root}"; cat kept; echo data > kept; echo end\n'
+    )
     client.console_with("sleeper", "startup-script: end")
     client.wait(client.call("POST", f"/zones/{ZONE}/instances/sleeper/stop"))
     assert client.status("sleeper") == "TERMINATED"
@@ -109,9 +119,7 @@ def test_an_instance_is_stopping_until_it_is_gone(client):
 
 
 def test_reset_boots_the_same_disk_at_once(client):
-    script = (
-        '#!/bin/bash\ntrap "echo saved" TERM\ncd "${BERG_ROOT:-/root}"; echo x >> kept; echo boots: $(wc -l <kept)\n'
-    )
+    script = '#!/bin/bash\ntrap "echo saved" TERM\ncd "${BERG_ROOT:-/root}"; echo x >> kept; echo boots: $(wc -l <kept)\n'
     client.insert("again", f"{script}sleep 100 & wait\n")
     client.console_with("again", "boots: 1")
     client.wait(client.call("POST", f"/zones/{ZONE}/instances/again/reset"))
@@ -149,12 +157,17 @@ def test_a_crash_is_a_power_cut(client):
 def test_max_run_duration_ends_the_machine_across_a_restart(client):
     limit = {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "DELETE"}
     resource = client.insert("limited", scheduling=limit)
-    assert resource["resourceStatus"]["scheduling"]["terminationTimestamp"] > resource["creationTimestamp"]
+    assert (
+        resource["resourceStatus"]["scheduling"]["terminationTimestamp"]
+        > resource["creationTimestamp"]
+    )
     os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
     until(lambda: not control.is_running(client.folder), "the end of the server")
     path = client.folder / "compute/instances" / f"{resource['id']}.json"
     row = json.loads(path.read_text())
-    path.write_text(json.dumps({**row, "ends_at": time.time() + 1.5}))  # an hour is too long for a test
+    path.write_text(
+        json.dumps({**row, "ends_at": time.time() + 1.5})
+    )  # an hour is too long for a test
     control.start(client.folder, options=("--grace", "3"))
     assert client.status("limited") == "RUNNING"
     until(lambda: client.get("limited") is None, "deletion")
@@ -172,7 +185,9 @@ def test_a_cut_machine_reaches_nothing(client):
     client.console_with("island", "startup-script: token ya29.")
     client.control("instances/island/cut")
     client.console_with("island", "metadata gone")
-    assert "api 56" in client.console_with("island", "startup-script: api")  # 56: the connection was reset
+    assert "api 56" in client.console_with(
+        "island", "startup-script: api"
+    )  # 56: the connection was reset
 
 
 # --- the metadata server
@@ -194,9 +209,17 @@ def test_metadata_server_and_default_credentials(client):
     items = [{"key": "startup-script", "value": script}, {"key": "mine", "value": "first"}]
     resource = client.insert("meta", metadata={"items": items})
     shown = client.console_with("meta", "none 404")
-    assert "startup-script: meta" in shown and f"zones/{ZONE}" in shown and "startup-script: berg-local" in shown
+    assert (
+        "startup-script: meta" in shown
+        and f"zones/{ZONE}" in shown
+        and "startup-script: berg-local" in shown
+    )
     assert f"startup-script: {resource['networkInterfaces'][0]['networkIP']}" in shown
-    assert '"aliases": ["default"]' in shown and "startup-script: token" in shown and "bare 403" in shown
+    assert (
+        '"aliases": ["default"]' in shown
+        and "startup-script: token" in shown
+        and "bare 403" in shown
+    )
     metadata = {"fingerprint": "c3RhbGU=", "items": [items[0], {"key": "mine", "value": "second"}]}
     path = f"/zones/{ZONE}/instances/meta/setMetadata"
     assert error(client.call("POST", path, metadata))[:2] == (412, "conditionNotMet")
@@ -207,7 +230,9 @@ def test_metadata_server_and_default_credentials(client):
 
 
 def test_default_credentials_read_the_bucket_from_inside(client):
-    bucket = client.session.post(f"{client.url}/storage/v1/b?project=berg-local", json={"name": "from-inside"})
+    bucket = client.session.post(
+        f"{client.url}/storage/v1/b?project=berg-local", json={"name": "from-inside"}
+    )
     assert bucket.ok, bucket.text
     upload = f"{client.url}/upload/storage/v1/b/from-inside/o?uploadType=media&name=note"
     assert client.session.post(upload, data=b"the content").ok
@@ -231,7 +256,9 @@ def test_project_metadata_reaches_every_machine(client):
     client.insert("common")
     client.console_with("common", "startup-script: from the project")
     current = client.call("GET", "").json()["commonInstanceMetadata"]
-    client.wait(client.call("POST", "/setCommonInstanceMetadata", {"fingerprint": current["fingerprint"]}))
+    client.wait(
+        client.call("POST", "/setCommonInstanceMetadata", {"fingerprint": current["fingerprint"]})
+    )
 
 
 # --- what Google refuses
@@ -261,7 +288,11 @@ def scheduled(**fields) -> dict:
 def reserved(*names: str, **fields) -> dict:
     key = "compute.googleapis.com/reservation-name"
     return {
-        "reservationAffinity": {"consumeReservationType": "SPECIFIC_RESERVATION", "key": key, "values": names},
+        "reservationAffinity": {
+            "consumeReservationType": "SPECIFIC_RESERVATION",
+            "key": key,
+            "values": names,
+        },
         **fields,
     }
 
@@ -290,22 +321,50 @@ REFUSED = {
         400,
         "The specified external IP address '34.1.2.3' was not found in region 'us-central1'.",
     ),
-    "address of no subnetwork": ({"networkInterfaces": [{"networkIP": "10.1.2.3"}]}, 400, "out of range"),
+    "address of no subnetwork": (
+        {"networkInterfaces": [{"networkIP": "10.1.2.3"}]},
+        400,
+        "out of range",
+    ),
     "IPv6": ({"networkInterfaces": [{"stackType": "IPV4_IPV6"}]}, 501, "stackType"),
-    "alias range": ({"networkInterfaces": [{"aliasIpRanges": [{"ipCidrRange": "/24"}]}]}, 501, "aliasIpRanges"),
+    "alias range": (
+        {"networkInterfaces": [{"aliasIpRanges": [{"ipCidrRange": "/24"}]}]},
+        501,
+        "aliasIpRanges",
+    ),
     "odd custom type": (of_type("n2-custom-3-4096"), 400, "Number of CPUs"),
-    "custom type with too much memory": (of_type("custom-2-20480"), 400, "should be at most 13312MiB"),
+    "custom type with too much memory": (
+        of_type("custom-2-20480"),
+        400,
+        "should be at most 13312MiB",
+    ),
     "custom type of odd memory": (of_type("custom-2-4097"), 400, "multiple of 256MiB"),
     "huge custom type": (of_type("e2-custom-64-65536"), 400, "at most 32"),
     "cpu platform": ({"minCpuPlatform": "Intel Ice Lake"}, 400, "'resource.minCpuPlatform'"),
-    "tag": ({"tags": {"items": ["Web_1"]}}, 400, "'resource.tags.items[0]': 'Web_1'. Must be a match of regex"),
-    "policy": ({"resourcePolicies": ["regions/us-central1/resourcePolicies/nightly"]}, 404, "resourcePolicies/nightly"),
+    "tag": (
+        {"tags": {"items": ["Web_1"]}},
+        400,
+        "'resource.tags.items[0]': 'Web_1'. Must be a match of regex",
+    ),
+    "policy": (
+        {"resourcePolicies": ["regions/us-central1/resourcePolicies/nightly"]},
+        404,
+        "resourcePolicies/nightly",
+    ),
     "seven local ssds on g2": (
-        of_type("g2-standard-4", disks=[BOOT, *[LOCAL_SSD] * 7], **scheduled(onHostMaintenance="TERMINATE")),
+        of_type(
+            "g2-standard-4",
+            disks=[BOOT, *[LOCAL_SSD] * 7],
+            **scheduled(onHostMaintenance="TERMINATE"),
+        ),
         400,
         "Invalid number of local SSDs 7",
     ),
-    "local ssd on e2": (of_type("e2-standard-4", disks=[BOOT, LOCAL_SSD]), 400, "Invalid number of local SSDs 1"),
+    "local ssd on e2": (
+        of_type("e2-standard-4", disks=[BOOT, LOCAL_SSD]),
+        400,
+        "Invalid number of local SSDs 1",
+    ),
     "no boot disk": ({"disks": [{**BOOT, "boot": False}]}, 400, "Boot disk must be the first disk"),
     "two boot disks": ({"disks": [BOOT, BOOT]}, 400, "Boot disk must be the first disk"),
     "second disk": ({"disks": [BOOT, {**BOOT, "boot": False}]}, 501, "second persistent disk"),
@@ -320,32 +379,68 @@ REFUSED = {
         "hyperdisk-balanced disk type cannot be used by",
     ),
     "read-only boot disk": ({"disks": [{**BOOT, "mode": "READ_ONLY"}]}, 400, "READ_WRITE mode"),
-    "a size beside the parameters": ({"disks": [{**BOOT, "diskSizeGb": "20"}]}, 501, "disks[0].diskSizeGb"),
-    "encrypted disk": ({"disks": [{**BOOT, "diskEncryptionKey": {"rawKey": "x"}}]}, 501, "diskEncryptionKey"),
-    "two accounts": ({"serviceAccounts": [{"email": "default"}] * 2}, 400, "At most one service account"),
-    "bare scope": ({"serviceAccounts": [{"email": "default", "scopes": ["cloud-platform"]}]}, 400, "scopes[0]"),
+    "a size beside the parameters": (
+        {"disks": [{**BOOT, "diskSizeGb": "20"}]},
+        501,
+        "disks[0].diskSizeGb",
+    ),
+    "encrypted disk": (
+        {"disks": [{**BOOT, "diskEncryptionKey": {"rawKey": "x"}}]},
+        501,
+        "diskEncryptionKey",
+    ),
+    "two accounts": (
+        {"serviceAccounts": [{"email": "default"}] * 2},
+        400,
+        "At most one service account",
+    ),
+    "bare scope": (
+        {"serviceAccounts": [{"email": "default", "scopes": ["cloud-platform"]}]},
+        400,
+        "scopes[0]",
+    ),
     "reservation": (reserved("mine"), 400, "Specified reservations [mine] do not exist."),
     "hostname": ({"hostname": "one word"}, 400, "'resource.hostname'"),
     "a good hostname": ({"hostname": "vm.example.com"}, 501, "resource.hostname"),
     "two ends": (
-        scheduled(maxRunDuration=DAY, terminationTime="2030-01-01T00:00:00Z", instanceTerminationAction="DELETE"),
+        scheduled(
+            maxRunDuration=DAY,
+            terminationTime="2030-01-01T00:00:00Z",
+            instanceTerminationAction="DELETE",
+        ),
         400,
         "Only one of max run duration and termination time",
     ),
-    "notice without spot": (scheduled(preemptionNoticeDuration={"seconds": "120"}), 400, "preemptionNoticeDuration"),
+    "notice without spot": (
+        scheduled(preemptionNoticeDuration={"seconds": "120"}),
+        400,
+        "preemptionNoticeDuration",
+    ),
     "odd notice": (
         scheduled(provisioningModel="SPOT", preemptionNoticeDuration={"seconds": "60"}),
         400,
         "Must be 0 or 120 seconds",
     ),
-    "graceful shutdown": (scheduled(gracefulShutdown={"enabled": True}), 501, "scheduling.gracefulShutdown"),
-    "h100 on demand": (of_type("a3-highgpu-1g", **scheduled(onHostMaintenance="TERMINATE")), 400, "SPOT, FLEX_START"),
+    "graceful shutdown": (
+        scheduled(gracefulShutdown={"enabled": True}),
+        501,
+        "scheduling.gracefulShutdown",
+    ),
+    "h100 on demand": (
+        of_type("a3-highgpu-1g", **scheduled(onHostMaintenance="TERMINATE")),
+        400,
+        "SPOT, FLEX_START",
+    ),
     "flex without end": (
         of_type("a3-highgpu-1g", **scheduled(provisioningModel="FLEX_START")),
         400,
         "max run duration",
     ),
-    "machine image": ({"sourceMachineImage": "global/machineImages/x"}, 501, "resource.sourceMachineImage"),
+    "machine image": (
+        {"sourceMachineImage": "global/machineImages/x"},
+        501,
+        "resource.sourceMachineImage",
+    ),
 }
 
 
@@ -376,7 +471,11 @@ def test_what_is_asked_for_is_shown_again(client):
         ("SCRATCH", "375", "NVME")
     ] * 2
     client.delete("shown")
-    flex = {"provisioningModel": "FLEX_START", "maxRunDuration": DAY, "instanceTerminationAction": "DELETE"}
+    flex = {
+        "provisioningModel": "FLEX_START",
+        "maxRunDuration": DAY,
+        "instanceTerminationAction": "DELETE",
+    }
     shown = client.insert("hopper", **of_type("a3-highgpu-1g", **scheduled(**flex)))
     assert len(shown["disks"]) == 3 and shown["networkInterfaces"][0]["nicType"] == "GVNIC"
 
@@ -385,7 +484,9 @@ def test_a_protected_machine_is_not_deleted(client):
     client.insert("guarded", deletionProtection=True)
     path = f"/zones/{ZONE}/instances/guarded"
     found = error(client.call("DELETE", path))
-    why = "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'."
+    why = (
+        "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'."
+    )
     assert found == (400, "invalidResourceUsage", why)
     client.wait(client.call("POST", f"{path}/setDeletionProtection", deletionProtection="false"))
     assert client.get("guarded")["deletionProtection"] is False
@@ -398,7 +499,11 @@ def test_an_insert_from_a_template(client):
         "networkInterfaces": [{}],
         "labels": {"from": "template"},
     }
-    client.wait(client.call("POST", "/global/instanceTemplates", {"name": "mould", "properties": properties}))
+    client.wait(
+        client.call(
+            "POST", "/global/instanceTemplates", {"name": "mould", "properties": properties}
+        )
+    )
     wish = {"name": "cast", "machineType": f"zones/{ZONE}/machineTypes/n1-standard-1"}
     source = {"sourceInstanceTemplate": "global/instanceTemplates/mould"}
     client.wait(client.call("POST", f"/zones/{ZONE}/instances", wish, **source))
@@ -413,13 +518,19 @@ def test_the_image_of_a_running_machine_needs_force(client):
     client.insert("busy", disks=[BOOT])
     wish = {"name": "snap", "sourceDisk": f"zones/{ZONE}/disks/busy"}
     found = error(client.call("POST", "/global/images", wish))
-    assert found[:2] == (400, "resourceInUseByAnotherResource") and "disks/busy' is already being used by" in found[2]
+    assert (
+        found[:2] == (400, "resourceInUseByAnotherResource")
+        and "disks/busy' is already being used by" in found[2]
+    )
     client.wait(client.call("POST", "/global/images", wish, forceCreate="true"))
     client.wait(client.call("DELETE", "/global/images/snap"))
     client.wait(client.call("POST", f"/zones/{ZONE}/instances/busy/stop"))
     client.wait(client.call("POST", "/global/images", wish))
     client.wait(client.call("DELETE", "/global/images/snap"))
-    for wrong, status in (({"name": "a"}, 400), ({"name": "a", "sourceDisk": f"zones/{ZONE}/disks/none"}, 404)):
+    for wrong, status in (
+        ({"name": "a"}, 400),
+        ({"name": "a", "sourceDisk": f"zones/{ZONE}/disks/none"}, 404),
+    ):
         assert error(client.call("POST", "/global/images", wrong))[0] == status
 
 
@@ -444,7 +555,10 @@ WRONG = {
         "cannot be smaller than the image size",
     ),
     "accelerator": (
-        {"guestAccelerators": [{**P100[0], "acceleratorType": "nvidia-h200-141gb"}], "scheduling": TERMINATE},
+        {
+            "guestAccelerators": [{**P100[0], "acceleratorType": "nvidia-h200-141gb"}],
+            "scheduling": TERMINATE,
+        },
         404,
         "notFound",
         f"zones/{ZONE}/acceleratorTypes/nvidia-h200-141gb' was not found",
@@ -471,7 +585,12 @@ WRONG = {
         "not compatible",
     ),
     "short run": (
-        {"scheduling": {"maxRunDuration": {"seconds": "10"}, "instanceTerminationAction": "DELETE"}},
+        {
+            "scheduling": {
+                "maxRunDuration": {"seconds": "10"},
+                "instanceTerminationAction": "DELETE",
+            }
+        },
         400,
         "invalid",
         "Max run duration",
@@ -528,12 +647,15 @@ def test_names_are_taken_once(client):
     client.insert("same")
     status, reason, message = error(client.call("POST", f"/zones/{ZONE}/instances", body("same")))
     assert (status, reason) == (409, "alreadyExists")
-    assert message == f"The resource 'projects/berg-local/zones/{ZONE}/instances/same' already exists"
+    assert (
+        message == f"The resource 'projects/berg-local/zones/{ZONE}/instances/same' already exists"
+    )
 
 
 def test_unknown_places(client):
     assert (
-        error(client.call("GET", "/zones/mars-a"))[2] == "The resource 'projects/berg-local/zones/mars-a' was not found"
+        error(client.call("GET", "/zones/mars-a"))[2]
+        == "The resource 'projects/berg-local/zones/mars-a' was not found"
     )
     assert error(client.call("GET", "/zones/mars-a/instances"))[2].endswith("Unknown zone.")
     assert error(client.call("GET", "", project="nobody-knows"))[:2] == (404, "notFound")
@@ -553,14 +675,19 @@ def test_quota_is_the_operations_error(client):
     operation = client.wait(client.call("POST", f"/zones/{ZONE}/instances", body("second", **gpu)))
     client.control("quotas", {"region": REGION, "metric": "NVIDIA_P100_GPUS", "limit": limit})
     assert failure(operation)["code"] == "QUOTA_EXCEEDED"
-    assert failure(operation)["message"] == "Quota 'NVIDIA_P100_GPUS' exceeded.  Limit: 1.0 in region us-central1."
+    assert (
+        failure(operation)["message"]
+        == "Quota 'NVIDIA_P100_GPUS' exceeded.  Limit: 1.0 in region us-central1."
+    )
     assert operation["httpErrorStatusCode"] == 403
     assert failure(operation)["errorDetails"][0]["quotaInfo"]["dimensions"] == {"region": REGION}
     assert client.get("second") is None
     client.control("quotas", {"metric": "GPUS_ALL_REGIONS", "limit": 0})
     operation = client.wait(client.call("POST", f"/zones/{ZONE}/instances", body("third", **gpu)))
     client.control("quotas", {"metric": "GPUS_ALL_REGIONS", "limit": 64})
-    assert failure(operation)["message"] == "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."
+    assert (
+        failure(operation)["message"] == "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."
+    )
 
 
 def test_stockout(client):
@@ -608,8 +735,14 @@ def bulk(**fields) -> dict:
 
 
 def names(client, text: str = "") -> dict[str, str]:
-    scopes = client.call("GET", "/aggregated/instances", **({"filter": text} if text else {})).json()["items"]
-    return {row["name"]: scope[6:] for scope, rows in scopes.items() for row in rows.get("instances", [])}
+    scopes = client.call(
+        "GET", "/aggregated/instances", **({"filter": text} if text else {})
+    ).json()["items"]
+    return {
+        row["name"]: scope[6:]
+        for scope, rows in scopes.items()
+        for row in rows.get("instances", [])
+    }
 
 
 def test_bulk_insert_in_a_region(client):
@@ -649,7 +782,10 @@ def test_bulk_insert_takes_back_what_falls_short(client):
     assert client.session.post(f"{client.url}/_berg/faults", json=fault).ok
     path = f"/zones/{ZONE}/instances/bulkInsert"
     done = client.wait(client.call("POST", path, bulk(count=2, namePattern="back-#")))
-    assert [each["code"] for each in done["error"]["errors"]] == ["VM_MIN_COUNT_NOT_REACHED", "INTERNAL_ERROR"]
+    assert [each["code"] for each in done["error"]["errors"]] == [
+        "VM_MIN_COUNT_NOT_REACHED",
+        "INTERNAL_ERROR",
+    ]
     assert names(client) == {}
 
 
@@ -667,11 +803,19 @@ def test_lists_filter_and_page(client):
     assert set(names(client, "labels.kind=job AND status=RUNNING")) == {"row-1", "row-2"}
     assert names(client, "status=TERMINATED") == {}
     assert error(client.call("GET", path, filter="name ="))[:2] == (400, "invalid")
-    operations = client.call("GET", f"/zones/{ZONE}/operations", filter="operationType=insert").json()
+    operations = client.call(
+        "GET", f"/zones/{ZONE}/operations", filter="operationType=insert"
+    ).json()
     assert {row["operationType"] for row in operations["items"]} == {"insert"}
 
 
-ROW = {"name": "web-1", "status": "RUNNING", "labels": {"x": "y"}, "zone": "https://g/zones/us-west1-a", "n": 5}
+ROW = {
+    "name": "web-1",
+    "status": "RUNNING",
+    "labels": {"x": "y"},
+    "zone": "https://g/zones/us-west1-a",
+    "n": 5,
+}
 FILTERS = {
     "labels.x=y": True,
     "labels.x=z": False,
@@ -707,7 +851,9 @@ def test_serial_output_pages(client):
     shown = client.console_with("talker", "Finished running")
     path = f"/zones/{ZONE}/instances/talker/serialPort"
     rest = client.call("GET", path, start=10).json()
-    assert rest["contents"] == shown[10:] and rest["start"] == "10" and rest["next"] == str(len(shown))
+    assert (
+        rest["contents"] == shown[10:] and rest["start"] == "10" and rest["next"] == str(len(shown))
+    )
     assert client.call("GET", path, start=rest["next"]).json()["contents"] == ""
 
 
@@ -717,17 +863,25 @@ def test_the_catalog(client):
     p100 = [zone for zone in zones if "nvidia-tesla-p100" in catalog.accelerators_in(zone)]
     assert "us-west1-b" in p100 and "us-west1-c" not in p100
     gpu = client.call("GET", "/zones/us-central1-a/machineTypes/a2-highgpu-4g").json()
-    assert gpu["accelerators"] == [{"guestAcceleratorType": "nvidia-tesla-a100", "guestAcceleratorCount": 4}]
+    assert gpu["accelerators"] == [
+        {"guestAcceleratorType": "nvidia-tesla-a100", "guestAcceleratorCount": 4}
+    ]
     image = client.call("GET", "/global/images/family/debian-12", project="debian-cloud").json()
     assert image["name"] == "debian-12-bookworm-v20251014"
-    gone = client.call("GET", "/global/images/family/pytorch-latest-gpu", project="deeplearning-platform-release")
+    gone = client.call(
+        "GET", "/global/images/family/pytorch-latest-gpu", project="deeplearning-platform-release"
+    )
     assert error(gone)[:2] == (404, "notFound")
     assert client.call("GET", "/global/networks/default").json()["name"] == "default"
     assert client.call("GET", f"/regions/{REGION}/subnetworks/default").status_code == 200
 
 
 def test_an_image_of_ones_own(client):
-    client.wait(client.call("POST", "/global/images", {"name": "mine", "family": "lab", "sourceImage": LEARNING}))
+    client.wait(
+        client.call(
+            "POST", "/global/images", {"name": "mine", "family": "lab", "sourceImage": LEARNING}
+        )
+    )
     assert client.call("GET", "/global/images/family/lab").json()["name"] == "mine"
     disks = [{"boot": True, "initializeParams": {"sourceImage": "global/images/mine"}}]
     client.insert("from-mine", disks=disks)
@@ -765,10 +919,16 @@ def test_google_cloud_compute(client):
     options = {"api_endpoint": client.url}
     instances = compute.InstancesClient(credentials=credentials, client_options=options)
     resource = compute.Instance.from_json(json.dumps(body("typed", "#!/bin/bash\necho typed\n")))
-    request = compute.InsertInstanceRequest(project="berg-local", zone=ZONE, instance_resource=resource)
+    request = compute.InsertInstanceRequest(
+        project="berg-local", zone=ZONE, instance_resource=resource
+    )
     operation = instances.insert_unary(request=request)
     client.wait(client.call("GET", f"/zones/{ZONE}/operations/{operation.name}"))
-    listed = {i.name: i for _, scope in instances.aggregated_list(project="berg-local") for i in scope.instances}
+    listed = {
+        i.name: i
+        for _, scope in instances.aggregated_list(project="berg-local")
+        for i in scope.instances
+    }
     assert listed["typed"].status == "RUNNING"
     client.console_with("typed", "startup-script: typed")
 
@@ -785,11 +945,17 @@ def test_gpus_that_go_within_a_week_may_count_among_the_preemptible_ones(client)
 
     try:
         week = 7 * 24 * 3600
-        assert codes("long", {**deleted, "maxRunDuration": {"seconds": str(week + 1)}}) == ["QUOTA_EXCEEDED"]
+        assert codes("long", {**deleted, "maxRunDuration": {"seconds": str(week + 1)}}) == [
+            "QUOTA_EXCEEDED"
+        ]
         stopped = {**deleted, "instanceTerminationAction": "STOP"}
-        assert codes("stopped", {**stopped, "maxRunDuration": {"seconds": str(week)}}) == ["QUOTA_EXCEEDED"]
+        assert codes("stopped", {**stopped, "maxRunDuration": {"seconds": str(week)}}) == [
+            "QUOTA_EXCEEDED"
+        ]
         assert codes("brief", {**deleted, "maxRunDuration": {"seconds": str(week)}}) == []
-        assert codes("second", {**deleted, "maxRunDuration": {"seconds": str(week)}}) == ["QUOTA_EXCEEDED"]
+        assert codes("second", {**deleted, "maxRunDuration": {"seconds": str(week)}}) == [
+            "QUOTA_EXCEEDED"
+        ]
     finally:
         for metric in ("NVIDIA_P100_GPUS", "PREEMPTIBLE_NVIDIA_P100_GPUS"):
             client.control("quotas", {"region": REGION, "metric": metric, "limit": 16})
@@ -814,7 +980,9 @@ def gcloud(client, tmp_path):
 
     def gcloud(*words: str) -> str:
         command = ["gcloud", "compute", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **settings}, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, **settings}, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -831,11 +999,19 @@ def test_gcloud(client, gcloud, tmp_path):
     listed = gcloud("instances", "list", "--filter", "labels.a=b", "--format", "value(name,status)")
     assert listed.split() == ["g1", "RUNNING"]
     described = gcloud(
-        "instances", "describe", "g1", "--zone", ZONE, "--format", "value(labels.a,networkInterfaces[0].networkIP)"
+        "instances",
+        "describe",
+        "g1",
+        "--zone",
+        ZONE,
+        "--format",
+        "value(labels.a,networkInterfaces[0].networkIP)",
     )
     assert described.split()[0] == "b" and described.split()[1].startswith("127.")
     client.console_with("g1", "by gcloud")
-    assert "startup-script: by gcloud" in gcloud("instances", "get-serial-port-output", "g1", "--zone", ZONE)
+    assert "startup-script: by gcloud" in gcloud(
+        "instances", "get-serial-port-output", "g1", "--zone", ZONE
+    )
     zones = gcloud("zones", "list", "--filter", "region:us-west1", "--format", "value(name)")
     assert zones.split() == ["us-west1-a", "us-west1-b", "us-west1-c"]
     words = ["images", "describe-from-family", "debian-12", "--project", "debian-cloud"]
@@ -850,17 +1026,57 @@ def test_gcloud_makes_machines_of_other_kinds(client, gcloud):
         ("--zone", ZONE, "--image-family", "debian-12", "--image-project", "debian-cloud"),
     )
     gcloud(
-        *create, "k1", *where, "--custom-cpu", "2", "--custom-memory", "4GB", "--tags", "web", "--deletion-protection"
+        *create,
+        "k1",
+        *where,
+        "--custom-cpu",
+        "2",
+        "--custom-memory",
+        "4GB",
+        "--tags",
+        "web",
+        "--deletion-protection",
     )
     assert client.get("k1")["machineType"].endswith("/custom-2-4096")
     gcloud("instances", "update", "k1", "--zone", ZONE, "--no-deletion-protection")
-    spot = ("--provisioning-model", "SPOT", "--instance-termination-action", "DELETE", "--max-run-duration", "2h")
-    ssd = ("--local-ssd", "interface=NVME", "--boot-disk-type", "pd-ssd", "--boot-disk-size", "20GB")
-    gcloud(*create, "k2", *where, "--machine-type", "n1-standard-2", *spot, *ssd, "--min-cpu-platform", "Intel Skylake")
+    spot = (
+        "--provisioning-model",
+        "SPOT",
+        "--instance-termination-action",
+        "DELETE",
+        "--max-run-duration",
+        "2h",
+    )
+    ssd = (
+        "--local-ssd",
+        "interface=NVME",
+        "--boot-disk-type",
+        "pd-ssd",
+        "--boot-disk-size",
+        "20GB",
+    )
+    gcloud(
+        *create,
+        "k2",
+        *where,
+        "--machine-type",
+        "n1-standard-2",
+        *spot,
+        *ssd,
+        "--min-cpu-platform",
+        "Intel Skylake",
+    )
     shown = client.get("k2")
     assert [disk["type"] for disk in shown["disks"]] == ["PERSISTENT", "SCRATCH"]
     assert shown["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
-    template = ("--image-family", "debian-12", "--image-project", "debian-cloud", "--machine-type", "n1-standard-1")
+    template = (
+        "--image-family",
+        "debian-12",
+        "--image-project",
+        "debian-cloud",
+        "--machine-type",
+        "n1-standard-1",
+    )
     gcloud("instance-templates", "create", "made", *template)
     gcloud(*create, "k3", "--zone", ZONE, "--source-instance-template", "made")
     bulk = ("instances", "bulk", "create", "--name-pattern", "b#", "--count", "2", "--zone", ZONE)

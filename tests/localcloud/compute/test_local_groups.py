@@ -36,9 +36,18 @@ def clean(client):
 
 
 def template(client, name: str = "plain", script: str = "", image: str = IMAGE, **fields) -> dict:
-    disk = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image, "diskSizeGb": 200}}
+    disk = {
+        "boot": True,
+        "autoDelete": True,
+        "initializeParams": {"sourceImage": image, "diskSizeGb": 200},
+    }
     items = [{"key": "startup-script", "value": script}, {"key": "who", "value": "template"}]
-    properties = {"machineType": "n1-standard-1", "disks": [disk], "networkInterfaces": [{}], "scheduling": SPOT}
+    properties = {
+        "machineType": "n1-standard-1",
+        "disks": [disk],
+        "networkInterfaces": [{}],
+        "scheduling": SPOT,
+    }
     body = {"name": name, "properties": {**properties, "metadata": {"items": items}, **fields}}
     return client.wait(client.call("POST", TEMPLATES, body))
 
@@ -51,7 +60,10 @@ def group_body(
         "baseInstanceName": name,
         "targetSize": size,
         "instanceTemplate": f"global/instanceTemplates/{template}",
-        "distributionPolicy": {"zones": [{"zone": f"zones/{zone}"} for zone in zones], "targetShape": shape},
+        "distributionPolicy": {
+            "zones": [{"zone": f"zones/{zone}"} for zone in zones],
+            "targetShape": shape,
+        },
         "updatePolicy": {"instanceRedistributionType": "NONE"},
         **fields,
     }
@@ -81,7 +93,11 @@ def running(client, group: str, count: int = 1) -> dict[str, dict]:
 
     def there():
         rows = members(client, group)
-        up = [row for row in rows.values() if (row["currentAction"], row.get("instanceStatus")) == ("NONE", "RUNNING")]
+        up = [
+            row
+            for row in rows.values()
+            if (row["currentAction"], row.get("instanceStatus")) == ("NONE", "RUNNING")
+        ]
         return rows if len(up) == len(rows) == count else None
 
     return until(there, f"{count} members of {group}")
@@ -111,10 +127,18 @@ def test_a_template_is_kept_as_it_was_checked(client):
     request_id = str(uuid.uuid4())
     body = {
         "name": "gpu",
-        "properties": {"machineType": "n1-standard-8", "scheduling": SPOT, "networkInterfaces": [{}]},
+        "properties": {
+            "machineType": "n1-standard-8",
+            "scheduling": SPOT,
+            "networkInterfaces": [{}],
+        },
     }
-    body["properties"]["disks"] = [{"initializeParams": {"sourceImage": IMAGE, "diskSizeGb": 200}, "boot": True}]
-    body["properties"]["guestAccelerators"] = [{"acceleratorType": "nvidia-tesla-p100", "acceleratorCount": 1}]
+    body["properties"]["disks"] = [
+        {"initializeParams": {"sourceImage": IMAGE, "diskSizeGb": 200}, "boot": True}
+    ]
+    body["properties"]["guestAccelerators"] = [
+        {"acceleratorType": "nvidia-tesla-p100", "acceleratorCount": 1}
+    ]
     first = client.wait(client.call("POST", TEMPLATES, body, requestId=request_id))
     again = client.call("POST", TEMPLATES, body, requestId=request_id).json()
     assert again["name"] == first["name"] and "/global/operations/" in first["selfLink"]
@@ -155,7 +179,11 @@ def test_a_template_that_no_zone_takes_is_refused(client, properties, message):
         ({"zones": ("us-west1-b",)}, 400, "Zone must be in region 'us-central1'"),
         ({"updatePolicy": {}}, 400, "instanceRedistributionType is NONE"),
         ({"distributionPolicy": {}}, 400, "cannot be empty"),
-        ({"instanceLifecyclePolicy": {"onRepair": {"allowChangingZone": "YES"}}}, 400, "forceUpdateOnRepair"),
+        (
+            {"instanceLifecyclePolicy": {"onRepair": {"allowChangingZone": "YES"}}},
+            400,
+            "forceUpdateOnRepair",
+        ),
         ({"shape": "EVEN", "instanceLifecyclePolicy": ANY_ZONE}, 400, "ANY or BALANCED"),
         ({"autoHealingPolicies": [{"initialDelaySec": 10}]}, 501, "resource.autoHealingPolicies"),
         ({"allInstancesConfig": {"properties": {"labels": {"No": ""}}}}, 400, "Label key violates"),
@@ -177,13 +205,19 @@ def test_a_group_holds_its_size(client):
     first = running(client, "sized", 2)
     assert all(name.startswith("sized-") and zone_of(row) == A for name, row in first.items())
     group = client.call("GET", f"{GROUPS}/sized").json()
-    assert group["currentActions"]["none"] == group["targetSize"] == 2 and group["status"]["isStable"]
+    assert (
+        group["currentActions"]["none"] == group["targetSize"] == 2 and group["status"]["isStable"]
+    )
     assert group["versions"][0]["instanceTemplate"].endswith(f"/berg-local{TEMPLATES}/plain")
     scopes = client.call("GET", "/aggregated/instanceGroupManagers").json()["items"]
-    assert [row["name"] for row in scopes["regions/us-central1"]["instanceGroupManagers"]] == ["sized"]
+    assert [row["name"] for row in scopes["regions/us-central1"]["instanceGroupManagers"]] == [
+        "sized"
+    ]
     assert "warning" in scopes["regions/us-west1"]
     used = error(client.call("DELETE", f"{TEMPLATES}/plain"))
-    assert used[1] == "resourceInUseByAnotherResource" and used[2].endswith(f"'projects/berg-local{GROUPS}/sized'")
+    assert used[1] == "resourceInUseByAnotherResource" and used[2].endswith(
+        f"'projects/berg-local{GROUPS}/sized'"
+    )
     act(client, "sized", "resize", size=3)
     assert first.keys() < running(client, "sized", 3).keys()
     act(client, "sized", "resize", size=0)
@@ -205,24 +239,36 @@ def test_members_know_their_group_and_carry_what_it_sets(client):
     number = client.call("GET", "").json()["id"]
     shown = client.console_with("worker", "Finished running")
     assert f"startup-script: projects/{number}{GROUPS}/told\n" in shown
-    assert f"startup-script: projects/{number}{TEMPLATES}/plain\n" in shown and "startup-script: group\n" in shown
+    assert (
+        f"startup-script: projects/{number}{TEMPLATES}/plain\n" in shown
+        and "startup-script: group\n" in shown
+    )
     assert client.get("worker")["labels"] == {"berg": "1", "kind": "job"}
 
 
 def test_named_members_come_and_go_by_request(client):
     template(client)
     insert(client, "names")
-    path, body = f"{GROUPS}/names/createInstances", {"instances": [{"name": "one"}, {"name": "two"}]}
+    path, body = (
+        f"{GROUPS}/names/createInstances",
+        {"instances": [{"name": "one"}, {"name": "two"}]},
+    )
     request_id = str(uuid.uuid4())
     first = client.wait(client.call("POST", path, body, requestId=request_id))
     assert client.call("POST", path, body, requestId=request_id).json()["name"] == first["name"]
     rows = running(client, "names", 2)
-    assert rows.keys() == {"one", "two"} and client.call("GET", f"{GROUPS}/names").json()["targetSize"] == 2
+    assert (
+        rows.keys() == {"one", "two"}
+        and client.call("GET", f"{GROUPS}/names").json()["targetSize"] == 2
+    )
     assert error(client.call("POST", path, body))[:2] == (409, "alreadyExists")
     stranger = [f"zones/{A}/instances/three"]
     refused = client.call("POST", f"{GROUPS}/names/deleteInstances", {"instances": stranger})
     assert error(refused)[:2] == (400, "invalid")
-    some = {"instances": [*stranger, rows["one"]["instance"]], "skipInstancesOnValidationError": True}
+    some = {
+        "instances": [*stranger, rows["one"]["instance"]],
+        "skipInstancesOnValidationError": True,
+    }
     act(client, "names", "deleteInstances", some)
     assert client.call("GET", f"{GROUPS}/names").json()["targetSize"] == 1
     until(lambda: members(client, "names").keys() == {"two"}, "the end of one")
@@ -240,13 +286,17 @@ def test_a_group_is_deleted_after_its_members_had_their_grace(client):
     assert members(client, "leaving")["leaver"]["currentAction"] == "DELETING"
     assert error(client.call("POST", f"{GROUPS}/leaving/resize?size=1"))[1] == "resourceNotReady"
     client.wait(operation)
-    assert client.get("leaver") is None and client.call("GET", f"{GROUPS}/leaving").status_code == 404
+    assert (
+        client.get("leaver") is None and client.call("GET", f"{GROUPS}/leaving").status_code == 404
+    )
 
 
 # --- refilling
 
 
-@pytest.mark.parametrize("end", ["preempt", "preempt and stop", "crash", "delete", "stop", "power off"])
+@pytest.mark.parametrize(
+    "end", ["preempt", "preempt and stop", "crash", "delete", "stop", "power off"]
+)
 def test_a_member_that_ends_is_made_anew(client, end):
     action = "STOP" if end == "preempt and stop" else "DELETE"
     script = "#!/bin/bash\necho up; sleep 0.5; kill 1\n" if end == "power off" else FOREVER
@@ -274,7 +324,12 @@ def test_a_member_that_ends_is_made_anew(client, end):
 
 def test_without_repair_a_member_stays_away(client):
     template(client)
-    insert(client, "fatal", zones=(C,), instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"})
+    insert(
+        client,
+        "fatal",
+        zones=(C,),
+        instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"},
+    )
     named(client, "fatal", "once")
     client.delete("once")
     act(client, "fatal", "createInstances", {"instances": [{"name": "later"}]})
@@ -310,7 +365,10 @@ def test_a_member_that_may_change_its_zone_does(client):
 
 
 def test_a_member_whose_time_is_over_is_not_made_anew(client):
-    template(client, scheduling={"maxRunDuration": {"seconds": 30}, "instanceTerminationAction": "DELETE"})
+    template(
+        client,
+        scheduling={"maxRunDuration": {"seconds": 30}, "instanceTerminationAction": "DELETE"},
+    )
     insert(client, "limited", 1, zones=(C,))
     ((name, row),) = running(client, "limited").items()
     os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
@@ -321,7 +379,9 @@ def test_a_member_whose_time_is_over_is_not_made_anew(client):
     until(lambda: client.get(name, C) is None, "the end of its time")
     until(lambda: not members(client, "limited"), "the end of the member")
     time.sleep(1)  # several times `refill`
-    assert client.call("GET", f"{GROUPS}/limited").json()["targetSize"] == 0 and not members(client, "limited")
+    assert client.call("GET", f"{GROUPS}/limited").json()["targetSize"] == 0 and not members(
+        client, "limited"
+    )
 
 
 def test_new_members_take_the_first_zone_with_room(client):
@@ -336,7 +396,10 @@ def test_even_groups_spread_and_wait(client):
     template(client)
     client.control("stockout", {"zone": C})
     insert(client, "even", 3, shape="EVEN")
-    short = until(lambda: [n for n, row in members(client, "even").items() if row["lastAttempt"]], "a shortage")
+    short = until(
+        lambda: [n for n, row in members(client, "even").items() if row["lastAttempt"]],
+        "a shortage",
+    )
     assert zone_of(members(client, "even")[short[0]]) == C
     client.control("stockout", {"on": False})
     assert sorted(zone_of(row) for row in running(client, "even", 3).values()) == [A, C, F]
@@ -351,7 +414,9 @@ def test_quotas_and_faults_hold_members_back(client):
     assert row["currentAction"] == "CREATING"
     assert "Quota 'N2_CPUS' exceeded" in row["lastAttempt"]["errors"]["errors"][0]["message"]
     bad_day = {"code": "INTERNAL_ERROR", "message": "a bad day"}
-    client.control("faults", {"method": "compute.instances.insert", "times": None, "operation_error": bad_day})
+    client.control(
+        "faults", {"method": "compute.instances.insert", "times": None, "operation_error": bad_day}
+    )
     client.control("quotas", {"region": "us-central1", "metric": "N2_CPUS", "limit": 100})
     failed(client, "poor", "beggar", "INTERNAL_ERROR")
     client.session.delete(f"{client.url}/_berg/faults")
@@ -361,7 +426,9 @@ def test_quotas_and_faults_hold_members_back(client):
 def test_a_group_whose_creation_fails_is_not_there(client):
     template(client)
     bad_day = {"code": "INTERNAL_ERROR", "message": "a bad day"}
-    client.control("faults", {"method": "compute.regionInstanceGroupManagers.*", "operation_error": bad_day})
+    client.control(
+        "faults", {"method": "compute.regionInstanceGroupManagers.*", "operation_error": bad_day}
+    )
     done = client.wait(client.call("POST", GROUPS, group_body("unborn", 1)))
     assert done["error"]["errors"][0]["code"] == "INTERNAL_ERROR"
     assert client.call("GET", f"{GROUPS}/unborn").status_code == 404
@@ -381,13 +448,18 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
     os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
     until(lambda: not control.is_running(client.folder), "the end of the server")
     path = client.folder / f"compute/instances/{before['old']['id']}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "ends_at": time.time()}))  # its hour is over
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "ends_at": time.time()})
+    )  # its hour is over
     start(client.folder, cloud)  # stockouts end with the server
     until(lambda: "old" not in members(client, "tough"), "the end of its hour, and of the member")
     rows = running(client, "tough", 2)
     assert rows["kept"]["id"] == before["kept"]["id"] and zone_of(rows["lost"]) == A
     client.wait(operation)
-    assert client.call("GET", f"{GROUPS}/dying").status_code == 404 and client.get("straggler", F) is None
+    assert (
+        client.call("GET", f"{GROUPS}/dying").status_code == 404
+        and client.get("straggler", F) is None
+    )
 
 
 # --- a client that no one here wrote
@@ -398,15 +470,21 @@ def test_gcloud_and_groups(client, gcloud):
     insert(client, "drawer", zones=(C, F))
     groups, region = ("instance-groups", "managed"), ("--region", "us-central1")
     assert gcloud("instance-templates", "list", "--format", "value(name)").split() == ["plain"]
-    kind = gcloud("instance-templates", "describe", "plain", "--format", "value(properties.machineType)")
+    kind = gcloud(
+        "instance-templates", "describe", "plain", "--format", "value(properties.machineType)"
+    )
     assert kind.strip() == "n1-standard-1"
     gcloud(*groups, "create-instance", "drawer", "--instance", "spoon", *region)
     running(client, "drawer")
     shown = gcloud(*groups, "list", "--format", "value(name,LOCATION,targetSize,size)")
     assert shown.split() == ["drawer", "us-central1", "1", "1"]
-    described = gcloud(*groups, "describe", "drawer", *region, "--format", "value(distributionPolicy.targetShape)")
+    described = gcloud(
+        *groups, "describe", "drawer", *region, "--format", "value(distributionPolicy.targetShape)"
+    )
     assert described.strip() == "ANY"
-    listed = gcloud(*groups, "list-instances", "drawer", *region, "--format", "value(NAME,ZONE,STATUS,ACTION)")
+    listed = gcloud(
+        *groups, "list-instances", "drawer", *region, "--format", "value(NAME,ZONE,STATUS,ACTION)"
+    )
     assert listed.split() == ["spoon", C, "RUNNING", "NONE"]
     gcloud(*groups, "delete", "drawer", *region)
     gcloud("instance-templates", "delete", "plain")

@@ -1,5 +1,6 @@
 # ruff: noqa: F811 (a fixture is imported, and arguments have its name)
-"""Ways to and from machines of the embedded cloud: organisation policies, NAT, keys of the metadata, IAP's tunnel.
+"""Ways to and from machines of the embedded cloud: organisation policies, NAT, keys of the
+metadata, IAP's tunnel.
 
 gcloud and OpenSSH are the clients, where they are installed.
 """
@@ -46,18 +47,41 @@ def policies(client):
 
 
 def test_policies_are_set_shown_and_cleared(client, gcloud, policies):
-    assert policy(client, "getEffective", constraint=EXTERNAL)["listPolicy"] == {"allValues": "ALLOW"}
+    assert policy(client, "getEffective", constraint=EXTERNAL)["listPolicy"] == {
+        "allValues": "ALLOW"
+    }
     assert policy(client, "getEffective", constraint=OS_LOGIN)["booleanPolicy"] == {}
     stale = policy(client, "get", constraint=EXTERNAL)
     assert "listPolicy" not in stale
     policies(EXTERNAL, DENIED)
-    gcloud("resource-manager", "org-policies", "enable-enforce", "compute.requireOsLogin", "--project", "berg-local")
-    shown = ("resource-manager", "org-policies", "describe", "--project", "berg-local", "--effective", "--format")
+    gcloud(
+        "resource-manager",
+        "org-policies",
+        "enable-enforce",
+        "compute.requireOsLogin",
+        "--project",
+        "berg-local",
+    )
+    shown = (
+        "resource-manager",
+        "org-policies",
+        "describe",
+        "--project",
+        "berg-local",
+        "--effective",
+        "--format",
+    )
     assert gcloud(*shown, "value(listPolicy.allValues)", "compute.vmExternalIpAccess") == "DENY\n"
     assert gcloud(*shown, "value(booleanPolicy.enforced)", "compute.requireOsLogin") == "True\n"
     wrong = {"policy": {"constraint": EXTERNAL, **REQUIRED}}
-    for refused, status in ((wrong, 400), ({"policy": {"constraint": "constraints/compute.more", **DENIED}}, 501)):
-        assert client.session.post(f"{client.url}{PROJECT}:setOrgPolicy", json=refused).status_code == status
+    for refused, status in (
+        (wrong, 400),
+        ({"policy": {"constraint": "constraints/compute.more", **DENIED}}, 501),
+    ):
+        assert (
+            client.session.post(f"{client.url}{PROJECT}:setOrgPolicy", json=refused).status_code
+            == status
+        )
     etag = {"policy": {"constraint": EXTERNAL, "etag": "AAAAAAAAAAA=", **DENIED}}
     assert client.session.post(f"{client.url}{PROJECT}:setOrgPolicy", json=etag).status_code == 409
 
@@ -68,27 +92,50 @@ def test_machines_with_external_addresses_are_refused_as_google_does(client, pol
         f"Constraint {EXTERNAL} violated for project 100000000001. Add instance "
         f"projects/berg-local/zones/{ZONE}/instances/out to the constraint to use external IP with it."
     )
-    assert error(client.call("POST", f"/zones/{ZONE}/instances", body("out"))) == (412, "conditionNotMet", refusal)
+    assert error(client.call("POST", f"/zones/{ZONE}/instances", body("out"))) == (
+        412,
+        "conditionNotMet",
+        refusal,
+    )
     assert client.get("out") is None
     properties = {key: value for key, value in body("").items() if key != "name"}
     properties["machineType"] = "n1-standard-1"
-    bulk = {"count": "2", "perInstanceProperties": {"b0": {}, "b1": {}}, "instanceProperties": properties}
+    bulk = {
+        "count": "2",
+        "perInstanceProperties": {"b0": {}, "b1": {}},
+        "instanceProperties": properties,
+    }
     done = client.wait(client.call("POST", f"/zones/{ZONE}/instances/bulkInsert", bulk))
-    assert [each["code"] for each in done["error"]["errors"]] == ["VM_MIN_COUNT_NOT_REACHED", "CONDITION_NOT_MET"]
+    assert [each["code"] for each in done["error"]["errors"]] == [
+        "VM_MIN_COUNT_NOT_REACHED",
+        "CONDITION_NOT_MET",
+    ]
     template = {"name": "outward", "properties": properties}
-    assert "error" not in client.wait(client.call("POST", "/global/instanceTemplates", template)), "nobody looks there"
+    assert "error" not in client.wait(client.call("POST", "/global/instanceTemplates", template)), (
+        "nobody looks there"
+    )
     managers = f"/regions/{REGION}/instanceGroupManagers"
-    links = {"instanceTemplate": "projects/berg-local/global/instanceTemplates/outward", "targetSize": 1}
+    links = {
+        "instanceTemplate": "projects/berg-local/global/instanceTemplates/outward",
+        "targetSize": 1,
+    }
     client.wait(client.call("POST", managers, {"name": "few", "baseInstanceName": "few", **links}))
 
     def member() -> dict:
         answer = client.call("POST", f"{managers}/few/listManagedInstances").json()
-        return answer["managedInstances"][0].get("lastAttempt", {}).get("errors", {}).get("errors", [{}])[0]
+        return (
+            answer["managedInstances"][0]
+            .get("lastAttempt", {})
+            .get("errors", {})
+            .get("errors", [{}])[0]
+        )
 
     found = until(member, "the member's error")
     name = found["message"].split("'")[1]
     assert found["code"] == "CONDITION_NOT_MET"
-    assert found["message"].startswith(f"Instance '{name}' creation failed: Constraint {EXTERNAL} violated")
+    assert found["message"].startswith(
+        f"Instance '{name}' creation failed: Constraint {EXTERNAL} violated"
+    )
     client.wait(client.call("DELETE", f"{managers}/few"))
     client.insert("in", networkInterfaces=[{}])
     assert "accessConfigs" not in client.get("in")["networkInterfaces"][0]
@@ -102,8 +149,12 @@ def test_machines_with_external_addresses_are_refused_as_google_does(client, pol
 def test_os_login_cannot_be_turned_off_where_it_is_required(client, policies):
     policies(OS_LOGIN, REQUIRED)
     off = {"items": [{"key": "enable-oslogin", "value": "FALSE"}]}
-    status, reason, message = error(client.call("POST", f"/zones/{ZONE}/instances", body("off", metadata=off)))
-    assert (status, reason) == (412, "conditionNotMet") and message.startswith(f"Constraint {OS_LOGIN} violated")
+    status, reason, message = error(
+        client.call("POST", f"/zones/{ZONE}/instances", body("off", metadata=off))
+    )
+    assert (status, reason) == (412, "conditionNotMet") and message.startswith(
+        f"Constraint {OS_LOGIN} violated"
+    )
     machine = client.insert("on")
     for path, there in (
         (f"/zones/{ZONE}/instances/on/setMetadata", machine["metadata"]),
@@ -135,8 +186,16 @@ def test_without_an_address_google_answers_by_private_access_or_nat_only(client,
     client.insert("inside", script, networkInterfaces=[{}])
 
     def last() -> str:
-        lines = [line for line in client.console("inside").splitlines() if ": cut " in line or ": reached " in line]
-        return lines[-1].partition('/bin/bash"): ')[2] or lines[-1].partition("startup-script: ")[2] if lines else ""
+        lines = [
+            line
+            for line in client.console("inside").splitlines()
+            if ": cut " in line or ": reached " in line
+        ]
+        return (
+            lines[-1].partition('/bin/bash"): ')[2] or lines[-1].partition("startup-script: ")[2]
+            if lines
+            else ""
+        )
 
     def comes(word: str) -> None:
         until(lambda: last().startswith(word), f"{word} on the console")
@@ -144,13 +203,22 @@ def test_without_an_address_google_answers_by_private_access_or_nat_only(client,
     comes("cut")
     subnet = ("compute", "networks", "subnets")
     gcloud(*subnet, "update", "default", "--region", REGION, "--enable-private-ip-google-access")
-    described = gcloud(*subnet, "describe", "default", "--region", REGION, "--format=value(privateIpGoogleAccess)")
+    described = gcloud(
+        *subnet, "describe", "default", "--region", REGION, "--format=value(privateIpGoogleAccess)"
+    )
     assert described == "True\n"
     comes("reached")
     gcloud(*subnet, "update", "default", "--region", REGION, "--no-enable-private-ip-google-access")
     comes("cut")
     gcloud("compute", "routers", "create", "way-out", "--region", REGION, "--network", "default")
-    nat = ("--auto-allocate-nat-external-ips", "--nat-all-subnet-ip-ranges", "--router", "way-out", "--region", REGION)
+    nat = (
+        "--auto-allocate-nat-external-ips",
+        "--nat-all-subnet-ip-ranges",
+        "--router",
+        "way-out",
+        "--region",
+        REGION,
+    )
     gcloud("compute", "routers", "nats", "create", "nat", *nat)
     assert gcloud("compute", "routers", "list", "--format=value(name)") == "way-out\n"
     comes("reached")
@@ -181,7 +249,10 @@ def key(tmp_path):
     """Paths of a key, and its public line."""
 
     def make(name: str) -> tuple[str, str]:
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", tmp_path / name], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", tmp_path / name],
+            check=True,
+        )
         return str(tmp_path / name), (tmp_path / f"{name}.pub").read_text().strip()
 
     return make
@@ -190,8 +261,17 @@ def key(tmp_path):
 def enters(client, name: str, private: str) -> bool:
     address = client.get(name)["networkInterfaces"][0]["networkIP"]
     options = ["-F", "none", "-i", private, "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"]
-    options += ["-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
-    done = subprocess.run(["ssh", *options, f"root@{address}", "hostname"], capture_output=True, text=True)
+    options += [
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "LogLevel=ERROR",
+    ]
+    done = subprocess.run(
+        ["ssh", *options, f"root@{address}", "hostname"], capture_output=True, text=True
+    )
     return done.returncode == 0 and done.stdout == f"{name}\n"
 
 
@@ -200,10 +280,10 @@ def test_keys_of_the_metadata_let_root_in(client, key):
     mine, public_mine = key("mine")
     shared, public_shared = key("shared")
     over, public_over = key("over")
-    expired = (
-        f'root:{public_over.rpartition(" ")[0]} google-ssh {{"userName":"o","expireOn":"2020-01-01T00:00:00+0000"}}'
+    expired = f'root:{public_over.rpartition(" ")[0]} google-ssh {{"userName":"o","expireOn":"2020-01-01T00:00:00+0000"}}'
+    client.insert(
+        "door", metadata={"items": [{"key": "ssh-keys", "value": f"root:{public_mine}\n{expired}"}]}
     )
-    client.insert("door", metadata={"items": [{"key": "ssh-keys", "value": f"root:{public_mine}\n{expired}"}]})
     until(lambda: enters(client, "door", mine), "my key")
     assert not enters(client, "door", shared) and not enters(client, "door", over)
     tell(client, "", ssh_keys=f"root:{public_shared}\nanna:{public_over}")
@@ -220,14 +300,19 @@ def test_keys_of_the_metadata_let_root_in(client, key):
 
 @needs_sshd
 def test_gcloud_s_ssh_and_scp(client, gcloud, tmp_path):
-    """As Google's own client does it: it makes a key, hands it to the project, and waits until that lets it in."""
+    """As Google's own client does it: it makes a key, hands it to the project, and waits until that
+    lets it in.
+    """
     gcloud.settings["HOME"] = str(tmp_path)
     key = str(tmp_path / "google_compute_engine")
     subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", key], check=True)
     client.insert("plain")
     hosts = f"--ssh-key-file={key}", "--strict-host-key-checking=no", "--zone", ZONE
     flags = [f"--ssh-flag=-o UserKnownHostsFile={tmp_path}/known"]
-    assert gcloud("compute", "ssh", "root@plain", *hosts, *flags, "--command", "hostname; id -u") == "plain\n0\n"
+    assert (
+        gcloud("compute", "ssh", "root@plain", *hosts, *flags, "--command", "hostname; id -u")
+        == "plain\n0\n"
+    )
     (tmp_path / "sent").write_text("some data")
     scp = ["--scp-flag=-o", f"--scp-flag=UserKnownHostsFile={tmp_path}/known"]
     gcloud("compute", "scp", str(tmp_path / "sent"), "root@plain:/root/there", *hosts, *scp)
@@ -240,17 +325,41 @@ def test_gcloud_s_ssh_and_scp(client, gcloud, tmp_path):
 @needs_sshd
 def test_a_tunnel_of_gcloud_s_reaches_a_machine_without_an_address(client, gcloud, key, tmp_path):
     private, public = key("me")
-    client.insert("deep", networkInterfaces=[{}], metadata={"items": [{"key": "ssh-keys", "value": f"root:{public}"}]})
+    client.insert(
+        "deep",
+        networkInterfaces=[{}],
+        metadata={"items": [{"key": "ssh-keys", "value": f"root:{public}"}]},
+    )
     url = client.url.replace("http://127.0.0.1", "wss://127.0.0.2")
     start = ["gcloud", "compute", "start-iap-tunnel"]
 
     def tunnel(name: str, port: str = "22") -> list[str]:
         words = [*start, name, port, "--listen-on-stdin", "--zone", ZONE, "--verbosity=error"]
-        return [*words, f"--iap-tunnel-url-override={url}/v4", "--iap-tunnel-insecure-disable-websocket-cert-check"]
+        return [
+            *words,
+            f"--iap-tunnel-url-override={url}/v4",
+            "--iap-tunnel-insecure-disable-websocket-cert-check",
+        ]
 
     environment = {**os.environ, **gcloud.settings}
-    options = ["-F", "none", "-i", private, "-o", "BatchMode=yes", "-o", f"ProxyCommand={' '.join(tunnel('deep'))}"]
-    options += ["-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
+    options = [
+        "-F",
+        "none",
+        "-i",
+        private,
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"ProxyCommand={' '.join(tunnel('deep'))}",
+    ]
+    options += [
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "LogLevel=ERROR",
+    ]
     data = os.urandom(3 << 20)
     # One way after the other: gcloud's sender waits for its own queue where both are full.
     for command, sent, back in (("cat >data", data, b""), ("cat data", b"", data)):
@@ -259,7 +368,9 @@ def test_a_tunnel_of_gcloud_s_reaches_a_machine_without_an_address(client, gclou
         assert done.returncode == 0 and done.stdout == back, done.stderr
 
     def refusal(*words: str) -> str:
-        done = subprocess.run(tunnel(*words), input="", capture_output=True, text=True, env=environment, timeout=90)
+        done = subprocess.run(
+            tunnel(*words), input="", capture_output=True, text=True, env=environment, timeout=90
+        )
         return done.stderr  # gcloud's exit code is 0 all the same
 
     assert "4003" in refusal("deep", "9")
@@ -267,7 +378,9 @@ def test_a_tunnel_of_gcloud_s_reaches_a_machine_without_an_address(client, gclou
     rules = f"{client.url}/compute/v1/projects/berg-local/global/firewalls"
     everything = [{"IPProtocol": "all"}]
     relay = {"denied": everything, "sourceRanges": ["35.235.240.0/20"], "priority": 10}
-    client.session.post(rules, json={"name": "no-iap", "network": "global/networks/default", **relay})
+    client.session.post(
+        rules, json={"name": "no-iap", "network": "global/networks/default", **relay}
+    )
     assert "4003" in refusal("deep")
     client.session.delete(f"{rules}/no-iap")
     (tmp_path / "token").write_text("nobody's")

@@ -1,5 +1,7 @@
 # ruff: noqa: F811 (a fixture is imported, and arguments have its name)
-"""Slices of TPUs of the embedded cloud: refusals word for word, all or none, and JAX, which finds its own way."""
+"""Slices of TPUs of the embedded cloud: refusals word for word, all or none, and JAX, which finds
+its own way.
+"""
 
 import re
 import sys
@@ -45,9 +47,15 @@ def policy(client, topology: str = "2x4") -> str:
     return f"https://www.googleapis.com/compute/v1/projects/berg-local{POLICIES}/{name}"
 
 
-def template(client, script: str = "", machine_type: str = "ct6e-standard-4t", model: str = "STANDARD") -> str:
+def template(
+    client, script: str = "", machine_type: str = "ct6e-standard-4t", model: str = "STANDARD"
+) -> str:
     disk = {"sourceImage": IMAGE, "diskSizeGb": 200, "diskType": "hyperdisk-balanced"}
-    scheduling = {"provisioningModel": model, "onHostMaintenance": "TERMINATE", "automaticRestart": False}
+    scheduling = {
+        "provisioningModel": model,
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": False,
+    }
     scheduling |= {"instanceTerminationAction": "DELETE", "maxRunDuration": {"seconds": "600"}}
     properties = {
         "machineType": machine_type,
@@ -103,11 +111,19 @@ def make(client, name: str = "s", topology: str = "2x4", script: str = "") -> No
 def test_refusals(client):
     template(client)
     link = policy(client)
-    refused = error(client.call("POST", GROUPS, group_body("s", link, targetSizePolicy={"mode": "INDIVIDUAL"})))
-    assert refused == (400, "invalid", "MIGs with TPU accelerator topology require BULK mode in target size policy")
+    refused = error(
+        client.call("POST", GROUPS, group_body("s", link, targetSizePolicy={"mode": "INDIVIDUAL"}))
+    )
+    assert refused == (
+        400,
+        "invalid",
+        "MIGs with TPU accelerator topology require BULK mode in target size policy",
+    )
     refused = error(client.call("POST", GROUPS, group_body("s", "p-2x4")))
     assert refused[0] == 400 and refused[2].endswith("'p-2x4'. The URL is malformed.")
-    refused = error(client.call("POST", GROUPS, group_body("s", link.replace("us-east5", "us-east1"))))
+    refused = error(
+        client.call("POST", GROUPS, group_body("s", link.replace("us-east5", "us-east1")))
+    )
     assert refused[0] == 400 and "must be in the region" in refused[2]
     assert error(client.call("POST", GROUPS, group_body("s", link.replace("2x4", "8x8"))))[0] == 404
     three = policy(client, "2x2x2")
@@ -116,7 +132,9 @@ def test_refusals(client):
     client.wait(client.call("POST", GROUPS, group_body("s", link)))
     assert error(client.call("POST", GROUPS, group_body("s", link)))[:2] == (409, "alreadyExists")
     refused = error(client.call("POST", f"{GROUPS}/s/resizeRequests", {"name": "r", "resizeBy": 2}))
-    assert refused[2] == "Creating resize requests for managed instance group with TPU is not allowed"
+    assert (
+        refused[2] == "Creating resize requests for managed instance group with TPU is not allowed"
+    )
     for answer in (ask(client, "s", 3), client.call("POST", f"{GROUPS}/s/resize", size=1)):
         assert "Accelerator topology 2x4 takes 2 instances" in error(answer)[2]
     refused = error(client.call("DELETE", f"{POLICIES}/p-2x4"))
@@ -125,7 +143,10 @@ def test_refusals(client):
 
 @pytest.mark.parametrize("action", ["DELETE", "STOP"])
 def test_a_slice_of_a_reservation_has_none_to_be_of(client, action):
-    affinity = {"consumeReservationType": "SPECIFIC_RESERVATION", "key": "compute.googleapis.com/reservation-name"}
+    affinity = {
+        "consumeReservationType": "SPECIFIC_RESERVATION",
+        "key": "compute.googleapis.com/reservation-name",
+    }
     scheduling = {"provisioningModel": "RESERVATION_BOUND", "onHostMaintenance": "TERMINATE"}
     properties = {
         "machineType": "ct6e-standard-4t",
@@ -159,11 +180,20 @@ def test_one_machine_with_tpus_is_checked_like_one_with_gpus(client):
     assert refused == (400, "invalid", f"Resource policy must have one of {kinds}")
     assert "live migration" in error(client.call("POST", insert, single("one", scheduling={})))[2]
     assert (
-        "gVNIC" in error(client.call("POST", insert, single("one", networkInterfaces=[{"nicType": "VIRTIO_NET"}])))[2]
+        "gVNIC"
+        in error(
+            client.call(
+                "POST", insert, single("one", networkInterfaces=[{"nicType": "VIRTIO_NET"}])
+            )
+        )[2]
     )
-    client.control("quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 0})
+    client.control(
+        "quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 0}
+    )
     done = client.wait(client.call("POST", insert, single("one")))
-    client.control("quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 256})
+    client.control(
+        "quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 256}
+    )
     assert "TPUS_PER_TPU_FAMILY" in done["error"]["errors"][0]["message"]
     info = done["error"]["errors"][0]["errorDetails"][0]["quotaInfo"]
     assert info["limitName"] == "TPUS-PER-TPU-FAMILY-per-project-region"
@@ -179,13 +209,18 @@ def test_one_machine_with_tpus_is_checked_like_one_with_gpus(client):
 def test_all_or_none_until_there_is_room(client):
     client.control("stockout", {"zones": [ZONE], "left": 1})
     make(client)
-    found = until(lambda: status(client, "s")["bulkInstanceOperation"].get("lastProgressCheck"), "a first attempt")
+    found = until(
+        lambda: status(client, "s")["bulkInstanceOperation"].get("lastProgressCheck"),
+        "a first attempt",
+    )
     assert [each["code"] for each in found["error"]["errors"]] == ["ZONE_RESOURCE_POOL_EXHAUSTED"]
     assert status(client, "s")["bulkInstanceOperation"]["inProgress"]
     assert client.get("s-0", ZONE) is client.get("s-1", ZONE) is None
     client.control("stockout", {"on": False})
     found = whole(client, "s")
-    assert found["appliedAcceleratorTopologies"] == [{"acceleratorTopology": "2x4", "state": "ACTIVE"}]
+    assert found["appliedAcceleratorTopologies"] == [
+        {"acceleratorTopology": "2x4", "state": "ACTIVE"}
+    ]
     assert found["currentInstanceStatuses"]["running"] == 2
 
 
@@ -203,14 +238,18 @@ def test_a_machine_that_went_is_not_made_anew(client):
 def test_jax_finds_its_slice_unmodified(client, topology, workers):
     script = f"#!/bin/sh\ncat >/tmp/sum.py <<'END'\n{SUM}END\n{sys.executable} /tmp/sum.py 2>&1\necho over\n"
     make(client, topology=topology, script=script)
-    consoles = [until(lambda n=n: over(client, f"s-{n}"), f"the end on s-{n}", 120) for n in range(workers)]
+    consoles = [
+        until(lambda n=n: over(client, f"s-{n}"), f"the end on s-{n}", 120) for n in range(workers)
+    ]
     said = [re.findall(r"jax (\d+) (\d+) (\d+) (\[.*\]) ([\d.]+) (\d+)", text) for text in consoles]
     assert all(len(each) == 1 for each in said), consoles
     ranks = [int(each[0][0]) for each in said]
     assert sorted(ranks) == list(range(workers)) and ranks != sorted(ranks)
     everywhere = {each[0][1:] for each in said}
     names = "".join(map(str, range(workers)))
-    assert everywhere == {("4", str(4 * workers), str(list(range(workers))), f"{4.0 * workers}", names)}
+    assert everywhere == {
+        ("4", str(4 * workers), str(list(range(workers))), f"{4.0 * workers}", names)
+    }
 
 
 def over(client, name: str) -> str:

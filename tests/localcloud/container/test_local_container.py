@@ -38,23 +38,37 @@ def test_a_cluster_is_shown_with_its_nodes_and_certificate(cloud, cluster):
     (node,) = cluster.get("nodes")["items"]
     assert node["metadata"]["labels"]["cloud.google.com/gke-nodepool"] == "system"
     instance = cloud.instances()[node["metadata"]["name"]]
-    assert instance["labels"]["goog-k8s-cluster-name"] == "made" and instance["machineType"].endswith("e2-medium")
+    assert instance["labels"]["goog-k8s-cluster-name"] == "made" and instance[
+        "machineType"
+    ].endswith("e2-medium")
 
 
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
         ({"name": "Upper"}, "Must be a match of regex"),
-        (gpu_pool(config={"machineType": "e2-standard-4"}), "not supported on machine type e2-standard-4"),
+        (
+            gpu_pool(config={"machineType": "e2-standard-4"}),
+            "not supported on machine type e2-standard-4",
+        ),
         (gpu_pool(config={"machineType": "n1-standard-64"}), "too many vCPUs"),
-        ({"name": "x", "config": {"machineType": "n9-huge"}}, "does not exist in zone us-central1-a"),
+        (
+            {"name": "x", "config": {"machineType": "n9-huge"}},
+            "does not exist in zone us-central1-a",
+        ),
         ({"name": "x", "config": {"diskSizeGb": 5}}, "at least 15 GB"),
         ({"name": "x", "autoscaling": {"enabled": True}}, "Max node count must be set"),
         (
-            {"name": "x", "autoscaling": {"enabled": True, "maxNodeCount": 1, "totalMaxNodeCount": 1}},
+            {
+                "name": "x",
+                "autoscaling": {"enabled": True, "maxNodeCount": 1, "totalMaxNodeCount": 1},
+            },
             "mutually exclusive",
         ),
-        ({"name": "x", "config": {"kubeletConfig": {"shutdownGracePeriodSeconds": 120}}}, "only supported for Spot"),
+        (
+            {"name": "x", "config": {"kubeletConfig": {"shutdownGracePeriodSeconds": 120}}},
+            "only supported for Spot",
+        ),
         ({"name": "system"}, "Already exists"),
         ({"name": "x", "config": {"machinetype": "e2-medium"}}, "Unknown name"),
     ],
@@ -71,7 +85,10 @@ def test_one_change_at_a_time(cloud, cluster):
     cluster.done(operation)
     deleted = cloud.call("DELETE", f"/container/v1/{PLACE}/clusters/made/nodePools/one")
     cluster.done(deleted)
-    names = [pool["name"] for pool in cloud.call("GET", f"/container/v1/{PLACE}/clusters/made/nodePools")["nodePools"]]
+    names = [
+        pool["name"]
+        for pool in cloud.call("GET", f"/container/v1/{PLACE}/clusters/made/nodePools")["nodePools"]
+    ]
     assert names == ["system"]
 
 
@@ -79,9 +96,13 @@ def test_a_pool_of_fixed_size_without_stock_ends_in_an_error(cloud, cluster):
     cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
     pool = {**gpu_pool("dry"), "initialNodeCount": 1}
     done = cluster.done(post(cloud, "/made/nodePools", {"nodePool": pool}).json())
-    assert done["error"]["code"] == 8 and "does not have enough resources" in done["error"]["message"]
+    assert (
+        done["error"]["code"] == 8 and "does not have enough resources" in done["error"]["message"]
+    )
     found = cloud.call("GET", f"/container/v1/{PLACE}/clusters/made/nodePools/dry")
-    assert found["status"] == "RUNNING_WITH_ERROR" and found["conditions"][0]["code"] == "GCE_STOCKOUT"
+    assert (
+        found["status"] == "RUNNING_WITH_ERROR" and found["conditions"][0]["code"] == "GCE_STOCKOUT"
+    )
     cluster.done(cloud.call("DELETE", f"/container/v1/{PLACE}/clusters/made/nodePools/dry"))
 
 
@@ -91,7 +112,9 @@ def test_drivers_come_late(cloud, cluster):
     cluster.done(post(cloud, "/made/nodePools", {"nodePool": pool}).json())
     (node,) = [each for each in cluster.get("nodes")["items"] if "late" in each["metadata"]["name"]]
     assert "nvidia.com/gpu" not in node["status"]["allocatable"]
-    gpus = lambda: cluster.get("nodes", node["metadata"]["name"])["status"]["allocatable"].get("nvidia.com/gpu")  # noqa: E731
+    gpus = lambda: cluster.get("nodes", node["metadata"]["name"])["status"]["allocatable"].get(
+        "nvidia.com/gpu"
+    )
     assert until(gpus, "its GPUs") == "2"
     cloud.call("POST", "/_berg/settings", {"driver_delay": 0})
     cluster.done(cloud.call("DELETE", f"/container/v1/{PLACE}/clusters/made/nodePools/late"))
@@ -109,16 +132,44 @@ def test_what_is_not_there_is_not_found(cloud):
 def test_gcloud_makes_and_deletes_a_cluster(cloud, tmp_path):
     cloud.session.get(f"{cloud.url}/container/v1/{PLACE}/clusters")
     gcloud = Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, tmp_path)
-    gcloud("container", "clusters", "create", "seeds", ZONE, "--num-nodes=1", "--machine-type=n1-standard-4", "--quiet")
+    gcloud(
+        "container",
+        "clusters",
+        "create",
+        "seeds",
+        ZONE,
+        "--num-nodes=1",
+        "--machine-type=n1-standard-4",
+        "--quiet",
+    )
     assert "seeds" in gcloud("container", "clusters", "list")
     assert (
-        json.loads(gcloud("container", "clusters", "describe", "seeds", ZONE, "--format=json"))["status"] == "RUNNING"
+        json.loads(gcloud("container", "clusters", "describe", "seeds", ZONE, "--format=json"))[
+            "status"
+        ]
+        == "RUNNING"
     )
-    more = ["--machine-type=n1-standard-4", "--num-nodes=0", "--enable-autoscaling", "--min-nodes=0", "--max-nodes=2"]
+    more = [
+        "--machine-type=n1-standard-4",
+        "--num-nodes=0",
+        "--enable-autoscaling",
+        "--min-nodes=0",
+        "--max-nodes=2",
+    ]
     gpus = "--accelerator=type=nvidia-tesla-t4,count=2,gpu-driver-version=latest"
-    gcloud("container", "node-pools", "create", "gpus", "--cluster=seeds", ZONE, gpus, "--spot", *more)
+    gcloud(
+        "container", "node-pools", "create", "gpus", "--cluster=seeds", ZONE, gpus, "--spot", *more
+    )
     assert "gpus" in gcloud("container", "node-pools", "list", "--cluster=seeds", ZONE)
-    gcloud("container", "clusters", "resize", "seeds", ZONE, "--node-pool=default-pool", "--num-nodes=2")
+    gcloud(
+        "container",
+        "clusters",
+        "resize",
+        "seeds",
+        ZONE,
+        "--node-pool=default-pool",
+        "--num-nodes=2",
+    )
     kube = Kube(cloud, "seeds", tmp_path)
     assert len(kube.get("nodes")["items"]) == 2
     check_credentials(gcloud, kube, tmp_path)
@@ -129,16 +180,36 @@ def test_gcloud_makes_and_deletes_a_cluster(cloud, tmp_path):
 
 
 def check_credentials(gcloud: Gcloud, kube: Kube, folder) -> None:
-    """What get-credentials writes leads kubectl to the cluster; the token stands for the plugin that is not here."""
+    """What get-credentials writes leads kubectl to the cluster; the token stands for the plugin
+    that is not here.
+    """
     gcloud.settings["KUBECONFIG"] = str(folder / "kubeconfig")
     gcloud("container", "clusters", "get-credentials", "seeds", ZONE)
-    words = ["kubectl", "--kubeconfig", str(folder / "kubeconfig"), "--token", kube.token, "get", "nodes", "-o", "name"]
+    words = [
+        "kubectl",
+        "--kubeconfig",
+        str(folder / "kubeconfig"),
+        "--token",
+        kube.token,
+        "get",
+        "nodes",
+        "-o",
+        "name",
+    ]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count("node/gke-seeds") == 2, done.stderr
 
 
 def test_a_cluster_needs_a_node(cloud):
-    answer = post(cloud, "", {"cluster": {"name": "empty", "nodePools": [{"name": "none", "initialNodeCount": 0}]}})
+    answer = post(
+        cloud,
+        "",
+        {"cluster": {"name": "empty", "nodePools": [{"name": "none", "initialNodeCount": 0}]}},
+    )
     assert answer.status_code == 400 and "must be greater than zero" in message(answer)
-    answer = post(cloud, "", {"cluster": {"name": "auto", "autopilot": {"enabled": True}, "nodePools": [SYSTEM]}})
+    answer = post(
+        cloud,
+        "",
+        {"cluster": {"name": "auto", "autopilot": {"enabled": True}, "nodePools": [SYSTEM]}},
+    )
     assert answer.status_code == 501

@@ -1,5 +1,7 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""The embedded IAM: accounts, roles, policies and APIs by plain HTTP, and what accounts may do because of them."""
+"""The embedded IAM: accounts, roles, policies and APIs by plain HTTP, and what accounts may do
+because of them.
+"""
 
 import itertools
 
@@ -43,7 +45,10 @@ class Api:
         return made["email"], self.as_account(made["email"])
 
     def role(self, *permissions):
-        body = {"roleId": f"role_{next(numbers)}", "role": {"title": "t", "includedPermissions": permissions}}
+        body = {
+            "roleId": f"role_{next(numbers)}",
+            "role": {"title": "t", "includedPermissions": permissions},
+        }
         return self.ok("POST", ROLES, body)["name"]
 
     def bind(self, member, role, base=RESOURCES):
@@ -63,7 +68,9 @@ class Api:
 
     def upload(self, bucket, name, data=b"x", **params):
         path = f"{self.url}/upload/storage/v1/b/{bucket}/o"
-        return self.session.post(path, params={"uploadType": "media", "name": name, **params}, data=data)
+        return self.session.post(
+            path, params={"uploadType": "media", "name": name, **params}, data=data
+        )
 
 
 @pytest.fixture
@@ -84,8 +91,15 @@ def test_service_accounts(api):
     fields = {"displayName": "Berg's workers", "description": "machines act as this"}
     made = api.ok("POST", ACCOUNTS, {"accountId": "berg-worker", "serviceAccount": fields})
     email = f"berg-worker@{PROJECT}.iam.gserviceaccount.com"
-    assert made["email"] == email and made["displayName"] == "Berg's workers" and made["projectId"] == PROJECT
-    assert made["name"] == f"projects/{PROJECT}/serviceAccounts/{email}" and len(made["uniqueId"]) == 21
+    assert (
+        made["email"] == email
+        and made["displayName"] == "Berg's workers"
+        and made["projectId"] == PROJECT
+    )
+    assert (
+        made["name"] == f"projects/{PROJECT}/serviceAccounts/{email}"
+        and len(made["uniqueId"]) == 21
+    )
     for name in (email, made["uniqueId"]):
         assert api.ok("GET", f"{ACCOUNTS}/{name}") == made
         assert api.ok("GET", f"/iam/v1/projects/-/serviceAccounts/{name}") == made
@@ -96,12 +110,17 @@ def test_service_accounts(api):
         f"Service account berg-worker already exists within project projects/{PROJECT}.",
     )
     assert refusal(api("POST", ACCOUNTS, {"accountId": "short"}))[1] == "INVALID_ARGUMENT"
-    assert refusal(api("POST", ACCOUNTS, {"accountId": "berg-worker2", "displayName": "x"}))[0] == 400
+    assert (
+        refusal(api("POST", ACCOUNTS, {"accountId": "berg-worker2", "displayName": "x"}))[0] == 400
+    )
     listed = api.ok("GET", ACCOUNTS, pageSize=100)["accounts"]
     assert listed[0]["email"].endswith("-compute@developer.gserviceaccount.com") and made in listed
     assert api.ok("DELETE", f"{ACCOUNTS}/{email}") == {}
     assert refusal(api("GET", f"{ACCOUNTS}/{email}"))[:2] == (404, "NOT_FOUND")
-    assert refusal(api("GET", "/iam/v1/projects/elsewhere/serviceAccounts"))[:2] == (403, "PERMISSION_DENIED")
+    assert refusal(api("GET", "/iam/v1/projects/elsewhere/serviceAccounts"))[:2] == (
+        403,
+        "PERMISSION_DENIED",
+    )
 
 
 def test_an_account_has_a_policy(api):
@@ -109,7 +128,9 @@ def test_an_account_has_a_policy(api):
     base = f"{ACCOUNTS}/{email}"
     assert "bindings" not in api.ok("POST", f"{base}:getIamPolicy", {})
     policy = api.bind("user:laptop@berg.local", "roles/iam.serviceAccountUser", base)
-    assert policy["bindings"] == [{"role": "roles/iam.serviceAccountUser", "members": ["user:laptop@berg.local"]}]
+    assert policy["bindings"] == [
+        {"role": "roles/iam.serviceAccountUser", "members": ["user:laptop@berg.local"]}
+    ]
     asked = {"permissions": ["iam.serviceAccounts.actAs"]}
     assert api.ok("POST", f"{base}:testIamPermissions", asked) == asked
 
@@ -119,7 +140,11 @@ def test_custom_roles(api):
     made = api.ok("POST", ROLES, {"roleId": "berg_worker", "role": role})
     assert made["name"] == f"projects/{PROJECT}/roles/berg_worker" and made["includedPermissions"]
     assert api.ok("GET", f"{ROLES}/berg_worker") == made
-    wanted = ["compute.zoneOperations.get", "compute.instances.delete", "compute.instanceGroupManagers.delete"]
+    wanted = [
+        "compute.zoneOperations.get",
+        "compute.instances.delete",
+        "compute.instanceGroupManagers.delete",
+    ]
     body = {"includedPermissions": wanted, "title": "Other", "etag": made["etag"]}
     changed = api.ok("PATCH", f"{ROLES}/berg_worker", body, updateMask="includedPermissions")
     assert changed["title"] == "Berg" and changed["includedPermissions"] == sorted(wanted)
@@ -159,7 +184,11 @@ def test_custom_roles(api):
     ],
 )
 def test_permissions_of_a_role_must_be_there(api, permission, valid):
-    answer = api("POST", ROLES, {"roleId": f"check_{next(numbers)}", "role": {"includedPermissions": [permission]}})
+    answer = api(
+        "POST",
+        ROLES,
+        {"roleId": f"check_{next(numbers)}", "role": {"includedPermissions": [permission]}},
+    )
     assert answer.ok == valid
     assert valid or refusal(answer)[2] == f"Permission {permission} is not valid."
 
@@ -183,13 +212,17 @@ def test_a_project_and_its_policy(api):
     # The policy that was read first is now out of date.
     stale = refusal(api("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy}))
     assert stale == (409, "ABORTED", CONCURRENT)
-    # Etags are bytes: both alphabets of base64 are good, and clients do change from one to the other.
+    # Etags are bytes: both alphabets of base64 are good, and clients do change from one to the
+    # other.
     for _ in range(20):
         current = api.bind(f"serviceAccount:{email}", api.role("compute.instances.get"))
         other = {**current, "etag": current["etag"].replace("+", "-").replace("/", "_")}
         api.ok("POST", f"{RESOURCES}:setIamPolicy", {"policy": other})
     del policy["etag"]
-    assert api.ok("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})["bindings"] == policy["bindings"]
+    assert (
+        api.ok("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})["bindings"]
+        == policy["bindings"]
+    )
     asked = {"permissions": ["compute.instances.create", "storage.buckets.create"]}
     assert api.ok("POST", f"{RESOURCES}:testIamPermissions", asked) == asked
 
@@ -198,26 +231,49 @@ def test_a_project_and_its_policy(api):
     ("binding", "status", "message"),
     [
         (
-            {"role": "roles/viewer", "members": [f"serviceAccount:nobody@{PROJECT}.iam.gserviceaccount.com"]},
+            {
+                "role": "roles/viewer",
+                "members": [f"serviceAccount:nobody@{PROJECT}.iam.gserviceaccount.com"],
+            },
             400,
             f"Service account nobody@{PROJECT}.iam.gserviceaccount.com does not exist.",
         ),
-        ({"role": "roles/viewer", "members": ["user:who@example.com"]}, 400, "User who@example.com does not exist."),
+        (
+            {"role": "roles/viewer", "members": ["user:who@example.com"]},
+            400,
+            "User who@example.com does not exist.",
+        ),
         ({"role": "roles/viewer", "members": ["who@example.com"]}, 400, "is of an unknown type"),
-        ({"role": "roles/viewer", "members": ["allUsers"]}, 400, "allUsers cannot be in policies of projects"),
+        (
+            {"role": "roles/viewer", "members": ["allUsers"]},
+            400,
+            "allUsers cannot be in policies of projects",
+        ),
         ({"role": "viewer", "members": []}, 400, "Role viewer is not supported for this resource."),
         (
             {"role": f"projects/{PROJECT}/roles/none", "members": []},
             400,
             f"Role (projects/{PROJECT}/roles/none) does not exist in the resource's hierarchy.",
         ),
-        ({"role": "roles/storage.objectAdmn", "members": []}, 400, "not supported for this resource"),
+        (
+            {"role": "roles/storage.objectAdmn", "members": []},
+            400,
+            "not supported for this resource",
+        ),
         ({"role": "roles/compute.browser", "members": []}, 400, "not supported for this resource"),
         ({"role": "roles/logging.nonsense", "members": []}, 400, "not supported for this resource"),
         ({"role": "roles/nonsense.viewer", "members": []}, 400, "not supported for this resource"),
         ({"role": "roles/compute.networkAdmin", "members": []}, 501, "does not know the role"),
-        ({"role": "roles/storage.legacyBucketReader", "members": []}, 400, "not supported for this resource"),
-        ({"role": "roles/viewer", "members": [], "condition": {"expression": "true"}}, 501, "conditions"),
+        (
+            {"role": "roles/storage.legacyBucketReader", "members": []},
+            400,
+            "not supported for this resource",
+        ),
+        (
+            {"role": "roles/viewer", "members": [], "condition": {"expression": "true"}},
+            501,
+            "conditions",
+        ),
     ],
 )
 def test_wrong_bindings_are_refused(api, binding, status, message):
@@ -234,7 +290,10 @@ def test_a_deleted_account_leaves_no_rights_to_its_namesake(api):
     number = api.ok("GET", f"{ACCOUNTS}/{email}")["uniqueId"]
     api.ok("DELETE", f"{ACCOUNTS}/{email}")
     assert worker.upload(bucket, "x").status_code == 401
-    for policy in (api.ok("POST", f"{RESOURCES}:getIamPolicy"), api.ok("GET", f"/storage/v1/b/{bucket}/iam")):
+    for policy in (
+        api.ok("POST", f"{RESOURCES}:getIamPolicy"),
+        api.ok("GET", f"/storage/v1/b/{bucket}/iam"),
+    ):
         members = [name for binding in policy["bindings"] for name in binding["members"]]
         assert member not in members and f"deleted:{member}?uid={number}" in members
     api.ok("POST", ACCOUNTS, {"accountId": email.partition("@")[0]})
@@ -258,7 +317,10 @@ def test_objects_need_permissions(api):
         f"{email} does not have storage.objects.get access to the Google Cloud Storage object. "
         "Permission 'storage.objects.get' denied on resource (or it may not exist).",
     )
-    assert "storage.objects.list access to the Google Cloud Storage bucket." in refusal(worker("GET", base))[2]
+    assert (
+        "storage.objects.list access to the Google Cloud Storage bucket."
+        in refusal(worker("GET", base))[2]
+    )
     assert worker("GET", f"{base}/a", alt="media").status_code == 403
     assert worker.upload(bucket, "b").status_code == 403
     create = api.role("storage.objects.create")
@@ -266,7 +328,9 @@ def test_objects_need_permissions(api):
     assert worker.upload(bucket, "b").status_code == 200
     # To overwrite is to delete as well; the name may stand in the body.
     assert "storage.objects.delete" in refusal(worker.upload(bucket, "b"))[2]
-    resumable = worker("POST", f"/upload/storage/v1/b/{bucket}/o", {"name": "b"}, uploadType="resumable")
+    resumable = worker(
+        "POST", f"/upload/storage/v1/b/{bucket}/o", {"name": "b"}, uploadType="resumable"
+    )
     assert "storage.objects.delete" in refusal(resumable)[2]
     compose = {"sourceObjects": [{"name": "a"}], "destination": {"contentType": "text/plain"}}
     assert "storage.objects.get" in refusal(worker("POST", f"{base}/c/compose", compose))[2]
@@ -278,11 +342,17 @@ def test_objects_need_permissions(api):
     assert worker("DELETE", f"{base}/a").status_code == 403
     api.bind_bucket(f"serviceAccount:{email}", "roles/storage.objectUser", bucket)
     assert worker.upload(bucket, "b").status_code == 200
-    assert [worker(verb, f"{base}/a", body).status_code for verb, body in (("PATCH", {}), ("DELETE", None))] == [
+    assert [
+        worker(verb, f"{base}/a", body).status_code
+        for verb, body in (("PATCH", {}), ("DELETE", None))
+    ] == [
         200,
         204,
     ]
-    assert "storage.buckets.get access to the Google Cloud Storage bucket" in refusal(worker("GET", base[:-2]))[2]
+    assert (
+        "storage.buckets.get access to the Google Cloud Storage bucket"
+        in refusal(worker("GET", base[:-2]))[2]
+    )
     asked = {"permissions": ["storage.objects.get", "storage.buckets.get"]}
     assert (
         worker.ok("GET", f"/storage/v1/b/{bucket}/iam/testPermissions", **asked)["permissions"]
@@ -340,13 +410,21 @@ def test_secrets_need_permissions(api):
     assert "bindings" not in api.ok("GET", f"{SECRETS}/mine:getIamPolicy")
     api.bind(f"serviceAccount:{email}", "roles/editor")
     assert worker("GET", f"{SECRETS}/mine").status_code == 200
-    assert worker("GET", f"{SECRETS}/theirs/{read}").status_code == 403  # editors do not see what secrets hold
+    assert (
+        worker("GET", f"{SECRETS}/theirs/{read}").status_code == 403
+    )  # editors do not see what secrets hold
 
 
 def test_the_other_apis_need_permissions_too(api):
     email, worker = api.account()
-    assert refusal(worker("POST", f"{RESOURCES}:getIamPolicy"))[2] == "The caller does not have permission"
-    assert "'iam.roles.create' denied" in refusal(worker("POST", ROLES, {"roleId": "xyz", "role": {}}))[2]
+    assert (
+        refusal(worker("POST", f"{RESOURCES}:getIamPolicy"))[2]
+        == "The caller does not have permission"
+    )
+    assert (
+        "'iam.roles.create' denied"
+        in refusal(worker("POST", ROLES, {"roleId": "xyz", "role": {}}))[2]
+    )
     assert "Permission denied to list services" in refusal(worker("GET", SERVICES))[2]
     assert worker("GET", ACCOUNTS).status_code == 403
     api.bind(f"serviceAccount:{email}", "roles/viewer")
@@ -361,7 +439,9 @@ def test_the_other_apis_need_permissions_too(api):
 def test_services_are_listed_and_turned_on(api):
     listed = api.ok("GET", SERVICES, filter="state:ENABLED", pageSize=200)["services"]
     names = [row["config"]["name"] for row in listed]
-    assert {f"{name}.googleapis.com" for name in ("compute", "storage", "secretmanager", "iam")} <= set(names)
+    assert {
+        f"{name}.googleapis.com" for name in ("compute", "storage", "secretmanager", "iam")
+    } <= set(names)
     assert all(row["state"] == "ENABLED" for row in listed) and "tpu.googleapis.com" not in names
     shown = api.ok("GET", f"{SERVICES}/tpu.googleapis.com")
     assert shown["state"] == "DISABLED" and shown["name"].split("/")[1].isdigit()
@@ -377,7 +457,10 @@ def test_services_are_listed_and_turned_on(api):
     assert "done" not in api.ok("POST", f"{SERVICES}:batchEnable", {"serviceIds": ids})
     for id in ids:
         api.ok("POST", f"{SERVICES}/{id}:disable", {})
-        assert refusal(api("POST", f"{SERVICES}/{id}:disable", {}))[:2] == (400, "FAILED_PRECONDITION")
+        assert refusal(api("POST", f"{SERVICES}/{id}:disable", {}))[:2] == (
+            400,
+            "FAILED_PRECONDITION",
+        )
     # An API that is not served here can be turned on all the same, as scripts of projects do.
     assert "done" not in api.ok("POST", f"{SERVICES}/bigquery.googleapis.com:enable", {})
     assert api.ok("GET", f"{SERVICES}/bigquery.googleapis.com")["state"] == "ENABLED"
@@ -403,10 +486,16 @@ def test_an_api_that_is_off_says_how_to_turn_it_on(api):
             assert answer.status_code == 403
             error = answer.json()["error"]
             url = f"https://console.developers.google.com/apis/api/{service}.googleapis.com/overview?project={number}"
-            assert f" has not been used in project {number} before or it is disabled. " in error["message"]
+            assert (
+                f" has not been used in project {number} before or it is disabled. "
+                in error["message"]
+            )
             assert f"Enable it by visiting {url} then retry." in error["message"]
             info, links = error["details"]
-            assert info["reason"] == "SERVICE_DISABLED" and info["metadata"]["consumer"] == f"projects/{number}"
+            assert (
+                info["reason"] == "SERVICE_DISABLED"
+                and info["metadata"]["consumer"] == f"projects/{number}"
+            )
             assert links["links"][0]["url"] == url
             reasons = [each["reason"] for each in error.get("errors", [])]
             assert reasons == (["accessNotConfigured"] if service == "storage" else [])
@@ -443,7 +532,11 @@ def test_roles_must_fit_what_they_are_given_on(api):
         "bucket": ["roles/storage.objectUser", "roles/storage.legacyBucketReader"],
         "secret": ["roles/secretmanager.secretAccessor"],
         "account": ["roles/iam.serviceAccountUser"],
-        "project": ["roles/compute.admin", "roles/logging.logWriter", "roles/container.defaultNodeServiceAccount"],
+        "project": [
+            "roles/compute.admin",
+            "roles/logging.logWriter",
+            "roles/container.defaultNodeServiceAccount",
+        ],
     }
     everywhere = {role for fitting in roles.values() for role in fitting}
     for what, fitting in roles.items():
@@ -452,7 +545,11 @@ def test_roles_must_fit_what_they_are_given_on(api):
             if what == "bucket":
                 answer = api("PUT", f"/storage/v1/b/{bucket}/iam", policy)
             else:
-                base = {"secret": f"{SECRETS}/{secret}", "account": f"{ACCOUNTS}/{email}", "project": RESOURCES}[what]
+                base = {
+                    "secret": f"{SECRETS}/{secret}",
+                    "account": f"{ACCOUNTS}/{email}",
+                    "project": RESOURCES,
+                }[what]
                 answer = api("POST", f"{base}:setIamPolicy", {"policy": policy})
             fits = role in fitting or (what == "project" and "legacy" not in role)
             assert answer.status_code == (200 if fits else 400), (what, role, answer.text)
@@ -473,4 +570,6 @@ def test_the_public_stays_out_where_access_is_prevented(api):
         policy = {"bindings": [{"role": "roles/storage.objectViewer", "members": [member]}]}
         answer = api("PUT", f"/storage/v1/b/{bucket}/iam", policy)
         assert answer.status_code == 412 and "public access prevention is enforced" in answer.text
-    assert api.upload(bucket, "y", predefinedAcl="publicRead").status_code == 400  # uniform access has no lists
+    assert (
+        api.upload(bucket, "y", predefinedAcl="publicRead").status_code == 400
+    )  # uniform access has no lists

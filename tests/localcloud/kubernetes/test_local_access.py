@@ -17,7 +17,9 @@ PODS = "/api/v1/namespaces/default/pods"
 def account(kube):
     """The token of a service account that may look at clusters, and no more."""
     made = kube.cloud.call(
-        "POST", "/iam/v1/projects/berg-local/serviceAccounts", {"accountId": f"look-{uuid.uuid4().hex[:8]}"}
+        "POST",
+        "/iam/v1/projects/berg-local/serviceAccounts",
+        {"accountId": f"look-{uuid.uuid4().hex[:8]}"},
     )
     base = "/cloudresourcemanager/v1/projects/berg-local"
     policy = kube.cloud.call("POST", f"{base}:getIamPolicy", {})
@@ -32,11 +34,17 @@ def test_googles_roles_count_in_a_cluster_and_role_bindings_add_to_them(kube, ac
     email, token = account
     assert kube.raw("GET", PODS, token=token).ok
     refused = kube.raw("DELETE", PODS, token=token)
-    assert refused.status_code == 403 and 'requires one of ["container.pods.delete"]' in refused.json()["message"]
+    assert (
+        refused.status_code == 403
+        and 'requires one of ["container.pods.delete"]' in refused.json()["message"]
+    )
     bearer = {"Authorization": f"Bearer {token}"}
     url = f"{kube.cloud.url}/container/v1/{PLACE}/clusters/kube"
     assert kube.cloud.session.get(url).ok
-    assert requests.get(url, headers=bearer).ok and requests.delete(url, headers=bearer).status_code == 403
+    assert (
+        requests.get(url, headers=bearer).ok
+        and requests.delete(url, headers=bearer).status_code == 403
+    )
     api = "rbac.authorization.k8s.io"
     binding = {
         **{"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": {"name": "edits"}},
@@ -51,18 +59,33 @@ def test_googles_roles_count_in_a_cluster_and_role_bindings_add_to_them(kube, ac
 
 
 def test_pods_find_each_other_through_a_service(kube):
-    spec = {"clusterIP": "None", "selector": {"job-name": "peers"}, "publishNotReadyAddresses": True}
-    kube.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "peers"}, "spec": spec})
+    spec = {
+        "clusterIP": "None",
+        "selector": {"job-name": "peers"},
+        "publishNotReadyAddresses": True,
+    }
+    kube.create(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "peers"}, "spec": spec}
+    )
     other = "peers-$((1 - JOB_COMPLETION_INDEX)).peers"
     # Looked for there first: a name that is not known yet would be asked of the network.
-    script = f"until grep -q {other} /etc/hosts; do sleep 0.1; done; getent ahostsv4 {other}; sleep 1"
-    kube.create(job("peers", script, count=2, pod={"subdomain": "peers"}))
-    addresses = lambda: sorted(  # noqa: E731
-        row["ip"] for subset in kube.get("endpoints", "peers")["subsets"] for row in subset["addresses"]
+    script = (
+        f"until grep -q {other} /etc/hosts; do sleep 0.1; done; getent ahostsv4 {other}; sleep 1"
     )
-    until(lambda: kube.get("endpoints")["items"] and len(addresses()) == 2, "the service's endpoints")
+    kube.create(job("peers", script, count=2, pod={"subdomain": "peers"}))
+    addresses = lambda: sorted(
+        row["ip"]
+        for subset in kube.get("endpoints", "peers")["subsets"]
+        for row in subset["addresses"]
+    )
+    until(
+        lambda: kube.get("endpoints")["items"] and len(addresses()) == 2, "the service's endpoints"
+    )
     found = addresses()
     assert kube.ended("peers")["type"] == "Complete"
-    pods = {pod["status"]["podIP"]: kube.log(pod["metadata"]["name"]).split()[0] for pod in kube.pods("peers")}
+    pods = {
+        pod["status"]["podIP"]: kube.log(pod["metadata"]["name"]).split()[0]
+        for pod in kube.pods("peers")
+    }
     assert sorted(pods) == found and {pods[found[0]], pods[found[1]]} == set(found)
     kube.kubectl("delete", "service", "peers")

@@ -11,7 +11,12 @@ APPLY = {"Content-Type": "application/apply-patch+yaml"}
 
 
 def settings(name: str, **meta) -> dict:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **meta}, "data": {"a": "b"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, **meta},
+        "data": {"a": "b"},
+    }
 
 
 @pytest.fixture
@@ -42,7 +47,11 @@ def test_a_long_list_comes_in_pages(kube):
     rest = kube.call("GET", MAPS, limit="1")["metadata"]["remainingItemCount"]
     assert rest == len(kube.call("GET", MAPS)["items"]) - 1
     bad = {"limit": "2", "continue": "nonsense"}
-    assert told(kube.raw("GET", MAPS, **bad)) == (400, "BadRequest", "continue key is not valid: nonsense")
+    assert told(kube.raw("GET", MAPS, **bad)) == (
+        400,
+        "BadRequest",
+        "continue key is not valid: nonsense",
+    )
     table = kube.kubectl("get", "cm", "-l", "of=pages", "--chunk-size=2", "--no-headers")
     assert [line.split()[0] for line in table.splitlines()] == sorted(names)
     kube.kubectl("delete", "cm", "-l", "of=pages")
@@ -58,7 +67,11 @@ def test_a_long_list_comes_in_pages(kube):
         ({"labelSelector": "a in"}, 400, "unable to parse requirement"),
         ({"watch": "true", "resourceVersion": "abc"}, 400, 'parsing "abc": invalid syntax'),
         ({"watch": "true", "timeoutSeconds": "x"}, 400, 'parsing "x": invalid syntax'),
-        ({"watch": "true", "sendInitialEvents": "true"}, 422, "unless resourceVersionMatch is set to NotOlderThan"),
+        (
+            {"watch": "true", "sendInitialEvents": "true"},
+            422,
+            "unless resourceVersionMatch is set to NotOlderThan",
+        ),
     ],
 )
 def test_a_question_that_makes_no_sense(kube, query, code, says):
@@ -69,7 +82,10 @@ def test_a_question_that_makes_no_sense(kube, query, code, says):
 def test_fields_that_kubernetes_does_not_know(kube):
     body = {**settings("odd"), "foo": 1}
     warned = kube.raw("POST", MAPS, body, fieldValidation="Warn")
-    assert warned.headers["Warning"] == '299 - "unknown field \\"foo\\""' and "foo" not in warned.json()
+    assert (
+        warned.headers["Warning"] == '299 - "unknown field \\"foo\\""'
+        and "foo" not in warned.json()
+    )
     assert (
         'Warning: unknown field "foo"'
         in kube.run("replace", "--validate=warn", "-f", "-", stdin=json.dumps(body)).stderr
@@ -77,9 +93,15 @@ def test_fields_that_kubernetes_does_not_know(kube):
     ignored = kube.raw("PUT", f"{MAPS}/odd", body, fieldValidation="Ignore")
     assert "Warning" not in ignored.headers and "foo" not in ignored.json()
     code, reason, message = told(kube.raw("PUT", f"{MAPS}/odd", body, fieldValidation="Strict"))
-    assert (code, reason) == (400, "BadRequest") and 'strict decoding error: unknown field "foo"' in message
+    assert (code, reason) == (
+        400,
+        "BadRequest",
+    ) and 'strict decoding error: unknown field "foo"' in message
     patched = kube.raw("PATCH", f"{MAPS}/odd", {"bar": 1}, headers=MERGE)
-    assert patched.headers["Warning"] == '299 - "unknown field \\"bar\\""' and "bar" not in patched.json()
+    assert (
+        patched.headers["Warning"] == '299 - "unknown field \\"bar\\""'
+        and "bar" not in patched.json()
+    )
     assert told(kube.raw("POST", MAPS, body, fieldValidation="Perhaps"))[:2] == (422, "Invalid")
     assert told(kube.raw("POST", MAPS, body, dryRun="Some"))[:2] == (422, "Invalid")
     kube.raw("DELETE", f"{MAPS}/odd")
@@ -87,7 +109,10 @@ def test_fields_that_kubernetes_does_not_know(kube):
 
 def test_what_is_wrong_is_named_field_by_field(kube):
     body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "wrong"}}
-    body["spec"] = {"completions": -1, "template": {"spec": {"restartPolicy": "Never", "containers": []}}}
+    body["spec"] = {
+        "completions": -1,
+        "template": {"spec": {"restartPolicy": "Never", "containers": []}},
+    }
     answer = kube.raw("POST", "/apis/batch/v1/namespaces/default/jobs", body)
     assert told(answer)[:2] == (422, "Invalid")
     assert answer.json()["details"] == {
@@ -100,7 +125,11 @@ def test_what_is_wrong_is_named_field_by_field(kube):
                 "message": "Invalid value: -1: must be greater than or equal to 0",
                 "field": "spec.completions",
             },
-            {"reason": "FieldValueRequired", "message": "Required value", "field": "spec.template.spec.containers"},
+            {
+                "reason": "FieldValueRequired",
+                "message": "Required value",
+                "field": "spec.template.spec.containers",
+            },
         ],
     }
     shown = kube.run("create", "-f", "-", stdin=json.dumps(body)).stderr
@@ -110,7 +139,7 @@ def test_what_is_wrong_is_named_field_by_field(kube):
 
 def test_another_objects_name_version_or_identity(kube, there):
     path = f"{MAPS}/there"
-    put = lambda **meta: told(kube.raw("PUT", path, settings(**{"name": "there", **meta})))  # noqa: E731
+    put = lambda **meta: told(kube.raw("PUT", path, settings(**{"name": "there", **meta})))
     assert put(name="other") == (
         400,
         "BadRequest",
@@ -144,7 +173,10 @@ def test_what_is_only_tried_changes_nothing(kube):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"securityContext": {"runAsUser": -1}}, "securityContext.runAsUser: Invalid value: -1: must be between 0 and"),
+        (
+            {"securityContext": {"runAsUser": -1}},
+            "securityContext.runAsUser: Invalid value: -1: must be between 0 and",
+        ),
         (
             {"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}},
             "securityContext: Invalid value",
@@ -158,6 +190,13 @@ def test_what_is_only_tried_changes_nothing(kube):
 )
 def test_a_container_that_cannot_be(kube, fields, says):
     container = {"name": "main", "image": "debian:12", **fields}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "odd"}, "spec": {"containers": [container]}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "odd"},
+        "spec": {"containers": [container]},
+    }
     code, reason, message = told(kube.raw("POST", PODS, body, dryRun="All"))
-    assert (code, reason) == (422, "Invalid") and "spec.containers[0]." in message and says in message
+    assert (
+        (code, reason) == (422, "Invalid") and "spec.containers[0]." in message and says in message
+    )

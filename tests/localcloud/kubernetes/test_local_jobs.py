@@ -7,7 +7,10 @@ def test_an_indexed_job_runs_its_pods_and_completes(kube):
     kube.create(job("two", "echo rank $JOB_COMPLETION_INDEX on $HOSTNAME; pwd", count=2))
     assert kube.ended("two")["type"] == "Complete"
     pods = sorted(kube.pods("two"), key=lambda pod: pod["metadata"]["name"])
-    assert [kube.log(pod["metadata"]["name"]) for pod in pods] == ["rank 0 on two-0\n/\n", "rank 1 on two-1\n/\n"]
+    assert [kube.log(pod["metadata"]["name"]) for pod in pods] == [
+        "rank 0 on two-0\n/\n",
+        "rank 1 on two-1\n/\n",
+    ]
     status = kube.get("jobs", "two")["status"]
     assert (status["succeeded"], status["completedIndexes"]) == (2, "0,1")
 
@@ -38,6 +41,9 @@ def test_kubectl_sees_and_reaches_pods(kube):
     name = kube.pod("shell")["metadata"]["name"]
     assert "Running" in kube.kubectl("get", "pods")
     assert "begun" in kube.kubectl("logs", name)
-    assert kube.kubectl("exec", "-i", name, "--", "sh", "-c", "cat; echo $HOSTNAME", stdin="in\n") == "in\nshell-0\n"
+    assert (
+        kube.kubectl("exec", "-i", name, "--", "sh", "-c", "cat; echo $HOSTNAME", stdin="in\n")
+        == "in\nshell-0\n"
+    )
     assert kube.run("exec", name, "--", "sh", "-c", "exit 7").returncode == 7
     kube.kubectl("delete", "job", "shell", "--wait")

@@ -22,7 +22,9 @@ DEPLOYMENT = {
             "metadata": {"labels": {"app": "web"}},
             "spec": {
                 "terminationGracePeriodSeconds": 1,
-                "containers": [{"name": "main", "image": "debian:12", "command": ["sleep", "infinity"]}],
+                "containers": [
+                    {"name": "main", "image": "debian:12", "command": ["sleep", "infinity"]}
+                ],
             },
         },
     },
@@ -43,7 +45,11 @@ def test_create_get_describe_and_delete(kube):
     assert kube.kubectl("create", "-f", "-", stdin=json.dumps(body)) == "job.batch/made created\n"
     assert "AlreadyExists" in kube.run("create", "-f", "-", stdin=json.dumps(body)).stderr
     pod = kube.pod("made")["metadata"]["name"]
-    assert kube.kubectl("get", "pods", "-l", "job-name=made", "--no-headers").split()[:3] == [pod, "1/1", "Running"]
+    assert kube.kubectl("get", "pods", "-l", "job-name=made", "--no-headers").split()[:3] == [
+        pod,
+        "1/1",
+        "Running",
+    ]
     described = kube.kubectl("describe", "pod", pod)
     assert "Successfully assigned default/" in described and "Started container main" in described
     assert "Pods Statuses:" in kube.kubectl("describe", "job", "made")
@@ -56,17 +62,28 @@ def test_create_get_describe_and_delete(kube):
 def test_an_unknown_field_is_refused(kube):
     body = job("typo", "true", paralellism=2)
     done = kube.run("create", "-f", "-", stdin=json.dumps(body))
-    assert done.returncode == 1 and 'strict decoding error: unknown field "spec.paralellism"' in done.stderr
+    assert (
+        done.returncode == 1
+        and 'strict decoding error: unknown field "spec.paralellism"' in done.stderr
+    )
 
 
 @pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["by the client", "by the server"])
 def test_apply_changes_what_is_there(kube, how):
-    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "settings"},
+        "data": {"a": "1"},
+    }
     kube.kubectl("apply", *how, "-f", "-", stdin=json.dumps(settings))
     settings["data"]["b"] = "2"
     assert "settings" in kube.kubectl("diff", "-f", "-", stdin=json.dumps(settings), code=1)
     kube.kubectl("apply", *how, "-f", "-", stdin=json.dumps(settings))
-    assert json.loads(kube.kubectl("get", "cm", "settings", "-o", "json"))["data"] == {"a": "1", "b": "2"}
+    assert json.loads(kube.kubectl("get", "cm", "settings", "-o", "json"))["data"] == {
+        "a": "1",
+        "b": "2",
+    }
     kube.kubectl("delete", "cm", "settings")
 
 
@@ -82,7 +99,9 @@ def test_logs_follow_until_the_pod_has_ended(kube):
 
 
 def test_exec_passes_input_output_and_exit_code(kube, shell):
-    done = kube.run("exec", "-i", shell, "--", "sh", "-c", "cat; echo oops >&2; exit 7", stdin="through\n")
+    done = kube.run(
+        "exec", "-i", shell, "--", "sh", "-c", "cat; echo oops >&2; exit 7", stdin="through\n"
+    )
     assert (done.stdout, done.returncode) == ("through\n", 7) and "oops" in done.stderr
 
 
@@ -109,18 +128,26 @@ def test_cp_copies_both_ways(kube, shell, tmp_path):
 
 
 def test_port_forward_reaches_what_the_pod_listens_on(kube, tmp_path):
-    container = {"env": [{"name": "MY_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}
-    kube.create(job("web", f"mkdir /www; cd /www; echo hello >index.html; {WEB}", container=container))
+    container = {
+        "env": [{"name": "MY_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    }
+    kube.create(
+        job("web", f"mkdir /www; cd /www; echo hello >index.html; {WEB}", container=container)
+    )
     name = kube.pod("web")["metadata"]["name"]
     until(lambda: "port " in kube.log(name), "it listens")
     port = kube.log(name).split("port ")[1].split()[0]
     out = (tmp_path / "out").open("w+")
-    process = subprocess.Popen(kube.command("port-forward", name, f":{port}"), stdout=out, stderr=out)
+    process = subprocess.Popen(
+        kube.command("port-forward", name, f":{port}"), stdout=out, stderr=out
+    )
     try:
         until(lambda: "Forwarding from" in (tmp_path / "out").read_text(), "kubectl listens")
         here = (tmp_path / "out").read_text().split("127.0.0.1:")[1].split()[0]
         for _ in range(3):
-            assert urllib.request.urlopen(f"http://127.0.0.1:{here}/", timeout=10).read() == b"hello\n"
+            assert (
+                urllib.request.urlopen(f"http://127.0.0.1:{here}/", timeout=10).read() == b"hello\n"
+            )
     finally:
         process.terminate()
         process.wait()
@@ -140,7 +167,11 @@ def test_a_deployment_keeps_its_pods(kube):
 
 
 def test_a_node_that_is_cordoned_gets_no_pods(kube):
-    (name,) = [node["metadata"]["name"] for node in kube.get("nodes")["items"] if "system" in node["metadata"]["name"]]
+    (name,) = [
+        node["metadata"]["name"]
+        for node in kube.get("nodes")["items"]
+        if "system" in node["metadata"]["name"]
+    ]
     kube.kubectl("cordon", name)
     assert "SchedulingDisabled" in kube.kubectl("get", "node", name)
     kube.kubectl("uncordon", name)
@@ -151,39 +182,62 @@ def test_what_kubectl_makes_without_a_file(kube, tmp_path):
     """It sends these in protobuf."""
     (tmp_path / "bytes").write_bytes(b"\0\xff")
     kube.kubectl("create", "namespace", "spare")
-    kube.kubectl("create", "configmap", "words", "--from-literal=a=b", f"--from-file={tmp_path / 'bytes'}")
+    kube.kubectl(
+        "create", "configmap", "words", "--from-literal=a=b", f"--from-file={tmp_path / 'bytes'}"
+    )
     kube.kubectl("create", "secret", "generic", "hidden", "--from-literal=key=value")
     kube.kubectl("create", "serviceaccount", "someone")
     kube.kubectl("create", "role", "reader", "--verb=get,list", "--resource=pods")
-    kube.kubectl("create", "rolebinding", "reads", "--role=reader", "--serviceaccount=default:someone")
+    kube.kubectl(
+        "create", "rolebinding", "reads", "--role=reader", "--serviceaccount=default:someone"
+    )
     kube.kubectl("create", "quota", "few", "--hard=pods=2,cpu=500m", "-n", "spare")
-    seen = lambda *words: kube.kubectl("get", *words)  # noqa: E731
+    seen = lambda *words: kube.kubectl("get", *words)
     assert seen("cm", "words", "-o", "jsonpath={.data.a} {.binaryData.bytes}") == "b AP8="
     assert seen("secret", "hidden", "-o", "jsonpath={.type} {.data.key}") == "Opaque dmFsdWU="
     assert seen("role", "reader", "-o", "jsonpath={.rules}") == (
         '[{"apiGroups":[""],"resources":["pods"],"verbs":["get","list"]}]'
     )
-    assert seen("rolebinding", "reads", "-o", "jsonpath={.subjects[0].name} {.roleRef.name}") == "someone reader"
-    assert seen("quota", "few", "-n", "spare", "-o", "jsonpath={.spec.hard}") == '{"cpu":"500m","pods":"2"}'
+    assert (
+        seen("rolebinding", "reads", "-o", "jsonpath={.subjects[0].name} {.roleRef.name}")
+        == "someone reader"
+    )
+    assert (
+        seen("quota", "few", "-n", "spare", "-o", "jsonpath={.spec.hard}")
+        == '{"cpu":"500m","pods":"2"}'
+    )
     kube.kubectl("create", "job", "said", "--image=debian:12", "--", "echo", "hello")
     kube.kubectl("wait", "--for=condition=complete", "job/said", "--timeout=20s")
     assert kube.kubectl("logs", "job/said") == "hello\n"
-    kube.kubectl("create", "deployment", "many", "--image=debian:12", "--replicas=2", "--", "sleep", "600")
+    kube.kubectl(
+        "create", "deployment", "many", "--image=debian:12", "--replicas=2", "--", "sleep", "600"
+    )
     kube.kubectl("rollout", "status", "deployment/many", "--timeout=20s")
     kube.kubectl("expose", "deployment", "many", "--port=80", "--target-port=8000")
     ports = seen(
-        "service", "many", "-o", "jsonpath={.spec.ports[0].port} {.spec.ports[0].targetPort} {.spec.selector.app}"
+        "service",
+        "many",
+        "-o",
+        "jsonpath={.spec.ports[0].port} {.spec.ports[0].targetPort} {.spec.selector.app}",
     )
     assert ports == "80 8000 many"
     kube.kubectl("scale", "deployment/many", "--replicas=0")
     until(lambda: not kube.get("pods", labelSelector="app=many")["items"], "none is left")
     assert kube.kubectl("auth", "can-i", "create", "jobs") == "yes\n"
-    kube.kubectl("delete", "service/many", "deployment/many", "job/said", "rolebinding/reads", "role/reader")
+    kube.kubectl(
+        "delete", "service/many", "deployment/many", "job/said", "rolebinding/reads", "role/reader"
+    )
     kube.kubectl("delete", "sa/someone", "secret/hidden", "cm/words", "namespace/spare")
 
 
 def test_a_node_is_drained(kube):
-    kube.create(job("moved", "exec sleep 600", pod={"restartPolicy": "Never", "terminationGracePeriodSeconds": 1}))
+    kube.create(
+        job(
+            "moved",
+            "exec sleep 600",
+            pod={"restartPolicy": "Never", "terminationGracePeriodSeconds": 1},
+        )
+    )
     pod = kube.pod("moved")
     node = pod["spec"]["nodeName"]
     kube.kubectl("drain", node, "--force", "--pod-selector=job-name=moved")
@@ -194,7 +248,11 @@ def test_a_node_is_drained(kube):
 
 def test_kubectl_explains_fields(kube):
     shown = kube.kubectl("explain", "job.spec.template.spec.containers")
-    assert "GROUP:      batch" in shown and "image\t<string>" in shown and "name\t<string> -required-" in shown
+    assert (
+        "GROUP:      batch" in shown
+        and "image\t<string>" in shown
+        and "name\t<string> -required-" in shown
+    )
     assert "A single application container that you want to run within a pod." in shown
     assert "activeDeadlineSeconds\t<integer>" in kube.kubectl("explain", "pod.spec", "--recursive")
     assert 'field "nosuch" does not exist' in kube.run("explain", "pods.nosuch").stderr
@@ -214,7 +272,9 @@ def test_kubectl_attaches_to_what_runs(kube):
 @pytest.mark.skipif(os.getuid() != 0, reason="in a user namespace there is only root")
 def test_kubectl_runs_a_shell_in_a_terminal(kube):
     ours, theirs = pty.openpty()
-    command = kube.command("run", "-it", "--rm", "shell", "--image=debian:12", "--restart=Never", "--", "bash")
+    command = kube.command(
+        "run", "-it", "--rm", "shell", "--image=debian:12", "--restart=Never", "--", "bash"
+    )
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
@@ -223,6 +283,8 @@ def test_kubectl_runs_a_shell_in_a_terminal(kube):
     os.write(ours, b"tty; echo $HOSTNAME-$((40 + 2)); sleep 60 & jobs; kill %1; exit 3\r")
     while b"shell-42" not in said:
         said += os.read(ours, 1000)
-    assert process.wait(timeout=30) == 3 and b"/dev/pts/" in said and b"no job control" not in said, said
+    assert (
+        process.wait(timeout=30) == 3 and b"/dev/pts/" in said and b"no job control" not in said
+    ), said
     os.close(ours)
     assert 'pods "shell" not found' in kube.run("get", "pod", "shell").stderr

@@ -10,7 +10,10 @@ lightkube = pytest.importorskip("lightkube")
 
 @pytest.fixture
 def client(kube):
-    cluster = {"server": kube.server, "certificate-authority-data": base64.b64encode(kube.ca.read_bytes()).decode()}
+    cluster = {
+        "server": kube.server,
+        "certificate-authority-data": base64.b64encode(kube.ca.read_bytes()).decode(),
+    }
     settings = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -19,7 +22,9 @@ def client(kube):
         "clusters": [{"name": "here", "cluster": cluster}],
         "users": [{"name": "me", "user": {"token": kube.token}}],
     }
-    return lightkube.Client(lightkube.KubeConfig.from_dict(settings), field_manager="tests", trust_env=False)
+    return lightkube.Client(
+        lightkube.KubeConfig.from_dict(settings), field_manager="tests", trust_env=False
+    )
 
 
 def test_a_job_from_its_making_to_its_log(client, kube):

@@ -16,12 +16,20 @@ from localcloud import control
 from localcloud.machines import processes
 
 DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
-HOLDS = 'trap "echo told; sleep 0.5; echo done; exit 1" TERM; echo begun; while :; do sleep 0.1; done'
+HOLDS = (
+    'trap "echo told; sleep 0.5; echo done; exit 1" TERM; echo begun; while :; do sleep 0.1; done'
+)
 
 
 def test_a_preempted_node_tells_its_pods(kube):
     kube.create(
-        job("spot", HOLDS, gpus=1, podFailurePolicy={"rules": [DISRUPTED]}, pod={"terminationGracePeriodSeconds": 10})
+        job(
+            "spot",
+            HOLDS,
+            gpus=1,
+            podFailurePolicy={"rules": [DISRUPTED]},
+            pod={"terminationGracePeriodSeconds": 10},
+        )
     )
     pod = kube.pod("spot")
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
@@ -30,8 +38,14 @@ def test_a_preempted_node_tells_its_pods(kube):
     assert follow.stdout and follow.stdout.readline() == "begun\n"
     kube.cloud.call("POST", f"/_berg/instances/{node}/preempt")
     assert follow.communicate(timeout=30)[0] == "told\ndone\n"
-    others = lambda: [each for each in kube.pods("spot") if each["metadata"]["uid"] != pod["metadata"]["uid"]]  # noqa: E731
-    again = until(lambda: [each for each in others() if each["status"]["phase"] == "Running"], "another pod", 40)
+    others = lambda: [
+        each for each in kube.pods("spot") if each["metadata"]["uid"] != pod["metadata"]["uid"]
+    ]
+    again = until(
+        lambda: [each for each in others() if each["status"]["phase"] == "Running"],
+        "another pod",
+        40,
+    )
     assert again[0]["spec"]["nodeName"] != node
     assert not kube.get("jobs", "spot")["status"].get("failed")
     kube.kubectl("delete", "job", "spot")
@@ -41,7 +55,11 @@ def test_a_node_that_is_gone_takes_its_pods_with_it(kube):
     kube.create(job("gone", "exec sleep 600", gpus=1, podFailurePolicy={"rules": [DISRUPTED]}))
     pod = kube.pod("gone")
     kube.cloud.call("POST", f"/_berg/instances/{pod['spec']['nodeName']}/crash")
-    alive = lambda: {each["metadata"]["uid"] for each in kube.pods("gone") if each["status"]["phase"] == "Running"}  # noqa: E731
+    alive = lambda: {
+        each["metadata"]["uid"]
+        for each in kube.pods("gone")
+        if each["status"]["phase"] == "Running"
+    }
     until(lambda: alive() - {pod["metadata"]["uid"]}, "another pod", 40)
     kube.kubectl("delete", "job", "gone")
 
@@ -53,7 +71,9 @@ def test_a_shortage_stands_on_the_pod_until_there_is_room(kube):
     kube.create(job("short", "true", gpus=2))
     until(lambda: kube.pods("short"), "its pod")
     name = kube.pods("short")[0]["metadata"]["name"]
-    told = until(lambda: [m for reason, m in kube.events(name) if reason == "FailedScaleUp"], "the shortage")
+    told = until(
+        lambda: [m for reason, m in kube.events(name) if reason == "FailedScaleUp"], "the shortage"
+    )
     assert "GCE out of resources" in told[0]
     assert any(
         "Insufficient nvidia.com/gpu" in m or "node affinity" in m
@@ -73,7 +93,10 @@ def test_a_quota_is_named_as_such(kube):
         kube.create(job("quota", "true", gpus=2))
         until(lambda: kube.pods("quota"), "its pod")
         name = kube.pods("quota")[0]["metadata"]["name"]
-        told = until(lambda: [m for reason, m in kube.events(name) if reason == "FailedScaleUp"], "the shortage")
+        told = until(
+            lambda: [m for reason, m in kube.events(name) if reason == "FailedScaleUp"],
+            "the shortage",
+        )
         assert "GCE quota exceeded" in told[0]
     finally:
         kube.cloud.call("POST", "/_berg/quotas", {**quota, "limit": 16})
@@ -84,7 +107,10 @@ def test_what_no_pool_can_give_is_said(kube):
     kube.create(job("huge", "true", gpus=8))
     until(lambda: kube.pods("huge"), "its pod")
     name = kube.pods("huge")[0]["metadata"]["name"]
-    told = until(lambda: [m for reason, m in kube.events(name) if reason == "NotTriggerScaleUp"], "that it cannot be")
+    told = until(
+        lambda: [m for reason, m in kube.events(name) if reason == "NotTriggerScaleUp"],
+        "that it cannot be",
+    )
     assert "Insufficient nvidia.com/gpu" in told[0]
     kube.kubectl("delete", "job", "huge")
 
@@ -103,7 +129,12 @@ def test_faults_are_told_as_kubernetes_does(kube):
 
 
 def test_an_old_version_is_a_conflict(kube):
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "seen"}, "data": {"a": "1"}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "seen"},
+        "data": {"a": "1"},
+    }
     old = kube.create(body)
     path = "/api/v1/namespaces/default/configmaps/seen"
     kube.call("PUT", path, {**old, "data": {"a": "2"}})
@@ -118,7 +149,9 @@ def test_a_watch_goes_on_where_it_was_cut(kube):
     version = kube.get("configmaps")["metadata"]["resourceVersion"]
     headers = {"Authorization": f"Bearer {kube.token}"}
     query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-    with requests.get(kube.server + path, params=query, headers=headers, verify=kube.ca, stream=True) as answer:
+    with requests.get(
+        kube.server + path, params=query, headers=headers, verify=kube.ca, stream=True
+    ) as answer:
         kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}})
         lines = answer.iter_lines()
         event = json.loads(next(lines))
@@ -127,21 +160,36 @@ def test_a_watch_goes_on_where_it_was_cut(kube):
         with pytest.raises(requests.RequestException):
             list(lines)
     kube.call("DELETE", f"{path}/one")
-    query |= {"resourceVersion": event["object"]["metadata"]["resourceVersion"], "timeoutSeconds": "2"}
-    lines = requests.get(kube.server + path, params=query, headers=headers, verify=kube.ca).text.splitlines()
+    query |= {
+        "resourceVersion": event["object"]["metadata"]["resourceVersion"],
+        "timeoutSeconds": "2",
+    }
+    lines = requests.get(
+        kube.server + path, params=query, headers=headers, verify=kube.ca
+    ).text.splitlines()
     assert [json.loads(line)["type"] for line in lines] == ["DELETED", "BOOKMARK"]
     query |= {"resourceVersion": "1"}
-    lines = requests.get(kube.server + path, params=query, headers=headers, verify=kube.ca).text.splitlines()
-    assert [(json.loads(line)["type"], json.loads(line)["object"]["code"]) for line in lines] == [("ERROR", 410)]
+    lines = requests.get(
+        kube.server + path, params=query, headers=headers, verify=kube.ca
+    ).text.splitlines()
+    assert [(json.loads(line)["type"], json.loads(line)["object"]["code"]) for line in lines] == [
+        ("ERROR", 410)
+    ]
 
 
 def test_an_exec_that_is_cut_ends(kube):
     kube.create(job("cutme", "exec sleep 600"))
     pod = kube.pod("cutme")["metadata"]["name"]
     process = subprocess.Popen(
-        kube.command("exec", pod, "--", "sleep", "60"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        kube.command("exec", pod, "--", "sleep", "60"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    until(lambda: kube.cloud.call("POST", "/_berg/clusters/kube/cut", {"what": "exec"})["cut"], "it runs")
+    until(
+        lambda: kube.cloud.call("POST", "/_berg/clusters/kube/cut", {"what": "exec"})["cut"],
+        "it runs",
+    )
     process.communicate(timeout=20)
     assert process.returncode != 0
     kube.kubectl("delete", "job", "cutme")
@@ -164,7 +212,13 @@ def test_pods_of_a_killed_server_end_with_a_reset(cloud_of_its_own, tmp_path):
 def test_a_killed_server_finds_its_clusters_and_pods_again(cloud_of_its_own, tmp_path):
     cloud = cloud_of_its_own
     kube = make_cluster(cloud, "again", tmp_path, gpu_pool())
-    kube.create(job("stays", "echo begun; for i in $(seq 60); do [ -e /mnt/go ] && exit 5; sleep 0.5; done", gpus=1))
+    kube.create(
+        job(
+            "stays",
+            "echo begun; for i in $(seq 60); do [ -e /mnt/go ] && exit 5; sleep 0.5; done",
+            gpus=1,
+        )
+    )
     pod = kube.pod("stays")
     nodes = {node["metadata"]["name"] for node in kube.get("nodes")["items"]}
     assert len(nodes) == 2, "one node came for one pod"
@@ -173,8 +227,14 @@ def test_a_killed_server_finds_its_clusters_and_pods_again(cloud_of_its_own, tmp
     control.start(cloud.folder)
     kube = Kube(cloud, "again", tmp_path)
     found = kube.get("pods", pod["metadata"]["name"])
-    assert (found["status"]["phase"], found["metadata"]["uid"]) == ("Running", pod["metadata"]["uid"])
-    until(lambda: kube.run("exec", pod["metadata"]["name"], "--", "touch", "/mnt/go").returncode == 0, "it is reached")
+    assert (found["status"]["phase"], found["metadata"]["uid"]) == (
+        "Running",
+        pod["metadata"]["uid"],
+    )
+    until(
+        lambda: kube.run("exec", pod["metadata"]["name"], "--", "touch", "/mnt/go").returncode == 0,
+        "it is reached",
+    )
     assert kube.ended("stays")["type"] == "Failed"
     assert {node["metadata"]["name"] for node in kube.get("nodes")["items"]} == nodes
     (pod,) = kube.pods("stays")

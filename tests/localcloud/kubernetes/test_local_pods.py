@@ -17,9 +17,18 @@ def run(kube, name: str, script: str, **more) -> str:
 
 
 def test_config_maps_secrets_and_folders_are_mounted(kube):
-    kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}, "data": {"a.txt": "from a map"}})
+    kube.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "map"},
+            "data": {"a.txt": "from a map"},
+        }
+    )
     secret = {"token": base64.b64encode(b"from a secret").decode()}
-    kube.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hidden"}, "data": secret})
+    kube.create(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hidden"}, "data": secret}
+    )
     volumes = [
         {"name": "map", "configMap": {"name": "map"}},
         {"name": "hidden", "secret": {"secretName": "hidden", "defaultMode": 0o400}},
@@ -31,33 +40,60 @@ def test_config_maps_secrets_and_folders_are_mounted(kube):
     env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "hidden", "key": "token"}}}]
     script = "cat /map/a.txt /hidden/token; echo; echo $KEY; stat -c %a /hidden/token; df /dev/shm | tail -1; "
     script += "echo x >/scratch/y && echo written; touch /map/z 2>/dev/null || echo read-only"
-    said = run(kube, "mounts", script, pod={"volumes": volumes}, container={"volumeMounts": mounts, "env": env})
+    said = run(
+        kube,
+        "mounts",
+        script,
+        pod={"volumes": volumes},
+        container={"volumeMounts": mounts, "env": env},
+    )
     lines = said.splitlines()
     assert lines[:3] == ["from a mapfrom a secret", "from a secret", "400"]
     assert lines[3].startswith("tmpfs") and lines[4:] == ["written", "read-only"]
 
 
 def test_a_pod_knows_itself_and_what_is_written_on_it(kube):
-    paths = {"NAME": "metadata.name", "IP": "status.podIP", "NODE": "spec.nodeName", "UID": "metadata.uid"}
-    env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()]
+    paths = {
+        "NAME": "metadata.name",
+        "IP": "status.podIP",
+        "NODE": "spec.nodeName",
+        "UID": "metadata.uid",
+    }
+    env = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in paths.items()
+    ]
     item = {"path": "kill", "fieldRef": {"fieldPath": "metadata.annotations['berg-kill']"}}
     script = "echo $NAME $IP $NODE; while [ ! -s /told/kill ]; do sleep 0.1; done; cat /told/kill"
     container = {"env": env, "volumeMounts": [{"name": "told", "mountPath": "/told"}]}
     kube.create(
-        job("knows", script, pod={"volumes": [{"name": "told", "downwardAPI": {"items": [item]}}]}, container=container)
+        job(
+            "knows",
+            script,
+            pod={"volumes": [{"name": "told", "downwardAPI": {"items": [item]}}]},
+            container=container,
+        )
     )
     pod = kube.pod("knows")
     kube.kubectl("annotate", "pod", pod["metadata"]["name"], "berg-kill=now")
     assert kube.ended("knows")["type"] == "Complete"
     first, last = kube.log(pod["metadata"]["name"]).splitlines()
-    assert first.split() == [pod["metadata"]["name"], pod["status"]["podIP"], pod["spec"]["nodeName"]] and last == "now"
+    assert (
+        first.split() == [pod["metadata"]["name"], pod["status"]["podIP"], pod["spec"]["nodeName"]]
+        and last == "now"
+    )
 
 
 def test_a_pod_waits_for_what_it_is_to_be_given(kube):
     env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "later", "key": "k"}}}]
     kube.create(job("waits", "echo $KEY", container={"env": env}))
-    state = lambda: kube.pods("waits")[0]["status"]["containerStatuses"][0]["state"].get("waiting", {})  # noqa: E731
-    until(lambda: kube.pods("waits") and kube.pods("waits")[0]["status"].get("containerStatuses"), "it is taken")
+    state = lambda: kube.pods("waits")[0]["status"]["containerStatuses"][0]["state"].get(
+        "waiting", {}
+    )
+    until(
+        lambda: kube.pods("waits") and kube.pods("waits")[0]["status"].get("containerStatuses"),
+        "it is taken",
+    )
     until(lambda: state().get("reason") == "CreateContainerConfigError", "it says so")
     assert state()["message"] == 'secret "later" not found'
     data = {"k": base64.b64encode(b"come").decode()}
@@ -70,7 +106,7 @@ def test_an_image_that_cannot_be_pulled(kube):
     route = "/_berg/clusters/kube/images"
     kube.cloud.call("POST", route, {"image": "private/", "error": "pull access denied"})
     kube.create(job("pulls", "true", container={"image": "registry.example/private/image:1"}))
-    reason = lambda: [  # noqa: E731
+    reason = lambda: [
         row["state"].get("waiting", {})
         for pod in kube.pods("pulls")
         for row in pod["status"].get("containerStatuses", [])
@@ -112,9 +148,7 @@ END"""
 
 def test_a_pods_account_may_what_its_roles_say(kube):
     denied = run(kube, "stranger", ASK)
-    words = (
-        'pods is forbidden: User "system:serviceaccount:default:default" cannot list resource "pods" in API group ""'
-    )
+    words = 'pods is forbidden: User "system:serviceaccount:default:default" cannot list resource "pods" in API group ""'
     assert f'{words} in the namespace "default"' in denied
     meta = {"metadata": {"name": "worker"}}
     api = "rbac.authorization.k8s.io/v1"
@@ -138,12 +172,20 @@ def test_a_stranger_is_not_let_in(kube):
 def test_a_container_that_ends_is_begun_again(kube):
     script = "echo again; sleep 0.2; exit 1"
     container = {"name": "main", "image": "debian:12", "command": ["bash", "-c", script]}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "restless"}, "spec": {"containers": [container]}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "restless"},
+        "spec": {"containers": [container]},
+    }
     kube.create(json.loads(json.dumps(body)))
-    row = lambda: kube.get("pods", "restless")["status"]["containerStatuses"][0]  # noqa: E731
+    row = lambda: kube.get("pods", "restless")["status"]["containerStatuses"][0]
     until(lambda: kube.get("pods", "restless")["status"].get("containerStatuses"), "it began")
     until(lambda: row()["restartCount"] >= 2, "it was begun again")
-    until(lambda: row()["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff", "it backs off")
+    until(
+        lambda: row()["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff",
+        "it backs off",
+    )
     assert kube.kubectl("logs", "restless", "--previous") == "again\n"
     kube.kubectl("delete", "pod", "restless", "--grace-period=1")
 
@@ -156,7 +198,9 @@ def test_root_in_a_pod_may_do_what_containerd_lets_it(kube):
     name = kube.pod("usual")["metadata"]["name"]
     usual = until(lambda: "CapEff" in (log := kube.log(name)) and log, "its log")
     assert "chowns" in usual and "mounts" not in usual and "00000000a80425fb" in usual
-    assert "00000000a80425fb" in kube.kubectl("exec", name, "--", "grep", "CapEff", "/proc/self/status")
+    assert "00000000a80425fb" in kube.kubectl(
+        "exec", name, "--", "grep", "CapEff", "/proc/self/status"
+    )
     asks = {"securityContext": {"capabilities": {"add": ["SYS_PTRACE"], "drop": ["NET_RAW"]}}}
     kube.create(job("asks", script, container=asks))
     kube.ended("asks")

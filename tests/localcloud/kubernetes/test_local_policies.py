@@ -5,7 +5,10 @@ import time
 from local_kube import job
 from local_machines import until
 
-OVER = {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [42]}}
+OVER = {
+    "action": "FailJob",
+    "onExitCodes": {"containerName": "main", "operator": "In", "values": [42]},
+}
 DISRUPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
 SINGLE = {"podFailurePolicy": {"rules": [OVER, DISRUPTED]}}
 
@@ -19,7 +22,10 @@ def test_a_failed_pod_is_made_anew_until_the_limit(kube):
     ended = kube.ended("fails")
     assert (ended["type"], ended["reason"]) == ("Failed", "BackoffLimitExceeded")
     assert status(kube, "fails")["failed"] == 2 and len(kube.pods("fails")) == 2
-    assert [row["type"] for row in status(kube, "fails")["conditions"]] == ["FailureTarget", "Failed"]
+    assert [row["type"] for row in status(kube, "fails")["conditions"]] == [
+        "FailureTarget",
+        "Failed",
+    ]
     (one, _) = kube.pods("fails")
     assert one["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
 
@@ -27,16 +33,23 @@ def test_a_failed_pod_is_made_anew_until_the_limit(kube):
 def test_an_exit_code_can_end_the_job_at_once(kube):
     kube.create(job("over", "exit 42", backoffLimit=5, **SINGLE))
     ended = kube.ended("over")
-    assert ended["reason"] == "PodFailurePolicy" and "exit code 42 matching FailJob rule at index 0" in ended["message"]
+    assert (
+        ended["reason"] == "PodFailurePolicy"
+        and "exit code 42 matching FailJob rule at index 0" in ended["message"]
+    )
     assert len(kube.pods("over")) == 1
 
 
 def test_a_pod_that_was_evicted_does_not_count(kube):
-    kube.create(job("moved", "[ -e /mnt/x ] && exit 0; sleep 1; exec sleep 600", backoffLimit=0, **SINGLE))
+    kube.create(
+        job("moved", "[ -e /mnt/x ] && exit 0; sleep 1; exec sleep 600", backoffLimit=0, **SINGLE)
+    )
     first = kube.pod("moved")
     kube.cloud.call("POST", f"/_berg/pods/{first['metadata']['name']}/evict", {"grace": 1})
     uid = first["metadata"]["uid"]
-    phases = lambda: [pod["status"]["phase"] for pod in kube.pods("moved") if pod["metadata"]["uid"] != uid]  # noqa: E731
+    phases = lambda: [
+        pod["status"]["phase"] for pod in kube.pods("moved") if pod["metadata"]["uid"] != uid
+    ]
     until(lambda: phases() == ["Running"], "another pod")
     (old,) = [pod for pod in kube.pods("moved") if pod["metadata"]["uid"] == uid]
     assert (old["status"]["phase"], old["status"]["reason"]) == ("Failed", "Evicted")
@@ -48,10 +61,17 @@ def test_a_pod_that_was_evicted_does_not_count(kube):
 def test_rank_0_ends_the_others_by_the_success_policy(kube):
     script = 'trap "echo told; exit 0" TERM; [ $JOB_COMPLETION_INDEX = 0 ] && sleep 1 && exit 0; sleep 600 & wait'
     rules = {"rules": [{"succeededIndexes": "0"}]}
-    kube.create(job("ranks", script, count=2, successPolicy=rules, pod={"terminationGracePeriodSeconds": 20}))
+    kube.create(
+        job(
+            "ranks", script, count=2, successPolicy=rules, pod={"terminationGracePeriodSeconds": 20}
+        )
+    )
     ended = kube.ended("ranks")
     assert (ended["type"], ended["reason"]) == ("Complete", "SuccessPolicy")
-    assert [row["type"] for row in status(kube, "ranks")["conditions"]] == ["SuccessCriteriaMet", "Complete"]
+    assert [row["type"] for row in status(kube, "ranks")["conditions"]] == [
+        "SuccessCriteriaMet",
+        "Complete",
+    ]
 
 
 def test_the_first_process_ignores_sigterm_unless_it_handles_it_or_shares_its_processes(kube):
@@ -76,7 +96,10 @@ def test_deadlines_of_jobs_and_of_pods(kube):
 
 def test_a_job_goes_when_its_time_to_live_is_over(kube):
     kube.create(job("brief", "true", ttlSecondsAfterFinished=1))
-    until(lambda: kube.raw("GET", "/apis/batch/v1/namespaces/default/jobs/brief").status_code == 404, "it is gone")
+    until(
+        lambda: kube.raw("GET", "/apis/batch/v1/namespaces/default/jobs/brief").status_code == 404,
+        "it is gone",
+    )
     until(lambda: not kube.pods("brief"), "its pods, too")
 
 

@@ -1,4 +1,6 @@
-"""Deployments and services: what they are refused for, readiness, and how a deployment's pods are replaced."""
+"""Deployments and services: what they are refused for, readiness, and how a deployment's pods are
+replaced.
+"""
 
 import copy
 
@@ -27,7 +29,10 @@ def deployment(text: str = "one", **spec) -> dict:
         "readinessProbe": probe,
     }
     pod = {"containers": [main], "terminationGracePeriodSeconds": 0, "enableServiceLinks": False}
-    base = {"selector": {"matchLabels": LABELS}, "template": {"metadata": {"labels": LABELS}, "spec": pod}}
+    base = {
+        "selector": {"matchLabels": LABELS},
+        "template": {"metadata": {"labels": LABELS}, "spec": pod},
+    }
     about = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
     return {**about, "spec": {**base, "strategy": {"type": "Recreate"}, **spec}}
 
@@ -47,12 +52,24 @@ PROBE = "spec.template.spec.containers.0.readinessProbe"
 REFUSED = {
     "selector": ("spec.selector", None, "spec.selector: Required value"),
     "empty": ("spec.selector", {}, "empty selector is invalid for deployment"),
-    "labels": ("spec.template.metadata.labels", {"app": "x"}, "`selector` does not match template `labels`"),
+    "labels": (
+        "spec.template.metadata.labels",
+        {"app": "x"},
+        "`selector` does not match template `labels`",
+    ),
     "restarts": ("spec.template.spec.restartPolicy", "Never", 'supported values: "Always"'),
-    "strategy": ("spec.strategy", {"type": "Again"}, 'supported values: "Recreate", "RollingUpdate"'),
+    "strategy": (
+        "spec.strategy",
+        {"type": "Again"},
+        'supported values: "Recreate", "RollingUpdate"',
+    ),
     "steps": ("spec.strategy.rollingUpdate", {"maxSurge": 1}, "when strategy `type` is 'Recreate'"),
     "probe": (PROBE, {"periodSeconds": 1}, "must specify a handler type"),
-    "port": (f"{PROBE}.httpGet.port", 0, "readinessProbe.httpGet.port: Invalid value: 0: must be between"),
+    "port": (
+        f"{PROBE}.httpGet.port",
+        0,
+        "readinessProbe.httpGet.port: Invalid value: 0: must be between",
+    ),
 }
 
 
@@ -60,13 +77,22 @@ REFUSED = {
 def test_a_deployment_that_cannot_be(kube, case):
     path, value, told = REFUSED[case]
     body = change(deployment(), path, value)
-    answer = kube.raw("POST", "/apis/apps/v1/namespaces/default/deployments", body, fieldValidation="Strict")
+    answer = kube.raw(
+        "POST", "/apis/apps/v1/namespaces/default/deployments", body, fieldValidation="Strict"
+    )
     assert answer.status_code == 422 and told in answer.json()["message"], answer.text
 
 
-@pytest.mark.parametrize("ports, told", [([], "spec.ports: Required value"), ([{"port": 0}], "between 1 and 65535")])
+@pytest.mark.parametrize(
+    "ports, told", [([], "spec.ports: Required value"), ([{"port": 0}], "between 1 and 65535")]
+)
 def test_a_service_that_cannot_be(kube, ports, told):
-    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "bad"}, "spec": {"ports": ports}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "bad"},
+        "spec": {"ports": ports},
+    }
     answer = kube.raw("POST", "/api/v1/namespaces/default/services", body)
     assert answer.status_code == 422 and told in answer.json()["message"], answer.text
 
@@ -83,17 +109,24 @@ def addresses(kube) -> list[str]:
 def test_a_service_sends_to_pods_that_are_ready_and_one_goes_before_the_next_comes(kube):
     kube.create(deployment())
     service = {"selector": LABELS, "ports": [{"port": 8080}]}
-    kube.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": service})
+    kube.create(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": service}
+    )
     until(lambda: [pod["status"]["phase"] for pod in pods(kube)] == ["Running"], "it runs")
     assert not addresses(kube)
-    row = lambda: kube.get("deployments", "web")  # noqa: E731
+    row = lambda: kube.get("deployments", "web")
     until(lambda: row()["status"].get("readyReplicas") == 1, "it is ready")
     (first,) = pods(kube)
     assert addresses(kube) == [first["status"]["podIP"]]
-    assert any(reason == "Unhealthy" and "refused" in told for reason, told in kube.events(first["metadata"]["name"]))
+    assert any(
+        reason == "Unhealthy" and "refused" in told
+        for reason, told in kube.events(first["metadata"]["name"])
+    )
     same = [{"port": 8080, "targetPort": 8080}]
     merge = {"Content-Type": "application/merge-patch+json"}
-    kube.raw("PATCH", "/api/v1/namespaces/default/services/web", {"spec": {"ports": same}}, headers=merge)
+    kube.raw(
+        "PATCH", "/api/v1/namespaces/default/services/web", {"spec": {"ports": same}}, headers=merge
+    )
     assert kube.get("services", "web")["spec"]["ports"] == [{**same[0], "protocol": "TCP"}]
     change_ = {"spec": deployment("two")["spec"]}
     path = "/apis/apps/v1/namespaces/default/deployments/web"

@@ -1,4 +1,6 @@
-"""Service accounts on Compute Engine, firewall rules, and gcloud as the client of IAM and its neighbours."""
+"""Service accounts on Compute Engine, firewall rules, and gcloud as the client of IAM and its
+neighbours.
+"""
 
 import uuid
 
@@ -46,7 +48,10 @@ def account(client, cloud):
     settle(cloud)
 
     def grant(*permissions):
-        role = {"roleId": f"r_{uuid.uuid4().hex[:12]}", "role": {"includedPermissions": permissions}}
+        role = {
+            "roleId": f"r_{uuid.uuid4().hex[:12]}",
+            "role": {"includedPermissions": permissions},
+        }
         name = call(client, "POST", f"/iam/v1/projects/{PROJECT}/roles", role)["name"]
         policy = call(client, "POST", f"{RESOURCES}:getIamPolicy")
         policy["bindings"].append({"role": name, "members": [f"serviceAccount:{email}"]})
@@ -75,7 +80,9 @@ def test_a_machine_may_delete_itself_once_its_account_has_the_permission(client,
     url = f"{client.url}/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{name}"
     script = f"#!/bin/bash\ncat > /tmp/end.py <<'E'\n{END.replace('URL', url)}E\n"
     accounts = [{"email": email, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}]
-    client.insert(name, f"{script}until python3 /tmp/end.py; do sleep 0.1; done\n", serviceAccounts=accounts)
+    client.insert(
+        name, f"{script}until python3 /tmp/end.py; do sleep 0.1; done\n", serviceAccounts=accounts
+    )
     assert f"I am {email}" in client.console_with(name, "refused 403")
     grant("compute.instances.delete")
     until(lambda: client.get(name) is None, "the machine is gone")
@@ -102,14 +109,27 @@ def test_methods_of_compute_need_their_permissions(client, account):
     }
     for (verb, what), (permission, resource) in needs.items():
         text = f"Required '{permission}' permission for '{resource}'"
-        assert message(machine.call(verb, what, {} if verb == "POST" else None)) == (403, "forbidden", text)
-    grant("compute.instances.delete", "compute.instances.list", "compute.instanceGroupManagers.delete")
-    assert machine.call("GET", path).status_code == machine.call("GET", "/aggregated/instances").status_code == 200
+        assert message(machine.call(verb, what, {} if verb == "POST" else None)) == (
+            403,
+            "forbidden",
+            text,
+        )
+    grant(
+        "compute.instances.delete", "compute.instances.list", "compute.instanceGroupManagers.delete"
+    )
+    assert (
+        machine.call("GET", path).status_code
+        == machine.call("GET", "/aggregated/instances").status_code
+        == 200
+    )
     assert machine.call("DELETE", f"{path}/x1").status_code == 404
     assert machine.call("GET", f"{path}/x1").status_code == 403
     assert machine.call("DELETE", manager).status_code == 404
     # Images of public projects are everyone's.
-    assert machine.call("GET", "/global/images/family/debian-12", project="debian-cloud").status_code == 200
+    assert (
+        machine.call("GET", "/global/images/family/debian-12", project="debian-cloud").status_code
+        == 200
+    )
 
 
 def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
@@ -133,7 +153,11 @@ def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
         grant(permission)
     status, reason, text = message(machine.call("POST", path, wanted))
     assert (status, reason) == (400, "serviceAccountAccessDenied") and email in text
-    policy = {"bindings": [{"role": "roles/iam.serviceAccountUser", "members": [f"serviceAccount:{email}"]}]}
+    policy = {
+        "bindings": [
+            {"role": "roles/iam.serviceAccountUser", "members": [f"serviceAccount:{email}"]}
+        ]
+    }
     call(client, "POST", f"{ACCOUNTS}/{email}:setIamPolicy", {"policy": policy})
     settle(cloud)
     assert machine.call("POST", path, wanted).status_code == 200
@@ -142,27 +166,54 @@ def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
 
 def test_nobody_creates_a_machine_for_an_account_that_is_not_there(client):
     email = f"nobody@{PROJECT}.iam.gserviceaccount.com"
-    answer = client.call("POST", f"/zones/{ZONE}/instances", body("nobody", serviceAccounts=[{"email": email}]))
+    answer = client.call(
+        "POST", f"/zones/{ZONE}/instances", body("nobody", serviceAccounts=[{"email": email}])
+    )
     text = f"The resource '{email}' of type 'serviceAccount' was not found."
     assert message(answer) == (404, "notFound", text)
 
 
 def test_firewalls(client):
     named = {row["name"]: row for row in client.call("GET", "/global/firewalls").json()["items"]}
-    names = ["default-allow-icmp", "default-allow-internal", "default-allow-rdp", "default-allow-ssh"]
+    names = [
+        "default-allow-icmp",
+        "default-allow-internal",
+        "default-allow-rdp",
+        "default-allow-ssh",
+    ]
     assert sorted(named) == names
     ssh = named["default-allow-ssh"]
-    assert ssh["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}] and ssh["sourceRanges"] == ["0.0.0.0/0"]
+    assert ssh["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}] and ssh["sourceRanges"] == [
+        "0.0.0.0/0"
+    ]
     assert ssh["priority"] == 65534 and ssh["direction"] == "INGRESS"
-    rule = {"name": "iap", "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}], "sourceRanges": ["35.235.240.0/20"]}
-    done = client.wait(client.call("POST", "/global/firewalls", {**rule, "network": "global/networks/default"}))
-    assert done["operationType"] == "insert" and done["targetLink"].endswith("/global/firewalls/iap")
+    rule = {
+        "name": "iap",
+        "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
+        "sourceRanges": ["35.235.240.0/20"],
+    }
+    done = client.wait(
+        client.call("POST", "/global/firewalls", {**rule, "network": "global/networks/default"})
+    )
+    assert done["operationType"] == "insert" and done["targetLink"].endswith(
+        "/global/firewalls/iap"
+    )
     made = client.call("GET", "/global/firewalls/iap").json()
-    assert made["priority"] == 1000 and made["sourceRanges"] == ["35.235.240.0/20"] and not made["disabled"]
+    assert (
+        made["priority"] == 1000
+        and made["sourceRanges"] == ["35.235.240.0/20"]
+        and not made["disabled"]
+    )
     assert message(client.call("POST", "/global/firewalls", rule))[:2] == (409, "alreadyExists")
-    wrong = ({"allowed": []}, {"network": "global/networks/x"}, {"allowed": [{"IPProtocol": "tcp", "ports": ["9-1"]}]})
+    wrong = (
+        {"allowed": []},
+        {"network": "global/networks/x"},
+        {"allowed": [{"IPProtocol": "tcp", "ports": ["9-1"]}]},
+    )
     for fields in wrong:
-        assert client.call("POST", "/global/firewalls", {**rule, "name": "other", **fields}).status_code in (400, 404)
+        assert client.call(
+            "POST", "/global/firewalls", {**rule, "name": "other", **fields}
+        ).status_code in (400, 404)
     client.wait(client.call("DELETE", "/global/firewalls/iap"))
     assert client.call("GET", "/global/firewalls/iap").status_code == 404
 
@@ -173,7 +224,10 @@ TCP = {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"sourceRanges": ["10.0.0.0/33"]}, "'resource.sourceRanges[0]': '10.0.0.0/33'. Must be a CIDR address range."),
+        (
+            {"sourceRanges": ["10.0.0.0/33"]},
+            "'resource.sourceRanges[0]': '10.0.0.0/33'. Must be a CIDR address range.",
+        ),
         ({"sourceRanges": ["10.0.0.1/8"]}, "Must be a CIDR address range."),
         ({"sourceRanges": ["anywhere"]}, "Must be a CIDR address range."),
         ({"sourceRanges": ["0.0.0.0/0", "::/0"]}, "A rule has either IPv4 or IPv6 ranges."),
@@ -182,14 +236,19 @@ TCP = {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
         ({"allowed": [{"IPProtocol": "icmp", "ports": ["22"]}]}, "Ports may only be specified for"),
         ({"denied": [{"IPProtocol": "tcp", "ports": ["22"]}]}, "Exactly one of the fields"),
         ({"targetTags": ["Web"]}, "'resource.targetTags[0]': 'Web'. Must be a match of regex"),
-        ({"sourceTags": ["a"], "targetServiceAccounts": ["a@b.iam.gserviceaccount.com"]}, "may not be used together"),
+        (
+            {"sourceTags": ["a"], "targetServiceAccounts": ["a@b.iam.gserviceaccount.com"]},
+            "may not be used together",
+        ),
         ({"direction": "EGRESS", "sourceTags": ["a"]}, "'resource.sourceTags'"),
         ({"priority": 65536}, "Priority must be between"),
         ({"name": "Bad"}, "Must be a match of regex"),
     ],
 )
 def test_firewall_rules_that_make_no_sense(client, fields, words):
-    status, _, text = message(client.call("POST", "/global/firewalls", {"name": "odd", **TCP, **fields}))
+    status, _, text = message(
+        client.call("POST", "/global/firewalls", {"name": "odd", **TCP, **fields})
+    )
     assert status == 400 and words in text, text
     assert client.call("GET", "/global/firewalls/odd").status_code == 404
 
@@ -208,9 +267,23 @@ def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud, bucket):
     email = f"{id}@{PROJECT}.iam.gserviceaccount.com"
     gcloud("iam", "service-accounts", "create", id, "--display-name", "made by gcloud")
     assert email in gcloud("iam", "service-accounts", "list", "--format", "value(email)").split()
-    words = ["--project", PROJECT, "--permissions", "compute.instances.delete,compute.zoneOperations.get"]
+    words = [
+        "--project",
+        PROJECT,
+        "--permissions",
+        "compute.instances.delete,compute.zoneOperations.get",
+    ]
     gcloud("iam", "roles", "create", role, *words, "--title", "t", "--stage", "GA")
-    shown = gcloud("iam", "roles", "describe", role, "--project", PROJECT, "--format", "value(includedPermissions)")
+    shown = gcloud(
+        "iam",
+        "roles",
+        "describe",
+        role,
+        "--project",
+        PROJECT,
+        "--format",
+        "value(includedPermissions)",
+    )
     assert "compute.instances.delete" in shown
     member, name = f"serviceAccount:{email}", f"projects/{PROJECT}/roles/{role}"
     gcloud("projects", "add-iam-policy-binding", PROJECT, "--member", member, "--role", name)
@@ -224,7 +297,10 @@ def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud, bucket):
 def test_gcloud_lists_services_and_firewall_rules(gcloud):
     enabled = gcloud("services", "list", "--enabled", "--format", "value(config.name)").split()
     assert "secretmanager.googleapis.com" in enabled and "tpu.googleapis.com" not in enabled
-    assert "default-allow-ssh" in gcloud("compute", "firewall-rules", "list", "--format", "value(name)").split()
+    assert (
+        "default-allow-ssh"
+        in gcloud("compute", "firewall-rules", "list", "--format", "value(name)").split()
+    )
 
 
 SCOPED = """#!/bin/bash
@@ -243,7 +319,9 @@ echo end
 
 def test_scopes_of_a_machine_and_metadata_paths_without_a_slash(client):
     name = f"scoped-{uuid.uuid4().hex[:8]}"
-    accounts = [{"email": "default", "scopes": ["https://www.googleapis.com/auth/devstorage.read_only"]}]
+    accounts = [
+        {"email": "default", "scopes": ["https://www.googleapis.com/auth/devstorage.read_only"]}
+    ]
     script = SCOPED.replace("URL", client.url).replace("ZONE", ZONE)
     client.insert(name, script, serviceAccounts=accounts)
     console = client.console_with(name, "end")

@@ -65,7 +65,9 @@ def console(machine: machines.Machine) -> str:
 
 
 def console_with(machine: machines.Machine, text: str) -> str:
-    return until(lambda: text in console(machine) and console(machine), f"{text!r}; {console(machine)}")
+    return until(
+        lambda: text in console(machine) and console(machine), f"{text!r}; {console(machine)}"
+    )
 
 
 def shut_down(machine, sandbox, grace: float) -> float:
@@ -106,7 +108,9 @@ def test_what_the_host_has_mounted_keeps_no_machine_from_booting(boot, sandbox):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
         try:
-            machine = boot(f"#!/bin/bash\n[ -d /var/lib/dpkg ] && touch /var/lib/mine {folder}.mine && echo whole\n")
+            machine = boot(
+                f"#!/bin/bash\n[ -d /var/lib/dpkg ] && touch /var/lib/mine {folder}.mine && echo whole\n"
+            )
             console_with(machine, "startup-script: whole")
         finally:
             subprocess.run(["umount", "--lazy", folder], check=True)
@@ -168,7 +172,11 @@ def test_users_other_than_root_find_their_way(boot, sandbox):
     finally:
         os.umask(mask)
     shown = console_with(machine, "startup-script: end")
-    assert "metadata.google.internal" in shown and "startup-script: workspace" in shown and "script: 0022" in shown
+    assert (
+        "metadata.google.internal" in shown
+        and "startup-script: workspace" in shown
+        and "script: 0022" in shown
+    )
 
 
 def test_the_users_home_is_out_of_reach(boot, sandbox):
@@ -185,7 +193,9 @@ def test_the_users_home_is_out_of_reach(boot, sandbox):
     shown = console_with(boot(script), "startup-script: end")
     assert "startup-script: wrote" in shown and "startup-script: refused" in shown
     (seen,) = [line.partition("sees:")[2].split() for line in shown.splitlines() if "sees:" in line]
-    assert [path for path in seen if not any(folder.is_relative_to(path) for folder in pythons)] == []
+    assert [
+        path for path in seen if not any(folder.is_relative_to(path) for folder in pythons)
+    ] == []
     for folder in (home, Path("/tmp"), python):
         assert not (folder / "berg-was-here").exists()
 
@@ -226,7 +236,9 @@ def heard(machine, sandbox, name: str) -> dict[str, float]:
 
 
 def test_the_power_button_is_heard_by_the_runner_alone(boot, sandbox):
-    """As KillMode=process has it: what the startup script began loses its output at once and is told 3 s later."""
+    """As KillMode=process has it: what the startup script began loses its output at once and is
+    told 3 s later.
+    """
     script = f"#!/bin/bash\ncat >${{BERG_ROOT:-/root}}/listen <<'END'\n{LISTENER}END\n"
     script += "cd ${BERG_ROOT:-/root}; (setsid bash listen daemon &)\nbash listen child &\nwait\n"
     machine = boot(script)
@@ -324,7 +336,10 @@ def test_a_reboot_keeps_the_disk_and_empties_tmp(boot, sandbox):
     console_with(machine, "startup-script: end")
     shut_down(machine, sandbox, 5)
     boot(script)
-    shown = until(lambda: console(machine).count("startup-script: end") == 2 and console(machine), "second boot")
+    shown = until(
+        lambda: console(machine).count("startup-script: end") == 2 and console(machine),
+        "second boot",
+    )
     assert "startup-script: kept" in shown
     if sandbox.files != machines.PLAIN:
         assert "cannot access '/run/gone'" in shown.rpartition("Found startup-script")[2]
@@ -393,7 +408,9 @@ def test_a_killed_server_finds_its_machines_again(own):
     assert status["running"] and status["machines"] == {"RUNNING": 2} and status["buckets"] == 0
     os.kill(status["pid"], signal.SIGKILL)
     until(lambda: not control.status(client.folder)["running"], "the end of the server")
-    instances = {name: client.folder / "machines" / client_id(client, name) for name in ("lives", "dies")}
+    instances = {
+        name: client.folder / "machines" / client_id(client, name) for name in ("lives", "dies")
+    }
     os.kill(processes.first_process(instances["dies"]), signal.SIGKILL)
     first = processes.first_process(instances["lives"])
     until(lambda: processes.first_process(instances["dies"]) is None, "the end of a machine")
@@ -447,7 +464,10 @@ def test_two_starts_make_one_server(own):
     port = control.status(client.folder)["port"]
     code = "import sys; from localcloud import control; print(control.start(sys.argv[1]))"
     control.stop(client.folder)
-    starts = [subprocess.Popen([sys.executable, "-c", code, client.folder], stdout=subprocess.PIPE) for _ in range(3)]
+    starts = [
+        subprocess.Popen([sys.executable, "-c", code, client.folder], stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
     assert {int(start.communicate()[0]) for start in starts} == {port}
     assert client.folder.stat().st_mode & 0o777 == 0o700
 
@@ -478,7 +498,9 @@ def test_control_is_light():
 
 
 def test_who_has_the_key_logs_in_with_and_without_root(tmp_path, sandbox):
-    """Without root the server is another user's in a user namespace, and listens on a port above 1023."""
+    """Without root the server is another user's in a user namespace, and listens on a port above
+    1023.
+    """
     if obstacle := machines.ssh_obstacle(sandbox):
         pytest.skip(f"no ssh into such machines here: {obstacle}")
     key = tmp_path / "key"
@@ -489,13 +511,34 @@ def test_who_has_the_key_logs_in_with_and_without_root(tmp_path, sandbox):
     machine = machines.Machine(tmp_path / "box", "box", address, 9, None, script)
     process = machines.boot(machine, sandbox)
     port = sshd.USER_PORT if sandbox.user else sshd.PORT
-    options = ["StrictHostKeyChecking=no", f"UserKnownHostsFile={tmp_path}/known", "BatchMode=yes", f"Port={port}"]
-    ssh = ["ssh", "-q", "-F", "/dev/null", "-i", key, *(word for each in options for word in ("-o", each))]
+    options = [
+        "StrictHostKeyChecking=no",
+        f"UserKnownHostsFile={tmp_path}/known",
+        "BatchMode=yes",
+        f"Port={port}",
+    ]
+    ssh = [
+        "ssh",
+        "-q",
+        "-F",
+        "/dev/null",
+        "-i",
+        key,
+        *(word for each in options for word in ("-o", each)),
+    ]
     try:
         look = [*ssh, "-tt", f"root@{address}", "hostname; id -un; touch /root/mine; tty; exit 4"]
-        done = until(lambda: (done := subprocess.run(look, capture_output=True)).returncode != 255 and done, "a login")
-        assert done.returncode == 4 and done.stdout.startswith(b"box\r\nroot\r\n/dev/pts/"), done.stdout
-        assert machines.own_root_of(machine.folder, sandbox).joinpath("mine").stat().st_uid == os.geteuid()
+        done = until(
+            lambda: (done := subprocess.run(look, capture_output=True)).returncode != 255 and done,
+            "a login",
+        )
+        assert done.returncode == 4 and done.stdout.startswith(b"box\r\nroot\r\n/dev/pts/"), (
+            done.stdout
+        )
+        assert (
+            machines.own_root_of(machine.folder, sandbox).joinpath("mine").stat().st_uid
+            == os.geteuid()
+        )
     finally:
         asyncio.run(processes.shut_down(machine.folder, sandbox, 0))
         process.wait()

@@ -46,7 +46,9 @@ def at(seconds: float = 0) -> str:
     )
 
 
-def series(kind="custom.googleapis.com/berg/memory_percent", value=1.5, when=None, instance="1", **labels) -> dict:
+def series(
+    kind="custom.googleapis.com/berg/memory_percent", value=1.5, when=None, instance="1", **labels
+) -> dict:
     resource = {
         "type": "gce_instance",
         "labels": {"project_id": PROJECT, "zone": "us-central1-a", "instance_id": instance},
@@ -63,11 +65,17 @@ def test_the_life_of_a_dashboard(api):
     assert number.isdigit() and made["etag"] and made["displayName"] == "Berg training"
     assert api("GET", f"v1/{made['name']}").json() == made
     assert api("GET", DASHBOARDS, pageSize=1).json()["dashboards"] == [made]
-    tried = api("POST", DASHBOARDS, {**monitoring.dashboard(), "displayName": "no"}, validateOnly="true")
+    tried = api(
+        "POST", DASHBOARDS, {**monitoring.dashboard(), "displayName": "no"}, validateOnly="true"
+    )
     assert tried.ok and len(api("GET", DASHBOARDS).json()["dashboards"]) == 1
     path = f"v1/{made['name']}"
-    assert error(api("PATCH", path, {**monitoring.dashboard()}))[:2] == (400, "INVALID_ARGUMENT"), "an etag is needed"
-    changed = api("PATCH", path, {**monitoring.dashboard(), "displayName": "Other", "etag": made["etag"]}).json()
+    assert error(api("PATCH", path, {**monitoring.dashboard()}))[:2] == (400, "INVALID_ARGUMENT"), (
+        "an etag is needed"
+    )
+    changed = api(
+        "PATCH", path, {**monitoring.dashboard(), "displayName": "Other", "etag": made["etag"]}
+    ).json()
     assert changed["displayName"] == "Other" and changed["etag"] != made["etag"]
     late = error(api("PATCH", path, {**monitoring.dashboard(), "etag": made["etag"]}))
     assert late[:2] == (409, "ABORTED")
@@ -92,19 +100,31 @@ def spoiled(change) -> dict:
         (lambda b: b.pop("mosaicLayout"), "exactly one layout"),
         (lambda b: b.update(gridLayout={}), "exactly one layout"),
         (lambda b: b.update(labels={"No": ""}), "labels"),
-        (lambda b: b["dashboardFilters"][0].pop("labelKey"), "must have a filterType and a labelKey"),
+        (
+            lambda b: b["dashboardFilters"][0].pop("labelKey"),
+            "must have a filterType and a labelKey",
+        ),
         (lambda b: b["dashboardFilters"][0].update(filterType="LABEL"), "filterType"),
         (lambda b: b["mosaicLayout"].update(columns=0), "columns"),
         (lambda b: b["mosaicLayout"]["tiles"][1].update(xPos=30), "not inside of the 48 columns"),
         (lambda b: b["mosaicLayout"]["tiles"][1].update(xPos=3), "overlaps another tile"),
-        (lambda b: b["mosaicLayout"]["tiles"][1].update(widget={"title": "x"}), "exactly one content"),
+        (
+            lambda b: b["mosaicLayout"]["tiles"][1].update(widget={"title": "x"}),
+            "exactly one content",
+        ),
         (lambda b: chart(b).update(dataSets=[]), "dataSets must not be empty"),
         (lambda b: chart(b)["dataSets"][0].update(plotType="LINES"), "plotType"),
         (lambda b: chart(b)["dataSets"][0].update(timeSeriesQuery={}), "exactly one query"),
-        (lambda b: asked(b).update(filter='resource.type="gce_instance"'), "must name one metric.type"),
+        (
+            lambda b: asked(b).update(filter='resource.type="gce_instance"'),
+            "must name one metric.type",
+        ),
         (lambda b: asked(b)["aggregation"].update(alignmentPeriod="5s"), "at least 60 seconds"),
         (lambda b: asked(b)["aggregation"].pop("perSeriesAligner"), "perSeriesAligner must be set"),
-        (lambda b: asked(b)["aggregation"].pop("crossSeriesReducer"), "groupByFields must not be set"),
+        (
+            lambda b: asked(b)["aggregation"].pop("crossSeriesReducer"),
+            "groupByFields must not be set",
+        ),
         (lambda b: chart(b).update(zAxis={}), "Cannot find field"),
     ],
 )
@@ -123,13 +143,21 @@ def asked(body: dict) -> dict:
 
 def test_points_are_written_and_read(api, server):
     kind = "custom.googleapis.com/berg/test_percent"
-    both = [series(kind, 1.0, at(-120), accelerator="0"), series(kind, 2.0, at(-120), accelerator="1")]
+    both = [
+        series(kind, 1.0, at(-120), accelerator="0"),
+        series(kind, 2.0, at(-120), accelerator="1"),
+    ]
     assert api("POST", SERIES, {"timeSeries": both}).json() == {}
     assert api("POST", SERIES, {"timeSeries": [series(kind, 3.0, at(-60), accelerator="0")]}).ok
-    asked = {"filter": f'metric.type = "{kind}"', "interval.startTime": at(-600), "interval.endTime": at()}
+    asked = {
+        "filter": f'metric.type = "{kind}"',
+        "interval.startTime": at(-600),
+        "interval.endTime": at(),
+    }
     found = api("GET", SERIES, **asked).json()["timeSeries"]
     values = {
-        each["metric"]["labels"]["accelerator"]: [p["value"]["doubleValue"] for p in each["points"]] for each in found
+        each["metric"]["labels"]["accelerator"]: [p["value"]["doubleValue"] for p in each["points"]]
+        for each in found
     }
     assert values == {"0": [3.0, 1.0], "1": [2.0]}, "the newest first"
     assert {(each["metricKind"], each["valueType"]) for each in found} == {("GAUGE", "DOUBLE")}
@@ -137,12 +165,19 @@ def test_points_are_written_and_read(api, server):
     assert [len(each["points"]) for each in late] == [1]
     (described,) = [
         each
-        for each in api("GET", f"v3/projects/{PROJECT}/metricDescriptors").json()["metricDescriptors"]
+        for each in api("GET", f"v3/projects/{PROJECT}/metricDescriptors").json()[
+            "metricDescriptors"
+        ]
         if each["type"] == kind
     ]
     assert described["metricKind"] == "GAUGE" and described["labels"] == [{"key": "accelerator"}]
     assert error(api("GET", SERIES, filter="x"))[0] == 400
-    assert api("GET", SERIES, **{**asked, "filter": 'metric.type="a" AND resource.type="b"'}).status_code == 501
+    assert (
+        api(
+            "GET", SERIES, **{**asked, "filter": 'metric.type="a" AND resource.type="b"'}
+        ).status_code
+        == 501
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,13 +186,19 @@ def test_points_are_written_and_read(api, server):
         (lambda: [], "1 to 200 time series"),
         (lambda: [series(instance=str(n)) for n in range(201)], "1 to 200 time series"),
         (lambda: [series(), series()], "Duplicate TimeSeries"),
-        (lambda: [series("compute.googleapis.com/instance/cpu/utilization")], "metric type must be a URL-formatted"),
+        (
+            lambda: [series("compute.googleapis.com/instance/cpu/utilization")],
+            "metric type must be a URL-formatted",
+        ),
         (lambda: [series("custom.googleapis.com/")], "metric type must be a URL-formatted"),
         (
             lambda: [{**series(), "resource": {"type": "aws_ec2_instance", "labels": {}}}],
             "unsupported for custom metrics",
         ),
-        (lambda: [{**series(), "resource": {"type": "gce_instance", "labels": {"zone": "z"}}}], "resource.labels"),
+        (
+            lambda: [{**series(), "resource": {"type": "gce_instance", "labels": {"zone": "z"}}}],
+            "resource.labels",
+        ),
         (lambda: [{**series(), "points": []}], "exactly one point"),
         (lambda: [{**series(), "points": [{"interval": {"endTime": at()}}]}], "exactly one value"),
         (lambda: [{**series(), "points": [{"value": {"doubleValue": 1}}]}], "endTime must be set"),
@@ -177,8 +218,14 @@ def test_points_that_google_would_refuse(api, made, words):
 def test_points_come_in_order_and_not_too_often(api):
     kind = "custom.googleapis.com/berg/ordered"
     assert api("POST", SERIES, {"timeSeries": [series(kind, when=at(-60))]}).ok
-    assert "written in order" in error(api("POST", SERIES, {"timeSeries": [series(kind, when=at(-70))]}))[2]
-    assert "more frequently" in error(api("POST", SERIES, {"timeSeries": [series(kind, when=at(-57))]}))[2]
+    assert (
+        "written in order"
+        in error(api("POST", SERIES, {"timeSeries": [series(kind, when=at(-70))]}))[2]
+    )
+    assert (
+        "more frequently"
+        in error(api("POST", SERIES, {"timeSeries": [series(kind, when=at(-57))]}))[2]
+    )
     whole = series(kind, when=at(-30))
     whole["points"][0]["value"] = {"int64Value": "3"}
     assert "descriptor has DOUBLE" in error(api("POST", SERIES, {"timeSeries": [whole]}))[2]
@@ -198,7 +245,9 @@ def test_gcloud_sees_the_dashboard(api, server, tmp_path):
     gcloud("monitoring", "dashboards", "create", f"--config-from-file={file}")
     (listed,) = json.loads(gcloud("monitoring", "dashboards", "list", "--format=json"))
     assert listed["displayName"] == "Berg training"
-    described = json.loads(gcloud("monitoring", "dashboards", "describe", listed["name"], "--format=json"))
+    described = json.loads(
+        gcloud("monitoring", "dashboards", "describe", listed["name"], "--format=json")
+    )
     assert described["mosaicLayout"] == monitoring.dashboard()["mosaicLayout"]
     gcloud("monitoring", "dashboards", "delete", listed["name"])
     assert api("GET", DASHBOARDS).json() == {}

@@ -55,18 +55,26 @@ def test_the_life_of_a_secret(api):
     made = api.create("life", labels={"berg": "1"}, annotations={"of": "a test"}, ttl="3600s")
     number = made["name"].split("/")[1]
     assert number.isdigit() and made["name"] == f"projects/{number}/secrets/life"
-    assert made["labels"] == {"berg": "1"} and made["expireTime"] > made["createTime"] and "ttl" not in made
+    assert (
+        made["labels"] == {"berg": "1"}
+        and made["expireTime"] > made["createTime"]
+        and "ttl" not in made
+    )
     assert api("GET", "/life").json() == made == api("GET", "/life", project=number).json()
     first = api.add("life", b"one", dataCrc32c=str(google_crc32c.value(b"one"))).json()
     assert first["name"] == f"{made['name']}/versions/1" and first["state"] == "ENABLED"
-    assert first["clientSpecifiedPayloadChecksum"] and first["replicationStatus"] == {"automatic": {}}
+    assert first["clientSpecifiedPayloadChecksum"] and first["replicationStatus"] == {
+        "automatic": {}
+    }
     assert "clientSpecifiedPayloadChecksum" not in api.add("life", b"two").json()
     opened = api("GET", "/life/versions/latest:access").json()
     assert opened["name"] == f"{made['name']}/versions/2"
     assert opened["payload"] == {"data": "dHdv", "dataCrc32c": str(google_crc32c.value(b"two"))}
     assert api.read("life", 1) == b"one"
     listed = api("GET", "/life/versions").json()
-    assert [row["name"][-1] for row in listed["versions"]] == ["2", "1"] and listed["totalSize"] == 2
+    assert [row["name"][-1] for row in listed["versions"]] == ["2", "1"] and listed[
+        "totalSize"
+    ] == 2
     assert api("GET", "/life/versions/latest").json() == listed["versions"][0]
     assert api("DELETE", "/life", etag='"stale"').status_code == 400
     assert api("DELETE", "/life", etag=made["etag"]).json() == {}
@@ -82,7 +90,9 @@ def test_states_of_a_version(api):
     assert api("POST", "/states/versions/2:disable", {}).json()["state"] == "DISABLED"
     # "latest" is the newest version, whatever its state.
     status, code, message = error(api("GET", "/states/versions/latest:access"))
-    assert (status, code) == (400, "FAILED_PRECONDITION") and message.endswith("/versions/2] is in DISABLED state.")
+    assert (status, code) == (400, "FAILED_PRECONDITION") and message.endswith(
+        "/versions/2] is in DISABLED state."
+    )
     assert api.read("states", 1) == b"one"
     assert api("POST", "/states/versions/2:enable", {}).json()["state"] == "ENABLED"
     assert api.read("states") == b"two"
@@ -92,20 +102,27 @@ def test_states_of_a_version(api):
         verb, action = call
         answer = api(verb, f"/states/versions/2:{action}", None if verb == "GET" else {})
         assert error(answer)[2].endswith("is in DESTROYED state.")
-    assert [row["name"][-1] for row in api("GET", "/states/versions", filter="state:ENABLED").json()["versions"]] == [
-        "1"
-    ]
+    assert [
+        row["name"][-1]
+        for row in api("GET", "/states/versions", filter="state:ENABLED").json()["versions"]
+    ] == ["1"]
 
 
 def test_lists_are_filtered_and_paged(api):
     for name in ("page-a", "page-b", "page-c"):
         api.create(name, labels={"set": "pages"} if name != "page-b" else {})
-    names = lambda answer: [row["name"].rpartition("/")[2] for row in answer["secrets"]]  # noqa: E731
+    names = lambda answer: [row["name"].rpartition("/")[2] for row in answer["secrets"]]
     found = api("GET", "", filter="labels.set=pages").json()
     assert names(found) == ["page-c", "page-a"] and "totalSize" not in found
     first = api("GET", "", pageSize=2, filter="name:page-").json()
-    second = api("GET", "", pageSize=2, filter="name:page-", pageToken=first["nextPageToken"]).json()
-    assert names(first) == ["page-c", "page-b"] and names(second) == ["page-a"] and "nextPageToken" not in second
+    second = api(
+        "GET", "", pageSize=2, filter="name:page-", pageToken=first["nextPageToken"]
+    ).json()
+    assert (
+        names(first) == ["page-c", "page-b"]
+        and names(second) == ["page-a"]
+        and "nextPageToken" not in second
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +155,10 @@ def test_refusals_by_name(api):
         assert error(api("POST", "/twice:addVersion", {"payload": wrong}))[0] == 400
     assert error(api.add("twice", b"x" * 65537))[0] == 400
     assert api.add("twice", b"x" * 65536).status_code == 200
-    assert error(api("GET", "/twice/versions/7"))[2] == f"Secret Version [{made['name']}/versions/7] not found."
+    assert (
+        error(api("GET", "/twice/versions/7"))[2]
+        == f"Secret Version [{made['name']}/versions/7] not found."
+    )
     elsewhere = error(api("GET", "/x/versions/1:access", project="elsewhere"))
     assert elsewhere[:2] == (403, "PERMISSION_DENIED")
     assert elsewhere[2] == (
@@ -154,7 +174,9 @@ def test_a_payload_lies_in_private_files_alone_and_in_no_log(api):
     api("POST", "/hidden:addVersion", {"payload": {"data": encoded, "dataCrc32c": "1"}})
     assert api.read("hidden") == PAYLOAD
     folder = api.server.folder
-    holders = [path for path in folder.rglob("*") if path.is_file() and PAYLOAD in path.read_bytes()]
+    holders = [
+        path for path in folder.rglob("*") if path.is_file() and PAYLOAD in path.read_bytes()
+    ]
     assert [path.parent for path in holders] == [folder / "secrets"]
     assert stat.S_IMODE(holders[0].stat().st_mode) == 0o600
     assert stat.S_IMODE((folder / "secrets").stat().st_mode) == 0o700
@@ -174,7 +196,10 @@ def test_an_expired_secret_is_gone(tmp_path):
     clock[0] += 59
     assert secrets.find("projects/p/secrets/short")
     clock[0] += 1
-    assert secrets.find("projects/p/secrets/short") is None and Secrets(tmp_path / "secrets").all() == []
+    assert (
+        secrets.find("projects/p/secrets/short") is None
+        and Secrets(tmp_path / "secrets").all() == []
+    )
     assert [path.name for path in (tmp_path / "secrets").iterdir()] == ["index.json"]
 
 
@@ -193,10 +218,20 @@ def test_secrets_survive_kill_9(tmp_path):
 
 def test_gcloud(server, http_session, tmp_path):
     gcloud = Gcloud(server.url, PROJECT, server.token(), tmp_path)
-    gcloud("secrets", "create", "by-gcloud", "--data-file=-", "--labels=a=b", "--ttl=3600s", stdin="one")
+    gcloud(
+        "secrets",
+        "create",
+        "by-gcloud",
+        "--data-file=-",
+        "--labels=a=b",
+        "--ttl=3600s",
+        stdin="one",
+    )
     gcloud("secrets", "versions", "add", "by-gcloud", "--data-file=-", stdin="two")
     assert gcloud("secrets", "versions", "access", "latest", "--secret=by-gcloud") == "two"
     api = Api(server, http_session)
-    assert api.read("by-gcloud", 1) == b"one" and api("GET", "/by-gcloud").json()["labels"] == {"a": "b"}
+    assert api.read("by-gcloud", 1) == b"one" and api("GET", "/by-gcloud").json()["labels"] == {
+        "a": "b"
+    }
     gcloud("secrets", "delete", "by-gcloud")
     assert api("GET", "/by-gcloud").status_code == 404

@@ -1,5 +1,7 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""What Cloud Storage refuses or limits beyond types and preconditions, and what foreign clients count on."""
+"""What Cloud Storage refuses or limits beyond types and preconditions, and what foreign clients
+count on.
+"""
 
 import gzip
 import os
@@ -28,7 +30,9 @@ def refused(answer):
 
 def make(raw, **body):
     name = next(names)
-    return raw.session.post(f"{raw.server.url}/storage/v1/b?project={PROJECT}", json={"name": name, **body})
+    return raw.session.post(
+        f"{raw.server.url}/storage/v1/b?project={PROJECT}", json={"name": name, **body}
+    )
 
 
 # --- buckets
@@ -46,8 +50,21 @@ def make(raw, **body):
         {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {}}]}},
         {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": -1}}]}},
         {"lifecycle": {"rule": [{"action": {"type": "SetStorageClass"}, "condition": {"age": 1}}]}},
-        {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"matchesStorageClass": ["COLDISH"]}}]}},
-        {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"createdBefore": "soon"}}]}},
+        {
+            "lifecycle": {
+                "rule": [
+                    {
+                        "action": {"type": "Delete"},
+                        "condition": {"matchesStorageClass": ["COLDISH"]},
+                    }
+                ]
+            }
+        },
+        {
+            "lifecycle": {
+                "rule": [{"action": {"type": "Delete"}, "condition": {"createdBefore": "soon"}}]
+            }
+        },
         {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 1}}] * 101}},
         {"cors": [{"origin": ["*"], "method": ["FETCH"]}]},
         {"cors": [{"method": ["GET"]}]},
@@ -87,16 +104,32 @@ def test_settings_of_buckets_that_cannot_be_kept_are_refused(raw, body):
 def test_settings_of_buckets_that_are_kept_are_shown(raw):
     kept = {
         "labels": {"team": "a"},
-        "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 30, "matchesPrefix": ["tmp/"]}}]},
+        "lifecycle": {
+            "rule": [
+                {"action": {"type": "Delete"}, "condition": {"age": 30, "matchesPrefix": ["tmp/"]}}
+            ]
+        },
         "cors": [{"origin": ["https://example.com"], "method": ["GET", "*"], "maxAgeSeconds": 60}],
         "versioning": {"enabled": False},
         "billing": {"requesterPays": False},
     }
-    made = make(raw, location="africa-south1", satisfiesPZS=True, softDeleteTime="2026-01-01T00:00:00Z", **kept).json()
-    assert made["location"] == "AFRICA-SOUTH1" and "softDeleteTime" not in made and "satisfiesPZS" not in made
+    made = make(
+        raw,
+        location="africa-south1",
+        satisfiesPZS=True,
+        softDeleteTime="2026-01-01T00:00:00Z",
+        **kept,
+    ).json()
+    assert (
+        made["location"] == "AFRICA-SOUTH1"
+        and "softDeleteTime" not in made
+        and "satisfiesPZS" not in made
+    )
     url = f"{raw.server.url}/storage/v1/b/{made['name']}"
     assert {key: raw.session.get(url).json()[key] for key in kept} == kept
-    changed = raw.session.patch(url, json={"labels": {"team": None, "user": "b"}, "lifecycle": None}).json()
+    changed = raw.session.patch(
+        url, json={"labels": {"team": None, "user": "b"}, "lifecycle": None}
+    ).json()
     assert changed["labels"] == {"user": "b"} and "lifecycle" not in changed
     domain = make(raw, name="data.example.com")
     assert refused(domain) == (403, "forbidden") and "domain" in domain.text
@@ -133,7 +166,9 @@ def test_custom_time_only_moves_forward_and_the_storage_class_not_at_all(raw):
     assert refused(raw.session.put(raw.url("x"), json={"contentType": "a/b"})) == (400, "invalid")
     assert refused(patch(storageClass="NEARLINE")) == (400, "invalid")
     assert patch(storageClass="STANDARD").json()["customTime"] == "2026-03-01T02:00:00+01:00"
-    moved = raw.session.post(f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/x", json={"storageClass": "NEARLINE"}).json()
+    moved = raw.session.post(
+        f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/x", json={"storageClass": "NEARLINE"}
+    ).json()
     assert moved["resource"]["storageClass"] == "NEARLINE"
 
 
@@ -171,7 +206,7 @@ def test_content_is_never_stored_without_the_key_that_it_was_sent_with(raw, clie
 def test_etags_as_preconditions(raw):
     raw.put("x", b"1")
     tag = raw.get("x").json()["etag"]
-    get = lambda **headers: raw.session.get(raw.url("x"), headers=headers)  # noqa: E731
+    get = lambda **headers: raw.session.get(raw.url("x"), headers=headers)
     assert get(**{"If-None-Match": f'"{tag}"'}).status_code == 304
     assert get(**{"If-None-Match": "*"}).status_code == 304
     assert get(**{"If-None-Match": "other"}).status_code == 200
@@ -182,15 +217,24 @@ def test_etags_as_preconditions(raw):
     session = raw.session
     assert refused(session.patch(raw.url("x"), json={}, headers=stale)) == (412, "conditionNotMet")
     assert refused(session.delete(raw.url("x"), headers=stale)) == (412, "conditionNotMet")
-    assert refused(session.post(f"{raw.uploads}?uploadType=media&name=x", headers=stale)) == (412, "conditionNotMet")
+    assert refused(session.post(f"{raw.uploads}?uploadType=media&name=x", headers=stale)) == (
+        412,
+        "conditionNotMet",
+    )
     assert refused(session.patch(raw.base, json={}, headers=stale)) == (412, "conditionNotMet")
     of_bucket = session.get(raw.base).json()["etag"]
     assert session.get(raw.base, headers={"If-None-Match": of_bucket}).status_code == 304
     part = f"DELETE /storage/v1/b/{raw.name}/o/x HTTP/1.1\r\nIf-Match: {{}}\r\n\r\n"
-    for sent, status in (("other", "412"), (tag, "204")):  # a part of a batch has headers of its own
+    for sent, status in (
+        ("other", "412"),
+        (tag, "204"),
+    ):  # a part of a batch has headers of its own
         content = f"--b\r\nContent-Type: application/http\r\n\r\n{part.format(sent)}\r\n--b--\r\n"
         kind = {"Content-Type": "multipart/mixed; boundary=b"}
-        assert f"HTTP/1.1 {status}" in session.post(f"{raw.server.url}/batch", data=content, headers=kind).text
+        assert (
+            f"HTTP/1.1 {status}"
+            in session.post(f"{raw.server.url}/batch", data=content, headers=kind).text
+        )
 
 
 @pytest.fixture
@@ -219,7 +263,9 @@ def test_one_write_a_second_of_each_name(limited):
         assert answer.status_code == 429
     assert raw.read("x").content == b"1"
     assert refused(raw.put("x", b"2", ifGenerationMatch=7)) == (412, "conditionNotMet")
-    assert session.delete(raw.url("x")).status_code == 204  # deleting is free, but what follows comes too soon
+    assert (
+        session.delete(raw.url("x")).status_code == 204
+    )  # deleting is free, but what follows comes too soon
     assert raw.put("x", b"2").status_code == 429
 
 
@@ -261,15 +307,26 @@ def test_rewrite_in_parts(raw, client):
         return raw.session.post(url, params={"maxBytesRewrittenPerCall": MB, **params}, json={})
 
     first = call().json()
-    assert (first["done"], first["totalBytesRewritten"], first["objectSize"]) == (False, str(MB), str(len(data)))
-    assert raw.session.get(f"{raw.server.url}/storage/v1/b/{elsewhere}/o").json().get("items") is None
+    assert (first["done"], first["totalBytesRewritten"], first["objectSize"]) == (
+        False,
+        str(MB),
+        str(len(data)),
+    )
+    assert (
+        raw.session.get(f"{raw.server.url}/storage/v1/b/{elsewhere}/o").json().get("items") is None
+    )
     assert refused(call(rewriteToken="nonsense")) == (400, "invalid")
-    assert refused(call(rewriteToken=first["rewriteToken"], maxBytesRewrittenPerCall=2 * MB)) == (400, "invalid")
+    assert refused(call(rewriteToken=first["rewriteToken"], maxBytesRewrittenPerCall=2 * MB)) == (
+        400,
+        "invalid",
+    )
     assert refused(call(maxBytesRewrittenPerCall=MB + 1)) == (400, "invalid")
     second = call(rewriteToken=first["rewriteToken"]).json()
     assert second["totalBytesRewritten"] == str(2 * MB)
     last = call(rewriteToken=second["rewriteToken"]).json()
-    assert last["done"] and last["resource"]["size"] == str(len(data)) and "rewriteToken" not in last
+    assert (
+        last["done"] and last["resource"]["size"] == str(len(data)) and "rewriteToken" not in last
+    )
     copy = client.bucket(elsewhere).blob("y")
     assert copy.download_as_bytes() == data
     # Within one location all of it goes at once.
@@ -281,10 +338,15 @@ def test_gzip_content_is_unpacked_for_clients_that_take_none(raw):
     text = os.urandom(1000).hex().encode() * 2000  # 4 MB: sent in several pieces
     raw.put("x", gzip.compress(text), contentEncoding="gzip")
     packed = raw.read("x", **{"Accept-Encoding": "gzip"})
-    assert packed.headers["Content-Encoding"] == "gzip" and packed.content == text  # requests unpacks it
+    assert (
+        packed.headers["Content-Encoding"] == "gzip" and packed.content == text
+    )  # requests unpacks it
     plain = raw.read("x", **{"Accept-Encoding": "identity", "Range": "bytes=0-9"})
     assert (plain.status_code, plain.content == text) == (200, True)
-    assert "Content-Encoding" not in plain.headers and plain.headers["X-Goog-Stored-Content-Encoding"] == "gzip"
+    assert (
+        "Content-Encoding" not in plain.headers
+        and plain.headers["X-Goog-Stored-Content-Encoding"] == "gzip"
+    )
     raw.session.patch(raw.url("x"), json={"cacheControl": "no-transform"})
     assert raw.read("x", **{"Accept-Encoding": "identity"}).headers["Content-Encoding"] == "gzip"
     raw.put("broken", b"no gzip", contentEncoding="gzip")
@@ -292,7 +354,9 @@ def test_gzip_content_is_unpacked_for_clients_that_take_none(raw):
 
 
 def test_an_upload_whose_end_is_open(raw):
-    """As Google's Node client sends it: `bytes 0-*/N`, or `bytes 0-*/*` where it does not know the length."""
+    """As Google's Node client sends it: `bytes 0-*/N`, or `bytes 0-*/*` where it does not know the
+    length.
+    """
     data = os.urandom(QUANTUM + 7)
     for total in (len(data), "*"):
         url = raw.start(f"x{total}")

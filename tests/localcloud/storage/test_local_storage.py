@@ -1,5 +1,7 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""The embedded Cloud Storage over real HTTP: buckets, objects, lists, preconditions, ranges, gcloud."""
+"""The embedded Cloud Storage over real HTTP: buckets, objects, lists, preconditions, ranges,
+gcloud.
+"""
 
 import base64
 import hashlib
@@ -65,7 +67,11 @@ def test_python_client_resumable_upload_compose_and_rewrite(client, bucket):
     whole = bucket.blob("whole")
     whole.compose([blob, tail], if_generation_match=0)
     assert whole.download_as_bytes(checksum="crc32c") == data + b"tail"
-    assert (whole.component_count, whole.md5_hash, whole.crc32c) == (2, None, crc32c(data + b"tail"))
+    assert (whole.component_count, whole.md5_hash, whole.crc32c) == (
+        2,
+        None,
+        crc32c(data + b"tail"),
+    )
     copied = bucket.blob("copied")
     assert copied.rewrite(whole)[0] is None
     whole.delete()
@@ -84,7 +90,11 @@ def test_buckets(client, server, http_session):
     bucket.labels = {"berg": "1"}
     client.create_bucket(bucket, location="europe-west4")
     found = client.get_bucket(name)
-    assert (found.location, found.location_type, found.labels) == ("EUROPE-WEST4", "region", {"berg": "1"})
+    assert (found.location, found.location_type, found.labels) == (
+        "EUROPE-WEST4",
+        "region",
+        {"berg": "1"},
+    )
     assert found.project_number and found.metageneration == 1
     assert found.iam_configuration.uniform_bucket_level_access_enabled
     found.labels = {**found.labels, "team": "a"}
@@ -93,17 +103,21 @@ def test_buckets(client, server, http_session):
     assert name in [item.name for item in client.list_buckets(prefix=name)]
     assert found.test_iam_permissions(["storage.objects.create"]) == ["storage.objects.create"]
     policy = found.get_iam_policy(requested_policy_version=3)
-    policy.bindings.append({"role": "roles/storage.objectUser", "members": ["user:laptop@berg.local"]})
+    policy.bindings.append(
+        {"role": "roles/storage.objectUser", "members": ["user:laptop@berg.local"]}
+    )
     found.set_iam_policy(policy)
     roles = [binding["role"] for binding in found.get_iam_policy().bindings]
     assert "roles/storage.objectUser" in roles
     stale = http_session.put(
-        f"{server.url}/storage/v1/b/{name}/iam", json={"bindings": [], "etag": policy.to_api_repr()["etag"]}
+        f"{server.url}/storage/v1/b/{name}/iam",
+        json={"bindings": [], "etag": policy.to_api_repr()["etag"]},
     )
     assert stale.status_code == 412
     found.blob("x").upload_from_string("x")
     refused = http_session.post(
-        f"{server.url}/upload/storage/v1/b/{name}/o?uploadType=media&name=y&predefinedAcl=private", data=b""
+        f"{server.url}/upload/storage/v1/b/{name}/o?uploadType=media&name=y&predefinedAcl=private",
+        data=b"",
     )
     assert (refused.status_code, reason(refused)) == (400, "invalid")
     url = f"{server.url}/storage/v1/b"
@@ -111,7 +125,17 @@ def test_buckets(client, server, http_session):
     assert (full.status_code, full.json()["error"]["message"][-9:]) == (409, "ot empty.")
     taken = http_session.post(url, params={"project": PROJECT}, json={"name": name})
     assert (taken.status_code, reason(taken)) == (409, "conflict")
-    for bad in ("ab", "Upper", "-dash", "under_", "1.2.3.4", "goog-x", "a..b", "x" * 64, "has space"):
+    for bad in (
+        "ab",
+        "Upper",
+        "-dash",
+        "under_",
+        "1.2.3.4",
+        "goog-x",
+        "a..b",
+        "x" * 64,
+        "has space",
+    ):
         answer = http_session.post(url, params={"project": PROJECT}, json={"name": bad})
         assert (answer.status_code, reason(answer)) == (400, "invalid"), bad
     found.blob("x").delete()
@@ -141,7 +165,19 @@ def test_buckets_of_a_project_without_access_are_forbidden(server, http_session,
 
 
 @pytest.mark.parametrize(
-    "name", ["../../etc/x", "a//b", "/", "dir/", "a b+c%2F?#&", "ünïcödé/日本", "\x01tab\t", "é" * 512, "...", "0"]
+    "name",
+    [
+        "../../etc/x",
+        "a//b",
+        "/",
+        "dir/",
+        "a b+c%2F?#&",
+        "ünïcödé/日本",
+        "\x01tab\t",
+        "é" * 512,
+        "...",
+        "0",
+    ],
 )
 def test_any_name_is_kept_apart(raw, server, name):
     other = name + "x" if len(name.encode()) < 1024 else name[:-1]
@@ -179,7 +215,10 @@ def test_list_with_prefix_delimiter_offsets_and_pages(raw):
     assert listed(prefix="a/") == (["a/", "a/1", "a/2", "a/b/1", "a/b/2"], [])
     assert listed(delimiter="/") == (["a", "b"], ["a/", "c/"])
     assert listed(delimiter="/", prefix="a/") == (["a/", "a/1", "a/2"], ["a/b/"])
-    assert listed(delimiter="/", includeTrailingDelimiter="true") == (["a", "a/", "b"], ["a/", "c/"])
+    assert listed(delimiter="/", includeTrailingDelimiter="true") == (
+        ["a", "a/", "b"],
+        ["a/", "c/"],
+    )
     assert listed(startOffset="a/2", endOffset="c/1") == (["a/2", "a/b/1", "a/b/2", "b"], [])
     assert listed(matchGlob="a/*") == (["a/", "a/1", "a/2"], [])
     assert listed(matchGlob="**/{1,b/2}") == (["a/1", "a/b/1", "a/b/2", "c/1"], [])
@@ -201,11 +240,17 @@ def test_list_with_prefix_delimiter_offsets_and_pages(raw):
 
 
 def test_listing_costs_what_it_returns(tmp_path):
-    """Counted in steps of SQLite's virtual machine, so it does not depend on how busy the machine is."""
+    """Counted in steps of SQLite's virtual machine, so it does not depend on how busy the machine
+    is.
+    """
     storage = Storage(tmp_path)
 
     def fill(bucket, folders, files):
-        rows = ((bucket, f"dir{d}/{f:06d}".encode(), 1, '{"name": "x"}') for d in range(folders) for f in range(files))
+        rows = (
+            (bucket, f"dir{d}/{f:06d}".encode(), 1, '{"name": "x"}')
+            for d in range(folders)
+            for f in range(files)
+        )
         storage.db.executemany("INSERT INTO objects VALUES (?,?,?,?)", rows)
 
     def steps(bucket, **params):
@@ -246,7 +291,9 @@ def test_preconditions_everywhere(raw):
         "insert, must be new": raw.put("x", b"3", ifGenerationMatch=0),
         "insert, must exist": raw.put("y", b"3", ifGenerationNotMatch=0),
         "insert, metageneration": raw.put("x", b"3", ifMetagenerationMatch=2),
-        "insert, resumable": session.post(raw.uploads, params={"uploadType": "resumable", "name": "x", **wrong}),
+        "insert, resumable": session.post(
+            raw.uploads, params={"uploadType": "resumable", "name": "x", **wrong}
+        ),
         "get": raw.get("x", **wrong),
         "media": raw.get("x", alt="media", **wrong),
         "patch": session.patch(raw.url("x"), params=wrong, json={}),
@@ -259,9 +306,13 @@ def test_preconditions_everywhere(raw):
         ),
         "rewrite": session.post(f"{base}/o/x/rewriteTo/b/{raw.name}/o/x", params=wrong, json={}),
         "rewrite, source": session.post(
-            f"{base}/o/x/rewriteTo/b/{raw.name}/o/z", params={"ifSourceGenerationMatch": old["generation"]}, json={}
+            f"{base}/o/x/rewriteTo/b/{raw.name}/o/z",
+            params={"ifSourceGenerationMatch": old["generation"]},
+            json={},
         ),
-        "copy": session.post(f"{base}/o/x/copyTo/b/{raw.name}/o/x", params={"ifGenerationMatch": 0}, json={}),
+        "copy": session.post(
+            f"{base}/o/x/copyTo/b/{raw.name}/o/x", params={"ifGenerationMatch": 0}, json={}
+        ),
         "bucket": session.patch(base, params={"ifMetagenerationMatch": 9}, json={}),
     }
     for what, answer in failing.items():
@@ -272,7 +323,9 @@ def test_preconditions_everywhere(raw):
     assert raw.get("x", ifGenerationNotMatch=new["generation"]).status_code == 304
     assert raw.get("x", generation=old["generation"]).status_code == 404
     assert raw.get("x", generation=new["generation"], alt="media").content == b"2"
-    kept = session.patch(raw.url("x"), params={"ifMetagenerationMatch": 1}, json={"metadata": {"k": "v"}})
+    kept = session.patch(
+        raw.url("x"), params={"ifMetagenerationMatch": 1}, json={"metadata": {"k": "v"}}
+    )
     assert kept.json()["metageneration"] == "2" and kept.json()["etag"] != new["etag"]
 
 
@@ -281,7 +334,11 @@ def test_of_many_writers_with_a_precondition_one_wins(raw):
 
     def write(number):
         session = raw.server.session()
-        return Bucket(raw.server, session, raw.name).put("lock", str(number).encode(), ifGenerationMatch=0).status_code
+        return (
+            Bucket(raw.server, session, raw.name)
+            .put("lock", str(number).encode(), ifGenerationMatch=0)
+            .status_code
+        )
 
     with ThreadPoolExecutor(8) as pool:
         assert sorted(pool.map(write, range(8))) == [200] + [412] * 7
@@ -313,7 +370,11 @@ def test_ranges(raw):
 
 
 def test_download_headers(raw, http_session):
-    body = {"contentType": "text/x-log", "metadata": {"state": "RUNNING", "who": "Zoë\n"}, "contentLanguage": "de"}
+    body = {
+        "contentType": "text/x-log",
+        "metadata": {"state": "RUNNING", "who": "Zoë\n"},
+        "contentLanguage": "de",
+    }
     raw.put("x", b"abc")
     http_session.patch(raw.url("x"), json=body)
     resource = raw.get("x").json()
@@ -333,10 +394,17 @@ def test_download_headers(raw, http_session):
 
 def test_odd_but_legal_metadata_survives(raw, http_session):
     raw.put("x", b"abc")
-    odd = {"metadata": {"k": "\ud800 ü", "gone": None}, "contentType": "text/plain\r\nX-Evil: 1", "storageClass": None}
+    odd = {
+        "metadata": {"k": "\ud800 ü", "gone": None},
+        "contentType": "text/plain\r\nX-Evil: 1",
+        "storageClass": None,
+    }
     answer = http_session.patch(raw.url("x"), json=odd)
     assert answer.status_code == 200
-    assert answer.json()["metadata"] == {"k": "\ud800 ü"} and answer.json()["storageClass"] == "STANDARD"
+    assert (
+        answer.json()["metadata"] == {"k": "\ud800 ü"}
+        and answer.json()["storageClass"] == "STANDARD"
+    )
     read = raw.read("x")
     assert read.content == b"abc" and "X-Evil" not in read.headers
     replaced = http_session.put(raw.url("x"), json={"metadata": {"a": "b", "gone": None}}).json()
@@ -378,7 +446,9 @@ def test_compose_limits(raw, http_session):
     assert compose([]).status_code == 400
     assert compose(["a", "nothing"]).status_code == 404
     # gcloud's parallel composite uploads send the hash of the first source as the destination's.
-    once = compose(["a", "b"] * 16, destination={"contentType": "text/plain", "crc32c": "TD+XYg=="}).json()
+    once = compose(
+        ["a", "b"] * 16, destination={"contentType": "text/plain", "crc32c": "TD+XYg=="}
+    ).json()
     assert (once["componentCount"], once["size"], once["contentType"]) == (32, "32", "text/plain")
     assert "md5Hash" not in once
     twice = compose(["sum", "b"]).json()  # the destination may be a source: a log that grows
@@ -398,7 +468,8 @@ def test_gcloud_storage(server, tmp_path):
         "CLOUDSDK_CONFIG": str(tmp_path / "sdk"),
         "CLOUDSDK_CORE_PROJECT": PROJECT,
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        # What else would leave this computer: usage reports, the look for updates and for a metadata server.
+        # What else would leave this computer: usage reports, the look for updates and for a
+        # metadata server.
         "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
         "GCE_METADATA_ROOT": "127.0.0.1:9",
         "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
@@ -408,7 +479,9 @@ def test_gcloud_storage(server, tmp_path):
 
     def gcloud(*args):
         command = ["gcloud", "storage", *args]
-        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True, timeout=60
+        ).stdout
 
     source, copy = tmp_path / "source", tmp_path / "copy"
     (source / "sub").mkdir(parents=True)

@@ -1,5 +1,7 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""Uploads to the embedded Cloud Storage, the ones that break off above all: nothing half, nothing lost."""
+"""Uploads to the embedded Cloud Storage, the ones that break off above all: nothing half, nothing
+lost.
+"""
 
 import json
 import os
@@ -31,9 +33,13 @@ def test_wrong_hashes_store_nothing(raw, http_session):
     for header in (f"crc32c={crc32c(b'other')}", "md5=1B2M2Y8AsgTpgAmY7PhCfg=="):
         answer = http_session.post(url, data=b"content", headers={"X-Goog-Hash": header})
         assert (answer.status_code, reason(answer)) == (400, "invalid")
-    good = http_session.post(url + "2", data=b"content", headers={"X-Goog-Hash": f"crc32c={crc32c(b'content')}"})
+    good = http_session.post(
+        url + "2", data=b"content", headers={"X-Goog-Hash": f"crc32c={crc32c(b'content')}"}
+    )
     assert good.status_code == 200
-    session = http_session.post(f"{raw.uploads}?uploadType=resumable", json={"name": "y", "crc32c": crc32c(b"other")})
+    session = http_session.post(
+        f"{raw.uploads}?uploadType=resumable", json={"name": "y", "crc32c": crc32c(b"other")}
+    )
     answer = http_session.put(session.headers["Location"], data=b"content")
     assert answer.status_code == 400
     assert raw.names() == ["x2"]
@@ -43,7 +49,9 @@ def test_wrong_hashes_store_nothing(raw, http_session):
 @pytest.mark.parametrize("quote_char", ["", '"', "'"])
 @pytest.mark.parametrize("newline", [b"\r\n", b"\n"])
 def test_multipart_uploads(raw, http_session, newline, quote_char):
-    """With all the boundaries and newlines that clients send, and content that looks like a boundary."""
+    """With all the boundaries and newlines that clients send, and content that looks like a
+    boundary.
+    """
     content = b"\r\n--==sep=\r\n--==sep" + os.urandom(300 * KB) + b"\r\n"
     lines = [
         b"--==sep==",
@@ -90,7 +98,9 @@ def test_resumable_protocol(raw):
     assert small.status_code == 400 and "262144" in small.text
     gap = raw.chunk(url, data[-100:], f"bytes {total - 100}-{total - 1}/{total}")
     assert gap.status_code == 400 and "exceeds already uploaded size" in gap.text
-    odd = raw.chunk(url, data[QUANTUM : 2 * QUANTUM + 9], f"bytes {QUANTUM}-{2 * QUANTUM + 8}/{total}")
+    odd = raw.chunk(
+        url, data[QUANTUM : 2 * QUANTUM + 9], f"bytes {QUANTUM}-{2 * QUANTUM + 8}/{total}"
+    )
     assert odd.headers["Range"] == f"bytes=0-{2 * QUANTUM - 1}"  # whole multiples are kept
     for broken in ("bytes 5-1/9", "bytes 0-9/9", "bytes x-y/z", "0-5/6"):
         assert raw.chunk(url, b"", broken).status_code == 400
@@ -144,7 +154,9 @@ def eventually(condition):
 def test_an_upload_that_breaks_off_leaves_nothing(raw):
     uploads = raw.server.folder / "storage/uploads"
     path = f"/upload/storage/v1/b/{raw.name}/o?uploadType=media&name=x"
-    sock = send_half(raw.server, path, [f"Authorization: Bearer {raw.server.token()}"], b"x" * 3 * MB, 4 * MB)
+    sock = send_half(
+        raw.server, path, [f"Authorization: Bearer {raw.server.token()}"], b"x" * 3 * MB, 4 * MB
+    )
     assert eventually(lambda: list(uploads.iterdir()))
     sock.close()
     assert eventually(lambda: not list(uploads.iterdir()))
@@ -180,10 +192,14 @@ def test_kill_in_mid_upload(tmp_path):
     raw.chunk(url, data[: 4 * QUANTUM], f"bytes 0-{4 * QUANTUM - 1}/{len(data)}")
     token = f"Authorization: Bearer {server.token()}"
     media = "/upload/storage/v1/b/kept/o?uploadType=media&name="
-    socks = [send_half(server, media + name, [token], b"x" * 3 * MB, 4 * MB) for name in ("done", "half")]
+    socks = [
+        send_half(server, media + name, [token], b"x" * 3 * MB, 4 * MB) for name in ("done", "half")
+    ]
     span = f"Content-Range: bytes {4 * QUANTUM}-{len(data) - 1}/{len(data)}"
     rest = data[4 * QUANTUM : 14 * QUANTUM + 9]
-    socks.append(send_half(server, url.removeprefix(server.url), [span], rest, len(data) - 4 * QUANTUM))
+    socks.append(
+        send_half(server, url.removeprefix(server.url), [span], rest, len(data) - 4 * QUANTUM)
+    )
     uploads = server.folder / "storage/uploads"
     assert eventually(lambda: sum(path.stat().st_size for path in uploads.iterdir()) > 6 * MB)
     server.kill()
@@ -223,7 +239,9 @@ def test_a_gigabyte_costs_no_memory(tmp_path):
     server = Server(tmp_path / "cloud").start()
     try:
         session = server.session()
-        session.post(f"{server.url}/storage/v1/b", params={"project": PROJECT}, json={"name": "big"})
+        session.post(
+            f"{server.url}/storage/v1/b", params={"project": PROJECT}, json={"name": "big"}
+        )
         raw = Bucket(server, session, "big")
         raw.put("warm", b"x")
         idle = server.memory("VmRSS")

@@ -33,16 +33,25 @@ def test_an_object_is_read_by_its_name(url, bucket, http_session):
     assert part.headers["Content-Range"] == f"bytes 5-9/{len(CONTENT)}"
     head = http_session.head(url)
     assert (head.status_code, head.content) == (200, b"")
-    assert (head.headers["Content-Length"], head.headers["X-Goog-Generation"]) == (str(len(CONTENT)), generation)
+    assert (head.headers["Content-Length"], head.headers["X-Goog-Generation"]) == (
+        str(len(CONTENT)),
+        generation,
+    )
     assert http_session.get(f"{url}?generation={generation}").content == CONTENT
     beyond = http_session.get(url, headers={"Range": f"bytes={len(CONTENT)}-"})
-    assert code(beyond) == (416, "InvalidRange") and beyond.headers["Content-Range"] == f"bytes */{len(CONTENT)}"
+    assert (
+        code(beyond) == (416, "InvalidRange")
+        and beyond.headers["Content-Range"] == f"bytes */{len(CONTENT)}"
+    )
     assert code(http_session.get(f"{url}?acl")) == (501, "NotImplemented")
 
 
 def test_who_may_not_read_is_refused_as_by_google(server, url, bucket, http_session):
     assert code(requests.get(url)) == (403, "AccessDenied")
-    assert code(requests.get(url, headers={"Authorization": "Bearer nonsense"})) == (401, "AuthenticationRequired")
+    assert code(requests.get(url, headers={"Authorization": "Bearer nonsense"})) == (
+        401,
+        "AuthenticationRequired",
+    )
     assert requests.head(url).status_code == 403
     assert code(http_session.get(f"{url}x")) == (404, "NoSuchKey")
     assert code(http_session.get(f"{url}?generation=1")) == (404, "NoSuchKey")
@@ -51,7 +60,9 @@ def test_who_may_not_read_is_refused_as_by_google(server, url, bucket, http_sess
 
 def test_faults_and_the_log_of_requests_know_such_reads(server, url, http_session):
     http_session.delete(f"{server.url}/_berg/requests")
-    http_session.post(f"{server.url}/_berg/faults", json={"method": "storage.objects.get", "status": 503})
+    http_session.post(
+        f"{server.url}/_berg/faults", json={"method": "storage.objects.get", "status": 503}
+    )
     assert code(http_session.get(url)) == (503, "ServiceUnavailable")
     assert http_session.get(url).content == CONTENT
     log = http_session.get(f"{server.url}/_berg/requests").json()
