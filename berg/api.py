@@ -21,11 +21,11 @@ from berg.google.fetch import fetch
 from berg.google.storage import Bucket, explain
 from berg.job import State
 from berg.laptop import defaults, ending, jobs, launch, logs, records
-from berg.plan import Wishes
+from berg.plan import JobSpec
 
 log = logging.getLogger("berg")
 POLL = 2  # seconds
-OPTIONS = {each.name for each in fields(Wishes)} - {
+OPTIONS = {each.name for each in fields(JobSpec)} - {
     "cmd",
     "defaults",
     "results_parent",
@@ -51,10 +51,10 @@ def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
         key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
     }
     place = Path(folder).expanduser().resolve()
-    wishes = Wishes(cmd=cmd, **defaults.fill(options, set(options), place))
-    settings = config.load_ready(**wishes.settings)
+    spec = JobSpec(cmd=cmd, **defaults.fill(options, set(options), place))
+    settings = config.load_ready(**spec.settings)
     with explained(settings):
-        plan = launch.prepare(settings, wishes, place)
+        plan = launch.prepare(settings, spec, place)
         launch.submit(plan, log.info, lambda done, size: None)
     return Job(plan.job.job_name, settings)
 

@@ -150,19 +150,19 @@ def run(wait, tail, as_json, dry_run, grid, tasks, parallel, resume, new_code, *
     berg run -m 4 --each "torchrun train.py"
     berg run "python train.py --lr={lr} --bs={bs}" --grid lr=0.1,0.01 --grid bs=32,64 --parallel 2
     """
-    wishes = start.wish(options)
+    spec = start.wish(options)
     start.check_resume(resume, options)
     if grid or tasks or resume or new_code:
         from berg.commands import sweep as cli_sweep
 
         sys.exit(
             cli_sweep.run(
-                wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run
+                spec, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run
             )
         )
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
-    launched = start.start_machines(wishes, dry_run, quiet=as_json or tail)
+    launched = start.start_machines(spec, dry_run, quiet=as_json or tail)
     if launched is None:
         return
     sys.exit(start.follow(launched, wait, tail, as_json))
@@ -190,10 +190,10 @@ def devbox(as_json, dry_run, **options) -> None:
     berg devbox -m 2 -g 8 -t v100 -n big
     berg ssh big
     """
-    wishes = start.wish(options)
-    if wishes.idle_hours == 0:
+    spec = start.wish(options)
+    if spec.idle_hours == 0:
         say("With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it.")
-    launched = start.start_machines(wishes, dry_run, quiet=as_json)
+    launched = start.start_machines(spec, dry_run, quiet=as_json)
     if launched is None:
         return
     _, this, zone = launched

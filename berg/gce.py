@@ -14,7 +14,7 @@ from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
 from berg.google import api, grants, groups, instances
-from berg.inventory import Machine, Thing
+from berg.inventory import Machine, Resource
 from berg.plan import Plan
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
@@ -188,30 +188,32 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
 
 
-def things(config: Config) -> list[Thing]:
+def resources(config: Config) -> list[Resource]:
     """Groups, disks that no machine has, and templates that no group is made from."""
     kept = groups.find(config)
     found = [
-        Thing("group", each["name"], each["region"], each["creationTimestamp"], "")
+        Resource("group", each["name"], each["region"], each["creationTimestamp"], "")
         for each in kept
         if "region" in each
     ]
     for disk in instances.unused_disks(config):
         user, where = disk.get("labels", {}).get("berg-user", ""), api.last_part(disk["zone"])
         found.append(
-            Thing("disk", disk["name"], where, disk["creationTimestamp"], "no machine has it", user)
+            Resource(
+                "disk", disk["name"], where, disk["creationTimestamp"], "no machine has it", user
+            )
         )
     for template in groups.unused_templates(config, kept):
         why = "no group is made from it"
-        found.append(Thing("template", template["name"], "", template["creationTimestamp"], why))
+        found.append(Resource("template", template["name"], "", template["creationTimestamp"], why))
     return found
 
 
-def remove(config: Config, thing: Thing) -> None:
+def remove(config: Config, resource: Resource) -> None:
     """Delete a group, with its machine, or a disk or template; what is gone already is fine."""
     path = {
-        "disk": f"/zones/{thing.where}/disks/{thing.name}",
-        "group": groups.path_of(thing.where, thing.name),
-        "template": f"/global/instanceTemplates/{thing.name}",
-    }[thing.kind]
+        "disk": f"/zones/{resource.where}/disks/{resource.name}",
+        "group": groups.path_of(resource.where, resource.name),
+        "template": f"/global/instanceTemplates/{resource.name}",
+    }[resource.kind]
     api.delete(config, path, wait_for_it=True)

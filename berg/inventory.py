@@ -1,4 +1,4 @@
-"""What there is in a place for jobs: machines, and other things that may be left over."""
+"""What there is in a place for jobs: machines, and other resources that may be left over."""
 
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ class Machine:
 
 
 @dataclass
-class Thing:
+class Resource:
     """What a place has for jobs beside machines, such as a disk."""
 
     kind: str

@@ -85,7 +85,7 @@ class Job:
     restart_on_failure: int = 0  # times that its command runs again after it failed
     profile: bool = False  # PyTorch's own profiles can be taken of its command
     monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
-    wishes: dict[str, Any] = field(
+    spec: dict[str, Any] = field(
         default_factory=dict
     )  # the options it was asked for with, to run it again
     created_at: str = ""
@@ -137,6 +137,8 @@ def from_json(data: bytes, name: str) -> Job:
     """The job in `data`; raises BergError if it is damaged or written by a newer berg."""
     try:
         values = json.loads(data)
+        if "spec" not in values and "wishes" in values:  # as earlier versions wrote it
+            values["spec"] = values.pop("wishes")
         known = {f.name for f in fields(Job)}
         job = Job(**{key: value for key, value in values.items() if key in known})
         check_types(job)

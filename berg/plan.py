@@ -18,7 +18,7 @@ RESERVED = ("BERG_", "PET_", "MASTER_")
 
 
 @dataclass
-class Wishes:
+class JobSpec:
     """The options of `berg run` and `berg devbox`, as they were given; None: not at all."""
 
     cmd: str | None = None  # None: machines for people
@@ -106,7 +106,7 @@ class Wishes:
             raise BergError(
                 f"--min-utilization {self.min_utilization} is not possible: give percent, 1 to 100"
             )
-        if self.for_minutes != Wishes.for_minutes and not self.min_utilization:
+        if self.for_minutes != JobSpec.for_minutes and not self.min_utilization:
             raise BergError(
                 "--for says in how many minutes: give --min-utilization PERCENT as well"
             )
@@ -165,7 +165,7 @@ class Wishes:
             "--zone": self.zones or None,
             "--any-zone": self.any_zone or None,
         }
-        nodes |= {"--disk-gb": self.disk_gb if self.disk_gb != Wishes.disk_gb else None}
+        nodes |= {"--disk-gb": self.disk_gb if self.disk_gb != JobSpec.disk_gb else None}
         nodes |= {
             "--no-kill": self.no_kill or None,
             "--wait-for-capacity": self.wait_for_capacity or None,
@@ -207,14 +207,14 @@ def check_variable(option: str, key: str) -> None:
         )
 
 
-def wishes_of(job: Job) -> Wishes:
+def spec_of(job: Job) -> JobSpec:
     """What a job was asked for with, without its name."""
-    known = {each.name for each in fields(Wishes)}
-    values = {key: value for key, value in job.wishes.items() if key in known - {"defaults"}}
+    known = {each.name for each in fields(JobSpec)}
+    values = {key: value for key, value in job.spec.items() if key in known - {"defaults"}}
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
     }
-    return Wishes(**values, cmd=job.cmd if job.kind == "job" else None)
+    return JobSpec(**values, cmd=job.cmd if job.kind == "job" else None)
 
 
 @dataclass

@@ -52,7 +52,7 @@ def folded(entries) -> list:
                 **each.state.job,
                 "sweep": "",
                 "results_dir": results,
-                "machines": len(each.crew),
+                "machines": len(each.workers),
             }
             idle = {
                 name: at
@@ -63,7 +63,7 @@ def folded(entries) -> list:
             state = job.State(
                 state=counts(Counter(part.state.state for part in parts)), idle=idle, job=details
             )
-            shown.append(replace(each, name=each.sweep, state=state, machines=each.crew))
+            shown.append(replace(each, name=each.sweep, state=state, machines=each.workers))
     return shown
 
 

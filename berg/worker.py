@@ -26,7 +26,6 @@ from berg.google import api, paths, secret
 from berg.machine import (
     boot,
     cluster,
-    crew,
     data,
     idle,
     kineto,
@@ -34,6 +33,7 @@ from berg.machine import (
     notify,
     outside,
     saving,
+    sweep_worker,
     waste,
 )
 from berg.machine.attempt import (
@@ -171,7 +171,7 @@ def meet(attempt: Attempt) -> None:
     if not attempt.member.is_alone:
         attempt.reachable.join()
         attempt.member.nodes = cluster.gather(attempt.member)
-        attempt.start_thread(cluster.beat, attempt.member)
+        attempt.start_thread(cluster.heartbeat, attempt.member)
         attempt.start_thread(outside.watch_others, attempt)
         introduce(attempt)
         cluster.announce(attempt.member)
@@ -407,7 +407,7 @@ def sweep(name: str) -> None:
     berg-worker sweep lr-1121-0930-x7k
     """
     check_alone()
-    crew.run_sweep(name, run)
+    sweep_worker.run_sweep(name, run)
 
 
 @main.command()
@@ -426,7 +426,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         with contextlib.suppress(Exception):
             notify.read_secrets(attempt)
         if attempt.job.num_machines > 1:
-            attempt.start_thread(cluster.beat, attempt.member)
+            attempt.start_thread(cluster.heartbeat, attempt.member)
         ending = attempt.state.ending  # it had seen the command end
         finish(
             attempt,

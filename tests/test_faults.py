@@ -1335,7 +1335,9 @@ def slice_left(trial: Trial) -> list[str]:
     machines = [name for name in trial.berg.cloud.instances() if name.startswith(trial.name)]
     settings = trial.berg.bucket.config
     return machines + [
-        f"{each.kind} {each.name}" for place in PLACES.values() for each in place.things(settings)
+        f"{each.kind} {each.name}"
+        for place in PLACES.values()
+        for each in place.resources(settings)
     ]
 
 

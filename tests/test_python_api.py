@@ -40,7 +40,7 @@ print(json.dumps([job.name, first, state.state, state.exit_code, state.zone, log
     assert "\nrepo 0.1\n" in log
     assert (Path(folder) / "x").read_text() == "x\n"
     assert "INFO:berg:Creating the machine in us-central1-b" in ran.stderr
-    assert json.loads(berg.bucket.read(".berg/jobs/one_metadata.json"))["wishes"]["disk_gb"] == 60
+    assert json.loads(berg.bucket.read(".berg/jobs/one_metadata.json"))["spec"]["disk_gb"] == 60
 
 
 def test_waiting_has_an_end_and_so_has_the_job(berg):

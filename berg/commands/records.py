@@ -195,14 +195,14 @@ def rerun(ctx, old, new_code, wait, tail, as_json, dry_run, **options) -> None:
     """
     settings, old = ready(old)
     from berg.laptop import jobs, records
-    from berg.plan import wishes_of
+    from berg.plan import spec_of
 
     before = records.described_job(records.Bucket(settings), jobs.find(settings, old).name)
-    if before is None or not before.wishes:
+    if before is None or not before.spec:
         raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
     code_of = None if new_code else lambda settings: records.code_of(settings, before)
-    wishes = replace(wishes_of(before), **given(ctx, options))
-    launched = start.start_machines(wishes, dry_run, quiet=as_json or tail, code_of=code_of)
+    spec = replace(spec_of(before), **given(ctx, options))
+    launched = start.start_machines(spec, dry_run, quiet=as_json or tail, code_of=code_of)
     if launched is None:
         return
     if launched[1].results_dir == before.results_dir:

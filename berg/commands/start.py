@@ -15,10 +15,10 @@ from berg.commands.terminal import given, remember_zones, remembered, say
 def wish(options: dict):
     """What was asked for on the command line, and by the repo around this folder for what was not."""
     from berg.laptop import defaults
-    from berg.plan import Wishes
+    from berg.plan import JobSpec
 
     on_command_line = given(click.get_current_context(), options)
-    return Wishes(**defaults.fill(options, set(on_command_line), Path.cwd()))
+    return JobSpec(**defaults.fill(options, set(on_command_line), Path.cwd()))
 
 
 def check_resume(name: str | None, options: dict) -> None:
@@ -34,17 +34,17 @@ def check_resume(name: str | None, options: dict) -> None:
         raise click.UsageError(f"--resume goes on with what {name} was asked for with: {how}")
 
 
-def start_machines(wishes, dry_run, quiet, code_of=None):
+def start_machines(spec, dry_run, quiet, code_of=None):
     """Show the plan and launch it; returns settings, job and zone, or None after a dry run.
 
     `code_of` makes of the settings a snapshot that was sent before; without it that is the working
     tree.
     """
-    settings = config.load_ready(**wishes.settings)
+    settings = config.load_ready(**spec.settings)
     from berg.commands import tables
     from berg.laptop import launch
 
-    plan = launch.prepare(settings, wishes, Path.cwd(), code=code_of and code_of(settings))
+    plan = launch.prepare(settings, spec, Path.cwd(), code=code_of and code_of(settings))
     remember_zones(sorted({*remembered("zones"), *plan.zones}))
     say(tables.plan(plan))
     if dry_run:
@@ -86,10 +86,10 @@ def resume(settings, name: str, dry_run: bool, wait: bool, tail: bool, as_json: 
     from berg.commands import tables
     from berg.laptop import launch, records
     from berg.laptop import resume as going_on
-    from berg.plan import wishes_of
+    from berg.plan import spec_of
 
     found, this = going_on.described(settings, records.resolve(settings, name))
-    settings = config.load_ready(**wishes_of(this).settings)
+    settings = config.load_ready(**spec_of(this).settings)
     plan = going_on.plan(settings, this)
     say(tables.plan(plan))
     if dry_run:

@@ -18,7 +18,7 @@ from berg.laptop import launch, sweep
 POLL = 2  # seconds
 
 
-def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run) -> int:
+def run(spec, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run) -> int:
     """Launch or resume a sweep; returns the exit code."""
     if grid and tasks:
         raise click.UsageError("give --grid or --tasks, not both")
@@ -54,7 +54,7 @@ def run(wishes, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dr
         if dry_run:
             return 0
     else:
-        started = start(wishes, grid, tasks, parallel, as_json, dry_run)
+        started = start(spec, grid, tasks, parallel, as_json, dry_run)
         if started is None:
             return 0
         settings, name, count = started
@@ -75,24 +75,24 @@ def preview(settings, found, parallel) -> None:
         click.echo(json.dumps(sweep.preview(settings, found, machines), indent=2))
 
 
-def start(wishes, grid, tasks, parallel, as_json, dry_run):
+def start(spec, grid, tasks, parallel, as_json, dry_run):
     """Show a sweep and launch it; returns settings, name and number of jobs, or None after a dry
     run.
     """
-    for option, value in (("-m", wishes.num_machines > 1), ("--each", wishes.each)):
+    for option, value in (("-m", spec.num_machines > 1), ("--each", spec.each)):
         if value:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
     for option in ("no_kill", "wait_for_capacity", "wait_hours"):
-        if getattr(wishes, option):
+        if getattr(spec, option):
             raise BergError(
                 f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job after another"
             )
     rows = sweep.grid(grid) if grid else sweep.tasks(Path(tasks))
-    settings = config.load_ready(**wishes.settings)
+    settings = config.load_ready(**spec.settings)
     at_once = min(parallel or len(rows), len(rows))
-    plan = launch.prepare(settings, replace(wishes, results_dir=None), Path.cwd(), sweep=at_once)
+    plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)
     plan = replace(plan, rounds=-(-len(rows) // at_once))
-    jobs = sweep.expand(plan, rows, wishes.results_dir)
+    jobs = sweep.expand(plan, rows, spec.results_dir)
     say(tables.plan(plan, len(jobs), at_once))
     say(tables.sweep(jobs))
     hours = len(jobs) * plan.job.max_run_seconds / 3600

@@ -39,7 +39,7 @@ def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
         if several
         else ""
     )
-    is_guess = not this.wishes.get("results_dir") and not this.results_dir.endswith(this.job_name)
+    is_guess = not this.spec.get("results_dir") and not this.results_dir.endswith(this.job_name)
     ender = "Kubernetes ends the pod" if this.place == "gke" else "Google deletes the machine"
     rows = [
         ("Job", this.job_name) if this.cmd else ("Devbox", this.job_name),
@@ -78,7 +78,7 @@ def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
         *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
         *[
             ("Defaults" if n == 0 else "", text)
-            for n, text in enumerate(this.wishes.get("defaults", ()))
+            for n, text in enumerate(this.spec.get("defaults", ()))
         ],
         (
             "Results",
@@ -260,7 +260,8 @@ def watch(newest, table, interval: float = 5) -> None:
             click.echo(text)
             shown = states(entries)
         if not any(
-            each.machines or each.crew or not (each.state and each.state.final) for each in entries
+            each.machines or each.workers or not (each.state and each.state.final)
+            for each in entries
         ):
             return
         time.sleep(interval)
@@ -291,9 +292,9 @@ def again(found, machines: list[str]) -> str:
                 each.state.job["results_dir"],
             ]
         )
-    this, spot = found.first, ", spot" if found.first.wishes.get("spot") else ""
+    this, spot = found.first, ", spot" if found.first.spec.get("spot") else ""
     shape = Shape(this.machine_type, this.gpus_per_machine, this.gpu_type)
-    where = this.wishes["cluster"] if this.place == "gke" else ", ".join(found.about["machines"])
+    where = this.spec["cluster"] if this.place == "gke" else ", ".join(found.about["machines"])
     new = (
         f"{len(machines)} x {'pod' if this.place == 'gke' else shape}{spot}, in {where}"
         if machines

@@ -185,7 +185,7 @@ def choose(
     """The machine for what was asked (None: not given); raises BergError where Google offers no
     such one.
 
-    Without any wishes it is one L4, and N1 machines have 8 vCPUs per GPU.
+    With no option given it is one L4, and N1 machines have 8 vCPUs per GPU.
     """
     if machine_type and num_cpus:
         raise BergError("--machine-type fixes the number of CPUs: leave out --num-cpus")

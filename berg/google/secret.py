@@ -17,7 +17,7 @@ from berg import BergError
 from berg.config import Config
 from berg.google import api
 from berg.google.instances import bucket_label
-from berg.inventory import Thing
+from berg.inventory import Resource
 
 ROLE = "roles/secretmanager.admin"  # on this one secret: to read and to delete it
 WEBHOOK = "BERG_NOTIFY"  # among them, but none of the command's variables: the URL of --notify
@@ -98,7 +98,7 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
     return json.loads(base64.b64decode(answer["payload"]["data"]))
 
 
-def find(config: Config) -> list[Thing]:
+def find(config: Config) -> list[Resource]:
     """The secrets of this bucket's jobs and sweeps, named like these; none where nobody may look."""
     from google.api_core import exceptions
 
@@ -112,7 +112,7 @@ def find(config: Config) -> list[Thing]:
     except exceptions.Forbidden:  # the API is off, or not for this user
         return []
     return [
-        Thing(
+        Resource(
             "secret",
             api.last_part(each["name"]).removeprefix(secret_id("")),
             "",

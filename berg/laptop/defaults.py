@@ -18,7 +18,7 @@ else:
     import tomli as tomllib
 
 TEXT, NUMBER, LIST, TABLE = "text", "a number", "a list of texts", "a table"
-# Key -> field of Wishes, and what it holds.
+# Key -> field of JobSpec, and what it holds.
 KEYS = {
     "gpu-type": ("gpu_type", TEXT),
     "num-gpus": ("num_gpus", NUMBER),

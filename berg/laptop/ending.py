@@ -89,7 +89,7 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
             found = look_again(config, found)
     is_lost = bool(found.state and found.state.state == "LOST")
     gone = (
-        found.crew if is_lost and found.sweep else found.machines
+        found.workers if is_lost and found.sweep else found.machines
     )  # none of those takes another job
     for machine in gone:
         save_console(config, name, machine)

@@ -59,7 +59,7 @@ class Entry:
     stored: job.State | None = (
         None  # as it lies in the bucket, where a reader concludes another one
     )
-    crew: list[Machine] = field(
+    workers: list[Machine] = field(
         default_factory=list
     )  # of a sweep: its machines, whichever job they have
 
@@ -91,7 +91,7 @@ class Entry:
     @property
     def can_end(self) -> bool:
         """Whether it is not over, or has machines that nobody else deletes."""
-        is_left = self.machine or (self.state and self.state.state == "LOST" and self.crew)
+        is_left = self.machine or (self.state and self.state.state == "LOST" and self.workers)
         return bool(is_left or (self.state and not self.state.final))
 
     @property
@@ -249,7 +249,8 @@ def overview(
 def living(entries: list[Entry]) -> set[str]:
     """Names of jobs and sweeps that are not over, or have machines."""
     over = (
-        each.state and each.state.final and not each.machines and not each.crew for each in entries
+        each.state and each.state.final and not each.machines and not each.workers
+        for each in entries
     )
     return {
         each.sweep or each.name for each, is_over in zip(entries, over, strict=True) if not is_over
@@ -287,11 +288,11 @@ def entry(
         state = job.state_from_json((blob.metadata or {})["state"])
     except (KeyError, ValueError, TypeError):
         state = job.State(state="LOST", reason=f"{blob.name} is damaged")
-    machines, crew = owned.get(name, []), []
+    machines, workers = owned.get(name, []), []
     if sweep := state.job.get("sweep"):
-        crew = owned.get(f"{sweep}/", [])
+        workers = owned.get(f"{sweep}/", [])
         has_one = not state.final and state.state != "SUBMITTED"
-        machines = [machine for machine in crew if has_one and machine.name == state.machine]
+        machines = [machine for machine in workers if has_one and machine.name == state.machine]
 
     def waits() -> bool:
         place = place_name(state)
@@ -303,12 +304,12 @@ def entry(
         return True  # as far as somebody knows who may not look
 
     seconds = api.now(config) - blob.updated.timestamp()
-    needed = crew if crew and state.state == "SUBMITTED" else machines
+    needed = workers if workers and state.state == "SUBMITTED" else machines
     seen = conclude(state, seconds, needed, waits, words or functools.partial(last_words, config))
     if seen.state == "LOST" and not state.final and (group := state.job.get("group")):
         why = places.of(place_name(state)).why_gone(config, state.job.get("sweep") or name, group)
         seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
-    return Entry(name, seen, machines, blob.generation, state, crew)
+    return Entry(name, seen, machines, blob.generation, state, workers)
 
 
 def look_again(config: Config, found: Entry) -> Entry:

@@ -22,12 +22,12 @@ from berg.google import accelerators, api, container, data, networks, offers, se
 from berg.google.storage import Bucket, Changed
 from berg.laptop import ssh
 from berg.places import manifest
-from berg.plan import Plan, Wishes, check_variable
+from berg.plan import JobSpec, Plan, check_variable
 
 
 def prepare(
     config: Config,
-    wishes: Wishes,
+    spec: JobSpec,
     folder: Path,
     sweep: int = 0,
     code: snapshot.Snapshot | None = None,
@@ -39,65 +39,63 @@ def prepare(
     `sweep` is the number of a sweep's machines, 0 for a job on its own; `again` says that the
     name's job goes on.
     """
-    wishes.check()
-    cmd = wishes.cmd
-    tpu = tpus.choose(wishes.tpu, wishes.spot) if wishes.tpu is not None else None
-    num_machines, is_slice = (tpu.hosts, tpu.hosts > 1) if tpu else (wishes.num_machines, False)
-    if is_slice and (sweep or wishes.restart_on_failure):
+    spec.check()
+    cmd = spec.cmd
+    tpu = tpus.choose(spec.tpu, spec.spot) if spec.tpu is not None else None
+    num_machines, is_slice = (tpu.hosts, tpu.hosts > 1) if tpu else (spec.num_machines, False)
+    if is_slice and (sweep or spec.restart_on_failure):
         what = (
             "each job of a sweep runs on one machine"
             if sweep
             else "--restart-on-failure is for one machine"
         )
-        raise BergError(f"--tpu {wishes.tpu} is a slice of {num_machines} machines: {what}")
+        raise BergError(f"--tpu {spec.tpu} is a slice of {num_machines} machines: {what}")
     image_name, image_project = config.default_image, config.default_image_project
-    cluster = container.find(config, wishes.cluster) if wishes.cluster else None
+    cluster = container.find(config, spec.cluster) if spec.cluster else None
     if cluster:
-        shape = manifest.choose(cluster, wishes)
+        shape = manifest.choose(cluster, spec)
     elif tpu:
         shape = tpu.shape
-        if not wishes.image:
+        if not spec.image:
             image_name, image_project = tpu.image, tpus.IMAGE_PROJECT
     else:
-        shape = accelerators.choose(
-            wishes.num_gpus, wishes.gpu_type, wishes.num_cpus, wishes.machine_type
-        )
-        accelerators.check(shape, image_name, wishes.spot)
-    if wishes.min_utilization and not (shape.num_gpus or tpu):
+        shape = accelerators.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
+        accelerators.check(shape, image_name, spec.spot)
+    if spec.min_utilization and not (shape.num_gpus or tpu):
         raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
-    variables = wishes.variables()
-    secret_values = dict(secret.read(text) for text in wishes.secrets)
+    variables = spec.variables()
+    secret_values = dict(secret.read(text) for text in spec.secrets)
     for key in secret_values:
         check_variable("--secret", key)
         if key in variables:
             raise BergError(
                 f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…"
             )
-    if wishes.notify is not None:
-        secret_values[secret.WEBHOOK] = secret.webhook(wishes.notify)
+    if spec.notify is not None:
+        secret_values[secret.WEBHOOK] = secret.webhook(spec.notify)
     root = code.root if code else snapshot.find_root(folder)
-    wishes = replace(wishes, cwd=wishes.cwd or "") if code else in_folder(wishes, folder, root)
-    script = wishes.install_script
+    spec = replace(spec, cwd=spec.cwd or "") if code else in_folder(spec, folder, root)
+    script = spec.install_script
     if script and not code and not (root / script).is_file():
         raise BergError(
             f"--install-script {script} is not a file in {root}: give its path from there"
         )
-    name = job.check_name(wishes.name or job.new_name(root.name))
+    name = job.check_name(spec.name or job.new_name(root.name))
     # Of a pod's name Kubernetes makes the host's, with its number.
     job.check_name(
         f"{name}-{num_machines - 1}" if cluster else job.machine_names(name, num_machines)[-1]
     )
-    guessed = wishes.results_dir or checks.sketchy_guess_at_results_dir_from_cmd(cmd or "")
-    guessed = guessed or "/".join(filter(None, (wishes.results_parent, name)))
+    guessed = spec.results_dir or checks.sketchy_guess_at_results_dir_from_cmd(cmd or "")
+    guessed = guessed or "/".join(filter(None, (spec.results_parent, name)))
     results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         needed = pool.submit(packages.build)
         if not cluster:
             image = pool.submit(offers.find_image, config, image_name, image_project)
-            zones = pool.submit(offers.zones_with, config, shape, config.zones, wishes.any_zone)
+            zones = pool.submit(offers.zones_with, config, shape, config.zones, spec.any_zone)
         bucket = Bucket(config)
-        wanted = [pool.submit(data.measure, bucket, text) for text in wishes.data]
+        wanted = [pool.submit(data.measure, bucket, text) for text in spec.data]
         where = pool.submit(check_bucket, config)
         free = None if again else pool.submit(check_free, config, name)
         taken = code or snapshot.take(root)
@@ -106,7 +104,7 @@ def prepare(
         image_path = config.default_docker_image if cluster else image.result()
         shortages, ways = [], []
         if not cluster:  # whose nodes have their own disks and addresses, and count by themselves
-            check_room(config, [each.result() for each in wanted], image_path, wishes.disk_gb)
+            check_room(config, [each.result() for each in wanted], image_path, spec.disk_gb)
             quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
             regions = (
                 dict.fromkeys(zone.rpartition("-")[0] for zone in planned_zones)
@@ -118,23 +116,23 @@ def prepare(
                 for region in regions
             ]
             kind = (
-                wishes.disk_gb,
-                wishes.spot,
+                spec.disk_gb,
+                spec.spot,
                 not config.no_external_ip,
-                wishes.max_hours <= 7 * 24,
+                spec.max_hours <= 7 * 24,
             )
             needs = accelerators.quota_needs(shape, sweep or num_machines, *kind)
             shortages = offers.shortages(quotas.result(), needs)
     # A group makes a machine that Google took away anew; people on a devbox would find another one.
     alone = cmd is not None and num_machines == 1 and not sweep and not tpu and not cluster
-    grouped = alone and (wishes.spot or wishes.wait_for_capacity)
+    grouped = alone and (spec.spot or spec.wait_for_capacity)
     region = planned_zones[0].rpartition("-")[0]
     if grouped:  # a group lies in one region
         planned_zones = [zone for zone in planned_zones if zone.startswith(f"{region}-")]
     this = job.Job(
         job_name=name,
         cmd=cmd or "",
-        cwd=wishes.cwd or "",
+        cwd=spec.cwd or "",
         results_dir=results,
         gcs_results_dir=f"gs://{config.bucket}/berg_results/{results}",
         repo_name=repo_name(root.name),
@@ -142,32 +140,32 @@ def prepare(
         install_script=script or "",
         env=variables,
         secrets=sorted(secret_values.keys() - {secret.WEBHOOK}),
-        notify=bool(wishes.notify),
+        notify=bool(spec.notify),
         data=[each.result() for each in wanted],
         kind="devbox" if cmd is None else "job",
         place="gke" if cluster else "tpu" if is_slice else "gce",
         num_machines=num_machines,
-        run_on="each" if wishes.each or is_slice else "first",
-        keep_going=wishes.keep_going,
-        idle_seconds=math.ceil(wishes.idle_hours * 3600),
+        run_on="each" if spec.each or is_slice else "first",
+        keep_going=spec.keep_going,
+        idle_seconds=math.ceil(spec.idle_hours * 3600),
         gpus_per_machine=shape.num_gpus,
         gpu_type=shape.gpu_type,
-        tpu=wishes.tpu.lower() if wishes.tpu else "",
+        tpu=spec.tpu.lower() if spec.tpu else "",
         machine_type=shape.machine_type,
         image=image_path,
-        kill_instance_after_job=not wishes.no_kill,
-        max_run_seconds=round(wishes.max_hours * 3600),
+        kill_instance_after_job=not spec.no_kill,
+        max_run_seconds=round(spec.max_hours * 3600),
         sweep=name if sweep else "",
         group=container.where(cluster) if cluster else region if grouped else "",
-        wait_seconds=round(wishes.wait_hours * 3600),
-        max_restarts=wishes.max_restarts,
-        sample_seconds=wishes.sample_seconds,
-        profile=wishes.profile,
+        wait_seconds=round(spec.wait_hours * 3600),
+        max_restarts=spec.max_restarts,
+        sample_seconds=spec.sample_seconds,
+        profile=spec.profile,
         monitoring=config.monitoring,
-        min_utilization=wishes.min_utilization,
-        waste_seconds=round(wishes.for_minutes * 60) if wishes.min_utilization else 0,
-        restart_on_failure=wishes.restart_on_failure,
-        wishes=wishes.to_dict(),
+        min_utilization=spec.min_utilization,
+        waste_seconds=round(spec.for_minutes * 60) if spec.min_utilization else 0,
+        restart_on_failure=spec.restart_on_failure,
+        spec=spec.to_dict(),
         created_at=job.now(),
         created_by=config.user,
         berg_version=__version__,
@@ -176,8 +174,8 @@ def prepare(
     ssh_key = ssh.public_key(create=False)
     line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
     about = (
-        wishes.disk_gb,
-        wishes.spot,
+        spec.disk_gb,
+        spec.spot,
         dist.build_wheel(),
         needed.result(),
         line,
@@ -206,14 +204,14 @@ def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:
     return {**commits, "git_dirty": taken.dirty, "git_changed_files": taken.all_changed()}
 
 
-def in_folder(wishes: Wishes, folder: Path, root: Path) -> Wishes:
-    """The wishes with the folder of the repo to run in: that of --cwd, else the one around."""
+def in_folder(spec: JobSpec, folder: Path, root: Path) -> JobSpec:
+    """The spec with the folder of the repo to run in: that of --cwd, else the one around."""
     root = root.resolve()
-    wanted = (root if wishes.cwd is not None else folder) / (wishes.cwd or "")
+    wanted = (root if spec.cwd is not None else folder) / (spec.cwd or "")
     if not wanted.is_dir() or not wanted.resolve().is_relative_to(root):
-        raise BergError(f"--cwd {wishes.cwd} is no folder of {root}: give its path from there")
+        raise BergError(f"--cwd {spec.cwd} is no folder of {root}: give its path from there")
     path = wanted.resolve().relative_to(root)
-    return replace(wishes, cwd="" if wishes.cmd is None or path == Path() else str(path))
+    return replace(spec, cwd="" if spec.cmd is None or path == Path() else str(path))
 
 
 def repo_name(folder_name: str) -> str:

@@ -18,7 +18,7 @@ from berg.google import accelerators, api, grants, networks, offers
 from berg.google.storage import Bucket
 from berg.laptop import clusters
 from berg.places import gke
-from berg.plan import Wishes
+from berg.plan import JobSpec
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 APIS = {
@@ -182,8 +182,8 @@ def check_quotas(settings: Config) -> list[Finding]:
         accelerators.choose(None, None, None, None),
         offers.quotas(settings, settings.region),
     )
-    needs = accelerators.quota_needs(shape, 1, Wishes.disk_gb, False, not settings.no_external_ip)
-    on_spot = accelerators.quota_needs(shape, 1, Wishes.disk_gb, True, not settings.no_external_ip)
+    needs = accelerators.quota_needs(shape, 1, JobSpec.disk_gb, False, not settings.no_external_ip)
+    on_spot = accelerators.quota_needs(shape, 1, JobSpec.disk_gb, True, not settings.no_external_ip)
     findings = []
     for need, metrics in needs + [each for each in on_spot if each not in needs]:
         best = max(

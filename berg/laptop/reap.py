@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from berg import places
 from berg.config import Config
 from berg.google import api, secret
-from berg.inventory import Machine, Thing
+from berg.inventory import Machine, Resource
 from berg.laptop import clusters, ending, jobs
 
-SETTLED = (
-    300  # seconds after a job's end, or a thing's creation, in which things may still be under way
-)
+SETTLED = 300  # seconds after a job's end, or a resource's creation, in which resources may still be under way
 
 
 @dataclass
 class Leftover:
-    what: Machine | Thing
+    what: Machine | Resource
     why: str
 
     @property
@@ -32,12 +30,12 @@ class Leftover:
 
     @property
     def kind(self) -> str:
-        return self.what.kind if isinstance(self.what, Thing) else "machine"
+        return self.what.kind if isinstance(self.what, Resource) else "machine"
 
     @property
     def where(self) -> str:
         """Zone or region; "" for what is everywhere."""
-        return self.what.where if isinstance(self.what, Thing) else self.what.zone
+        return self.what.where if isinstance(self.what, Resource) else self.what.zone
 
     def to_dict(self) -> dict[str, str]:
         details = {"kind": self.kind, "name": self.name, "place": self.where}
@@ -54,7 +52,7 @@ def find(
     _ = config.session
     with ThreadPoolExecutor() as pool:
         idle = pool.submit(clusters.idle, config)
-        listed = pool.map(lambda place: place.things(config), places.PLACES.values())
+        listed = pool.map(lambda place: place.resources(config), places.PLACES.values())
         secrets = pool.submit(secret.find, config)
         entries = jobs.overview(config, None, say=say)
     for line in idle.result():  # it takes ten minutes to make another one: a person decides
@@ -67,7 +65,7 @@ def find(
         if entry.name in whys
         for machine in entry.machines
     ]
-    machines += idle_crews(config, mine)
+    machines += idle_workers(config, mine)
     busy = {entry.sweep for entry in entries if not why_left(config, entry)}
     whys |= {
         entry.sweep: "its sweep is over"
@@ -75,32 +73,32 @@ def find(
         if entry.sweep and entry.sweep not in busy
     }
     known = {name for entry in entries for name in (entry.name, entry.sweep)}
-    things = [
-        Leftover(thing, why)
+    resources = [
+        Leftover(resource, why)
         for found in [*listed, secrets.result()]
-        for thing in found
+        for resource in found
         if (
-            why := thing.why
-            or whys.get(thing.name)
-            or ("" if thing.name in known else "no job owns it")
+            why := resource.why
+            or whys.get(resource.name)
+            or ("" if resource.name in known else "no job owns it")
         )
-        and (not thing.user or user in (None, thing.user))
+        and (not resource.user or user in (None, resource.user))
     ]
-    young = [each for each in machines + things if not settled(config, each.what)]
+    young = [each for each in machines + resources if not settled(config, each.what)]
     for each in young:
         say(
             f"{each.kind} {each.name} ({each.why}) may still be under way: look again in {SETTLED // 60} minutes"
         )
     machines = [each for each in machines if each not in young]
-    things = [each for each in things if each not in young]
-    groups = {each.name for each in things if each.kind == "group"}
+    resources = [each for each in resources if each not in young]
+    groups = {each.name for each in resources if each.kind == "group"}
     # Machines of a group go with it.
     machines = [
         each
         for each in machines
         if not (isinstance(each.what, Machine) and jobs.owner(each.what) in groups)
     ]
-    return machines + sorted(things, key=is_last)
+    return machines + sorted(resources, key=is_last)
 
 
 def is_last(leftover: Leftover) -> bool:
@@ -108,21 +106,21 @@ def is_last(leftover: Leftover) -> bool:
     return leftover.kind in ("template", "policy")
 
 
-def idle_crews(config: Config, entries: list[jobs.Entry]) -> list[Leftover]:
+def idle_workers(config: Config, entries: list[jobs.Entry]) -> list[Leftover]:
     """Machines of sweeps all of whose jobs have been over for a while, and those that are stopped."""
     busy = {entry.sweep for entry in entries if entry.sweep and not why_left(config, entry)}
-    crews = {entry.sweep: entry.crew for entry in entries if entry.sweep}
+    workers_of = {entry.sweep: entry.workers for entry in entries if entry.sweep}
     return [
         Leftover(
             machine, "it is stopped; its sweep goes on" if name in busy else "its sweep is over"
         )
-        for name, crew in crews.items()
-        for machine in crew
+        for name, workers in workers_of.items()
+        for machine in workers
         if name not in busy or machine.status == "TERMINATED"
     ]
 
 
-def settled(config: Config, what: Machine | Thing) -> bool:
+def settled(config: Config, what: Machine | Resource) -> bool:
     """Whether nothing more can be under way that made it."""
     if isinstance(what, Machine) and what.status == "TERMINATED":
         return True
@@ -154,7 +152,7 @@ def delete(config: Config, leftovers: list[Leftover]) -> None:
         place = places.of(what.place)
         if leftover.kind == "secret":
             secret.delete(config, what.name)
-        elif isinstance(what, Thing):
+        elif isinstance(what, Resource):
             place.remove(config, what)
         else:
             ending.save_console(config, what.name, what)

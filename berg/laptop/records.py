@@ -252,7 +252,7 @@ def is_over(entry: Entry) -> bool:
     """
     final = entry.state and entry.state.final
     return bool(final) and all(
-        machine.status == "STOPPING" for machine in [*entry.machines, *entry.crew]
+        machine.status == "STOPPING" for machine in [*entry.machines, *entry.workers]
     )
 
 

@@ -14,14 +14,14 @@ from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.laptop import jobs, launch, records
-from berg.plan import Plan, wishes_of
+from berg.plan import Plan, spec_of
 
 
 def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     """A job that can go on, as it is and as it was asked for; raises BergError for any other."""
     found = jobs.find(config, name)
     state, this = found.state, records.described_job(Bucket(config), found.name)
-    if state is None or this is None or not this.wishes:
+    if state is None or this is None or not this.spec:
         raise BergError(f"what {name} was asked for with is not known. Start it as new: berg run")
     if this.kind != "job" or this.sweep:
         what = (
@@ -43,11 +43,9 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
 
 
 def plan(config: Config, this: job.Job) -> Plan:
-    """What the job's machines are to be, from its own wishes and code."""
-    wishes = replace(wishes_of(this), name=this.job_name, results_dir=this.results_dir)
-    made = launch.prepare(
-        config, wishes, Path.cwd(), code=records.code_of(config, this), again=True
-    )
+    """What the job's machines are to be, from its own spec and code."""
+    spec = replace(spec_of(this), name=this.job_name, results_dir=this.results_dir)
+    made = launch.prepare(config, spec, Path.cwd(), code=records.code_of(config, this), again=True)
     return replace(made, job=replace(this, place=made.job.place, group=made.job.group))
 
 

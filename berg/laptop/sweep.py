@@ -26,7 +26,7 @@ from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import jobs, launch
-from berg.plan import LIMITS, Plan, wishes_of
+from berg.plan import LIMITS, Plan, spec_of
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs
@@ -101,7 +101,7 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
     cmd, sweep = plan.job.cmd, plan.job.job_name
     wanted = set(PLACEHOLDER.findall(cmd))
     width = len(str(len(rows) - 1))
-    base = "/".join(filter(None, (plan.job.wishes.get("results_parent"), sweep)))
+    base = "/".join(filter(None, (plan.job.spec.get("results_parent"), sweep)))
     if len(rows) > MOST:
         raise BergError(f"{len(rows):,} jobs are more than the {MOST:,} that a sweep may have")
     job.check_name(f"{sweep}-{'0' * width}")
@@ -369,10 +369,10 @@ def resume(
 
 def read_secrets(this: job.Job, say: Callable[[str], None]) -> dict[str, str]:
     """The secrets of a sweep that was over, anew from where they came from then."""
-    wishes = wishes_of(this)
-    values = dict(secret.read(text) for text in wishes.secrets)
-    if wishes.notify:
-        values[secret.WEBHOOK] = secret.webhook(wishes.notify)
+    spec = spec_of(this)
+    values = dict(secret.read(text) for text in spec.secrets)
+    if spec.notify:
+        values[secret.WEBHOOK] = secret.webhook(spec.notify)
     elif this.notify:
         say(
             "Nobody will be told of its end: --notify gave the webhook's URL itself, which is kept nowhere"

@@ -141,7 +141,7 @@ def announce(member: Member, **changes: str) -> None:
         member.bucket.write(name, json.dumps(asdict(member.node)), metadata=member.summary)
 
 
-def beat(member: Member) -> None:
+def heartbeat(member: Member) -> None:
     """Write this machine's object again and again, so that the others hear that it is there."""
     while True:
         time.sleep(member.job.silence_seconds / BEATS)

@@ -136,7 +136,7 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
 def tell_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str) -> None:
     """Write into the state how much of the results is to come, and what keeps it."""
     files, size = len(ahead), sum(size for _, size in ahead)
-    attempt.member.summary["left"] = f"{files} {size}"  # goes with the next beat
+    attempt.member.summary["left"] = f"{files} {size}"  # goes with the next heartbeat
     if (files, size, reason) == (
         attempt.state.left_files,
         attempt.state.left_bytes,

@@ -73,7 +73,7 @@ def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
     attempt.member.summary |= {
         "busy_at": str(meter.busy_at),
         "above_at": str(meter.above_at),
-    }  # for the next beat
+    }  # for the next heartbeat
     if not attempt.leads or attempt.outcome:
         return
     machines = {attempt.machine.name: attempt.member.summary}

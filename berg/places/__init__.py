@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from berg import BergError, gce
 from berg.config import Config
-from berg.inventory import Machine, Thing
+from berg.inventory import Machine, Resource
 from berg.places import gke, tpu
 from berg.plan import Plan
 
@@ -92,11 +92,11 @@ class Place(Protocol):
     def delete(self, config: Config, job: str, machines: list[Machine], group: str) -> None:
         """Delete machines, or a job's group with them, and wait until they are gone."""
 
-    def things(self, config: Config) -> list[Thing]:
+    def resources(self, config: Config) -> list[Resource]:
         """What there is for this bucket's jobs beside machines and may be left over."""
 
-    def remove(self, config: Config, thing: Thing) -> None:
-        """Delete such a thing."""
+    def remove(self, config: Config, resource: Resource) -> None:
+        """Delete such a resource."""
 
 
 PLACES: dict[str, Place] = {"gce": gce, "tpu": tpu, "gke": gke}

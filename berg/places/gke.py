@@ -21,7 +21,7 @@ from berg import BergError
 from berg.config import Config
 from berg.google import api, container, podexec
 from berg.google import kubernetes as k8s
-from berg.inventory import Machine, Thing
+from berg.inventory import Machine, Resource
 from berg.places import manifest
 from berg.places.podstatus import ending, how_ended, is_of, machine_of
 
@@ -333,7 +333,7 @@ def delete(config: Config, job: str, machines: list[Machine], group: str) -> Non
             time.sleep(0.5)
 
 
-def things(config: Config) -> list[Thing]:
+def resources(config: Config) -> list[Resource]:
     """The Jobs of Kubernetes' that are not over, and boot.py as other versions of berg brought it,
     if no Job has it.
     """
@@ -352,13 +352,15 @@ def things(config: Config) -> list[Thing]:
                 name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
                 user = labels.get("berg-user", "")
                 found.append(
-                    Thing("group", name, place, about["creationTimestamp"], "", user, place="gke")
+                    Resource(
+                        "group", name, place, about["creationTimestamp"], "", user, place="gke"
+                    )
                 )
         for each in scripts.get(place) or []:
             about, why = each["metadata"], "it has a boot.py that no job of the cluster has"
             if about["name"] not in used:
                 found.append(
-                    Thing(
+                    Resource(
                         "configmap",
                         about["name"],
                         place,
@@ -370,9 +372,11 @@ def things(config: Config) -> list[Thing]:
     return found
 
 
-def remove(config: Config, thing: Thing) -> None:
+def remove(config: Config, resource: Resource) -> None:
     """Delete a job's Jobs with their pods, or a ConfigMap."""
-    if thing.kind == "configmap":
-        k8s.delete(config, connect(config, thing.where), f"{k8s.CORE}/configmaps/{thing.name}")
+    if resource.kind == "configmap":
+        k8s.delete(
+            config, connect(config, resource.where), f"{k8s.CORE}/configmaps/{resource.name}"
+        )
     else:
-        delete(config, thing.name, [], thing.where)
+        delete(config, resource.name, [], resource.where)

@@ -14,7 +14,7 @@ from berg.config import Config
 from berg.google import container, instances
 from berg.google.accelerators import ALIASES, CAPABILITY, Shape
 from berg.google.container import LABEL
-from berg.plan import Plan, Wishes
+from berg.plan import JobSpec, Plan
 
 BOOT = Path(__file__).parent.parent / "machine" / "boot.py"
 ACCOUNT = "berg-worker"  # of the pods; it may look at pods
@@ -29,28 +29,26 @@ SHARED_CORE = ("e2-micro", "e2-small", "e2-medium", "f1-micro", "g1-small")
 FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE": "spec.nodeName"}
 
 
-def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
+def choose(cluster: dict[str, Any], spec: JobSpec) -> Shape:
     """What each pod has, from a pool of the cluster that can hold them all; raises BergError if
     none can.
     """
     name = cluster["name"]
-    wanted = (wishes.gpu_type or "").lower()
+    wanted = (spec.gpu_type or "").lower()
     wanted = ALIASES.get(wanted, wanted)
     if wanted and wanted not in CAPABILITY:
-        raise BergError(
-            f"unknown GPU type {wishes.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}"
-        )
+        raise BergError(f"unknown GPU type {spec.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}")
     pools = [
         pool
         for pool in container.pools(cluster)
-        if pool.get("config", {}).get("spot") or not wishes.spot
+        if pool.get("config", {}).get("spot") or not spec.spot
     ]
     if not pools:
         raise BergError(
             f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot"
         )
     with_gpus = [pool for pool in pools if container.gpus_of(pool)[1]]
-    count = wishes.num_gpus if wishes.num_gpus is not None else int(bool(with_gpus))
+    count = spec.num_gpus if spec.num_gpus is not None else int(bool(with_gpus))
     if count < 0:
         raise BergError(f"--num-gpus {count} makes no sense: give 0 for pods without GPUs")
     if count == 0:
@@ -59,7 +57,7 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
         ]
         # Kubernetes' own small node is for jobs only where there is no other.
         others = [pool for pool in others if pool["name"] != container.SYSTEM] or others
-        check_cpus(name, others, wishes.num_cpus or 0)
+        check_cpus(name, others, spec.num_cpus or 0)
         kinds = [
             pool["config"]["machineType"] for pool in others if pool["name"] != container.SYSTEM
         ]
@@ -77,12 +75,12 @@ def choose(cluster: dict[str, Any], wishes: Wishes) -> Shape:
         raise BergError(
             f"no node of the cluster {name} has {count} GPUs: {what}. Give fewer (-g), and more pods (-m)"
         )
-    check_cpus(name, large, wishes.num_cpus or 0)
+    check_cpus(name, large, spec.num_cpus or 0)
     pool = max(large, key=lambda pool: room(pool, count))
-    if room(pool, count) < wishes.num_machines:
+    if room(pool, count) < spec.num_machines:
         raise BergError(
             f"the cluster {name} grows to {container.most_nodes(pool)} nodes with {container.gpus_of(pool)[1]} GPUs "
-            f"each, which have room for {room(pool, count)} pods, not for {wishes.num_machines}. "
+            f"each, which have room for {room(pool, count)} pods, not for {spec.num_machines}. "
             f"Let it grow: berg cluster resize {name} --max-nodes N"
         )
     gpu_type, gpus = container.gpus_of(pool)
@@ -138,7 +136,7 @@ def request(plan: Plan) -> dict[str, Any]:
         "endpoint": config.endpoint or "",
     }
     gpus = {"nvidia.com/gpu": str(this.gpus_per_machine)} if this.gpus_per_machine else {}
-    cpus = {"cpu": str(this.wishes["num_cpus"])} if this.wishes.get("num_cpus") else {}
+    cpus = {"cpu": str(this.spec["num_cpus"])} if this.spec.get("num_cpus") else {}
     container_ = {
         "name": "main",
         "image": this.image,

@@ -19,7 +19,7 @@ from typing import Any
 from berg import gce
 from berg.config import Config
 from berg.google import api, groups, instances, tpus
-from berg.inventory import Machine, Thing
+from berg.inventory import Machine, Resource
 from berg.plan import Plan
 
 PATIENCE = 1500  # seconds; Google may take 12 minutes to say that there is no room
@@ -200,11 +200,11 @@ def path_of(zone: str, name: str) -> str:
     return f"/zones/{zone}/instanceGroupManagers/{name}"
 
 
-def things(config: Config) -> list[Thing]:
+def resources(config: Config) -> list[Resource]:
     """Slices, and workload policies that no slice has."""
     slices = find(config)
     found = [
-        Thing("group", each["name"], each["zone"], each["creationTimestamp"], "", place="tpu")
+        Resource("group", each["name"], each["zone"], each["creationTimestamp"], "", place="tpu")
         for each in slices
     ]
     used = {each.get("resourcePolicies", {}).get("workloadPolicy", "") for each in slices}
@@ -216,7 +216,7 @@ def things(config: Config) -> list[Thing]:
                 if policy["selfLink"] not in used:
                     region, why = api.last_part(policy["region"]), "no group has it"
                     found.append(
-                        Thing(
+                        Resource(
                             "policy",
                             policy["name"],
                             region,
@@ -228,8 +228,8 @@ def things(config: Config) -> list[Thing]:
     return found
 
 
-def remove(config: Config, thing: Thing) -> None:
+def remove(config: Config, resource: Resource) -> None:
     """Delete a slice, with its machines, or a policy; what is gone already is fine."""
-    policy = f"/regions/{thing.where}/resourcePolicies/{thing.name}"
-    path = path_of(thing.where, thing.name) if thing.kind == "group" else policy
+    policy = f"/regions/{resource.where}/resourcePolicies/{resource.name}"
+    path = path_of(resource.where, resource.name) if resource.kind == "group" else policy
     api.delete(config, path, wait_for_it=True)

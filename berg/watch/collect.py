@@ -84,7 +84,7 @@ def cost(config: Config, record: records.Record) -> str:
         return ""
     listed = prices.known(config, state.zone.rpartition("-")[0])
     shape = Shape(this.machine_type, this.gpus_per_machine, this.gpu_type)
-    hourly = listed.per_hour(shape, bool(this.wishes.get("spot"))) if listed else None
+    hourly = listed.per_hour(shape, bool(this.spec.get("spot"))) if listed else None
     if not listed or hourly is None or not state.ran_seconds:
         return ""
     hourly *= this.num_machines

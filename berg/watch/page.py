@@ -112,7 +112,7 @@ def overview(
     sweeps = {each.sweep for each in entries if each.sweep}
     rows = [job_row(frame, each, each.name in sweeps) for each in words.folded(entries)]
     machines = {
-        each.name: (each, entry) for entry in entries for each in (*entry.machines, *entry.crew)
+        each.name: (each, entry) for entry in entries for each in (*entry.machines, *entry.workers)
     }
     search = tag(
         "input", id="filter", type="search", placeholder="Filter  /", aria_label="Filter the jobs"
@@ -158,8 +158,8 @@ def machine_table(
     """Machines, with what they cost since they were made where prices are known."""
     rows = []
     for machine, entry in found:
-        name = entry.sweep if machine in entry.crew else entry.name
-        kind = "sweep" if machine in entry.crew else "job"
+        name = entry.sweep if machine in entry.workers else entry.name
+        kind = "sweep" if machine in entry.workers else "job"
         whose = frame.link(kind, name) if entry.state else text("none")
         address = machine.external_ip or machine.internal_ip
         price = f"${costs[machine.name]:,.2f}" if machine.name in costs else ""

@@ -169,7 +169,9 @@ class Handler(BaseHTTPRequestHandler):
         if path == [""]:
             said: list[str] = []
             entries = jobs.overview(site.config, site.user, say=said.append)
-            machines = [machine for entry in entries for machine in (*entry.machines, *entry.crew)]
+            machines = [
+                machine for entry in entries for machine in (*entry.machines, *entry.workers)
+            ]
             self.show(
                 page.overview(site.frame(), entries, said, collect.costs(site.config, machines))
             )

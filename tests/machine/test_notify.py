@@ -78,7 +78,7 @@ def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
         "secrets", []
     )
     assert not [each for each in listed if each["name"].endswith("/berg-told")]
-    kept = json.loads(berg.bucket.read(".berg/jobs/told_metadata.json"))["wishes"]
+    kept = json.loads(berg.bucket.read(".berg/jobs/told_metadata.json"))["spec"]
     assert kept["notify"] == f"HOOK={berg.home}/hook", "so that berg rerun tells it, too"
 
 
