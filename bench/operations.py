@@ -8,6 +8,7 @@ from common import SCRATCH, Cloud, Result, Target
 # https://cloud.google.com/storage/pricing of 2026-11: dollars for 1,000 operations of a bucket in
 # one region.
 CLASS_A, CLASS_B = 0.005, 0.0004
+# class A; deleting is free
 WRITES = (
     "insert",
     "compose",
@@ -17,7 +18,7 @@ WRITES = (
     "patch",
     "update",
     "list",
-)  # class A; deleting is free
+)
 SECONDS, FILES = 120, 20
 CHATTY = f"""
 import os, pathlib, time

@@ -42,9 +42,8 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     }
     if plan.spot:
         scheduling["provisioningModel"] = "SPOT"
-        scheduling["preemptionNoticeDuration"] = {
-            "seconds": "120"
-        }  # else the machine hears of it with the power-off
+        # else the machine hears of it with the power-off
+        scheduling["preemptionNoticeDuration"] = {"seconds": "120"}
     if plan.spot or shape.num_gpus or plan.job.tpu:
         scheduling["onHostMaintenance"] = "TERMINATE"
     interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}

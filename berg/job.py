@@ -47,9 +47,8 @@ class Job:
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
     notify: bool = False  # its secrets hold the URL of a webhook that is to hear of its end
-    data: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # name, path, files, bytes, checksum of each data set
+    # name, path, files, bytes, checksum of each data set
+    data: list[dict[str, Any]] = field(default_factory=list)
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
     idle_seconds: int = 0  # of a devbox, after which it deletes itself; 0: never
@@ -73,9 +72,8 @@ class Job:
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
     sweep: str = ""  # whose job this is; "": a job on its own
-    params: dict[str, str] = field(
-        default_factory=dict
-    )  # of a sweep's job, what fills the command's placeholders
+    # of a sweep's job, what fills the command's placeholders
+    params: dict[str, str] = field(default_factory=dict)
     # region of the instance group that Google refills, or cluster that makes its pods; "": neither
     group: str = ""
     wait_seconds: int = (
@@ -85,9 +83,8 @@ class Job:
     restart_on_failure: int = 0  # times that its command runs again after it failed
     profile: bool = False  # PyTorch's own profiles can be taken of its command
     monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
-    spec: dict[str, Any] = field(
-        default_factory=dict
-    )  # the options it was asked for with, to run it again
+    # the options it was asked for with, to run it again
+    spec: dict[str, Any] = field(default_factory=dict)
     created_at: str = ""
     created_by: str = ""
     berg_version: str = ""
@@ -125,12 +122,13 @@ class Job:
         }
 
 
+# else str
 SUMMARY: dict[str, Any] = {
     "machines": int,
     "kept": bool,
     "params": dict[str, str],
     "secrets": int,
-}  # else str
+}
 
 
 def from_json(data: bytes, name: str) -> Job:
@@ -169,9 +167,8 @@ class State:
     uploading_since: str = ""
     left_files: int = 0  # while UPLOADING: what is not in the bucket yet
     left_bytes: int = 0
-    idle: dict[str, str] = field(
-        default_factory=dict
-    )  # machines with idle accelerators -> since when
+    # machines with idle accelerators -> since when
+    idle: dict[str, str] = field(default_factory=dict)
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
     lost: str = ""  # what an attempt could not bring to the bucket, in words
     machine: str = ""
@@ -179,9 +176,8 @@ class State:
     started_at: str = ""  # of the first attempt
     finished_at: str = ""
     synced_until: str = ""
-    history: list[list[str]] = field(
-        default_factory=list
-    )  # [state, when it began]; the newest HISTORY of them
+    # [state, when it began]; the newest HISTORY of them
+    history: list[list[str]] = field(default_factory=list)
     job: dict[str, Any] = field(default_factory=dict)  # Job.summary()
 
     @property

@@ -50,9 +50,8 @@ class JobSpec:
     install_script: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
-    notify: str | None = field(
-        default=None, repr=False
-    )  # URL of a webhook, or NAME or NAME=FILE that holds it
+    # URL of a webhook, or NAME or NAME=FILE that holds it
+    notify: str | None = field(default=None, repr=False)
     data: tuple[str, ...] = ()  # NAME or NAME:PATH
     each: bool = False
     keep_going: bool = False
@@ -233,12 +232,10 @@ class Plan:
     packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
-    shortages: list[str] = field(
-        default_factory=list
-    )  # quotas that have no room for the machines now
-    ways: list[Ways] = field(
-        default_factory=list
-    )  # out of the regions, for machines without an external address
+    # quotas that have no room for the machines now
+    shortages: list[str] = field(default_factory=list)
+    # out of the regions, for machines without an external address
+    ways: list[Ways] = field(default_factory=list)
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

@@ -186,9 +186,8 @@ def introduce(attempt: Attempt) -> None:
         for key, value in values
         if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER
     }
-    ours = {
-        key: value for key, value in ours.items() if key not in attempt.secrets
-    }  # not for files
+    # not for files
+    ours = {key: value for key, value in ours.items() if key not in attempt.secrets}
     logins.introduce(attempt.member, ours)
 
 
@@ -267,18 +266,15 @@ def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> 
     if attempt.sweep:
         attempt.clear()
     elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
-        if (
-            in_cluster and attempt.leads and attempt.job.place != "tpu"
-        ):  # a slice goes with its group
+        # a slice goes with its group
+        if in_cluster and attempt.leads and attempt.job.place != "tpu":
             attempt.insist(lambda: cluster.delete_others(attempt.member), saving.UNREACHABLE)
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # it comes with the deletion, and ends nothing that is left to do
+        # it comes with the deletion, and ends nothing that is left to do
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         attempt.machine.insist_on_deletion()
     elif attempt.state.state == "SUBMITTED" and attempt.outcome == PREEMPTED:
-        with contextlib.suppress(
-            Exception
-        ):  # Google does it soon; this saves what is left of its notice
+        # Google does it soon; this saves what is left of its notice
+        with contextlib.suppress(Exception):
             attempt.machine.delete(alone=True)
 
 
@@ -326,9 +322,8 @@ def conclude(
     }
     about |= {"elsewhere": elsewhere, "left_files": 0, "left_bytes": 0, "ending": ""}
     if again:
-        maintained = (
-            attempt.outcome == MAINTAINED
-        )  # this machine comes back, and that is none of the restarts it has
+        # this machine comes back, and that is none of the restarts it has
+        maintained = attempt.outcome == MAINTAINED
         reason += "; it comes back, and the job begins anew" if maintained else ELSEWHERE
         restarts = attempt.state.restarts - maintained
         return {

@@ -89,9 +89,8 @@ def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
     pid = read_json(folder / "server.json").get("pid")
     deadline = time.monotonic() + wait
     while is_running(folder):
-        pid = (
-            read_json(folder / "server.json").get("pid") or pid
-        )  # not there yet while the server starts
+        # not there yet while the server starts
+        pid = read_json(folder / "server.json").get("pid") or pid
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)

@@ -24,6 +24,7 @@ from localcloud.storage import xml
 log = logging.getLogger("localcloud")
 
 MAX_JSON_BODY = 64 << 20
+# each below /<service>/v1/
 SERVICES = (
     "compute",
     "storage",
@@ -36,17 +37,17 @@ SERVICES = (
     "monitoring",
     "artifactregistry",
     "cloudbuild",
-)  # each below /<service>/v1/
-VERSIONS = {
-    "monitoring": ("v1", "v3")
-}  # of those that have others: dashboards are v1, time series v3
+)
+# of those that have others: dashboards are v1, time series v3
+VERSIONS = {"monitoring": ("v1", "v3")}
+# see `ApiError.body`
 WITH_REASONS = (
     "/compute/",
     "/storage/",
     "/upload/",
     "/download/",
     "/resumable/",
-)  # see `ApiError.body`
+)
 # Beside their base paths, uploads and downloads of objects have prefixes of their own.
 STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
 UNKNOWN = "unknown"  # method id in the log and for faults, of requests that match nothing

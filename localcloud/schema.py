@@ -45,12 +45,10 @@ TRUE, FALSE = {"true", "1", "t", "y", "yes"}, {"false", "0", "f", "n", "no"}
 class Method:
     id: str  # "compute.instances.insert"
     verb: str
-    segments: tuple[
-        str, ...
-    ]  # of the path below the service's base; "{name}" or "{name}:verb" for a parameter
-    whole: (
-        tuple[str, str, str] | None
-    )  # of a path with `{+name}`: what stands before it, "name", what follows
+    # of the path below the service's base; "{name}" or "{name}:verb" for a parameter
+    segments: tuple[str, ...]
+    # of a path with `{+name}`: what stands before it, "name", what follows
+    whole: tuple[str, str, str] | None
     params: dict[str, dict]
     request: dict | None  # schema of the body
     response: dict | None  # schema of the answer

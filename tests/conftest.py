@@ -30,9 +30,8 @@ from berg.google import grants, storage
 from localcloud import control
 
 HOME = empty_home.enter()
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a shell may have started the tests with it ignored
+# a shell may have started the tests with it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 WITNESS = loopback.enter()
 # What pip needs to build a package and to install berg; `make test` fetches it, because the
 # machines have no network.
@@ -59,10 +58,11 @@ USUAL = {
     },
     **{"backoff": 0.3, "restart": 0.3, "scale_retry": 1.0},
 }
+# 400: under way
 DELETED_TWICE = (
     "compute.regionInstanceGroupManagers.delete",
     "compute.instanceGroupManagers.delete",
-)  # 400: under way
+)
 
 
 def pytest_addoption(parser) -> None:

@@ -18,12 +18,13 @@ for module in pkgutil.walk_packages(berg.__path__, "berg."):
     if not module.name.startswith(("berg.__main__", "berg.machine", "berg.worker")):
         importlib.import_module(module.name)
 instances.import_compute()
+# these answers are cached; over thousands of message types each takes long
 for kind in (
     dict,
     list,
     str,
     int,
     bytes,
-):  # these answers are cached; over thousands of message types each takes long
+):
     isinstance(kind(), collections.abc.Mapping)
 gc.freeze()

@@ -140,9 +140,8 @@ class Round:
     name: str
     dice: random.Random
     hits: list[str] = field(default_factory=list)  # what went wrong
-    ends: list[tuple[str, str, float]] = field(
-        default_factory=list
-    )  # job, rank, from when on what it wrote may miss
+    # job, rank, from when on what it wrote may miss
+    ends: list[tuple[str, str, float]] = field(default_factory=list)
     unheard: list[str] = field(default_factory=list)  # machines that went without a word
 
 

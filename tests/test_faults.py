@@ -34,9 +34,8 @@ from berg.laptop import ending, jobs, reap
 from berg.places import PLACES, tpu
 from localcloud import control
 
-pytestmark = (
-    pytest.mark.golden
-)  # how the worker came to a machine makes no difference to what goes wrong later
+# how the worker came to a machine makes no difference to what goes wrong later
+pytestmark = pytest.mark.golden
 WRITER = """
 import hashlib, os, sys, time
 seed, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -347,9 +346,8 @@ def test_power_cut_while_results_are_brought_back(trial):
     wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED", 60, "the crash")
     zone = trial.berg.state(trial.name)["zone"]
     machine = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
-    trial.berg.cloud.call(
-        "POST", f"{machine}/start"
-    )  # as Google does once another host has its disk
+    # as Google does once another host has its disk
+    trial.berg.cloud.call("POST", f"{machine}/start")
     trial.until("attempt 3 finds ")
     assert "attempt 3 finds 8\n" in trial.log(), trial.log()
     trial.check("FAILED", 8)
@@ -1225,9 +1223,8 @@ def test_machine_goes_down(trial, end):
     last = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; "
     again = f"[ $BERG_ATTEMPT = 1 ] || {{ {trial.command(8)}; exit; }}; "
     end, _, unannounced = end.partition(" ")  # a preemption whose notice comes with its end
-    kind = {"preempt": ["--spot"], "maintain": ["-g", "1", "-t", "t4"]}.get(
-        end, []
-    )  # without a GPU it would move
+    # without a GPU it would move
+    kind = {"preempt": ["--spot"], "maintain": ["-g", "1", "-t", "t4"]}.get(end, [])
     first = again if end in ("preempt", "maintain") else ""
     trial.run(f"{first}{last}{trial.command(8)}; while :; do sleep 0.1; done", *kind)
     trial.until("all written")
@@ -1268,9 +1265,8 @@ def test_upgrade_under_a_job(trial):
         and "\ngoogle-startup-scripts: 0\n" in log
         and log.count("Starting on") == 1
     )
-    has_apt = (
-        os.getuid() == 0 and "Debian" in Path("/etc/os-release").read_text()
-    )  # who is not root changes no /etc
+    # who is not root changes no /etc
+    has_apt = os.getuid() == 0 and "Debian" in Path("/etc/os-release").read_text()
     assert ('\nAPT::Periodic::Enable "0";\n' in log) == has_apt
 
 
@@ -1384,9 +1380,8 @@ def test_a_slice_loses_a_member(trial, how):
     done = trial.berg("run", "-n", trial.name, *SLICE, trial.command(4, then="sleep 100"))
     assert done.returncode == 0, done.stderr
     trial.until("all written")
-    wait_for(
-        lambda: not trial.lost(4), 60, "the results in the bucket"
-    )  # what came later goes with its machine
+    # what came later goes with its machine
+    wait_for(lambda: not trial.lost(4), 60, "the results in the bucket")
     first = wait_for(lambda: trial.berg.state(trial.name).get("machine"), what="the first machine")
     other = next(name for name in (f"{trial.name}-0", f"{trial.name}-1") if name != first)
     trial.berg.cloud.call(

@@ -612,9 +612,8 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
     dry["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"] = names[1]
     dry["spec"]["template"]["spec"]["nodeSelector"]["berg/none"] = "here"  # it waits
     dry["metadata"]["labels"]["berg-bucket"] = "somebody-elses"
-    assert (
-        run(berg, "-n", "made", "-g", "0", "--wait", "true").returncode == 0
-    )  # and with it the present boot.py
+    # and with it the present boot.py
+    assert run(berg, "-n", "made", "-g", "0", "--wait", "true").returncode == 0
     kube.create(dry)
     found = [each for each in reap.find(settings, None) if each.kind == "configmap"]
     assert [(each.name, each.where) for each in found] == [(names[0], PLACE)]
@@ -755,9 +754,8 @@ def test_what_gcloud_wrote_of_a_cluster_makes_room_for_the_public_endpoint(
         clusters.kubectl(
             ["config", "set-cluster", name, "--server=https://127.0.0.1:1", *authority]
         )
-    monkeypatch.setattr(
-        "berg.google.kubernetes.PUBLIC", ""
-    )  # as if what the endpoint has now were such a name
+    # as if what the endpoint has now were such a name
+    monkeypatch.setattr("berg.google.kubernetes.PUBLIC", "")
     for _ in range(2):
         assert clusters.credentials(settings, "pods") == there
         told = json.loads(clusters.kubectl(["config", "view", "--raw", "-o", "json"]))

@@ -472,9 +472,8 @@ def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp
     alone = berg("image", "build", "--builder", "cloud")
     assert alone.returncode == 1 and "give --push as well" in alone.stderr
     cloud.fault("registry.put_manifest", status=403)
-    berg.allowed.append(
-        400
-    )  # until Cloud Build hears that the account may see the bucket of the log
+    # until Cloud Build hears that the account may see the bucket of the log
+    berg.allowed.append(400)
     built = berg("image", "build", "--builder", "cloud", "--push")
     assert built.returncode == 0, built.stderr
     assert (
@@ -503,9 +502,8 @@ def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp
 
 @needs_podman
 def test_a_build_in_the_cloud_that_fails_or_is_left(berg, cloud, slow):
-    berg.allowed.append(
-        400
-    )  # until Cloud Build hears that the account may see the bucket of the log
+    # until Cloud Build hears that the account may see the bucket of the log
+    berg.allowed.append(400)
     fill(berg.repo, Dockerfile="FROM scratch\nCOPY nothing-like-this /\n")
     failed = berg("image", "build", "--builder", "cloud", "--push")
     assert failed.returncode == 1 and failed.stdout == ""

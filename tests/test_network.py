@@ -161,9 +161,8 @@ def test_nodes_of_a_cluster_have_external_addresses_only_where_they_may(
     assert made.returncode == 0 and "external addresses" not in made.stderr, made.stderr
     try:
         assert "external addresses" not in berg(*create, **inside).stderr
-        (berg.repo / "berg.toml").write_text(
-            "no-external-ip = true\n"
-        )  # of machines: nodes are what they are
+        # of machines: nodes are what they are
+        (berg.repo / "berg.toml").write_text("no-external-ip = true\n")
         done = berg("run", "--cluster", "closed", "-n", "inside", "--wait", "true", **inside)
         assert done.returncode == 0, done.stderr
         assert "IAP" not in done.stderr, "pods are reached through the cluster's API"

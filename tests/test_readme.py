@@ -63,9 +63,8 @@ def parse(words: list[str]) -> None:
         try:
             command.make_context("berg", list(words))
         except click.MissingParameter:
-            if any(
-                not word.startswith("-") for word in words
-            ):  # else a mere mention, such as `berg kill --now`
+            # else a mere mention, such as `berg kill --now`
+            if any(not word.startswith("-") for word in words):
                 raise
 
 

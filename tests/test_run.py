@@ -671,9 +671,8 @@ def test_what_the_repo_requires_is_installed(berg, files, imports):
     for name, content in files.items():
         (berg.repo / name).write_text(content)
     script = ["--install-script", "prepare.sh"] if "prepare.sh" in files else []
-    prepared = (
-        "/usr/local/prepared" if os.getuid() == 0 else "/root/prepared"
-    )  # only a real root may write there
+    # only a real root may write there
+    prepared = "/usr/local/prepared" if os.getuid() == 0 else "/root/prepared"
     check = f"ls {prepared}; " if script else ""
     command = check + f'python -c "import {", ".join(imports)}" && git status --porcelain'
     more = ["--env", f"PREPARED={prepared}"]

@@ -34,6 +34,7 @@ SOMEBODY = "anna:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFkyVZ1H5v2hUq0b2cXj0cN2mE9
 KEY = "google_compute_engine"
 PORT = sshd.PORT if os.geteuid() == 0 else sshd.USER_PORT
 WISH, SECRET = 'it\'s "a b"\n$HOME `id` \\ ü', "nobody reads this"
+# of a shell
 OWN = {
     "HOSTNAME",
     "LC_CTYPE",
@@ -47,7 +48,7 @@ OWN = {
     "TERM",
     "USER",
     "_",
-}  # of a shell
+}
 
 
 @pytest.fixture(scope="module")
@@ -433,9 +434,8 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     """
     berg.cloud.call("POST", "/_berg/settings", {"delay": 1})
     run = berg.start("run", "-g", "0", "-m", "2", "-n", "duo", "sleep 1000")
-    berg.cloud.call(
-        "POST", "/_berg/settings", {"delay": 3}
-    )  # so that there is something to wait for
+    # so that there is something to wait for
+    berg.cloud.call("POST", "/_berg/settings", {"delay": 3})
     wait_for(lambda: berg.bucket.exists(".berg/jobs/duo_state.json"), what="the job")
     first = berg(
         "ssh",

@@ -201,9 +201,8 @@ def test_what_machines_said_that_were_taken_back_ends_no_job_in_the_next_zone(be
     started = berg.start("run", "-n", "pod", "--tpu", "v6e-2x4", *zones, "--wait", "sleep 10")
     there = ".berg/machines/pod/pod-1.json"
     wait_for(lambda: berg.bucket.exists(there), 60, "a machine of the first zone")
-    cloud.fault(
-        "storage.objects.insert", match=there, delay=3, times=None
-    )  # so that the next one's word comes late
+    # so that the next one's word comes late
+    cloud.fault("storage.objects.insert", match=there, delay=3, times=None)
     _, said = started.communicate(timeout=120)
     assert started.returncode == 0, said
     assert berg.state("pod")["zone"] == ZONE and "us-east5-a: out of stock" in said

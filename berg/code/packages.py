@@ -24,10 +24,11 @@ from pathlib import Path, PurePosixPath
 from berg.config import home
 
 ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
+# sign for google-auth, which nobody needs; see berg/machine/libraries.py
 UNUSED = (
     "cryptography",
     "pyasn1-modules",
-)  # sign for google-auth, which nobody needs; see berg/machine/libraries.py
+)
 CRC32C = "google-crc32c"
 COMPILED = "google_crc32c"  # what these folders begin with
 LIBRARY = "google_crc32c.libs/libcrc32c"
@@ -42,9 +43,8 @@ DOWNLOAD = (
     "manylinux2014_x86_64",
 )
 MODULES = "import sys, berg.worker; print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
-UNCHECKED = (1).to_bytes(
-    4, "little"
-)  # bytecode that is not compared with its source, whose time is another there
+# bytecode that is not compared with its source, whose time is another there
+UNCHECKED = (1).to_bytes(4, "little")
 ANY_PYTHON = '''\
 """What the compiled module of this name does, for a python that it was not compiled for."""
 

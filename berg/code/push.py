@@ -32,10 +32,11 @@ from berg.code.worktree import Stamp
 from berg.words import plural
 
 CODE = "/root/code"
+# ms without a change that end a burst of saves; ms after which it is sent anyway
 STEP, LONGEST_BURST = (
     50,
     1000,
-)  # ms without a change that end a burst of saves; ms after which it is sent anyway
+)
 SETTLES = 120  # seconds from a machine's answer in which its worker may still restore the checkout
 RESCAN = 10  # seconds: some file systems tell nothing, and a rule outside of the repo may change
 PATIENCE = 300  # seconds that --once waits for a machine that does not answer
@@ -62,14 +63,14 @@ RSYNC += [
     "--temp-dir=.git",
 ]
 RSYNC += ["--out-format=%i %b %n"]
+# exit codes of rsync; after the last two everything else has been sent
 USAGE, PARTIAL, VANISHED = (
     1,
     23,
     24,
-)  # exit codes of rsync; after the last two everything else has been sent
-SENT = re.compile(
-    r"(?:<f|cL)\S* (\d+) (.*)"
-)  # not: a folder, or what is the same but for time and mode
+)
+# not: a folder, or what is the same but for time and mode
+SENT = re.compile(r"(?:<f|cL)\S* (\d+) (.*)")
 SENT_OR_MODE = re.compile(r"(?:<f|cL|\.f..[.t]p)\S* (\d+) (.*)")
 
 Say = Callable[[str], None]
@@ -97,9 +98,8 @@ class Checkout:
     # None: not known.
     has: dict[str, Stamp | None] | None = None
     started: set[str] = field(default_factory=set)  # what came with the start
-    pushed: set[str] = field(
-        default_factory=set
-    )  # what came later: what the list on the machine says
+    # what came later: what the list on the machine says
+    pushed: set[str] = field(default_factory=set)
     index: bytes = b""  # which one git has there; a checkout that is made anew has another
     ready: bool = False
     reached: float = 0  # when it answered, on the monotonic clock
@@ -209,9 +209,8 @@ def push(
         look(checkout)
         changed, gone = compare(root, files, checkout)
     ours = files.keys() - checkout.started
-    note(
-        checkout, checkout.pushed | ours
-    )  # before they are sent: what is lost from here on is still known to be ours
+    # before they are sent: what is lost from here on is still known to be ours
+    note(checkout, checkout.pushed | ours)
     complaint = remove(checkout, gone, files) if gone else ""
     size = sum(stamp[1] for path in changed if (stamp := files[path]))
     if size > LARGE and not first:

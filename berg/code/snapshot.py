@@ -154,9 +154,8 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
     excluded = leave_out(snapshot)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         index = Path(temporary, "index")
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # as old as it is, so that git trusts no file changed since
+        # as old as it is, so that git trusts no file changed since
+        with contextlib.suppress(FileNotFoundError):
             shutil.copy2(
                 text(root, "rev-parse", "--path-format=absolute", "--git-path", "index"), index
             )
@@ -285,9 +284,8 @@ def last_line(error) -> str:
     lines = [
         line for line in output.replace("stderr:", "").strip(" \n'").splitlines() if line.strip()
     ]
-    named = [line for line in lines if line.startswith("error: ")][
-        :1
-    ]  # which file; the last line only sums up
+    # which file; the last line only sums up
+    named = [line for line in lines if line.startswith("error: ")][:1]
     return [*lines[-1:], *named][-1].strip() if lines else str(error)
 
 
@@ -450,9 +448,8 @@ def restore(
         git(
             folder, "update-ref", "--no-deref", f"refs/heads/{branch}" if branch else "HEAD", commit
         )
-        git(
-            folder, "update-ref", "refs/berg/start", commit
-        )  # what is not in it was made here, or pushed later
+        # what is not in it was made here, or pushed later
+        git(folder, "update-ref", "refs/berg/start", commit)
         if branch:
             git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
         for setting in NO_LFS[1::2]:

@@ -23,13 +23,14 @@ Stamp = tuple[int, int, int, int]
 Git = Callable[[str, list[str]], bytes]
 
 LIST = ["ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard"]
+# which snapshot.restore leaves on a machine
 START = [
     "ls-tree",
     "-r",
     "-z",
     "--full-tree",
     "refs/berg/start",
-]  # which snapshot.restore leaves on a machine
+]
 # Unlike `ls-files --deleted`, it takes a file that is only to be seen through a symbolic link for
 # deleted.
 DELETED = ["diff-files", "-z", "--name-only", "--diff-filter=D", "--ignore-submodules"]

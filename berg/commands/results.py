@@ -47,9 +47,8 @@ def watch(settings, name: str, quiet: bool = False, machine: str | None = None) 
         if quiet and state.state != "SUCCEEDED"
         else []
     )
-    if lines := [
-        line for line in lines if not line.startswith(f"[berg] Job {name} {state.state}")
-    ]:  # said below
+    # said below
+    if lines := [line for line in lines if not line.startswith(f"[berg] Job {name} {state.state}")]:
         say(f"The end of the log (all of it: berg log {name}):\n" + "\n".join(lines) + "\n")
     say(tables.outcome(name, state))
     return state

@@ -72,9 +72,8 @@ def interrupted(error: BaseException) -> str:
     """What to say when somebody left or answered no, or a question found the end of the input."""
     if isinstance(error, click.Abort) and error.__context__ is None:
         return "berg: nothing was done"
-    line = (
-        "\n" if isinstance(error, click.Abort) and error.__cause__ is None else ""
-    )  # the question's goes on
+    # the question's goes on
+    line = "\n" if isinstance(error, click.Abort) and error.__cause__ is None else ""
     unanswered = isinstance(error, click.Abort) and isinstance(error.__context__, EOFError)
     what = (
         "there is nobody to answer the question; do without it: -y" if unanswered else "interrupted"

@@ -82,13 +82,13 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
     "nvidia-l4": "l4",
     "nvidia-rtx-pro-6000": "rtx-pro-6000",
 }
-TYPES = tuple(
-    name for name in (*ATTACHED, *BUILT_IN) if name != "gb200"
-)  # which comes from reservations only
+# which comes from reservations only
+TYPES = tuple(name for name in (*ATTACHED, *BUILT_IN) if name != "gb200")
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
 # They take no persistent disk. Beyond GPUs:
 # https://docs.cloud.google.com/compute/docs/machine-resource
 HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x", "c4", "n4", "h4d", "m4", "x4")
+# they have no other kind of network interface
 GVNIC_FAMILIES = (
     "a3",
     "a4",
@@ -96,7 +96,7 @@ GVNIC_FAMILIES = (
     "ct5p",
     "ct6e",
     "tpu7x",
-)  # they have no other kind of network interface
+)
 TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
 NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")
 # https://developer.nvidia.com/cuda-gpus
@@ -118,12 +118,14 @@ CAPABILITY = {
 TORCH = {"cu126": (5.0, 9.0), "cu128": (7.0, 12.0), "cu129": (7.0, 12.0), "cu130": (7.5, 12.0)}
 WITH_TORCH = re.compile(r"pytorch-\d+-\d+-(cu\d+)-(.*)")
 OLD_TORCH = "https://download.pytorch.org/whl/cu126"
+# families beside those in CPUS
 CPU_QUOTAS = {
     "n2": "N2_CPUS",
     "c2": "C2_CPUS",
     "c3": "C3_CPUS",
     "a2": "A2_CPUS",
-}  # families beside those in CPUS
+}
+# newer ones have quotas that no region shows
 GPU_QUOTAS = (
     "p4",
     "p100",
@@ -132,7 +134,7 @@ GPU_QUOTAS = (
     "l4",
     "a100",
     "a100-80gb",
-)  # newer ones have quotas that no region shows
+)
 
 
 @dataclass(frozen=True)

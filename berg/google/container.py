@@ -23,10 +23,11 @@ PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one wit
 TELL_INTERVAL = 20  # seconds between two notes on how far it is
 BUSY = "incompatible operation"
 LABEL = "cloud.google.com/"
+# pools that are not for jobs: Kubernetes' own, and the dataset cache's
 SYSTEM, CACHE = (
     "system",
     "cache",
-)  # pools that are not for jobs: Kubernetes' own, and the dataset cache's
+)
 # What Google calls the GPUs of machines whose type says them.
 ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
 ACCELERATORS |= {name: accelerator for name, (accelerator, _) in ATTACHED.items()}

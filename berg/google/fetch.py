@@ -63,9 +63,8 @@ def fetch(
     left: dict[str, Exception] = {}
     blobs = bucket.list(prefix) if listed is None else listed
     try:
-        files = (
-            blob for blob in blobs if blob.size or not blob.name.endswith("/")
-        )  # else what shows as a folder
+        # else what shows as a folder
+        files = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
         for blob, is_new, error in side_by_side(bring, files):
             if error:
                 left[blob.name] = error

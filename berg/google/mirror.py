@@ -34,11 +34,12 @@ from berg.google.storage import Changed, Unreadable
 LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
 SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
+# seconds without a byte, after which a file is sent anew
 PATIENCE, LAST_PATIENCE, HURRY = (
     120.0,
     60.0,
     5.0,
-)  # seconds without a byte, after which a file is sent anew
+)
 RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
 PASSING = (408, 412, 429)  # of the other 4xx, those that are no refusal
@@ -61,21 +62,18 @@ class Mirror:
     )
     sent: Store = field(default_factory=Store)
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not mirrored
-    failed: dict[str, str] = field(
-        default_factory=dict
-    )  # path -> why the last pass could not send it
+    # path -> why the last pass could not send it
+    failed: dict[str, str] = field(default_factory=dict)
     synced_until: str = ""
     bytes_sent: int = 0
     patience: float = PATIENCE
     finishing: bool = False
     underway: dict[str, Sending] = field(default_factory=dict)
-    ready: queue.Queue = field(
-        default_factory=queue.Queue
-    )  # SimpleQueue may wait for ever in Python 3.10
+    # SimpleQueue may wait for ever in Python 3.10
+    ready: queue.Queue = field(default_factory=queue.Queue)
     folders: set[str] = field(default_factory=set)  # that are recorded
-    links: set[str] = field(
-        default_factory=set
-    )  # paths that were sent as copies of what they lead to
+    # paths that were sent as copies of what they lead to
+    links: set[str] = field(default_factory=set)
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
     sender: Sender = field(init=False)
@@ -106,9 +104,8 @@ class Mirror:
             sent = self.send_changes(time.monotonic() + seconds, stop)
         except Exception as error:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
-            if isinstance(
-                error, sqlite3.Error
-            ):  # it is damaged; what this mirror wrote is known by its writer
+            # it is damaged; what this mirror wrote is known by its writer
+            if isinstance(error, sqlite3.Error):
                 self.sent = Store(":memory:")
                 self.recall()
         if is_whole and not (self.failed or self.underway):

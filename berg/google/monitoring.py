@@ -152,10 +152,11 @@ def create(config: Config) -> tuple[dict[str, Any], bool]:
 def delete(config: Config, there: dict[str, Any]) -> None:
     from google.api_core import exceptions
 
+    # somebody else did, or an answer was lost
     with (
         explained(config),
         contextlib.suppress(exceptions.NotFound),
-    ):  # somebody else did, or an answer was lost
+    ):
         api.call(config, "DELETE", url(config, "v1", there["name"]))
 
 

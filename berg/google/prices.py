@@ -29,10 +29,11 @@ FIELDS = (
     "pricingInfo(pricingExpression(tieredRates(unitPrice(units,nanos)))))"
 )
 GROUPS = ("CPU", "RAM", "N1Standard", "GPU", "TPU")
+# seconds in which a list is not asked for again, and after which it is not shown
 FRESH, KEPT = (
     86400,
     30 * 86400,
-)  # seconds in which a list is not asked for again, and after which it is not shown
+)
 FAMILIES = {"n1": "N1 Predefined", "a2": "A2", "g2": "G2", "g4": "G4", "a3-highgpu": "A3"}
 FAMILIES |= {"a3-megagpu": "A3Plus", "a3-ultragpu": "A3Ultra"}
 # GiB for each vCPU. https://cloud.google.com/compute/docs/accelerator-optimized-machines
@@ -62,11 +63,12 @@ GPUS = {
     "b200": ("A4 Nvidia B200 (1 gpu slice)",),  # with its share of the machine
     "rtx-pro-6000": ("RTX 6000 96GB",),
 }
+# of each chip, with its share of the machine
 TPUS = {
     "ct5p": "TpuV5p",
     "ct6e": "TpuV6e",
     "tpu7x": "TPU7x",
-}  # of each chip, with its share of the machine
+}
 
 
 @dataclass

@@ -26,9 +26,8 @@ from berg.google.storage import Changed
 
 WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
 TAILS = ".berg/tmp/"
-GROWS_FROM = (
-    1 << 20
-)  # bytes from which a file that grew is sent as its tail: composing takes three requests
+# bytes from which a file that grew is sent as its tail: composing takes three requests
+GROWS_FROM = 1 << 20
 
 
 class Refused(Exception):
@@ -116,9 +115,8 @@ class Sender:
         if last := sending.last:
             generation = last.generation
             if GROWS_FROM <= last.size < size and block_before(file, last.size) == last.last_block:
-                with contextlib.suppress(
-                    Exception
-                ):  # not the object that this mirror wrote, or else: all of it
+                # not the object that this mirror wrote, or else: all of it
+                with contextlib.suppress(Exception):
                     blob, is_right = self.extend(sending, last, name, file, size)
                     if is_right:
                         return blob, False

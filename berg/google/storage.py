@@ -21,9 +21,9 @@ from berg.google import api
 
 API = "https://storage.googleapis.com"
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
-CHUNK = (
-    8 << 20
-)  # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more CPU
+# bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more
+# CPU
+CHUNK = 8 << 20
 PIECE = 32 << 20  # bytes of a large download that one connection brings
 
 
@@ -295,9 +295,8 @@ class Bucket:
             blob = self.bucket.blob(name, generation=generation)
             options = {"timeout": self.timeout, "retry": self.retry_of_files}
             if size > PIECE:
-                blob.reload(
-                    **options
-                )  # its crc32c, and its encoding: what is packed cannot be unpacked by pieces
+                # its crc32c, and its encoding: what is packed cannot be unpacked by pieces
+                blob.reload(**options)
             if size > PIECE and not blob.content_encoding:
                 how = {
                     "chunk_size": PIECE,

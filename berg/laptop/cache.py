@@ -28,10 +28,11 @@ from berg.places.manifest import CACHE, CACHE_PORT, CACHE_URL
 POOL = container.CACHE  # of the one node, with a taint that keeps jobs away
 IMAGE = "nginx:1.28"  # Debian's, by the makers of NGINX
 MACHINE_TYPE, DISK_TYPE = "e2-standard-4", "pd-balanced"
+# $ an hour for the machine, and for each GB of the disk; us-central1, 2026-11
 PRICES = (
     0.134,
     0.100 / 730,
-)  # $ an hour for the machine, and for each GB of the disk; us-central1, 2026-11
+)
 SPARE = 8  # GB beside the slices: NGINX looks every 10 seconds whether they are too many
 LARGEST = 50_000
 PATIENCE = 900  # seconds for a new node to pull the image and start it
@@ -100,9 +101,8 @@ def room(disk: int) -> int:
     """GB for slices on a node's disk: GKE keeps a part of it for itself (cloud.google.com, "Node
     sizing").
     """
-    there = (
-        disk * 0.984 - 4.2
-    )  # that the kubelet counts: Container-Optimized OS and the file system take the rest
+    # that the kubelet counts: Container-Optimized OS and the file system take the rest
+    there = disk * 0.984 - 4.2
     return int(there * 0.9 - min(disk * 0.5, 6 + disk * 0.35, 100)) - SPARE
 
 

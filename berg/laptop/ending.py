@@ -88,9 +88,8 @@ def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> st
             time.sleep(0.5)
             found = look_again(config, found)
     is_lost = bool(found.state and found.state.state == "LOST")
-    gone = (
-        found.workers if is_lost and found.sweep else found.machines
-    )  # none of those takes another job
+    # none of those takes another job
+    gone = found.workers if is_lost and found.sweep else found.machines
     for machine in gone:
         save_console(config, name, machine)
     if not found.sweep or now or is_lost:  # else its machine takes the next job

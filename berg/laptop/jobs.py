@@ -22,11 +22,12 @@ LOST_AFTER = 60  # seconds without a machine or a final state, after which nobod
 BETWEEN_ZONES = (
     300  # more of them for a slice, which is taken back in one zone before the next one is tried
 )
+# statuses of a machine that is there, but does nothing
 OFF = (
     "STOPPED",
     "TERMINATED",
     "SUSPENDED",
-)  # statuses of a machine that is there, but does nothing
+)
 GOING = ("STOPPING", *OFF)
 # What boot.py says on the serial console, among the kernel's lines: as startup script of the old
 # guest agent, of the new one, and as a unit.
@@ -34,14 +35,16 @@ STARTUP_LINE = re.compile(
     r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )(?!Going on as )([^\r\n]*)',
     re.M,
 )
+# there, too
 BEGAN, ENDED = (
     "Found startup-script in metadata.",
     "Finished running startup scripts.",
-)  # there, too
+)
+# boot.py's words
 HANDED_OVER, UNIT_ENDED = (
     "Going on as a unit of systemd's",
     "berg's startup script has ended",
-)  # boot.py's words
+)
 
 
 class IsSweep(BergError):
@@ -59,9 +62,8 @@ class Entry:
     stored: job.State | None = (
         None  # as it lies in the bucket, where a reader concludes another one
     )
-    workers: list[Machine] = field(
-        default_factory=list
-    )  # of a sweep: its machines, whichever job they have
+    # of a sweep: its machines, whichever job they have
+    workers: list[Machine] = field(default_factory=list)
 
     @property
     def machine(self) -> Machine | None:
@@ -156,9 +158,8 @@ def conclude(
     if state.final or seconds_since_written < patience or (alive and state.state != "SUBMITTED"):
         return state
     if alive:
-        needed = (
-            alive if state.job.get("sweep") else alive[:1]
-        )  # of a cluster the first one, which leads
+        # of a cluster the first one, which leads
+        needed = alive if state.job.get("sweep") else alive[:1]
         if not all(map(last_words, needed)):
             return state
         first = needed[0]

@@ -57,11 +57,12 @@ def follow(
     offsets: dict[str, int] = {}
     console = ""
     logs: list[str] = []
+    # what was found at the last list, and when the next one comes
     stage, pause, due = (
         ("", 0),
         interval,
         0.0,
-    )  # what was found at the last list, and when the next one comes
+    )
     shown: list[bytes] = []  # lines of the console, which the log begins with
     last = b"\n"
     found, had = None, None

@@ -69,10 +69,11 @@ ENOUGH_IN_PROJECT = {
     "roles/owner",
 }
 ENOUGH_ON_BUCKET = {grants.BUCKET_ROLE, "roles/storage.objectAdmin", "roles/storage.admin"}
+# of a project's editors and owners
 LEGACY = {
     "roles/storage.legacyBucketOwner",
     "roles/storage.legacyObjectOwner",
-}  # of a project's editors and owners
+}
 TUNNELS = {"tunnels": ("iap.tunnelInstances.accessViaIAP", "roles/iap.tunnelResourceAccessor")}
 ANYWHERE, IAP = "0.0.0.0/0", networks.IAP
 
@@ -224,12 +225,10 @@ def check_firewall(settings: Config) -> list[Finding]:
     ]
     sources: list[str] = []
     for rule in sorted(rules, key=lambda rule: (rule["priority"], "allowed" in rule)):
-        ranges = [
-            each for each in rule.get("sourceRanges", []) if ":" not in each
-        ]  # machines have IPv4 alone
-        if opens(
-            rule.get("allowed", []), port
-        ):  # private ranges are not where this computer comes from
+        # machines have IPv4 alone
+        ranges = [each for each in rule.get("sourceRanges", []) if ":" not in each]
+        # private ranges are not where this computer comes from
+        if opens(rule.get("allowed", []), port):
             sources += [
                 each
                 for each in ranges

@@ -129,14 +129,12 @@ class Removal:
     name: str
     jobs: list[str]
     results: list[Listed] = field(default_factory=list)
-    beside: list[Listed] = field(
-        default_factory=list
-    )  # of them, those in folders that are no job's
+    # of them, those in folders that are no job's
+    beside: list[Listed] = field(default_factory=list)
     others: list[Listed] = field(default_factory=list)  # logs, and what berg knows of it
     secrets: bool = False
-    shared: dict[str, str] = field(
-        default_factory=dict
-    )  # results dir that stays -> the job whose it is, too
+    # results dir that stays -> the job whose it is, too
+    shared: dict[str, str] = field(default_factory=dict)
 
 
 def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:

@@ -179,9 +179,8 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
         if waited > told + TELL_INTERVAL:
             told = waited
             say(f"Waiting for {name}: {missing}" + (f" ({waited:.0f} s)" if waited >= 1 else ""))
-        time.sleep(
-            min(INTERVAL + waited / 30, 5)
-        )  # a project has 750 such looks a minute for everybody together
+        # a project has 750 such looks a minute for everybody together
+        time.sleep(min(INTERVAL + waited / 30, 5))
     if target.key_is_new:
         wait_until_admitted(config, target, say)
     return target

@@ -315,9 +315,8 @@ def again(
     if folder:
         found.code = snapshot.take(folder)
         check_code(found.first, found.code)
-    if all(
-        entry.state and entry.state.final for entry in there_are.values()
-    ):  # else they are there
+    # else they are there
+    if all(entry.state and entry.state.final for entry in there_are.values()):
         found.secrets = read_secrets(found.first, say)
     return found
 

@@ -21,9 +21,8 @@ from berg.job import Job, State
 from berg.machine import boot, cluster, kineto, logins, pods, profile, usage
 from berg.machine.process import RESULTS, end_group
 
-COMMAND_FILE = (
-    boot.BERG / "command"
-)  # process group of what runs, for a worker that comes after this one
+# process group of what runs, for a worker that comes after this one
+COMMAND_FILE = boot.BERG / "command"
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
 NOTICE = 28  # of the 30 seconds that Google gives
 PREEMPTION_GRACE = 15  # of them for the command; the rest is for the last results
@@ -35,10 +34,11 @@ PREEMPTED = ("FAILED", "Google preempted the machine")
 SHUT_DOWN = ("KILLED", "the machine was shut down from outside")
 MAINTAINED = ("FAILED", "Google stopped the machine to maintain its host")
 EARLIER = "in earlier attempts: "  # before what those could not save, as it may be saved by now
+# failures with the same exit code, within so many seconds, after which a command runs no more
 HOPELESS = (
     3,
     60,
-)  # failures with the same exit code, within so many seconds, after which a command runs no more
+)
 WRITE_INTERVAL = (
     1.1  # seconds between two writes of the state: Cloud Storage takes one a second of an object
 )

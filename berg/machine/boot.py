@@ -72,10 +72,11 @@ TOLD: list = []  # when this script was told to stop, as it is when the machine 
 CRASHES = 3  # of its worker, that a machine of a sweep survives
 POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
 ANNOTATIONS = Path("/etc/berg/pod/annotations")  # what the pod is told, a line KEY="VALUE" each
+# a node's drivers, in a pod
 NVIDIA = {
     "PATH": "/usr/local/nvidia/bin",
     "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
-}  # a node's drivers, in a pod
+}
 FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, beside PATH
 OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
 LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
@@ -105,9 +106,8 @@ def console(text):
     """Print for the serial console, in lines that its reader takes; a console that is gone takes
     nothing any more.
     """
-    mark = (
-        "berg: " if "BERG_UNIT" in os.environ else ""
-    )  # else the runner of startup scripts has its own
+    # else the runner of startup scripts has its own
+    mark = "berg: " if "BERG_UNIT" in os.environ else ""
     try:
         for line in text.splitlines():
             short = line.encode(errors="replace")[:CONSOLE_LINE].decode(errors="ignore")
@@ -500,9 +500,8 @@ def goes_down():
 def hand_over():
     """Let systemd run this file as a unit of its own; whether it does."""
     script, unit = BERG / "boot.py", SYSTEMD / "berg.service"
-    if (
-        not SYSTEMD.is_dir() or "BERG_ROOT" in os.environ
-    ):  # where a folder stands for /root, systemd is the host's
+    # where a folder stands for /root, systemd is the host's
+    if not SYSTEMD.is_dir() or "BERG_ROOT" in os.environ:
         return False
     try:
         if not subprocess.run(["systemctl", "is-active", "--quiet", "berg"]).returncode:
@@ -555,9 +554,8 @@ def pod_exit_code():
 def main():
     bypass_proxies()
     if POD:
-        signal.signal(
-            signal.SIGTERM, lambda *_: sys.exit(1)
-        )  # until there is a worker, which is told
+        # until there is a worker, which is told
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         for key, folder in NVIDIA.items():
             os.environ[key] = ":".join(filter(None, [os.environ.get(key), folder]))
     if sys.argv[1:] == ["work"]:
@@ -593,9 +591,8 @@ def work():
         for _ in range(CRASHES):
             if not code:
                 return
-            if (
-                code == -signal.SIGTERM
-            ):  # before it could listen: the machine is about to go, and so is this script
+            # before it could listen: the machine is about to go, and so is this script
+            if code == -signal.SIGTERM:
                 for _ in range(GOING * 10):
                     if TOLD:
                         return

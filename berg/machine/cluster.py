@@ -70,18 +70,15 @@ class Member:
     pause: Callable[[float], None]  # seconds; raises what ends the job when the job is to end
     node: Node
     nodes: list[Node]  # all machines by rank, this one among them
-    summary: dict[str, str] = field(
-        default_factory=lambda: {"phase": "UP"}
-    )  # what the others see of this one
+    # what the others see of this one
+    summary: dict[str, str] = field(default_factory=lambda: {"phase": "UP"})
     next_look: float = (
         0.0  # time.monotonic() from which a machine that does not lead looks who does
     )
-    lock: threading.Lock = field(
-        default_factory=threading.Lock
-    )  # its object is written by one thread at a time
-    heard: dict[str, tuple[int, float]] = field(
-        default_factory=dict
-    )  # machine -> its object's generation, since when
+    # its object is written by one thread at a time
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    # machine -> its object's generation, since when
+    heard: dict[str, tuple[int, float]] = field(default_factory=dict)
     listened: float = 0.0  # time.monotonic() of the last look at the others' objects
     silent: list[str] = field(default_factory=list)  # machines that were not heard of for too long
     failure_seen: float = 0.0  # time.monotonic() at which a command was seen to have failed
@@ -236,9 +233,8 @@ def environment(member: Member) -> dict[str, str]:
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": port,
     }
-    if (
-        this.place == "tpu"
-    ):  # libtpu, JAX and torch_tpu look for these before they ask the metadata server
+    # libtpu, JAX and torch_tpu look for these before they ask the metadata server
+    if this.place == "tpu":
         variables["TPU_WORKER_ID"] = str(node.rank)
         variables["TPU_WORKER_HOSTNAMES"] = ",".join(n.internal_ip for n in nodes)
     if len(nodes) > 1:
@@ -402,9 +398,8 @@ def tell_use(member: Member, stopped: Callable[[float], bool]) -> None:
     """
     heard = ""
     for used in idle.samples(member.job.idle_seconds, stopped, bool(member.job.tpu)):
-        with contextlib.suppress(
-            Exception
-        ):  # the network may fail for a while; the next sample tells
+        # the network may fail for a while; the next sample tells
+        with contextlib.suppress(Exception):
             if used:
                 announce(member, used_at=str(time.time()))
             warnings = [

@@ -103,9 +103,8 @@ def cpu_seconds() -> float:
     others = (
         process for process in processes() if int(process.name) not in (os.getpid(), os.getppid())
     )
-    ticks = sum(
-        int(field) for process in others for field in stat(process)[1][11:15]
-    )  # their dead children's, too
+    # their dead children's, too
+    ticks = sum(int(field) for process in others for field in stat(process)[1][11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -26,9 +26,8 @@ FOLDER = boot.BERG / "kineto"
 GUARD = Path(__file__).parent / "guard"
 # https://github.com/pytorch/kineto/blob/main/libkineto/src/IpcFabricConfigClient.cpp
 HEADER = struct.Struct("<Q32s")  # size of a message, and its type
-REQUEST = struct.Struct(
-    "<iiq"
-)  # which configurations are wanted, number of process ids behind this, job
+# which configurations are wanted, number of process ids behind this, job
+REQUEST = struct.Struct("<iiq")
 ONCE = 2  # among those: one of a single profile, which who takes one at the moment does not want
 POLL = 5  # seconds between two requests of a process
 WARM_UP = 2  # seconds in which it gets ready, and then some
@@ -85,9 +84,8 @@ def variables(attempt: Any, values: dict[str, str]) -> dict[str, str]:
 def serve(desk: Desk, is_over: Callable[[], bool]) -> None:
     with desk.listener as listener:
         while not is_over():
-            with contextlib.suppress(
-                OSError, struct.error, ValueError
-            ):  # nobody asks, or nobody that we understand
+            # nobody asks, or nobody that we understand
+            with contextlib.suppress(OSError, struct.error, ValueError):
                 message, sender = listener.recvfrom(1 << 16)
                 kind, body = HEADER.unpack_from(message)[1].rstrip(b"\0"), message[HEADER.size :]
                 if kind == b"ctxt":
@@ -157,9 +155,8 @@ def take(desk: Desk, seconds: float, folder: Path, host: str) -> list[Path]:
         )
     desk.files, desk.seconds, desk.begins = {}, seconds, time.time() + POLL + WARM_UP + 2
     time.sleep(max(0, desk.begins - time.time()))
-    late = [
-        pid for pid in desk.files if mark("ends", pid).exists()
-    ]  # of which there is nothing left to see
+    # of which there is nothing left to see
+    late = [pid for pid in desk.files if mark("ends", pid).exists()]
     end = desk.begins + seconds + SLACK
     while time.time() < end and any(is_underway(pid, file) for pid, file in desk.files.items()):
         time.sleep(0.2)

@@ -124,9 +124,8 @@ def introduce(member: Member, variables: dict[str, str]) -> None:
     node.introduced = True
     if len(nodes) == 1:
         return
-    add_lines(
-        SSH / "authorized_keys", [n.node_key for n in nodes]
-    )  # the first machine's, the only one that has one
+    # the first machine's, the only one that has one
+    add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])
     port = nodes[0].ssh_port  # they are of one image
     form = "{}" if port == 22 else f"[{{}}]:{port}"
     hosts = [(f"{form.format(n.name)},{form.format(n.internal_ip)}", n.host_keys) for n in nodes]

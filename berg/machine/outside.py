@@ -39,9 +39,8 @@ def watch(attempt: Attempt) -> None:
         if ending := ending_in(attempt, values):
             attempt.stop(*ending)
         asked = profile.asked(attempt.name, values.get("attributes", {}))
-        for when in asked.keys() - (
-            profiled or asked.keys()
-        ):  # those of the first look were an earlier attempt's
+        # those of the first look were an earlier attempt's
+        for when in asked.keys() - (profiled or asked.keys()):
             attempt.start_thread(profile.answer, attempt, when, asked[when])
         profiled = asked.keys() | {""}
         if values.get("maintenanceEvent") == MAINTENANCE and not warned:

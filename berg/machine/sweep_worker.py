@@ -15,9 +15,8 @@ def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
     while attempt := take(machine, name, attempt):
         run(attempt)
         if attempt.machine_goes:
-            with contextlib.suppress(
-                Exception
-            ):  # Google does it soon; this saves what is left of its notice
+            # Google does it soon; this saves what is left of its notice
+            with contextlib.suppress(Exception):
                 machine.delete(alone=True)
             return
     machine.say(f"No job of {name} is left")
@@ -50,9 +49,8 @@ def take(machine: boot.Machine, sweep: str, before: Attempt | None) -> Attempt |
     states = stored_states(machine, sweep)
     names = list(states)
     number = int(machine.name.rpartition("-")[2]) % max(len(names), 1)
-    for name in (
-        names[number:] + names[:number]
-    ):  # each machine begins elsewhere, so that they rarely meet
+    # each machine begins elsewhere, so that they rarely meet
+    for name in names[number:] + names[:number]:
         if states[name].state != "SUBMITTED":
             continue
         attempt = Attempt(name, sweep)

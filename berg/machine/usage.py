@@ -20,10 +20,11 @@ from typing import Any
 from berg.machine import tpus
 
 SUFFIX = ".usage.jsonl"
+# network interfaces, disks
 VIRTUAL = (
     ("lo", "docker", "veth", "br-"),
     ("loop", "ram", "zram", "dm-", "md"),
-)  # network interfaces, disks
+)
 LEAST = 1  # seconds that are worth a sample
 PATIENCE = 20  # seconds for nvidia-smi, which takes one or two where nothing holds the driver open
 # What nvidia-smi calls it -> what we do: percent, MiB, watt, degrees Celsius.
@@ -59,10 +60,11 @@ def samples(
 
 
 def append(file: Path, sample: dict[str, Any]) -> None:
+    # a full disk; the job says so itself
     with (
         contextlib.suppress(OSError),
         file.open("a") as output,
-    ):  # a full disk; the job says so itself
+    ):
         output.write(json.dumps(sample) + "\n")
 
 
@@ -99,9 +101,8 @@ def sample(
     before: dict[str, float], now: dict[str, float], gpus: list[dict[str, float | None]]
 ) -> dict[str, Any]:
     """What happened between two counts."""
-    change = {
-        key: max(0, now[key] - before[key]) for key in now
-    }  # a driver may begin to count anew
+    # a driver may begin to count anew
+    change = {key: max(0, now[key] - before[key]) for key in now}
     ticks, seconds = max(change["cpu"], 1), max(change["time"], 1e-3)
     disk = os.statvfs("/")
     return {

@@ -26,9 +26,8 @@ class Meter:
     """What the samples of this machine said so far. Times are seconds since 1970."""
 
     busy_at: float = field(default_factory=time.time)  # when an accelerator did something
-    above_at: float = field(
-        default_factory=time.time
-    )  # when one did as much as --min-utilization asks for
+    # when one did as much as --min-utilization asks for
+    above_at: float = field(default_factory=time.time)
     unknown: int = 0  # samples in a row in which none told
     warned: bool = False
 
@@ -70,10 +69,11 @@ def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
         attempt.say(
             "No accelerator here tells how busy it is: until one does, --min-utilization does nothing"
         )
+    # for the next heartbeat
     attempt.member.summary |= {
         "busy_at": str(meter.busy_at),
         "above_at": str(meter.above_at),
-    }  # for the next heartbeat
+    }
     if not attempt.leads or attempt.outcome:
         return
     machines = {attempt.machine.name: attempt.member.summary}

@@ -106,9 +106,8 @@ def machines(
     config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = ()
 ) -> list[Machine]:
     """The machines in all places, as `Place.machines` tells of one."""
-    listings = dict.fromkeys(
-        place.machines for place in PLACES.values()
-    )  # Compute Engine lists those of two
+    # Compute Engine lists those of two
+    listings = dict.fromkeys(place.machines for place in PLACES.values())
     with ThreadPoolExecutor() as pool:
         return [
             each

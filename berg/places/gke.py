@@ -73,9 +73,8 @@ def create(
     ensure(config, server)
     made = body(config, server, request, names)
     name, stamp = made["metadata"]["name"], os.urandom(8).hex()
-    made["metadata"]["annotations"] = {
-        "berg-request": stamp
-    }  # tells ours, sent twice, from another's
+    # tells ours, sent twice, from another's
+    made["metadata"]["annotations"] = {"berg-request": stamp}
     while not k8s.create(config, server, k8s.JOBS, made):
         there = k8s.find(config, server, f"{k8s.JOBS}/{name}")
         if there is None:
@@ -257,9 +256,8 @@ def why_gone(config: Config, job: str, group: str) -> str:
 
 def tell(config: Config, machine: Machine, key: str, value: str) -> None:
     """Let a pod know something: an annotation, which its kubelet hands on within a minute."""
-    name = key.replace(
-        "berg-kill-", "berg-kill/", 1
-    )  # without a slash a name has 63 characters at most
+    # without a slash a name has 63 characters at most
+    name = key.replace("berg-kill-", "berg-kill/", 1)
     change = {"metadata": {"annotations": {name: value}}}
     path = f"{k8s.CORE}/pods/{machine.pod}"
     k8s.call(config, connect(config, machine.zone), "PATCH", path, change, kind=k8s.MERGE)

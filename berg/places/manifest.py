@@ -209,9 +209,8 @@ def request(plan: Plan) -> dict[str, Any]:
     if not this.sweep:  # the first one ends last
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     if this.wait_seconds:
-        spec["activeDeadlineSeconds"] = (
-            this.wait_seconds
-        )  # until all are there, when the first one takes it away
+        # until all are there, when the first one takes it away
+        spec["activeDeadlineSeconds"] = this.wait_seconds
     return {
         "cluster": this.group,
         "name": "" if this.sweep else this.job_name,

@@ -11,11 +11,12 @@ from typing import Any
 from berg.google.container import LABEL
 from berg.inventory import Machine
 
+# the autoscaler's words, in their order
 SCALING = (
     "TriggeredScaleUp",
     "NotTriggerScaleUp",
     "FailedScaleUp",
-)  # the autoscaler's words, in their order
+)
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -71,9 +72,8 @@ def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
         if each.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]
     ]
     last = newest(mine, *SCALING)
-    if "in backoff after failed scale-up" in last.get(
-        "message", ""
-    ):  # what failed, one of the job's pods was told
+    # what failed, one of the job's pods was told
+    if "in backoff after failed scale-up" in last.get("message", ""):
         job = job_of(pod["metadata"]["name"])
         others = [
             each for each in events if job_of(each.get("involvedObject", {}).get("name", "")) == job

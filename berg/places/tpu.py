@@ -151,9 +151,8 @@ def wait(config: Config, zone: str, names: list[str], say: Callable[[str], None]
         progress = status.get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
         for error in progress.get("error", {}).get("errors", []):
             code, message = error.get("code", ""), error.get("message", "")
-            if (
-                code == "INTERNAL_ERROR"
-            ):  # after minutes of STAGING; what it says is none of the user's business
+            # after minutes of STAGING; what it says is none of the user's business
+            if code == "INTERNAL_ERROR":
                 say(
                     f"{zone}: INTERNAL_ERROR, by which Google means for TPUs that there is no room: {message}"
                 )

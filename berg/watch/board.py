@@ -37,9 +37,8 @@ BLOCK = 8 << 20
 START = 60  # seconds for TensorBoard to come up
 THERE = "/root/berg/berg"  # berg on a machine, with its settings
 
-Made = dict[
-    Path, tuple[Path, dict[str, int]]
-]  # source -> the event file made of it, and how much of each tag it has
+# source -> the event file made of it, and how much of each tag it has
+Made = dict[Path, tuple[Path, dict[str, int]]]
 
 
 def follow(config: Config, name: str, folder: Path, made: Made) -> int:
@@ -54,9 +53,8 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
         filter(None, side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted))
     )
     for path in sorted(target.rglob("metrics.jsonl")):
-        if (
-            path in changed or path not in made
-        ):  # one that came before something else failed is not new any more
+        # one that came before something else failed is not new any more
+        if path in changed or path not in made:
             when = path.stat().st_mtime
             told = events.metrics(path)
             convert(

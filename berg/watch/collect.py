@@ -24,9 +24,8 @@ from berg.laptop import jobs, logs, records, sweep
 from berg.watch import charts, events, usage
 from berg.watch.charts import Point
 
-LARGEST = (
-    32 << 20
-)  # bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
+# bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
+LARGEST = 32 << 20
 LAST = 16 << 10  # bytes of a metrics.jsonl in which its last values are looked for
 LOG = 256 << 10  # bytes of a log that the page begins with
 REST = 64 << 10  # bytes of a line that is not whole yet, as progress bars write them
@@ -45,9 +44,8 @@ class About:
     """All that the page shows of a job beside its log."""
 
     record: records.Record
-    metrics: dict[str, Lines] = field(
-        default_factory=dict
-    )  # name of a metric -> folder of its file -> points
+    # name of a metric -> folder of its file -> points
+    metrics: dict[str, Lines] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)  # event files of which only the beginning was read
     busy: dict[str, Lines] = field(default_factory=dict)
     cost: str = ""  # so far, in words; "" where prices are not known

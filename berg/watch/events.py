@@ -27,13 +27,14 @@ DTYPE, CONTENT, FLOATS, DOUBLES = 1, 4, 5, 6  # of TensorProto
 FLOAT, DOUBLE = 1, 2  # its dtypes
 
 LAST_STEP = 2**63 - 1
+# keys of a metrics.jsonl that say where it is
 STEPS = (
     "step",
     "global_step",
     "iteration",
     "iter",
     "epoch",
-)  # keys of a metrics.jsonl that say where it is
+)
 TIMES = ("time", "timestamp", "wall_time")
 
 

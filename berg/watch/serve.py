@@ -281,9 +281,8 @@ class Handler(BaseHTTPRequestHandler):
         ):
             self.wfile.write(piece)
             sent += len(piece)
-        self.close_connection = (
-            self.close_connection or sent < blob.size
-        )  # it was written anew meanwhile
+        # it was written anew meanwhile
+        self.close_connection = self.close_connection or sent < blob.size
 
     def log_message(self, format, *arguments) -> None:
         pass

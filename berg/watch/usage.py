@@ -17,9 +17,8 @@ from berg.google.storage import Bucket, Listed
 from berg.laptop import jobs
 from berg.watch.events import Series, is_number
 
-END = (
-    24 << 10
-)  # bytes that are read first of the end of an object: half an hour of samples without accelerators
+# bytes that are read first of the end of an object: half an hour of samples without accelerators
+END = 24 << 10
 SUFFIX = ".usage.jsonl"
 KINDS = {"gpus": "gpu", "tpus": "tpu"}
 

@@ -75,9 +75,8 @@ def evaluate(part, weights, x, y):
 
 
 def save_checkpoint(path, weights, velocity, progress):
-    temporary = path.with_suffix(
-        ".tmp.npz"
-    )  # renamed: a kill leaves the old file or the new, never a half
+    # renamed: a kill leaves the old file or the new, never a half
+    temporary = path.with_suffix(".tmp.npz")
     arrays = weights | {f"velocity_{name}": array for name, array in velocity.items()}
     np.savez(temporary, **arrays, progress=json.dumps(progress))
     temporary.replace(path)
@@ -86,9 +85,8 @@ def save_checkpoint(path, weights, velocity, progress):
 def load_checkpoint(path):
     try:
         with np.load(path) as arrays:
-            assert (
-                arrays.zip.testzip() is None
-            )  # numpy skips the checksum where an array's header is damaged
+            # numpy skips the checksum where an array's header is damaged
+            assert arrays.zip.testzip() is None
             weights = {name: arrays[name] for name in ("w1", "b1", "w2", "b2")}
             velocity = {name: arrays[f"velocity_{name}"] for name in weights}
             return weights, velocity, json.loads(arrays["progress"].item())
@@ -125,9 +123,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logdir", type=Path, default=Path("results"))
     args = parser.parse_args()
-    threadpool_limits(
-        1
-    )  # matrices this small are faster on one core, and sum in the same order each time
+    # matrices this small are faster on one core, and sum in the same order each time
+    threadpool_limits(1)
     x_train, x_test, y_train, y_test = load_data()
     rng = np.random.default_rng(args.seed)
     weights = init_weights(x_train.shape[1], args.hidden, 10, rng)

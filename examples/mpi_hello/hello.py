@@ -12,9 +12,8 @@ from mpi4py import MPI
 def main():
     world = MPI.COMM_WORLD
     total = world.allreduce(world.rank)
-    hosts = world.gather(
-        MPI.Get_processor_name()
-    )  # a list on the first process, None on the others
+    # a list on the first process, None on the others
+    hosts = world.gather(MPI.Get_processor_name())
     if world.rank == 0:
         for rank, host in enumerate(hosts):
             print(f"process {rank} of {world.size} on {host}")

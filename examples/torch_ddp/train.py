@@ -55,9 +55,8 @@ def accuracy(network, dataset, device):
 
 
 def save(path, content):
-    temporary = path.with_suffix(
-        ".tmp"
-    )  # renamed: a kill leaves the old checkpoint or the new, never a half
+    # renamed: a kill leaves the old checkpoint or the new, never a half
+    temporary = path.with_suffix(".tmp")
     torch.save(content, temporary)
     temporary.replace(path)
 
@@ -100,9 +99,8 @@ def main():
     model = DistributedDataParallel(network, device_ids=[local_rank] if gpus else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     training, test = load_data()
-    sampler = DistributedSampler(
-        training, seed=0
-    )  # deals the images out, in another order every epoch
+    # deals the images out, in another order every epoch
+    sampler = DistributedSampler(training, seed=0)
     loader = DataLoader(training, args.batch_size, sampler=sampler)
 
     args.logdir.mkdir(parents=True, exist_ok=True)

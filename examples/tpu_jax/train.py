@@ -101,9 +101,8 @@ def save(path, state, metrics):
         for part, names in state.items()
         for name, value in names.items()
     }
-    temporary = path.with_suffix(
-        ".tmp.npz"
-    )  # renamed: a kill leaves the old checkpoint or the new, never a half
+    # renamed: a kill leaves the old checkpoint or the new, never a half
+    temporary = path.with_suffix(".tmp.npz")
     np.savez(temporary, metrics=json.dumps(metrics), **arrays)
     temporary.replace(path)
 

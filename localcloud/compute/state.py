@@ -64,9 +64,8 @@ class Instance:
     learns: bool = False  # whether its image is one of Google's for deep learning
     group: str = ""  # path of the managed instance group that it is a member of
     attributes: dict[str, str] = field(default_factory=dict)  # metadata that Google adds
-    peers: dict[str, str] = field(
-        default_factory=dict
-    )  # name -> address of the workers of its slice, by their numbers
+    # name -> address of the workers of its slice, by their numbers
+    peers: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -97,9 +96,8 @@ class Group:
     members: dict[str, dict]
     deletion: str = ""  # name of the operation that deletes it
     zone: str = ""  # of a zonal one, which is a slice: see slices.py
-    progress: dict = field(
-        default_factory=dict
-    )  # of a slice: Google's last word on how its machines come
+    # of a slice: Google's last word on how its machines come
+    progress: dict = field(default_factory=dict)
     formed: bool = False  # a slice was whole once
 
     @property
@@ -158,12 +156,10 @@ class Compute:
     metadata_port: int = 0
     open_address: Callable[[str], Awaitable[None]] = _nothing  # of the metadata server
     close_address: Callable[[str], Awaitable[None]] = _nothing
-    account_exists: Callable[[str], bool] = lambda email: (
-        True
-    )  # whether there is this service account
-    account_is_known: Callable[[str], bool] = lambda email: (
-        True
-    )  # whether Compute Engine has heard of it
+    # whether there is this service account
+    account_exists: Callable[[str], bool] = lambda email: True
+    # whether Compute Engine has heard of it
+    account_is_known: Callable[[str], bool] = lambda email: True
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:

@@ -27,11 +27,12 @@ from localcloud.errors import ApiError
 from localcloud.identity.roles import trouble
 from localcloud.identity.tokens import LAPTOP, write_private
 
+# members of buckets' policies only
 CONVENIENCE = (
     "projectOwner:",
     "projectEditor:",
     "projectViewer:",
-)  # members of buckets' policies only
+)
 
 
 def refused(message: str) -> ApiError:

@@ -23,9 +23,8 @@ from localcloud.identity.roles import includes
 from localcloud.secrets import api as secrets_api
 from localcloud.storage.checks import policy_of
 
-Needs = list[
-    tuple[str, str]
-]  # permission, and the resource it is needed on: "projects/p" or something in it
+# permission, and the resource it is needed on: "projects/p" or something in it
+Needs = list[tuple[str, str]]
 PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 FREE = "testIamPermissions"  # a verb that anyone may call
 STORAGE = {

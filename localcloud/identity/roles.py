@@ -183,9 +183,8 @@ def exists(permission: str) -> bool:
     if permission == "resourcemanager.projects.list":
         return False  # of organizations only
     service, *_, collection, verb = permission.split(".")
-    if (
-        service not in SERVED or service == "container"
-    ):  # whose permissions are those of Kubernetes' kinds, too
+    # whose permissions are those of Kubernetes' kinds, too
+    if service not in SERVED or service == "container":
         return True
     collections, verbs = words(SERVED[service])
     return collection in collections and verb in verbs

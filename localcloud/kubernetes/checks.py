@@ -102,12 +102,13 @@ def check_meaning(plural: str, body: dict) -> None:
 
 def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
     name = meta.get("name", "")
+    # names such as system:node
     free = plural in (
         "roles",
         "rolebindings",
         "clusterroles",
         "clusterrolebindings",
-    )  # names such as system:node
+    )
     if not name:
         bad.append(required("metadata.name", "name or generateName is required"))
     elif plural in ("services", "namespaces"):

@@ -27,9 +27,8 @@ from localcloud.machines import processes, sandbox
 
 IMAGE = "image"  # how container.sh makes the root of a container whose image is there
 SCRIPT = Path(__file__).with_name("container.sh")
-PLAIN = re.compile(
-    r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?"
-)  # images with an empty /root
+# images with an empty /root
+PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")
 # What containerd lets a container's root do.
 CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
 CAPABILITIES += "audit_write setfcap"

@@ -32,9 +32,8 @@ def main() -> None:
     root, workdir, namespace, capabilities, *command = sys.argv[1:]
     libc = ctypes.CDLL(None, use_errno=True)
     os.chdir(root)
-    if libc.pivot_root(b".", b".") or libc.umount2(
-        b".", DETACH
-    ):  # the old root lies on top until then
+    # the old root lies on top until then
+    if libc.pivot_root(b".", b".") or libc.umount2(b".", DETACH):
         raise OSError(ctypes.get_errno(), "the image cannot become the root")
     os.chdir("/")
     Path(workdir).mkdir(parents=True, exist_ok=True)

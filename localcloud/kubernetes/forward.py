@@ -34,9 +34,8 @@ class Tunnel:
     framer: spdy.Framer = field(default_factory=spdy.Framer)
     errors: dict[str, int] = field(default_factory=dict)  # request -> its stream for errors
     writers: dict[int, asyncio.StreamWriter] = field(default_factory=dict)
-    early: dict[int, list[spdy.Frame]] = field(
-        default_factory=dict
-    )  # data that came before its connection stands
+    # data that came before its connection stands
+    early: dict[int, list[spdy.Frame]] = field(default_factory=dict)
     tasks: set[asyncio.Task] = field(default_factory=set)
 
     async def send(self, data: bytes) -> None:

@@ -70,23 +70,19 @@ class Plane:
     pools: list[dict]  # Google's NodePool resources, shared with the cluster's
     port: int = 0
     tasks: set[asyncio.Task] = field(default_factory=set)
-    connections: set[Any] = field(
-        default_factory=set
-    )  # (kind, transport) of watches, logs and execs under way
-    images: dict[str, str] = field(
-        default_factory=dict
-    )  # image, or a part of its name -> why it cannot be pulled
+    # (kind, transport) of watches, logs and execs under way
+    connections: set[Any] = field(default_factory=set)
+    # image, or a part of its name -> why it cannot be pulled
+    images: dict[str, str] = field(default_factory=dict)
     save_pools: Callable[[], None] = lambda: None  # their sizes, which the autoscaler changes
     pull: Callable[[str, str], Awaitable[Unpacked | None]] | None = (
         None  # image, account of the node
     )
-    unpacked: dict[str, Unpacked | None] = field(
-        default_factory=dict
-    )  # what was pulled last by a name; None: a name
+    # what was pulled last by a name; None: a name
+    unpacked: dict[str, Unpacked | None] = field(default_factory=dict)
     end_pod: Callable[..., Awaitable[None]] = None  # type: ignore[assignment]  # the kubelet's, see kubelet.py
-    memory: dict[str, dict] = field(
-        default_factory=dict
-    )  # what controllers remember of jobs, pools and nodes
+    # what controllers remember of jobs, pools and nodes
+    memory: dict[str, dict] = field(default_factory=dict)
     closing: bool = False
 
     def __post_init__(self) -> None:
@@ -225,9 +221,8 @@ class Plane:
         seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
         if not pod["spec"].get("nodeName") or is_over(pod):
             seconds = 0
-        if not pod["spec"].get(
-            "nodeName"
-        ):  # as the garbage collector of pods that were never scheduled
+        # as the garbage collector of pods that were never scheduled
+        if not pod["spec"].get("nodeName"):
             pod["status"]["phase"] = "Failed"
         if is_leaving(pod) and seconds >= meta["deletionGracePeriodSeconds"] and seconds:
             return

@@ -23,11 +23,12 @@ from localcloud.kubernetes.words import (
 )
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+# resources of a container that are called by no domain
 NATIVE = (
     "cpu",
     "memory",
     "ephemeral-storage",
-)  # resources of a container that are called by no domain
+)
 ENV_RULE = "a valid environment variable name must consist only of printable ASCII characters other than '='"
 FIELDS = {
     *(

@@ -22,9 +22,8 @@ class Running:
     process: subprocess.Popen | None  # None: it outlived an earlier server
     started: str
     reason: str = ""  # why it will have ended, if not by itself
-    lines: list[tuple[int, float]] = field(
-        default_factory=list
-    )  # (end of the log, when), for times in logs
+    # (end of the log, when), for times in logs
+    lines: list[tuple[int, float]] = field(default_factory=list)
     terminal: int | None = None  # the end of it that is not the container's
 
 

@@ -21,10 +21,11 @@ from pathlib import Path
 from localcloud.kubernetes.kinds import KINDS, Refusal, key_of
 
 REMEMBERED = 5000  # changes that a watch may still ask for
+# fields under other names
 PATHS = {
     "source": "source.component",
     "status.successful": "status.succeeded",
-}  # fields under other names
+}
 GAP = 1000  # between the versions before and after a start of the server
 
 

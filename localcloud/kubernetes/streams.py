@@ -75,9 +75,8 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
         kubelet.folder_of(plane, pod) / container["name"] / ("log.previous" if previous else "log")
     )
     state = state_of(pod, container["name"])
-    starts = (
-        "waiting" in state and not path.with_name("exit").exists()
-    )  # its log is there before it is
+    # its log is there before it is
+    starts = "waiting" in state and not path.with_name("exit").exists()
     if not path.exists() or (starts and not previous):
         raise no_log(pod, container["name"], previous)
     left, last = queries.number(request, "limitBytes"), queries.number(request, "tailLines")

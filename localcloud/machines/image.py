@@ -61,9 +61,8 @@ def build_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], b
     )
     root = machines.own_root_of(builder.folder, sandbox)
     process = machines.boot(builder, sandbox)
-    processes.wait_for_boot(
-        builder.folder, process
-    )  # what is not up yet cannot be found and killed below
+    # what is not up yet cannot be found and killed below
+    processes.wait_for_boot(builder.folder, process)
     while not (root / "status").exists() and process.poll() is None and not stopped():
         time.sleep(0.02)
     while processes.alive(builder.folder, sandbox):

@@ -98,12 +98,10 @@ class Machine:
     startup_script: str | None
     agent: str = "new"  # or "old": Google's guest agent, whose lines the console shows
     variables: dict[str, str] = field(default_factory=dict)  # more of its environment
-    devices: list[str] = field(
-        default_factory=list
-    )  # PCI devices of Google's, which take the place of the host's
-    peers: dict[str, str] = field(
-        default_factory=dict
-    )  # name -> address of others that it knows, as by Google's DNS
+    # PCI devices of Google's, which take the place of the host's
+    devices: list[str] = field(default_factory=list)
+    # name -> address of others that it knows, as by Google's DNS
+    peers: dict[str, str] = field(default_factory=dict)
     learns: bool = False  # whether it is of a deep-learning image: with torch, without python3-venv
     busy: float = 0  # seconds for which its first boot installs packages
     metadata_address: str = (

@@ -82,9 +82,8 @@ def prepare(folder: Path, address: str, variables: dict[str, str], runs: bool, u
         (ssh / "sshd_config").write_text(
             CONFIG.format(port=port, address=address, variables=" ".join(words))
         )
-    if (
-        runs and user
-    ):  # what the server alone sees in /etc: without tty, to which it could not give a terminal
+    # what the server alone sees in /etc: without tty, to which it could not give a terminal
+    if runs and user:
         root = f"root:x:{NUMBER}:{NUMBER}:root:/root:/bin/bash\n"
         (ssh / "passwd").write_text(root + "".join(lines("passwd", "root")))
         (ssh / "group").write_text(f"root:x:{NUMBER}:\n" + "".join(lines("group", "root", "tty")))

@@ -60,11 +60,12 @@ VALUES = {
     "doubleValue": "DOUBLE",
     "distributionValue": "DISTRIBUTION",
 }
+# seconds: before now, after now, between two points of a series
 OLDEST, NEWEST, PERIOD = (
     25 * 3600,
     300,
     5,
-)  # seconds: before now, after now, between two points of a series
+)
 ONLY_TYPE = re.compile(r'\s*metric\.type\s*=\s*"([^"]+)"\s*')
 
 

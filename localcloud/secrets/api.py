@@ -82,10 +82,11 @@ def shown_name(cloud: Cloud, name: str) -> str:
 
 
 def etag(what: Secret | Version) -> str:
+    # a new version is no change of its secret
     row: dict[str, Any] = {
         **asdict(what),
         "versions": None,
-    }  # a new version is no change of its secret
+    }
     return f'"{hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:14]}"'
 
 

@@ -256,9 +256,8 @@ def merge_bucket(bucket: dict, body: dict) -> None:
         )
     soft = bucket.setdefault("softDeletePolicy", {"retentionDurationSeconds": SOFT_DELETE_SECONDS})
     soft.setdefault("effectiveTime", bucket["timeCreated"])
-    if (
-        "retentionDurationSeconds" in soft
-    ):  # clients may send an int64 as a number; answers hold text
+    # clients may send an int64 as a number; answers hold text
+    if "retentionDurationSeconds" in soft:
         soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
 
 

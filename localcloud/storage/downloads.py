@@ -18,9 +18,8 @@ from localcloud.errors import ApiError
 from localcloud.storage.checks import etag
 from localcloud.storage.content import BLOCK
 
-WINDOW = (
-    3 << 20
-)  # bytes under way on a connection: half of what Linux lets a receiver buffer (tcp_rmem)
+# bytes under way on a connection: half of what Linux lets a receiver buffer (tcp_rmem)
+WINDOW = 3 << 20
 PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 

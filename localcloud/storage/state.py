@@ -192,9 +192,8 @@ class Storage:
         Both are one file. One that has two names grows already, or is a copy's, too.
         """
         original, content = self.path(resource["generation"]), self.new_content()
-        if (
-            original.stat().st_nlink > 1 or resource.get("contentEncoding") == "gzip"
-        ):  # is read to the file's end
+        # is read to the file's end
+        if original.stat().st_nlink > 1 or resource.get("contentEncoding") == "gzip":
             return None
         os.link(original, content.path)
         content.size = int(resource["size"])

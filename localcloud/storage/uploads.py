@@ -307,9 +307,8 @@ async def take_chunk(
             f"which exceeds already uploaded size of {content.size} byte(s).",
         )
     length = last - first + 1 if last is not None else None
-    is_last = (
-        last is None or last + 1 == total
-    )  # `bytes 5-*/9` brings all of the rest, as Google's Node client does
+    # `bytes 5-*/9` brings all of the rest, as Google's Node client does
+    is_last = last is None or last + 1 == total
     body_length = call.request.content_length
     if length is not None and body_length is not None and body_length != length:
         raise ApiError(
@@ -344,9 +343,8 @@ async def take_chunk(
 def progress(call: "Call", content: Content) -> web.Response:
     """308 Resume Incomplete; without Range while nothing has been kept."""
     headers = {"Range": f"bytes=0-{content.size - 1}"} if content.size else {}
-    if (
-        call.request.headers.get("X-GUploader-No-308") == "yes"
-    ):  # Google's clients in Go, such as rclone
+    # Google's clients in Go, such as rclone
+    if call.request.headers.get("X-GUploader-No-308") == "yes":
         return web.Response(status=200, headers={**headers, "X-Http-Status-Code-Override": "308"})
     return web.Response(status=308, reason="Resume Incomplete", headers=headers)
 

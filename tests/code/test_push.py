@@ -486,9 +486,8 @@ def test_a_checkout_that_is_made_anew_is_compared_again(repo, checkout, monkeypa
     with pushing(repo, checkout):
         write(repo / "train.py", "edited")
         wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "edited")
-        git(
-            Path(checkout.folder), "reset", "-q", "--hard"
-        )  # as a machine's worker does after a reboot
+        # as a machine's worker does after a reboot
+        git(Path(checkout.folder), "reset", "-q", "--hard")
         wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "edited")
 
 

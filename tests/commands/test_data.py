@@ -155,9 +155,8 @@ def test_names_and_places_that_cannot_be(berg, folder):
 
 def test_a_push_goes_on_where_it_was_and_overwrites_nobody(berg, cloud, folder):
     cloud.fault("storage.objects.insert", status=503, times=2)
-    cloud.fault(
-        "storage.objects.insert", reset=True, after_handler=True
-    )  # its answer is lost; the repeat is refused
+    # its answer is lost; the repeat is refused
+    cloud.fault("storage.objects.insert", reset=True, after_handler=True)
     sent(berg, str(folder), "mnist")
     assert there(berg, "mnist") == content(folder)
     for number in range(20):

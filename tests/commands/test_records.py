@@ -290,9 +290,8 @@ def test_rerun_takes_the_same_code_and_options(berg):
         *options,
     )
     (berg.repo / "train.py").write_text("print('second code')\n")
-    again = berg(
-        "rerun", "@", "-n", "again", "--wait", "--json", "--spot", cwd=berg.home
-    )  # no repo around
+    # no repo around
+    again = berg("rerun", "@", "-n", "again", "--wait", "--json", "--spot", cwd=berg.home)
     assert again.returncode == 0, again.stderr
     assert "60 GB disk" in again.stderr and "spot" in again.stderr and "M train.py" in again.stderr
     assert "It writes to the results of first, too" in again.stderr

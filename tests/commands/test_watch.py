@@ -103,9 +103,8 @@ def test_who_leaves_hears_that_the_job_goes_on(berg):
 def test_a_retry_that_takes_long_says_what_it_waits_for(berg, cloud):
     berg.allowed.append(500)
     cloud.fault("compute.instances.aggregatedList", status=503, delay=6, times=1)
-    cloud.fault(
-        "storage.objects.list", status=503, delay=6, times=1
-    )  # at the same time, and said once
+    # at the same time, and said once
+    cloud.fault("storage.objects.list", status=503, delay=6, times=1)
     listed = berg("list")
     assert (
         listed.returncode == 0

@@ -24,17 +24,15 @@ def failed(berg) -> str:
     ran = berg("run", "-g", "0", "-m", "2", "-n", name, "--wait", COMMAND)
     assert ran.returncode == 3, ran.stderr
     assert ran.stderr.count("the command failed with exit code 3") == 1, ran.stderr
-    wait_for(
-        lambda: not berg.machines(), what="the end of the machines"
-    )  # else what is shown changes
+    # else what is shown changes
+    wait_for(lambda: not berg.machines(), what="the end of the machines")
     return name
 
 
 def fits(shown: str) -> None:
     for line in shown.splitlines():
-        is_whole = " " not in line.strip() or line.lstrip().startswith(
-            COMMANDS
-        )  # a command is to be copied
+        # a command is to be copied
+        is_whole = " " not in line.strip() or line.lstrip().startswith(COMMANDS)
         assert len(line) <= 80 or is_whole, f"{len(line)} columns: {line}"
 
 

@@ -52,10 +52,11 @@ def test_new_changed_and_deleted_files(mirror):
     (mirror.folder / "a/b/ünï 中.txt").write_text("two!")
     (mirror.folder / "empty").unlink()
     assert mirror.sync() == 1
+    # deleting here deletes nothing there
     assert content(mirror) == {
         "a/b/ünï 中.txt": b"two!",
         "empty": b"",
-    }  # deleting here deletes nothing there
+    }
     assert mirror.synced_until
 
 
@@ -251,9 +252,8 @@ def test_a_writer_that_never_rests(mirror):
 
     def write():
         number = 0
-        while not stop.wait(
-            0.002
-        ):  # without a rest it wrote faster than anyone reads, and filled the disk
+        # without a rest it wrote faster than anyone reads, and filled the disk
+        while not stop.wait(0.002):
             number += 1
             with (mirror.folder / "log").open("ab") as file:
                 file.write(b"%d\n" % number * 5000)

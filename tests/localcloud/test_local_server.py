@@ -221,9 +221,8 @@ def test_faults(raw, http_session):
 def test_python_client_rides_out_faults(raw, client):
     """A resumable upload survives; of a conditional upload in one request a lost answer means 412."""
     faults = f"{raw.server.url}/_berg/faults"
-    raw.session.post(
-        faults, json={"method": "storage.objects.insert", "status": 503}
-    )  # the session's start
+    # the session's start
+    raw.session.post(faults, json={"method": "storage.objects.insert", "status": 503})
     for fault in ({"reset": True}, {"reset": True, "after_handler": True}):
         raw.session.post(
             faults, json={"method": "storage.objects.insert", "match": "upload_id", **fault}

@@ -493,10 +493,11 @@ def test_what_cannot_be_had_leaves_nothing(berg, cloud):
     # The region has room for three of the four machines.
     region = cloud.call("GET", "/compute/v1/projects/berg-local/regions/us-central1")
     before = {quota["metric"]: quota["limit"] for quota in region["quotas"]}
+    # on either draw machines that live for a week at most
     metrics = (
         "NVIDIA_L4_GPUS",
         "PREEMPTIBLE_NVIDIA_L4_GPUS",
-    )  # on either draw machines that live for a week at most
+    )
     try:
         for metric in metrics:
             cloud.call(

@@ -141,9 +141,8 @@ def test_an_axis_becomes_logarithmic_by_a_key(berg, site, browser):
     browser.hover("figure[data-name=loss] .logarithmic .plot")
     tip = browser.eval(f"{loss}.querySelector('.tip').textContent")
     assert tip in ("49\nloss: 0.02", "50\nloss: 0.01961"), tip
-    browser.eval(
-        "renew()"
-    )  # while it has the focus it stays as it is; then it comes anew as it was
+    # while it has the focus it stays as it is; then it comes anew as it was
+    browser.eval("renew()")
     browser.eval(f"{loss}.querySelector('input').blur()")
     berg.bucket.write("berg_results/one/metrics.jsonl", '{"loss": 8, "accuracy": 1}\n{"loss": 2}\n')
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)

@@ -17,9 +17,8 @@ FOLDER = Path(os.environ.get("KINETO_IPC_SOCKET_DIR", ""))
 def guard() -> None:
     """Say that this process is guarded, before it can ask for a profile."""
     try:
-        (FOLDER / f"ends-{os.getpid()}").unlink(
-            missing_ok=True
-        )  # of one that had this number before
+        # of one that had this number before
+        (FOLDER / f"ends-{os.getpid()}").unlink(missing_ok=True)
         (FOLDER / f"guarded-{os.getpid()}").touch()
     except OSError:
         return

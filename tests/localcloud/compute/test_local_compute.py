@@ -165,9 +165,8 @@ def test_max_run_duration_ends_the_machine_across_a_restart(client):
     until(lambda: not control.is_running(client.folder), "the end of the server")
     path = client.folder / "compute/instances" / f"{resource['id']}.json"
     row = json.loads(path.read_text())
-    path.write_text(
-        json.dumps({**row, "ends_at": time.time() + 1.5})
-    )  # an hour is too long for a test
+    # an hour is too long for a test
+    path.write_text(json.dumps({**row, "ends_at": time.time() + 1.5}))
     control.start(client.folder, options=("--grace", "3"))
     assert client.status("limited") == "RUNNING"
     until(lambda: client.get("limited") is None, "deletion")
@@ -185,9 +184,8 @@ def test_a_cut_machine_reaches_nothing(client):
     client.console_with("island", "startup-script: token ya29.")
     client.control("instances/island/cut")
     client.console_with("island", "metadata gone")
-    assert "api 56" in client.console_with(
-        "island", "startup-script: api"
-    )  # 56: the connection was reset
+    # 56: the connection was reset
+    assert "api 56" in client.console_with("island", "startup-script: api")
 
 
 # --- the metadata server

@@ -448,9 +448,8 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
     os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
     until(lambda: not control.is_running(client.folder), "the end of the server")
     path = client.folder / f"compute/instances/{before['old']['id']}.json"
-    path.write_text(
-        json.dumps({**json.loads(path.read_text()), "ends_at": time.time()})
-    )  # its hour is over
+    # its hour is over
+    path.write_text(json.dumps({**json.loads(path.read_text()), "ends_at": time.time()}))
     start(client.folder, cloud)  # stockouts end with the server
     until(lambda: "old" not in members(client, "tough"), "the end of its hour, and of the member")
     rows = running(client, "tough", 2)

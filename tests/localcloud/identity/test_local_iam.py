@@ -410,9 +410,8 @@ def test_secrets_need_permissions(api):
     assert "bindings" not in api.ok("GET", f"{SECRETS}/mine:getIamPolicy")
     api.bind(f"serviceAccount:{email}", "roles/editor")
     assert worker("GET", f"{SECRETS}/mine").status_code == 200
-    assert (
-        worker("GET", f"{SECRETS}/theirs/{read}").status_code == 403
-    )  # editors do not see what secrets hold
+    # editors do not see what secrets hold
+    assert worker("GET", f"{SECRETS}/theirs/{read}").status_code == 403
 
 
 def test_the_other_apis_need_permissions_too(api):
@@ -570,6 +569,5 @@ def test_the_public_stays_out_where_access_is_prevented(api):
         policy = {"bindings": [{"role": "roles/storage.objectViewer", "members": [member]}]}
         answer = api("PUT", f"/storage/v1/b/{bucket}/iam", policy)
         assert answer.status_code == 412 and "public access prevention is enforced" in answer.text
-    assert (
-        api.upload(bucket, "y", predefinedAcl="publicRead").status_code == 400
-    )  # uniform access has no lists
+    # uniform access has no lists
+    assert api.upload(bucket, "y", predefinedAcl="publicRead").status_code == 400

@@ -225,10 +225,11 @@ def test_etags_as_preconditions(raw):
     of_bucket = session.get(raw.base).json()["etag"]
     assert session.get(raw.base, headers={"If-None-Match": of_bucket}).status_code == 304
     part = f"DELETE /storage/v1/b/{raw.name}/o/x HTTP/1.1\r\nIf-Match: {{}}\r\n\r\n"
+    # a part of a batch has headers of its own
     for sent, status in (
         ("other", "412"),
         (tag, "204"),
-    ):  # a part of a batch has headers of its own
+    ):
         content = f"--b\r\nContent-Type: application/http\r\n\r\n{part.format(sent)}\r\n--b--\r\n"
         kind = {"Content-Type": "multipart/mixed; boundary=b"}
         assert (
@@ -263,9 +264,8 @@ def test_one_write_a_second_of_each_name(limited):
         assert answer.status_code == 429
     assert raw.read("x").content == b"1"
     assert refused(raw.put("x", b"2", ifGenerationMatch=7)) == (412, "conditionNotMet")
-    assert (
-        session.delete(raw.url("x")).status_code == 204
-    )  # deleting is free, but what follows comes too soon
+    # deleting is free, but what follows comes too soon
+    assert session.delete(raw.url("x")).status_code == 204
     assert raw.put("x", b"2").status_code == 429
 
 
@@ -338,9 +338,8 @@ def test_gzip_content_is_unpacked_for_clients_that_take_none(raw):
     text = os.urandom(1000).hex().encode() * 2000  # 4 MB: sent in several pieces
     raw.put("x", gzip.compress(text), contentEncoding="gzip")
     packed = raw.read("x", **{"Accept-Encoding": "gzip"})
-    assert (
-        packed.headers["Content-Encoding"] == "gzip" and packed.content == text
-    )  # requests unpacks it
+    # requests unpacks it
+    assert packed.headers["Content-Encoding"] == "gzip" and packed.content == text
     plain = raw.read("x", **{"Accept-Encoding": "identity", "Range": "bytes=0-9"})
     assert (plain.status_code, plain.content == text) == (200, True)
     assert (
