@@ -6,25 +6,19 @@ import collections.abc
 import gc
 import importlib
 import pkgutil
-
-import google.auth.transport.requests
-import google.cloud.storage
+import sys
 
 import berg
-from berg.google import instances
 
-assert google.auth.transport.requests and google.cloud.storage
+# Kept away until Compute Engine's client needs it, as berg's main() does.
+sys.modules.setdefault("grpc", None)  # type: ignore[arg-type]
+for name in ("google.auth.transport.requests", "google.cloud.storage"):
+    importlib.import_module(name)
 for module in pkgutil.walk_packages(berg.__path__, "berg."):
     if not module.name.startswith(("berg.__main__", "berg.machine", "berg.worker")):
         importlib.import_module(module.name)
-instances.import_compute()
-# these answers are cached; over thousands of message types each takes long
-for kind in (
-    dict,
-    list,
-    str,
-    int,
-    bytes,
-):
+importlib.import_module("berg.google.instances").import_compute()
+# These answers are cached; over thousands of message types each takes long.
+for kind in (dict, list, str, int, bytes):
     isinstance(kind(), collections.abc.Mapping)
 gc.freeze()

@@ -1,0 +1,10 @@
+"""The server that the tests' commands are forked from has imported what they need."""
+
+import forked
+
+
+def test_commands_begin_with_all_of_berg_imported():
+    found = forked.modules()
+    assert {"berg.cli", "berg.laptop.launch", "berg.watch.page"} <= found
+    assert {"google.cloud.storage", "google.cloud.compute_v1.services.instances"} <= found
+    assert not {name for name in found if name.startswith("berg.machine.")}
