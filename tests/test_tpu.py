@@ -4,6 +4,7 @@ whole.
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -395,3 +396,4 @@ def test_the_example_learns_on_a_slice_and_goes_on_after_a_lost_machine(berg, cl
     assert log.count("going on after epoch 3") == 1
     for rank, name in enumerate(("digits-1", "digits-0")):
         assert log.count(f"worker {rank} of 2 on {name}: 4 of 8 cpu devices") == 2
+        assert re.search(rf"Device=\S+ Worker={rank}/2 Epoch=6 Step=10 .* GlobalRate=\d", log), log

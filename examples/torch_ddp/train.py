@@ -2,7 +2,9 @@
 
 Every process has a copy of the network and sees its share of the images; DistributedDataParallel averages the
 gradients, so that all copies stay the same. They talk through NCCL where there are GPUs, else through gloo. The first
-process writes metrics and, after every epoch, a checkpoint, from which a run with the same --logdir continues.
+process writes metrics and, after every epoch, a checkpoint, from which a run with the same --logdir continues. Every
+process prints its step, its loss and its rate in images per second, beside the rate of all processes together.
+With --wandb-run-group each process logs a run of Weights & Biases, all of them in that group.
 
 Not covered: mixed precision, models that do not fit into one GPU, clusters that change their size.
 """
@@ -35,17 +37,59 @@ def load_data():
     ]
 
 
-def train_epoch(model, optimizer, loader, device):
+class Progress:
+    """Print a line every few steps: the device, the step, the loss, and images per second."""
+
+    def __init__(self, device, every, run=None):
+        self.device, self.every, self.run = device, every, run
+        self.images, self.start = 0, time.perf_counter()
+
+    def step(self, epoch, step, loss, images):
+        """Count a step of `images` images; every process has to call it equally often."""
+        self.images += images
+        if step % self.every:
+            return
+        rate = self.images / (time.perf_counter() - self.start)
+        total = torch.tensor([rate], device=self.device)
+        dist.all_reduce(total)
+        self.images, self.start = 0, time.perf_counter()
+        print(
+            f"Training Device={self.device} Rank={dist.get_rank()}/{dist.get_world_size()} "
+            f"Epoch={epoch} Step={step} Loss={loss:.4f} Rate={rate:.1f} "
+            f"GlobalRate={total.item():.1f} Time={time.strftime('%H:%M:%S')}",
+            flush=True,
+        )
+        if self.run:
+            self.run.log({"epoch": epoch, "loss": loss, "rate": rate, "global_rate": total.item()})
+
+
+def train_epoch(model, optimizer, loader, progress, epoch):
     """See every image of this process's share once; return the mean loss over all processes."""
+    device = progress.device
     total = torch.zeros(2, device=device)  # sum of the losses, number of images
-    for x, y in loader:
+    for step, (x, y) in enumerate(loader, start=1):
         loss = cross_entropy(model(x.to(device)), y.to(device))
         optimizer.zero_grad()
         loss.backward()  # DistributedDataParallel averages the gradients here
         optimizer.step()
         total += torch.tensor([loss.item() * len(x), len(x)], device=device)
+        progress.step(epoch, step, loss.item(), len(x))
     dist.all_reduce(total)
     return (total[0] / total[1]).item()
+
+
+def start_wandb(args, rank):
+    """Return a run of Weights & Biases for this process, in the group of all of them."""
+    import wandb
+
+    return wandb.init(
+        project="berg-ddp",
+        group=args.wandb_run_group,
+        name=f"{args.wandb_run_group}-{rank}",
+        mode="online" if os.environ.get("WANDB_API_KEY") else "offline",
+        dir=args.logdir,
+        config={"epochs": args.epochs, "lr": args.lr, "batch_size": args.batch_size},
+    )
 
 
 @torch.no_grad()
@@ -78,9 +122,18 @@ def main():
     parser.add_argument(
         "--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results"))
     )
+    parser.add_argument("--log-every", type=int, default=10, help="steps between two lines")
+    parser.add_argument("--wandb-run-group", "--wandb_run_group", help="log to Weights & Biases")
+    parser.add_argument(
+        "--local-rank",
+        "--local_rank",
+        type=int,
+        default=os.environ.get("LOCAL_RANK"),
+        help="which process of this machine it is; torch.distributed.launch passes it",
+    )
     args = parser.parse_args()
 
-    gpus, local_rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+    gpus, local_rank = torch.cuda.device_count(), args.local_rank
     device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
@@ -104,6 +157,9 @@ def main():
     loader = DataLoader(training, args.batch_size, sampler=sampler)
 
     args.logdir.mkdir(parents=True, exist_ok=True)
+    progress = Progress(
+        device, args.log_every, start_wandb(args, rank) if args.wandb_run_group else None
+    )
     metrics = []
     if checkpoint := load(args.logdir / "checkpoint.pt"):
         network.load_state_dict(checkpoint["network"])
@@ -113,7 +169,7 @@ def main():
     for epoch in range(len(metrics) + 1, args.epochs + 1):
         start = time.perf_counter()
         sampler.set_epoch(epoch)
-        loss = train_epoch(model, optimizer, loader, device)
+        loss = train_epoch(model, optimizer, loader, progress, epoch)
         seconds = time.perf_counter() - start
         if rank == 0:
             row = {
@@ -134,6 +190,8 @@ def main():
                 "metrics": metrics,
             }
             save(args.logdir / "checkpoint.pt", state)
+    if progress.run:
+        progress.run.finish()
     dist.barrier()  # else the first to go may tear down what others still use
     dist.destroy_process_group()
 

@@ -112,6 +112,19 @@ def fresh_state():
     return {"weights": weights, "momentum": jax.tree.map(jnp.zeros_like, weights)}
 
 
+def print_progress(epoch, number, loss, args, since):
+    """Print what this worker does and how fast: its own images per second, and those of all."""
+    loss = float(loss)  # waits for the step, so that the time is that of computing
+    rate = args.log_every * args.batch_size / (time.perf_counter() - since)
+    print(
+        f"Training Device={jax.local_devices()[0]} Worker={jax.process_index()}"
+        f"/{jax.process_count()} Epoch={epoch} Step={number} Loss={loss:.4f} "
+        f"Rate={rate / jax.process_count():.1f} GlobalRate={rate:.1f} "
+        f"Time={time.strftime('%H:%M:%S')}",
+        flush=True,
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(
         description="Train a small convolutional network on all chips of a slice."
@@ -119,6 +132,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--batch-size", type=int, default=128, help="of all chips together")
+    parser.add_argument("--log-every", type=int, default=5, help="steps between two lines")
     parser.add_argument(
         "--logdir", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "results"))
     )
@@ -163,9 +177,13 @@ def main():
             order[: len(order) // args.batch_size * args.batch_size], len(order) // args.batch_size
         )
         losses = []
-        for batch in batches:
+        since = time.perf_counter()
+        for number, batch in enumerate(batches, start=1):
             state, loss = train_step(state, spread(x_train[batch]), spread(y_train[batch]), args.lr)
             losses.append(loss)
+            if number % args.log_every == 0:
+                print_progress(epoch, number, loss, args, since)
+                since = time.perf_counter()
         train_loss = float(np.mean([float(loss) for loss in losses]))
         if leads:
             local = jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), state)

@@ -7,6 +7,7 @@ machines there are.
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -192,7 +193,13 @@ def test_torchrun_on_every_machine(berg):
     rows = [json.loads(line) for line in result(berg, "ddp/metrics.jsonl").splitlines()]
     assert [(row["epoch"], row["processes"]) for row in rows] == [(1, 2), (2, 2)]
     assert rows[1]["train_loss"] < rows[0]["train_loss"]
-    assert "2 processes on ddp-0 ddp-1, through gloo" in berg.log("ddp")
+    log = berg.log("ddp")
+    assert "2 processes on ddp-0 ddp-1, through gloo" in log
+    for rank in (0, 1):
+        line = (
+            rf"Training Device=cpu Rank={rank}/2 Epoch=2 Step=20 Loss=\S+ Rate=\d\S* GlobalRate=\d"
+        )
+        assert re.search(line, log), log
     check_ended(berg, "ddp", "SUCCEEDED")
 
 
