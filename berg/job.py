@@ -12,12 +12,12 @@ the job .berg/logs/<job>/<machine>.<time>.usage.jsonl   what they were busy with
 import json
 import re
 import secrets
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from berg import BergError
-from berg.checks import check_bounds, check_types, fits
+from berg import BergError, gate
+from berg.checks import check_bounds, check_results_dir
 
 VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
@@ -100,50 +100,67 @@ class Job:
         """
         return self.num_machines == 1 and not self.sweep and not self.group
 
-    def summary(self) -> dict[str, Any]:
-        """What a list shows of the job; it travels with every state."""
-        return {
-            "user": self.created_by,
-            "created_at": self.created_at,
-            "cmd": self.cmd.encode()[:500].decode(errors="ignore"),
-            "results_dir": self.results_dir,
-            "repo": self.repo_name,
-            "commit": self.git_snapshot[:12],
-            "place": self.place,
-            "kind": self.kind,
-            "machines": self.num_machines,
-            "kept": not self.kill_instance_after_job,
-            "group": self.group,
-            **({"sweep": self.sweep, "params": self.params} if self.sweep else {}),
-            "secrets": len(self.secrets) + self.notify,
-            "gpus": f"{self.gpus_per_machine} x {self.gpu_type}"
-            if self.gpus_per_machine
-            else self.tpu,
-        }
+    def summary(self) -> "Summary":
+        """Return what a list shows of the job; it travels with every state."""
+        gpus = f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else self.tpu
+        return Summary(
+            user=self.created_by,
+            created_at=self.created_at,
+            cmd=self.cmd.encode()[:500].decode(errors="ignore"),
+            results_dir=self.results_dir,
+            repo=self.repo_name,
+            commit=self.git_snapshot[:12],
+            place=self.place,
+            kind=self.kind,
+            machines=self.num_machines,
+            kept=not self.kill_instance_after_job,
+            group=self.group,
+            sweep=self.sweep,
+            params=self.params if self.sweep else {},
+            secrets=len(self.secrets) + self.notify,
+            gpus=gpus,
+        )
 
 
-# else str
-SUMMARY: dict[str, Any] = {
-    "machines": int,
-    "kept": bool,
-    "params": dict[str, str],
-    "secrets": int,
-}
+@dataclass
+class Summary:
+    """What a state says of its job, for who lists jobs without reading their metadata."""
+
+    user: str = ""
+    created_at: str = ""
+    cmd: str = ""  # its beginning
+    results_dir: str = ""  # "": not known
+    repo: str = ""
+    commit: str = ""
+    place: str = "gce"
+    kind: str = "job"
+    machines: int = 1
+    kept: bool = False  # its machines stay when it is over
+    group: str = ""
+    sweep: str = ""
+    params: dict[str, str] = field(default_factory=dict)
+    secrets: int = 0
+    gpus: str = ""  # in words, such as 8 x h100; or its TPUs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as it lies in the bucket: a job without a sweep says nothing of one."""
+        values = asdict(self)
+        if not self.sweep:
+            del values["sweep"], values["params"]
+        return values
 
 
 def from_json(data: bytes, name: str) -> Job:
     """The job in `data`; raises BergError if it is damaged or written by a newer berg."""
     try:
-        values = json.loads(data)
+        values = gate.values(data)
         if "spec" not in values and "wishes" in values:  # as earlier versions wrote it
             values["spec"] = values.pop("wishes")
-        known = {f.name for f in fields(Job)}
-        job = Job(**{key: value for key, value in values.items() if key in known})
-        check_types(job)
+        job = gate.build(Job, values)
         check_bounds(job)
         if job.job_name != name or "commit" not in job.snapshot:
             raise ValueError("it does not describe this job")
-    except (ValueError, TypeError, AttributeError, RecursionError, BergError) as error:
+    except (ValueError, BergError) as error:
         raise BergError(
             f"{metadata_path(name)} is damaged ({error}). Submit the job again: berg run"
         ) from None
@@ -178,7 +195,8 @@ class State:
     synced_until: str = ""
     # [state, when it began]; the newest HISTORY of them
     history: list[list[str]] = field(default_factory=list)
-    job: dict[str, Any] = field(default_factory=dict)  # Job.summary()
+    job: Summary = field(default_factory=Summary)
+    claim: str = ""  # random, of who submitted the job: tells it from another that is the same
 
     @property
     def final(self) -> bool:
@@ -190,26 +208,24 @@ class State:
             self.history = [*self.history, [self.state, now()]][-HISTORY:]
 
     def to_json(self) -> str:
-        """As JSON that fits into an object's custom metadata, with the history: what is long is
-        cut.
-        """
+        """Return it as JSON that fits into an object's custom metadata; what is long is cut."""
         self.note()
-        values = asdict(self)
-        summary, params = values["job"], self.job.get("params", {})
-        text = json.dumps(values)
+        text = self._as_text()
         for room in (1000, 300, 100, 30):
             if len(text) <= MAX_STATE:
                 break
-            values["reason"], summary["cmd"] = (
-                cut(self.reason, room),
-                cut(self.job.get("cmd", ""), room),
-            )
-            if params:
-                summary["params"] = {
-                    cut(key, room): cut(params[key], room) for key in list(params)[: room // 10]
-                }
-            text = json.dumps(values)
+            text = self._shortened(room)._as_text()
         return text
+
+    def _as_text(self) -> str:
+        return json.dumps({**asdict(self), "job": self.job.to_dict()})
+
+    def _shortened(self, room: int) -> "State":
+        """Return it with texts of at most `room` characters."""
+        some = list(self.job.params)[: room // 10]
+        params = {cut(key, room): cut(self.job.params[key], room) for key in some}
+        summary = replace(self.job, cmd=cut(self.job.cmd, room), params=params)
+        return replace(self, reason=cut(self.reason, room), job=summary)
 
 
 def cut(text: str, room: int) -> str:
@@ -217,19 +233,44 @@ def cut(text: str, room: int) -> str:
 
 
 def state_from_json(data: str | bytes) -> State:
-    """The state in `data`; raises ValueError if there is none."""
+    """Return the state in `data`; raise ValueError if there is none, or one that is odd."""
     try:
-        values = json.loads(data)
-        known = {f.name for f in fields(State)}
-        state = State(**{key: value for key, value in values.items() if key in known})
-        check_types(state)
-        if not all(fits(value, SUMMARY.get(key, str)) for key, value in state.job.items()):
-            raise ValueError("its job is odd")
-        if state.state not in (*ACTIVE, *FINAL):
-            raise ValueError(f"{state.state!r} is no state")
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        values = gate.values(data)
+        summary = summary_from(values.get("job", {}))
+        state = gate.build(State, {**values, "job": summary})
+        check_state(state)
+    except ValueError as error:
         raise ValueError(f"it describes no state of a job: {error}") from None
-    return state
+    return gate.cleaned(state)
+
+
+def summary_from(values: Any) -> Summary:
+    try:
+        summary = gate.build(Summary, values)
+        check_summary(summary)
+    except (ValueError, BergError) as error:
+        raise ValueError(f"its job is odd: {error}") from None
+    return gate.cleaned(summary)
+
+
+def check_summary(summary: Summary) -> None:
+    """Raise ValueError or BergError for what no job is like."""
+    if summary.results_dir:
+        check_results_dir(summary.results_dir)
+    if summary.sweep:
+        check_name(summary.sweep)
+    if summary.machines < 0 or summary.secrets < 0:
+        raise ValueError("a number is below zero")
+    gate.check_plain(summary, free=("cmd",))
+
+
+def check_state(state: State) -> None:
+    """Raise ValueError for what no state is like."""
+    if state.state not in (*ACTIVE, *FINAL):
+        raise ValueError(f"{state.state!r} is no state")
+    if any(len(change) != 2 for change in state.history):
+        raise ValueError("its history is odd")
+    gate.check_plain(state, free=("reason", "elsewhere", "lost"))
 
 
 def metadata_path(name: str) -> str:

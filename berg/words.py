@@ -9,11 +9,11 @@ from berg import job
 
 def cells(each) -> list[str]:
     """What a list shows of a job or machine: name, state, age, zone, GPUs, results dir, exit code."""
-    state, details = each.state, each.state.job if each.state else {}
+    state, details = each.state, each.state.job if each.state else job.Summary()
     zone = each.machine.zone if each.machine else state.zone if state else ""
-    gpus = details.get("gpus") or (each.machine.gpus if each.machine else "")
-    if details.get("machines", 1) > 1:
-        gpus = f"{details['machines']} machines" + (f" of {gpus}" if gpus else "")
+    gpus = details.gpus or (each.machine.gpus if each.machine else "")
+    if details.machines > 1:
+        gpus = f"{details.machines} machines" + (f" of {gpus}" if gpus else "")
     code = "" if state is None or state.exit_code is None else str(state.exit_code)
     return [
         each.name,
@@ -21,7 +21,7 @@ def cells(each) -> list[str]:
         age(each.created_at),
         zone,
         gpus,
-        details.get("results_dir", ""),
+        details.results_dir,
         code,
     ]
 
@@ -47,13 +47,10 @@ def folded(entries) -> list:
         elif each.sweep not in done:
             done.add(each.sweep)
             parts = sweeps[each.sweep]
-            results = results_of([part.state.job.get("results_dir", "") for part in parts])
-            details = {
-                **each.state.job,
-                "sweep": "",
-                "results_dir": results,
-                "machines": len(each.workers),
-            }
+            results = results_of([part.state.job.results_dir for part in parts])
+            details = replace(
+                each.state.job, sweep="", results_dir=results, machines=len(each.workers)
+            )
             idle = {
                 name: at
                 for part in parts
@@ -99,8 +96,8 @@ def idle(state: job.State) -> str:
     """Which machines of a job have accelerators that do nothing, and for how long; "" if none."""
     if state.final or not state.idle:
         return ""
-    what = "TPUs" if state.job.get("gpus") and " x " not in state.job["gpus"] else "GPUs"
-    if state.job.get("machines", 1) == 1:
+    what = "TPUs" if state.job.gpus and " x " not in state.job.gpus else "GPUs"
+    if state.job.machines == 1:
         return f"its {what} are idle for {age(min(state.idle.values()))}"
     return f"{what} are idle: " + ", ".join(
         f"{name} for {age(since)}" for name, since in state.idle.items()

@@ -69,7 +69,7 @@ def run(attempt: Attempt) -> None:
     """
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
-        if not attempt.state.job.get("kept"):
+        if not attempt.state.job.kept:
             attempt.machine.insist_on_deletion()
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))

@@ -267,7 +267,7 @@ def compare(this: Round, entry: jobs.Entry) -> tuple[int, int]:
             anew.add(path)
         finished[path] = checksum, rank, float(at)
     assert not anew, f"finished, and not there for the next attempt: {anew} of {about}"
-    own = f"{state.job['results_dir']}/".encode()
+    own = f"{state.job.results_dir}/".encode()
     wrong = [
         path
         for path, (checksum, *_) in finished.items()

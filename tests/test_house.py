@@ -12,7 +12,8 @@ LOCALCLOUD = BERG.parent / "localcloud"
 # Room -> what stands in it; a folder is a room, and so are these modules beside the folders.
 ROOMS = {
     "berg": {"__init__"},
-    "contract": {"config", "job", "inventory", "checks", "credentials", "words"},
+    "contract": {"config", "job", "inventory", "checks", "credentials", "words", "gate"},
+    "states": {"states"},
     "plan": {"plan"},
     "places": {"gce"},
     "api": {"api"},
@@ -24,16 +25,27 @@ BELOW = {
     "berg": set(),
     "contract": {"berg"},
     "google": {"berg", "contract"},
+    "states": {"berg", "contract", "google"},
     "code": {"berg", "contract"},
     "plan": {"berg", "contract", "google", "code"},
     "places": {"berg", "contract", "google", "code", "plan"},
-    "laptop": {"berg", "contract", "google", "code", "plan", "places"},
-    "api": {"berg", "contract", "google", "plan", "laptop"},
-    "watch": {"berg", "contract", "google", "code", "plan", "places", "laptop"},
-    "commands": {"berg", "contract", "google", "code", "plan", "places", "laptop", "watch"},
+    "laptop": {"berg", "contract", "google", "states", "code", "plan", "places"},
+    "api": {"berg", "contract", "google", "states", "plan", "laptop"},
+    "watch": {"berg", "contract", "google", "states", "code", "plan", "places", "laptop"},
+    "commands": {
+        "berg",
+        "contract",
+        "google",
+        "states",
+        "code",
+        "plan",
+        "places",
+        "laptop",
+        "watch",
+    },
     "cli": {"berg", "contract", "google", "plan", "laptop", "commands"},
-    "machine": {"berg", "contract", "google", "code"},
-    "worker": {"berg", "contract", "google", "code", "machine"},
+    "machine": {"berg", "contract", "google", "states", "code"},
+    "worker": {"berg", "contract", "google", "states", "code", "machine"},
 }
 # The embedded cloud is started and looked after from outside, as a program is; nothing of it is
 # used otherwise.

@@ -34,7 +34,7 @@ def insert(berg, name: str, **labels: str) -> None:
 
 
 def write_state(bucket, name: str, **values) -> None:
-    text = job.State(job={"user": "tester", "created_at": job.now()}, **values).to_json()
+    text = job.State(job=job.Summary("tester", job.now()), **values).to_json()
     bucket.write(job.state_path(name), text, metadata={"state": text})
 
 
@@ -49,7 +49,7 @@ def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not
     write_state(berg.bucket, over, state="FAILED", finished_at="2026-01-01T00:00:00Z")
     write_state(berg.bucket, live, state="RUNNING")
     text = job.State(
-        state="SUCCEEDED", finished_at="2026-01-01T00:00:00Z", job={"user": "tester", "kept": True}
+        state="SUCCEEDED", finished_at="2026-01-01T00:00:00Z", job=job.Summary("tester", kept=True)
     )
     berg.bucket.write(job.state_path(kept), text.to_json(), metadata={"state": text.to_json()})
     settings = berg.cloud.settings(berg.bucket_name)

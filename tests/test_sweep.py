@@ -228,7 +228,7 @@ def test_names_that_begin_alike_are_left_alone(berg):
     )
     ended = berg("run", "-g", "0", "-m", "2", "-n", "lr-two", "--wait", "true")
     assert ended.returncode == 0 and machines(berg, "lr"), ended.stderr
-    text = job.State(job={"user": "tester", "created_at": job.now()}).to_json()
+    text = job.State(job=job.Summary("tester", job.now())).to_json()
     berg.bucket.write(job.state_path("lr-other"), text, metadata={"state": text})
     assert berg("kill", "lr").returncode == 0
     over(berg, "lr")

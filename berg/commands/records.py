@@ -59,7 +59,7 @@ def describe(record) -> str:
 
     entry, this = record.entry, record.job
     state, details = entry.state, entry.state.job
-    rows = [("Job" if details.get("kind") != "devbox" else "Devbox", entry.name)]
+    rows = [("Job" if details.kind != "devbox" else "Devbox", entry.name)]
     rows.append(
         (
             "State",
@@ -72,7 +72,7 @@ def describe(record) -> str:
             ("Attempts", f"{state.attempt}, {state.restarts} of them after a machine went away")
         )
     times = (
-        ("created", details.get("created_at")),
+        ("created", details.created_at),
         ("started", state.started_at),
         ("finished", state.finished_at),
     )
@@ -114,7 +114,7 @@ def describe(record) -> str:
     )
     size = sum(each.size for each in record.results)
     until = f", up to {state.synced_until}" if state.synced_until else ""
-    folder = details.get("results_dir", "")
+    folder = details.results_dir
     rows.append(
         (
             "Results",

@@ -237,11 +237,7 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
                 addresses = f"{machine.internal_ip}  {machine.external_ip}"
                 lines.append(f"    {machine.name}  {machine.status}  {addresses}")
         if with_command and each.state:
-            lines.append(
-                f"    $ {each.state.job.get('cmd')}"
-                if each.state.job.get("cmd")
-                else "    (devbox)"
-            )
+            lines.append(f"    $ {each.state.job.cmd}" if each.state.job.cmd else "    (devbox)")
     return "\n".join(lines)
 
 
@@ -281,15 +277,15 @@ def sweep(jobs) -> str:
 
 def again(found, machines: list[str]) -> str:
     """What of a sweep would run again, and on what."""
-    params = found.jobs[0].state.job["params"]
+    params = found.jobs[0].state.job.params
     jobs = [["JOB", "STATE", *params, "RESULTS"]]
     for each in found.jobs:
         jobs.append(
             [
                 each.name,
                 each.status,
-                *each.state.job["params"].values(),
-                each.state.job["results_dir"],
+                *each.state.job.params.values(),
+                each.state.job.results_dir,
             ]
         )
     this, spot = found.first, ", spot" if found.first.spec.get("spot") else ""
@@ -380,7 +376,7 @@ def outcome(name: str, state: job.State) -> str:
     beside = f"\n{also(state)}" if state.elsewhere else ""
     kept = (
         f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}"
-        if state.job.get("kept")
+        if state.job.kept
         else ""
     )
     return (

@@ -320,6 +320,21 @@ class Bucket:
             except exceptions.NotFound:
                 pass
 
+    def delete_at(self, name: str, generation: int) -> None:
+        """Delete an object that is at `generation`; raise Changed if it is at another one.
+
+        One that does not exist is passed over.
+        """
+        from google.api_core import exceptions
+
+        blob = self.bucket.blob(name)
+        try:
+            blob.delete(if_generation_match=generation, timeout=self.timeout, retry=self.retry)
+        except exceptions.PreconditionFailed:
+            raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
+        except exceptions.NotFound:
+            pass
+
     def list(
         self,
         prefix: str,

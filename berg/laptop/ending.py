@@ -129,7 +129,7 @@ def tell_of_end(config: Config, found: Entry, now: bool) -> None:
 
 def forget_secrets(config: Config, found: Entry) -> None:
     """Delete the secrets of a job that is killed, or of its sweep with the last of its jobs."""
-    if not found.state or not found.state.job.get("secrets"):
+    if not found.state or not found.state.job.secrets:
         return
     if not found.sweep:
         secret.delete(config, found.name)

@@ -81,12 +81,12 @@ class Entry:
     @property
     def user(self) -> str:
         if self.state:
-            return self.state.job.get("user", "")
+            return self.state.job.user
         return self.machine.labels.get("berg-user", "") if self.machine else ""
 
     @property
     def created_at(self) -> str:
-        return (self.state.job.get("created_at") if self.state else None) or (
+        return (self.state.job.created_at if self.state else "") or (
             self.machine.created_at if self.machine else ""
         )
 
@@ -104,19 +104,20 @@ class Entry:
     @property
     def group(self) -> str:
         """Region of the group that keeps a machine for the job; "" without one."""
-        return self.state.job.get("group", "") if self.state else ""
+        return self.state.job.group if self.state else ""
 
     @property
     def sweep(self) -> str:
         """Name of the sweep that the job belongs to; "" for one on its own."""
-        return self.state.job.get("sweep", "") if self.state else ""
+        return self.state.job.sweep if self.state else ""
 
     def to_dict(self) -> dict[str, Any]:
-        state = asdict(self.state) if self.state else {"state": None, "job": {}}
+        state = asdict(self.state) if self.state else {"state": None}
+        summary = self.state.job.to_dict() if self.state else {}
         return {
             "name": self.name,
-            **{key: value for key, value in state.items() if key != "job"},
-            **state["job"],
+            **{key: value for key, value in state.items() if key not in ("job", "claim")},
+            **summary,
             "user": self.user,
             "created_at": self.created_at,
             "machine_status": self.machine.status if self.machine else None,
@@ -128,7 +129,7 @@ class Entry:
 
 
 def place_name(state: job.State | None) -> str:
-    return state.job.get("place", "gce") if state else "gce"
+    return state.job.place if state else "gce"
 
 
 def describe(machine: Machine) -> dict[str, Any]:
@@ -159,11 +160,11 @@ def conclude(
         return state
     if alive:
         # of a cluster the first one, which leads
-        needed = alive if state.job.get("sweep") else alive[:1]
+        needed = alive if state.job.sweep else alive[:1]
         if not all(map(last_words, needed)):
             return state
         first = needed[0]
-        mend = "berg reap" if state.job.get("sweep") else f"berg kill {first.name}"
+        mend = "berg reap" if state.job.sweep else f"berg kill {first.name}"
         what = (
             f"the startup script of {first.name} ended without a worker; delete the machine: {mend}"
         )
@@ -290,25 +291,25 @@ def entry(
     except (KeyError, ValueError, TypeError):
         state = job.State(state="LOST", reason=f"{blob.name} is damaged")
     machines, workers = owned.get(name, []), []
-    if sweep := state.job.get("sweep"):
+    if sweep := state.job.sweep:
         workers = owned.get(f"{sweep}/", [])
         has_one = not state.final and state.state != "SUBMITTED"
         machines = [machine for machine in workers if has_one and machine.name == state.machine]
 
     def waits() -> bool:
         place = place_name(state)
-        if place == "gce" and not state.job.get("group"):
+        if place == "gce" and not state.job.group:
             return False
         with contextlib.suppress(api.Denied):
             there = waiting(place) if waiting else places.of(place).waiting(config, name)
-            return not there.isdisjoint((name, state.job.get("sweep"), state.job.get("group")))
+            return not there.isdisjoint((name, state.job.sweep, state.job.group))
         return True  # as far as somebody knows who may not look
 
     seconds = api.now(config) - blob.updated.timestamp()
     needed = workers if workers and state.state == "SUBMITTED" else machines
     seen = conclude(state, seconds, needed, waits, words or functools.partial(last_words, config))
-    if seen.state == "LOST" and not state.final and (group := state.job.get("group")):
-        why = places.of(place_name(state)).why_gone(config, state.job.get("sweep") or name, group)
+    if seen.state == "LOST" and not state.final and (group := state.job.group):
+        why = places.of(place_name(state)).why_gone(config, state.job.sweep or name, group)
         seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
     return Entry(name, seen, machines, blob.generation, state, workers)
 
@@ -394,7 +395,7 @@ def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
 
 
 def is_cluster(found: Entry) -> bool:
-    return bool(found.state and found.state.job.get("machines", 1) > 1)
+    return bool(found.state and found.state.job.machines > 1)
 
 
 def machine_of(log: str) -> str:
@@ -406,11 +407,11 @@ def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
     blob = Bucket(config).get(job.state_path(name)) if job.NAME.fullmatch(name) else None
     if blob:
         state = entry(config, name, blob, {}).state
-        if not state or "results_dir" not in state.job:
+        if not state or not state.job.results_dir:
             raise BergError(
                 f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER"
             )
-        return f"berg_results/{state.job['results_dir']}/", name
+        return f"berg_results/{state.job.results_dir}/", name
     folder = (
         name.removeprefix(f"gs://{config.bucket}/")
         .removeprefix("/root/")

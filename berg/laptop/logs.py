@@ -97,7 +97,7 @@ def follow(
             console = output
         if (found.state.final and leaves(found)) if found.state else not found.machine:
             if had and not found.state:
-                saved = f"What it saved: berg fetch {had.job.get('results_dir', found.name)}"
+                saved = f"What it saved: berg fetch {had.job.results_dir or found.name}"
                 raise BergError(
                     f"the state of {found.name} is gone from the bucket, and its machine is gone. {saved}"
                 )
@@ -109,5 +109,5 @@ def leaves(found: jobs.Entry) -> bool:
     """Whether the machines of a job that is over are on their way out or off, or were to be kept,
     or nobody deletes.
     """
-    stays = found.state and (found.state.job.get("kept") or found.state.state == "LOST")
+    stays = found.state and (found.state.job.kept or found.state.state == "LOST")
     return bool(stays or all(machine.status in jobs.GOING for machine in found.machines))

@@ -137,7 +137,7 @@ def why_left(config: Config, entry: jobs.Entry) -> str:
         and not entry.group
     ):
         return f"it is stopped; the job is {entry.state.state}"
-    if entry.state.final and not entry.state.job.get("kept"):
+    if entry.state.final and not entry.state.job.kept:
         end = entry.state.finished_at
         over = api.age_seconds(config, end) if end else SETTLED + 1
         return f"the job is {entry.state.state}" if over > SETTLED else ""

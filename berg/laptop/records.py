@@ -40,13 +40,13 @@ def resolve(config: Config, name: str) -> str:
     latest, slash, index = name.partition("/")
     if latest not in LATEST:
         return name
-    mine = [each for each in states(Bucket(config)) if each[1].job.get("user") == config.user]
+    mine = [each for each in states(Bucket(config)) if each[1].job.user == config.user]
     if not mine:
         raise BergError(
             f'{name} is your latest job, and you have none yet. Start with: berg run "python train.py"'
         )
-    last, state = max(mine, key=lambda each: each[1].job.get("created_at", ""))
-    return f"{state.job.get('sweep') or last}{slash}{index}"
+    last, state = max(mine, key=lambda each: each[1].job.created_at)
+    return f"{state.job.sweep or last}{slash}{index}"
 
 
 @dataclass
@@ -73,7 +73,7 @@ def read(config: Config, name: str, lines: int) -> Record:
         raise BergError(
             f"{entry.name} is a machine without a job ({entry.status}). End it: berg kill {entry.name}"
         )
-    results_dir = entry.state.job.get("results_dir")
+    results_dir = entry.state.job.results_dir
     with ThreadPoolExecutor() as pool:
         described = pool.submit(described_job, bucket, entry.name)
         log = pool.submit(last_lines, bucket, entry.name, lines)
@@ -223,7 +223,7 @@ def beside(bucket: Bucket, entry: Entry, whose: Iterable[str]) -> list[Listed]:
 
 
 def results_of(entry: Entry) -> str:
-    return entry.state.job.get("results_dir", "") if entry.state else ""
+    return entry.state.job.results_dir if entry.state else ""
 
 
 def matching(pattern: str, mine: set[str], known: set[str]) -> list[str]:

@@ -432,16 +432,12 @@ def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> Iterable[d
         details = entry.state.job
         metrics: dict[str, Any] = {}
         try:
-            for line in read(f"{details.get('results_dir')}/metrics.jsonl").splitlines():
+            for line in read(f"{details.results_dir}/metrics.jsonl").splitlines():
                 metrics.update(json.loads(line))
         except (ValueError, TypeError, RecursionError):
             pass  # cut off in the middle of a line: what was read counts
         row = {"job": entry.name, "state": entry.state.state, "exit_code": entry.state.exit_code}
-        yield (
-            row
-            | details.get("params", {})
-            | {f"metric:{key}": value for key, value in metrics.items()}
-        )
+        yield (row | details.params | {f"metric:{key}": value for key, value in metrics.items()})
 
 
 def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:

@@ -41,7 +41,7 @@ def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) 
         )
     found = jobs.find(config, name)
     here = launch.repo_name(root.name)
-    repo = found.state.job.get("repo") if found.state else here
+    repo = found.state.job.repo if found.state else here
     if repo != here:
         raise BergError(
             f"{name} was started in the repo {repo!r}, and this is {here!r}. Run berg sync in {repo}"

@@ -156,11 +156,9 @@ class Attempt:
         """Read the state for the first time, and what follows from it."""
         state = self.read_state()
         # The machine of a group has any name.
-        self.member.leads = self.member.leads or bool(
-            state.job.get("group") and state.job.get("machines") == 1
-        )
+        self.member.leads = self.member.leads or bool(state.job.group and state.job.machines == 1)
         self.ran_before = state.ran_seconds
-        self.results.own = state.job.get("results_dir", "")
+        self.results.own = state.job.results_dir
         return state
 
     def write_state(self, soon: bool = False, **changes) -> None:

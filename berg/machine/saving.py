@@ -206,7 +206,8 @@ def save_alone(attempt: Attempt, why: str) -> None:
         attempt.member.leads = True
         with contextlib.suppress(BergError):
             read_job(attempt)
-        attempt.state.job = attempt.state.job or attempt.job.summary()
+        if not attempt.state.job.created_at:
+            attempt.state.job = attempt.job.summary()
         reason = "; ".join(filter(None, [f"the job was ended because {why}", lost]))
         end = {
             "state": "FAILED",

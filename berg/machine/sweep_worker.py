@@ -21,7 +21,7 @@ def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
             return
     machine.say(f"No job of {name} is left")
     states = stored_states(machine, name)
-    has_secrets = any(state.job.get("secrets") for state in states.values())
+    has_secrets = any(state.job.secrets for state in states.values())
     if has_secrets and all(state.final for state in states.values()):
         notify.tell_of_sweep(settings_of(machine), name, states, machine.say)
     machine.insist_on_deletion()
@@ -37,7 +37,7 @@ def stored_states(machine: boot.Machine, sweep: str) -> dict[str, job.State]:
             state = job.state_from_json(blob.metadata["state"])
         except (KeyError, ValueError, TypeError):  # damaged; it may be another's
             continue
-        if state.job.get("sweep") == sweep:
+        if state.job.sweep == sweep:
             found[job.name_of(blob.name)] = state
     return found
 

@@ -115,7 +115,7 @@ def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
 
 
 def results_folder(entry: jobs.Entry) -> str:
-    return f"berg_results/{entry.state.job.get('results_dir', '')}" if entry.state else ""
+    return f"berg_results/{entry.state.job.results_dir}" if entry.state else ""
 
 
 def is_metrics(name: str) -> bool:

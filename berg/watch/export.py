@@ -62,7 +62,7 @@ def members(config: Config, bucket: Bucket, names: list[str]) -> tuple[list[str]
 def alone(entry: jobs.Entry, sweeps: list[str]) -> jobs.Entry:
     """A job as one of no sweep, if its sweep does not go along."""
     if entry.state and entry.sweep not in sweeps:
-        return replace(entry, state=replace(entry.state, job={**entry.state.job, "sweep": ""}))
+        return replace(entry, state=replace(entry.state, job=replace(entry.state.job, sweep="")))
     return entry
 
 

@@ -20,10 +20,9 @@ def over(berg: Berg, name: str, results_dir: str, **details) -> None:
         "user": "tester",
         "created_at": job.now(),
         "results_dir": results_dir,
-        "kind": "job",
         **details,
     }
-    text = job.State(state="SUCCEEDED", exit_code=0, job=details).to_json()
+    text = job.State(state="SUCCEEDED", exit_code=0, job=job.Summary(**details)).to_json()
     berg.bucket.write(f".berg/jobs/{name}_state.json", text, metadata={"state": text})
     berg.bucket.write(f".berg/jobs/{name}_metadata.json", "{}")
     berg.bucket.write(f".berg/logs/{name}/{name}.20260101T000000000.log", f"log of {name}\n")

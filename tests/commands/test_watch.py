@@ -16,7 +16,7 @@ from berg.laptop import jobs
 
 def submitted(berg, name: str, **details) -> None:
     """A job's state as a laptop writes it."""
-    summary = {"user": "tester", "created_at": job.now(), "results_dir": name, **details}
+    summary = job.Summary("tester", job.now(), results_dir=name, **details)
     state = job.State(job=summary).to_json()
     berg.bucket.write(job.state_path(name), state, generation=0, metadata={"state": state})
 

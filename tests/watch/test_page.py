@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -42,7 +43,7 @@ def over(
     told = job.State(
         state, 0, EVIL if state == "FAILED" else "", machine=name, zone="us-central1-a"
     )
-    told.finished_at, told.job = job.now(), {**this.summary(), **summary}
+    told.finished_at, told.job = job.now(), replace(this.summary(), **summary)
     text = told.to_json()
     berg.bucket.write(job.metadata_path(name), this.to_json())
     berg.bucket.write(job.state_path(name), text, metadata={"state": text})
@@ -271,9 +272,7 @@ def test_what_comes_from_the_bucket_is_text(berg, site):
         "berg_results/grid/0/metrics.jsonl", json.dumps({EVIL: 0.5, "list": [EVIL]}) + "\n"
     )
     for name in (EVIL, "../../x", "a\tb", "Ünï"):
-        text = job.State(
-            "FAILED", job={"user": "tester", "created_at": EVIL, "results_dir": EVIL}
-        ).to_json()
+        text = job.State("FAILED", job=job.Summary("tester", EVIL, results_dir=EVIL)).to_json()
         berg.bucket.write(job.state_path(name), text, metadata={"state": text})
     for path in (
         "",

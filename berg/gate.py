@@ -1,0 +1,110 @@
+"""The gate: what comes out of the bucket is checked here before anything is done with it.
+
+Whoever may write to the bucket may have written anything under any name. `values` reads JSON,
+`build` makes a dataclass of it, `clean` takes out of a text what would steer a terminal. They raise
+ValueError for what does not pass; callers name the object and leave it alone.
+"""
+
+import json
+import math
+import re
+from collections.abc import Collection
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from berg.checks import check_types
+
+Made = TypeVar("Made")
+MOST_BYTES = 16 << 20  # of one object that is read as JSON
+# Characters that a terminal or a browser obeys in place of showing them: C0 but for tab and
+# newline, DEL, C1, those that turn the direction of writing, and halves of surrogate pairs.
+STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def values(data: str | bytes) -> dict[str, Any]:
+    """Return the JSON object in `data`; raise ValueError for anything else.
+
+    A key that is there twice is refused, and so are NaN and numbers beyond a float's range: two
+    readers could understand them in two ways.
+    """
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it has {len(data):,} bytes")
+    try:
+        found = json.loads(
+            data,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"it has {word}")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"it has the number {digits[:20]}")
+    return number
+
+
+def build(kind: type[Made], found: Any) -> Made:
+    """Return the dataclass `kind` with the values that were found; keys that it lacks are ignored.
+
+    Raise ValueError if a value is not of its field's type or one that has no default is missing.
+    """
+    assert is_dataclass(kind)
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    known = {f.name for f in fields(kind)}
+    try:
+        made = kind(**{key: value for key, value in found.items() if key in known})
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    check_types(made)
+    return made
+
+
+def clean(found: Any) -> Any:
+    """Return a value from JSON with a mark for each character that would steer a terminal."""
+    if isinstance(found, str):
+        return STEERING.sub("\N{REPLACEMENT CHARACTER}", found)
+    if isinstance(found, list):
+        return [clean(each) for each in found]
+    if isinstance(found, dict):
+        return {clean(key): clean(each) for key, each in found.items()}
+    return found
+
+
+def cleaned(made: Made) -> Made:
+    """Return a dataclass whose texts are `clean`."""
+    assert is_dataclass(made) and not isinstance(made, type)
+    return replace(made, **{f.name: clean(getattr(made, f.name)) for f in fields(made)})
+
+
+def check_plain(made: Any, free: Collection[str]) -> None:
+    """Raise ValueError with the first text of a dataclass that steers a terminal or has many lines.
+
+    Fields named in `free` may hold any text: nothing is done with it but showing it.
+    """
+    for f in fields(made):
+        if f.type is not str or f.name in free:
+            continue
+        text = getattr(made, f.name)
+        if STEERING.search(text) or "\n" in text:
+            raise ValueError(f"{f.name} is {text[:40]!r}")

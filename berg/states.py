@@ -1,0 +1,172 @@
+"""The one door to what the bucket keeps of jobs: their states, their metadata, the sweeps' records.
+
+Whatever comes through it was checked (gate.py). Who submits a job claims its name: the state then
+carries a random token, so that two submits of the same job are told from each other although all
+else of them is equal. Writing is always at the generation that was read.
+"""
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from berg import BergError, gate, job
+from berg.google.storage import Bucket, Changed
+from berg.job import Job, State
+
+PREFIX = ".berg/jobs/"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A state as it lies in the bucket."""
+
+    name: str
+    state: State
+    generation: int
+    written_at: float = 0.0  # seconds since 1970
+    is_damaged: bool = False  # then `state` says so, and nothing else
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep's record: its jobs, and what its machines are made from."""
+
+    jobs: list[str]
+    place: str = "gce"
+    machines: dict[str, Any] = field(default_factory=dict)  # a request, as its place makes it
+    claim: str = ""
+
+
+def new_claim() -> str:
+    return secrets.token_hex(8)
+
+
+def claim(bucket: Bucket, name: str, state: State, generation: int = 0) -> Stored:
+    """Write a state with a new claim; raise Changed if somebody else has the name.
+
+    `generation` is that of the state of a job that is over and goes on; 0 is for a new job.
+    """
+    claimed = replace(state, claim=new_claim())
+    return _write(bucket, name, claimed, generation)
+
+
+def read(bucket: Bucket, name: str) -> Stored | None:
+    """Return the state of a job; None if there is none."""
+    if not job.NAME.fullmatch(name):
+        return None
+    blob = bucket.get(job.state_path(name))
+    return stored_in(blob) if blob else None
+
+
+def listed(bucket: Bucket, prefix: str = "") -> Iterator[Stored]:
+    """Return the states of all jobs whose names begin with a prefix, in order of their names."""
+    asked = "name,metadata,updated,generation"
+    for blob in bucket.list(f"{PREFIX}{prefix}", asked, "**_state.json"):
+        yield stored_in(blob)
+
+
+def names(bucket: Bucket, prefix: str = "") -> list[str]:
+    """Return the names of all jobs that begin with a prefix; odd ones are no jobs."""
+    found = bucket.list(f"{PREFIX}{prefix}", "name", "**_state.json")
+    return [name for blob in found if job.NAME.fullmatch(name := job.name_of(blob.name))]
+
+
+def stored_in(blob: Any) -> Stored:
+    """Return the state that an object carries in its metadata, or that it is damaged."""
+    name = gate.clean(job.name_of(blob.name))
+    written_at = blob.updated.timestamp() if blob.updated else 0.0
+    try:
+        state = job.state_from_json((blob.metadata or {})["state"])
+    except (KeyError, ValueError, TypeError):
+        lost = State(state="LOST", reason=f"{gate.clean(blob.name)} is damaged")
+        return Stored(name, lost, blob.generation, written_at, is_damaged=True)
+    return Stored(name, state, blob.generation, written_at)
+
+
+def replaced(bucket: Bucket, stored: Stored, state: State) -> Stored:
+    """Write a state in place of one that was read; raise Changed if another one is there now."""
+    return _write(bucket, stored.name, state, stored.generation)
+
+
+def _write(bucket: Bucket, name: str, state: State, generation: int) -> Stored:
+    text = state.to_json()
+    written = bucket.write(job.state_path(name), text, generation, metadata={"state": text})
+    return Stored(name, state, written)
+
+
+def delete(bucket: Bucket, stored: Stored) -> None:
+    """Delete a state that was read; raise Changed if another one is there now."""
+    bucket.delete_at(job.state_path(stored.name), stored.generation)
+
+
+def is_held(bucket: Bucket, claimed: Stored) -> bool:
+    """Return whether a job's state still carries the claim, whoever wrote it since."""
+    there = read(bucket, claimed.name)
+    return there is not None and there.state.claim == claimed.state.claim
+
+
+def withdraw(bucket: Bucket, claimed: Stored) -> bool:
+    """Delete a job's state and metadata if it still carries the claim; return whether it did."""
+    while (there := read(bucket, claimed.name)) and there.state.claim == claimed.state.claim:
+        try:
+            delete(bucket, there)
+        except Changed:  # a machine of the job's wrote meanwhile
+            continue
+        bucket.delete(job.metadata_path(claimed.name))
+        return True
+    return False
+
+
+def read_job(bucket: Bucket, name: str) -> Job | None:
+    """Return a job's metadata, None if there is none; raise BergError if it is damaged."""
+    if not job.NAME.fullmatch(name):
+        return None
+    data = bucket.read(job.metadata_path(name))
+    return None if data is None else job.from_json(data, name)
+
+
+def write_job(bucket: Bucket, this: Job, generation: int | None = None) -> None:
+    """Write a job's metadata; with a generation raise Changed if another one is there now."""
+    bucket.write(job.metadata_path(this.job_name), this.to_json(), generation)
+
+
+def claim_sweep(bucket: Bucket, name: str, sweep: Sweep) -> Sweep:
+    """Write a sweep's record with a new claim; raise Changed if somebody else has the name."""
+    claimed = replace(sweep, claim=new_claim())
+    bucket.write(job.sweep_path(name), json.dumps(asdict(claimed)), generation=0)
+    return claimed
+
+
+def read_sweep(bucket: Bucket, name: str) -> Sweep | None:
+    """Return a sweep's record, None if there is none; raise BergError if it is damaged."""
+    if not job.NAME.fullmatch(name):
+        return None
+    data = bucket.read(job.sweep_path(name))
+    return None if data is None else sweep_from_json(data, name)
+
+
+def sweep_from_json(data: bytes, name: str) -> Sweep:
+    """Return the sweep's record in `data`; raise BergError if it is damaged."""
+    try:
+        sweep = gate.build(Sweep, gate.values(data))
+        for each in sweep.jobs:
+            job.check_name(each)
+    except (ValueError, BergError) as error:
+        raise BergError(f"{job.sweep_path(name)} is damaged ({error})") from None
+    return sweep
+
+
+def sweep_exists(bucket: Bucket, name: str) -> bool:
+    return bool(job.NAME.fullmatch(name)) and bucket.exists(job.sweep_path(name))
+
+
+def withdraw_sweep(bucket: Bucket, name: str, claimed: Sweep) -> bool:
+    """Delete a sweep's record if it still carries the claim; return whether it did."""
+    blob = bucket.get(job.sweep_path(name))
+    there = read_sweep(bucket, name) if blob else None
+    if not there or there.claim != claimed.claim:
+        return False
+    bucket.delete_at(job.sweep_path(name), blob.generation)
+    return True

@@ -1,0 +1,182 @@
+"""The door to the states in the bucket: who claims a name, who may write, what is damaged."""
+
+import json
+
+import pytest
+
+from berg import BergError, gate, job, states
+from berg.google.storage import Changed
+from berg.job import State, Summary
+
+
+def stored(bucket, name: str) -> states.Stored:
+    found = states.read(bucket, name)
+    assert found is not None
+    return found
+
+
+def test_of_two_equal_submits_one_has_the_name(bucket):
+    state = State(history=[["SUBMITTED", "2026-01-01T00:00:00Z"]])
+    first = states.claim(bucket, "a", state)
+    with pytest.raises(Changed):
+        states.claim(bucket, "a", state)
+    assert stored(bucket, "a").state == first.state and first.state.claim != state.claim == ""
+    with pytest.raises(Changed):
+        states.claim(bucket, "a", state, first.generation + 1)
+
+
+def test_a_claim_whose_answer_was_lost_is_ones_own(bucket, cloud):
+    cloud.fault("storage.objects.insert", reset=True, after_handler=True)
+    claimed = states.claim(bucket, "a", State())
+    assert stored(bucket, "a").generation == claimed.generation
+
+
+def test_of_two_that_let_a_job_go_on_one_does(bucket):
+    over = states.claim(bucket, "a", State("FAILED"))
+    anew = State(history=[["SUBMITTED", "2026-01-01T00:00:00Z"]])
+    states.claim(bucket, "a", anew, over.generation)
+    with pytest.raises(Changed):
+        states.claim(bucket, "a", anew, over.generation)
+
+
+def test_a_state_is_written_and_deleted_only_where_it_was_read(bucket):
+    first = states.claim(bucket, "a", State())
+    second = states.replaced(bucket, first, State("RUNNING"))
+    with pytest.raises(Changed):
+        states.replaced(bucket, first, State("KILLED"))
+    with pytest.raises(Changed):
+        states.delete(bucket, first)
+    assert stored(bucket, "a").state.state == "RUNNING"
+    states.delete(bucket, second)
+    states.delete(bucket, second)
+    assert states.read(bucket, "a") is None
+
+
+def test_only_what_carries_the_claim_is_taken_back(bucket):
+    ours = states.claim(bucket, "a", State())
+    states.replaced(bucket, ours, State("STARTING", claim=ours.state.claim))
+    bucket.write(job.metadata_path("a"), "{}")
+    assert states.is_held(bucket, ours) and states.withdraw(bucket, ours)
+    assert list(bucket.list("")) == [] and not states.is_held(bucket, ours)
+    theirs = states.claim(bucket, "a", State())
+    bucket.write(job.metadata_path("a"), "{}")
+    assert not states.withdraw(bucket, ours) and not states.is_held(bucket, ours)
+    assert stored(bucket, "a").generation == theirs.generation
+    assert bucket.exists(job.metadata_path("a"))
+
+
+def test_of_two_equal_sweeps_one_has_the_name(bucket):
+    record = states.Sweep(["lr-0", "lr-1"], "gce", {"zones": ["us-central1-a"]})
+    ours = states.claim_sweep(bucket, "lr", record)
+    with pytest.raises(Changed):
+        states.claim_sweep(bucket, "lr", record)
+    assert states.read_sweep(bucket, "lr") == ours
+    assert states.sweep_exists(bucket, "lr") and not states.sweep_exists(bucket, "l")
+    assert not states.withdraw_sweep(bucket, "lr", record)
+    assert states.withdraw_sweep(bucket, "lr", ours)
+    assert states.read_sweep(bucket, "lr") is None
+    assert not states.withdraw_sweep(bucket, "lr", ours)
+
+
+@pytest.mark.parametrize("odd", ["{", "[]", '{"jobs": "x"}', '{"jobs": ["../x"]}', "{}"])
+def test_a_sweeps_record_that_is_odd_is_damaged(bucket, odd):
+    bucket.write(job.sweep_path("lr"), odd)
+    with pytest.raises(BergError, match=r"\.berg/sweeps/lr\.json is damaged"):
+        states.read_sweep(bucket, "lr")
+
+
+def test_what_is_damaged_is_listed_by_its_name(bucket):
+    states.claim(bucket, "good", State("RUNNING"))
+    for name in ("bad", "b\x1b]0;title\x07"):
+        bucket.write(job.state_path(name), "{", metadata={"state": "{"})
+    bucket.write(job.state_path("bare"), "{}")
+    found = {each.name: each for each in states.listed(bucket)}
+    assert list(found) == ["b�]0;title�", "bad", "bare", "good"]
+    assert [each.name for each in found.values() if not each.is_damaged] == ["good"]
+    assert found["bad"].state.state == "LOST"
+    assert found["bad"].state.reason == ".berg/jobs/bad_state.json is damaged"
+    assert [each.name for each in states.listed(bucket, "g")] == ["good"]
+    assert states.names(bucket) == ["bad", "bare", "good"]
+    assert states.read(bucket, "../good") is states.read(bucket, "none") is None
+
+
+def test_metadata_that_is_missing_is_told_from_what_is_damaged(bucket):
+    assert states.read_job(bucket, "a") is states.read_job(bucket, "../a") is None
+    bucket.write(job.metadata_path("a"), "")
+    with pytest.raises(BergError, match="a_metadata.json is damaged"):
+        states.read_job(bucket, "a")
+    this = job.Job("a", "true", "a", "gs://b/a", "r", "0", "0", snapshot={"commit": "0"})
+    states.write_job(bucket, this)
+    assert states.read_job(bucket, "a") == this
+    with pytest.raises(Changed):
+        states.write_job(bucket, job.Job("a", "false", "a", "gs://b/a", "r", "0", "0"), 1)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', "[1]", "1", "", "{"],
+)
+def test_json_that_two_readers_understand_in_two_ways_is_refused(odd):
+    with pytest.raises(ValueError, match=r"."):
+        gate.values(odd)
+
+
+def test_json_that_is_too_much_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="nested too deeply"):
+        gate.values('{"a":' * 100_000)
+    monkeypatch.setattr(gate, "MOST_BYTES", 10)
+    assert gate.values('{"a": 1.5}') == {"a": 1.5}
+    with pytest.raises(ValueError, match="it has 11 bytes"):
+        gate.values('{"a": 1.55}')
+
+
+def test_what_would_steer_a_terminal_is_taken_out():
+    steering = "\x1b[31m\x9b2J‮\r\ud800\x7f"
+    mark = "\N{REPLACEMENT CHARACTER}"
+    assert gate.clean(steering) == f"{mark}[31m{mark}2J{mark * 4}"
+    assert gate.clean({"a\x00": ["b\x00", 1, None]}) == {f"a{mark}": [f"b{mark}", 1, None]}
+    assert gate.clean("a\tb\nü🚀") == "a\tb\nü🚀"
+    state = job.state_from_json(
+        State("FAILED", reason=steering, job=Summary(cmd=steering)).to_json()
+    )
+    assert state.reason == state.job.cmd == gate.clean(steering)
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        {"results_dir": "../.ssh"},
+        {"results_dir": "/etc"},
+        {"results_dir": "a\x1bb"},
+        {"sweep": "../x"},
+        {"machines": -1},
+        {"secrets": True},
+        {"user": "a\nb"},
+        {"gpus": "\x9b"},
+        {"params": {"lr": 1}},
+        [],
+    ],
+)
+def test_a_state_with_an_odd_summary_is_none(summary):
+    with pytest.raises(ValueError, match="its job is odd"):
+        job.state_from_json(json.dumps({"state": "RUNNING", "job": summary}))
+
+
+@pytest.mark.parametrize(
+    "odd", [{"machine": "a\nb"}, {"zone": "\n"}, {"history": [["RUNNING"]]}, {"claim": 1}]
+)
+def test_a_state_with_odd_values_is_none(odd):
+    with pytest.raises(ValueError, match="no state of a job"):
+        job.state_from_json(json.dumps({"state": "RUNNING", **odd}))
+
+
+def test_states_are_written_as_earlier_versions_read_them():
+    alone = json.loads(State(job=Summary("ada", machines=2)).to_json())
+    assert alone["job"].keys() == {
+        *("user", "created_at", "cmd", "results_dir", "repo", "commit", "place", "kind"),
+        *("machines", "kept", "group", "secrets", "gpus"),
+    }
+    of_sweep = json.loads(State(job=Summary(sweep="lr", params={"lr": "1"})).to_json())
+    assert (of_sweep["job"]["sweep"], of_sweep["job"]["params"]) == ("lr", {"lr": "1"})
+    earlier = json.dumps({"state": "RUNNING", "job": {"user": "ada", "later": 1}})
+    assert job.state_from_json(earlier).job == Summary("ada")
