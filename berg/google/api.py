@@ -19,6 +19,7 @@ import click
 
 from berg import BergError
 from berg.config import Config
+from berg.google.retry import is_transient, status_of
 
 # What a failed create blocks; whatever is not named here blocks only itself and is told to the
 # user.
@@ -88,24 +89,16 @@ class OperationFailed(BergError):
 
 
 def retrying():
-    """The retry of every request here: 408, 429, 5xx and broken connections, with jitter, for 90 s.
+    """Return the retry of every request here: what retry.py names, with jitter, for 90 s.
 
     Too many requests in a minute are a 403 at Compute Engine; with the next minute they are allowed
     again.
     """
-    import requests
     from google.api_core import exceptions
-
-    broken = (
-        requests.ConnectionError,
-        requests.Timeout,
-        exceptions.TooManyRequests,
-        exceptions.ServerError,
-    )
 
     def passes(error: BaseException) -> bool:
         too_fast = isinstance(error, exceptions.Forbidden) and reason(error) == "rateLimitExceeded"
-        return too_fast or isinstance(error, broken)
+        return too_fast or is_transient(error)
 
     return patient(passes, 90, "Google Cloud", initial=0.5, maximum=15)
 
@@ -128,12 +121,7 @@ def patient(
     until = forbidden_passes_until if forbidden else -math.inf
 
     def predicate(error: Exception) -> bool:
-        # An object's content comes and goes with errors of its own, which have nothing but the
-        # response.
-        if (
-            getattr(getattr(error, "response", None), "status_code", None) == 403
-            and time.monotonic() < until
-        ):
+        if status_of(error) == 403 and time.monotonic() < until:
             return True
         return passes(error) and (longest == seconds or time.monotonic() < began + seconds)
 

@@ -1,7 +1,7 @@
 """The Kubernetes API of a cluster in single requests: no package of Kubernetes' takes part.
 
-A request is repeated while that may help: 408, 429 (after as long as the server asks for), 5xx,
-broken connections.
+A request is repeated while that may help, as retry.py says: after as long as the server asks for,
+and after a change that met another one.
 
 Not covered: watches; who waits asks again every second or so. Proxies, for what podexec.py does.
 """
@@ -19,9 +19,9 @@ from berg import BergError
 from berg import config as settings
 from berg.config import Config
 from berg.google import container
+from berg.google.retry import is_retried, is_transient
 
 PATIENCE = 60  # seconds for an answer
-PASSES = (408, 429, 500, 502, 503, 504)
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CORE = "/api/v1/namespaces/default"
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
@@ -50,6 +50,7 @@ class Refused(BergError):
     def __init__(self, code: int, reason: str, message: str):
         super().__init__(message)
         self.code, self.reason = code, reason
+        self.retry_after = 0.0  # seconds
 
 
 class Silent(BergError):
@@ -102,44 +103,78 @@ def send(
     method: str,
     path: str,
     body: Any = None,
-    kind: str = "application/json",
     patience: float = 0,
-    **query: Any,
+    **options: Any,
 ):
-    """The same for whoever a session of `requests` stands for."""
+    """Return an answer of the API to whoever a session of `requests` stands for.
+
+    `options` are the query's, and `kind`: the body's content type.
+    """
     import requests
 
     patience = patience or PATIENCE
     end, pause = time.monotonic() + patience, 0.5
     while True:
+        why = ""
         try:
-            answer = session.request(
-                method,
-                server.url + path,
-                params=query or None,
-                data=None if body is None else json.dumps(body),
-                headers={"Content-Type": kind, "Accept": "application/json"},
-                timeout=(min(10, patience), patience),
-                verify=server.verify,
-            )
-        except (requests.ConnectionError, requests.Timeout) as error:
-            why, passes = type(error).__name__, not isinstance(error, requests.exceptions.SSLError)
-        else:
-            if answer.status_code < 400:
-                return answer
-            refused = refusal(server, answer.status_code, answer.content)
-            # A change that met another one; nothing here depends on what it changes.
-            if answer.status_code not in PASSES and refused.reason != "Conflict":
-                raise refused
-            asked = answer.headers.get("Retry-After", "")
-            pause = max(pause, float(asked)) if asked.isdigit() else pause
-            why, passes = f"{answer.status_code}: {refused.message}", True
-        if not passes or time.monotonic() + pause > end:
-            raise Silent(
-                f"the cluster {server.place} does not answer ({why}). See: berg cluster list"
-            )
+            return send_once(session, server, method, path, body, patience, **options)
+        except requests.RequestException as error:
+            if not is_transient(error):
+                raise silent(server, type(error).__name__) from None
+            why = type(error).__name__
+        except Refused as error:
+            if not may_pass(error):
+                raise
+            pause = max(pause, error.retry_after)
+            why = f"{error.code}: {error.message}"
+        if time.monotonic() + pause > end:
+            raise silent(server, why)
         time.sleep(pause * random.uniform(0.8, 1.2))
         pause = min(pause * 2, 10)
+
+
+def send_once(
+    session: Any,
+    server: Server,
+    method: str,
+    path: str,
+    body: Any,
+    patience: float,
+    kind: str = "application/json",
+    **query: Any,
+):
+    """Return an answer of the API; raises Refused for an error's, or what `requests` raises."""
+    data = None
+    if body is not None:
+        data = json.dumps(body)
+    answer = session.request(
+        method,
+        server.url + path,
+        params=query or None,
+        data=data,
+        headers={"Content-Type": kind, "Accept": "application/json"},
+        timeout=(min(10, patience), patience),
+        verify=server.verify,
+    )
+    if answer.status_code < 400:
+        return answer
+    refused = refusal(server, answer.status_code, answer.content)
+    asked = answer.headers.get("Retry-After", "")
+    if asked.isdigit():
+        refused.retry_after = float(asked)
+    raise refused
+
+
+def may_pass(error: Refused) -> bool:
+    """Return whether the same request may succeed later.
+
+    A change that met another one may: nothing here depends on what it changes.
+    """
+    return is_retried(error.code) or error.reason == "Conflict"
+
+
+def silent(server: Server, why: str) -> Silent:
+    return Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list")
 
 
 def refusal(server: Server, code: int, content: bytes) -> Refused:

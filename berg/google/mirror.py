@@ -27,6 +27,7 @@ from typing import Any
 from berg import BergError, job
 from berg.google import fetch
 from berg.google.paths import bad_name, is_below, is_harmless, shorten, tell
+from berg.google.retry import is_retried
 from berg.google.sending import GROWS_FROM, WRITER, Refused, Sender, Sending, Taken
 from berg.google.sent import Sent, Store, block_before, marks
 from berg.google.storage import Changed, Unreadable
@@ -42,7 +43,6 @@ PATIENCE, LAST_PATIENCE, HURRY = (
 )
 RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
-PASSING = (408, 412, 429)  # of the other 4xx, those that are no refusal
 # seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
 REFUSED_FOR = 900
 
@@ -189,7 +189,7 @@ class Mirror:
             return
         now, code = time.monotonic(), getattr(error, "code", None) or 0
         since = self.failing_since.setdefault(path, now)
-        is_refusal = 400 <= code < 500 and code not in PASSING
+        is_refusal = 400 <= code < 500 and code != 412 and not is_retried(code)
         patience = (
             0 if code in HOPELESS else REFUSED_FOR if is_refusal and self.finishing else math.inf
         )

@@ -18,6 +18,7 @@ from typing import IO, Any
 from berg import BergError
 from berg.config import Config
 from berg.google import api
+from berg.google.retry import is_transient
 
 API = "https://storage.googleapis.com"
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
@@ -107,23 +108,18 @@ class Bucket:
 
     @property
     def retry(self):
-        """For one call: 408, 429, 500-504 and broken connections, with jitter, for two minutes;
-        never another 4xx.
+        """Return the retry of one call: what retry.py names, with jitter, for two minutes.
 
-        On a machine that is new 403 as well.
+        On a machine that is new 403 is tried again as well.
         """
-        from google.cloud.storage.retry import DEFAULT_RETRY
-
-        return api.patient(DEFAULT_RETRY._predicate, 120, f"gs://{self.name}")
+        return api.patient(is_transient, 120, f"gs://{self.name}")
 
     @property
     def retry_of_files(self):
         """The same for the content of files, but never 403: who mirrors them names what is refused,
         and tries again.
         """
-        from google.cloud.storage.retry import DEFAULT_RETRY
-
-        return api.patient(DEFAULT_RETRY._predicate, 120, f"gs://{self.name}", forbidden=False)
+        return api.patient(is_transient, 120, f"gs://{self.name}", forbidden=False)
 
     def read(self, name: str) -> bytes | None:
         """Content of an object; None if there is no such object."""

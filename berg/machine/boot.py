@@ -20,6 +20,7 @@ import fcntl
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -79,6 +80,7 @@ NVIDIA = {
 }
 FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, beside PATH
 OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
+RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/retry.py
 LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 
@@ -134,12 +136,12 @@ def request(url, method="GET", data=None, headers=None, attempts=8, patience=0):
                 console(
                     "403 Forbidden; rights that were granted just now take minutes. Trying again"
                 )
-            elif error.code not in (408, 429, 500, 502, 503, 504) or attempt >= attempts:
+            elif error.code not in RETRIED or attempt >= attempts:
                 raise
         except (OSError, http.client.HTTPException):  # the latter of an answer that breaks off
             if attempt >= attempts:
                 raise
-        time.sleep(min(2 ** min(attempt, 8) * 0.25, 15))
+        time.sleep(min(2 ** min(attempt, 8) * 0.25, 15) * random.uniform(0.8, 1.2))
 
 
 def metadata(path, default=None):

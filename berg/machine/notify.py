@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from berg import BergError
 from berg.config import Config
 from berg.google import secret
+from berg.google.retry import is_retried
 from berg.job import State
 from berg.machine.attempt import Attempt
 
@@ -104,6 +105,6 @@ def post(url: str, content: dict[str, Any], why: list[str]) -> None:
                 why.clear()
                 return
             why.append(f"it answered {answer.status_code}")
-            if answer.status_code < 500 and answer.status_code not in (408, 429):
+            if not is_retried(answer.status_code):
                 return
         time.sleep(pause)
