@@ -64,6 +64,8 @@ setup(
         "console_scripts": [
             "berg = berg.cli:main",
             "berg-worker = berg.worker:main",
-        ]
+        ],
+        # By its module's name, so that `-p localcloud.pytest_plugin` is the same plugin.
+        "pytest11": ["localcloud.pytest_plugin = localcloud.pytest_plugin"],
     },
 )

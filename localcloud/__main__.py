@@ -1,156 +1,92 @@
-"""The process of the embedded cloud: `python -m localcloud FOLDER`. `control.py` starts and stops
-it.
-
-It listens on loopback only: the APIs on 127.0.0.1, the same over TLS on 127.0.0.2, as tunnels need
-it, the metadata servers on the machines' addresses. SIGTERM ends the machines (SIGTERM, grace,
-SIGKILL) and then the server. Killed with SIGKILL it leaves its machines running; the next start
-adopts them.
-"""
+"""The embedded cloud as a program: `python -m localcloud [FOLDER]`."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import fcntl
-import json
 import logging
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
-from aiohttp import web
+from localcloud import guide
 
-from localcloud.call import Cloud
-from localcloud.compute import groups, power
-from localcloud.compute.state import Compute, Settings
-from localcloud.container import planes
-from localcloud.container.state import Container
-from localcloud.control import write_json
-from localcloud.machines import image, sshd, tunnel
-from localcloud.machines import sandbox as machines
-from localcloud.machines.abilities import abilities
-from localcloud.machines.metadata import MetadataServer
-from localcloud.server import make_app, open_cloud
+HELP = """\
+Serve Google's Compute Engine, Cloud Storage, Kubernetes Engine, IAM, Secret Manager,
+Artifact Registry, Cloud Build and Monitoring on this computer, for tests and for trying.
 
-log = logging.getLogger("localcloud")
+It listens on loopback only and keeps its state in FOLDER. Ctrl-C ends its machines, then itself;
+the next start on the same FOLDER finds buckets, disks and settings again.
+"""
+EXAMPLES = """\
+examples:
+  python -m localcloud                        # state in ~/.localcloud, on any free port
+  python -m localcloud --port 8080 /tmp/cloud # always at http://127.0.0.1:8080
+  python -m localcloud --project my-project   # a project of this name is in it
+  python -m localcloud --token                # print an access token, good for an hour
+  curl -H "Authorization: Bearer $(python -m localcloud --token)" \\
+      http://127.0.0.1:8080/compute/v1/projects/my-project/zones
+"""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m localcloud", description="The embedded cloud.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument(
-        "--grace",
-        type=float,
-        help="seconds from the power button to no power, instead of 30 (Spot) or 120",
-    )
-    parser.add_argument(
-        "--delay", type=float, default=0.0, help="seconds that a machine takes to boot longer"
-    )
-    parser.add_argument("--image", type=Path, help="keep the machines' image here, to share it")
-    parser.add_argument(
-        "--end-machines", action="store_true", help="end what a killed server left, and exit"
-    )
-    options = parser.parse_args()
+    options = parser().parse_args()
+    options.folder = options.folder.expanduser()
     os.umask(0o077)
+    if options.token:
+        return print_token(options.folder)
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = (options.folder / "server.lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"An embedded cloud is already running on {options.folder}", file=sys.stderr)  # noqa: T201
-        return 1
+        return fail(f"An embedded cloud is already running on {options.folder}")
+    try:
+        from localcloud import process
+    except ModuleNotFoundError as error:
+        return fail(f"{error.msg}. Install what it needs: pip install 'berg[local]'")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(serve(options))
+    try:
+        process.run(options)
+    except OSError as error:
+        return fail(f"The embedded cloud cannot run: {error}")
     return 0
 
 
-async def serve(options: argparse.Namespace) -> None:
-    folder = options.folder.resolve()
-    cloud = open_cloud(folder, options.port)
-    settings = Settings(options.grace, options.delay)
-    compute = Compute(folder / "compute", cloud.projects, cloud.faults, settings)
-    cloud.compute = compute
-    cloud.container = Container(folder / "kubernetes", compute, cloud.tokens)
-    compute.sandbox = sandbox_of(folder)
-    ports = read_json(folder / "metadata.json")
-    metadata = MetadataServer(compute, cloud.tokens, ports.get("port", 0))
-    await metadata.start()
-    write_json(folder / "metadata.json", {"port": metadata.port})
-    await power.adopt(compute)
-    image_folder = options.image or folder / "image"
-    stop = threading.Event()
-    if not options.end_machines:
-        groups.resume(compute)
-        compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
-        await planes.resume(cloud)
-        await listen_until_told(cloud, options.port)
-    else:
-        planes.end_orphans(cloud.container)
-    await power.close(compute)
-    stop.set()
-    if compute.image:
-        await asyncio.wait([compute.image])
-    await metadata.runner.cleanup()
-
-
-async def listen_until_told(cloud: Cloud, port: int) -> None:
-    runner = web.AppRunner(
-        make_app(cloud), access_log=None, shutdown_timeout=1, auto_decompress=False
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m localcloud",
+        description=HELP,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
-    await site.start()
-    cloud.port = runner.addresses[0][1]
-    try:
-        context = await asyncio.to_thread(tunnel.context, cloud.folder / "tunnel.pem")
-        await web.TCPSite(runner, tunnel.ADDRESS, cloud.port, ssl_context=context).start()
-    except OSError as error:
-        log.warning("no tunnels to machines without an external address: %s", error)
-    cloud.tokens.write_credentials(cloud.folder / "credentials.json")
-    write_json(cloud.folder / "server.json", {"pid": os.getpid(), "port": cloud.port})
-    log.info("listening on 127.0.0.1:%d, state in %s", cloud.port, cloud.folder)
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await told.wait()
-    log.info("told to stop: ending the machines first")
-    # Machines still need the APIs while they end: to upload their last results.
-    await planes.close(cloud.container)
-    await power.close(cloud.compute)
-    await runner.cleanup()
+    add = made.add_argument
+    add("folder", type=Path, nargs="?", default=Path("~/.localcloud"), help="where its state is")
+    add("--port", type=int, default=0, help="port on 127.0.0.1; 0, the default: any that is free")
+    add("--project", default=guide.PROJECT, help=f"a project to have ({guide.PROJECT})")
+    add("--token", action="store_true", help="print an access token for FOLDER's cloud, and exit")
+    add("--quiet", action="store_true", help="do not print how to use it")
+    add(
+        "--grace",
+        type=float,
+        help="seconds from the power button to no power, instead of 30 (Spot) or 120",
+    )
+    add("--delay", type=float, default=0.0, help="seconds that a machine takes to boot longer")
+    add("--image", type=Path, help="keep the machines' image here, to share it")
+    add("--end-machines", action="store_true", help="end what a killed server left, and exit")
+    return made
 
 
-async def make_image(folder: Path, sandbox: machines.Sandbox, stop: threading.Event) -> Path:
-    try:
-        return await asyncio.to_thread(image.make_image, folder, sandbox, stop.is_set)
-    except image.Interrupted:
-        raise
-    except Exception:
-        log.exception(
-            "the machines' image could not be made: only machines of plain images will boot"
-        )
-        raise
+def print_token(folder: Path) -> int:
+    if not (folder / "tokens.json").exists():
+        return fail(f"{folder} has no embedded cloud yet: start it first")
+    print(guide.access_token(folder))  # noqa: T201
+    return 0
 
 
-def sandbox_of(folder: Path) -> machines.Sandbox:
-    """What machines can be on this host: tried once per folder and user, and when a server of ssh
-    came or went.
-    """
-    path = folder / "abilities.json"
-    found = read_json(path)
-    known = {"uid": os.geteuid(), "ssh_obstacle": sshd.obstacle()}
-    if any(found.get(key) != value for key, value in known.items()):
-        found = {**abilities(folder), **known}
-        write_json(path, found)
-    return machines.Sandbox(found["files"], found["user_namespace"])
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
+def fail(message: str) -> int:
+    print(message, file=sys.stderr)  # noqa: T201
+    return 1
 
 
 if __name__ == "__main__":

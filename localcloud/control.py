@@ -53,7 +53,10 @@ def start(
         (folder / "server.json").unlink(missing_ok=True)
         with (folder / "server.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "localcloud", str(folder), "--port", str(port), *options],
+                [
+                    *(sys.executable, "-m", "localcloud", str(folder), "--quiet"),
+                    *("--port", str(port), *options),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -72,8 +75,6 @@ def wait_until_ready(folder: Path, process: subprocess.Popen | None, wait: float
             return port
         if process is not None and process.poll() is not None:
             reason = last_line(folder)
-            if "No module named" in reason:
-                reason += ". Install what it needs: pip install 'berg[local]'"
             raise LocalCloudError(f"the embedded cloud ended at once: {reason}")
         time.sleep(0.02)
     raise LocalCloudError(

@@ -21,10 +21,11 @@ PAGES = [
     README,
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "localcloud/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-FOLDERS = ("berg", "docs", "examples", "tests", "tools", ".ci")
+FOLDERS = ("berg", "localcloud", "docs", "examples", "tests", "tools", ".ci")
 SHELL = ("bash", "text")
 
 
@@ -159,7 +160,7 @@ def test_every_setting_is_explained_as_berg_explains_it():
 
 def test_every_control_route_is_documented():
     source = "".join(path.read_text() for path in (ROOT / "localcloud").rglob("*.py"))
-    page = (ROOT / "docs/embedded-cloud.md").read_text()
+    page = (ROOT / "localcloud/README.md").read_text()
     routes = set(re.findall(r'"(/_berg/[\w/{}]+)"', source))
     assert len(routes) > 8
     assert [route for route in sorted(routes) if route not in page] == []

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import Distribution
 from pathlib import Path
 
 from berg import __version__
@@ -42,10 +43,22 @@ def test_the_wheel_needs_what_berg_needs_and_leaves_the_embedded_cloud_out(tmp_p
     with zipfile.ZipFile(tmp_path / name) as archive:
         names = archive.namelist()
         metadata = archive.read(f"berg-{__version__}.dist-info/METADATA").decode()
+        commands = archive.read(f"berg-{__version__}.dist-info/entry_points.txt").decode()
     assert "berg/worker.py" in names
     assert not [each for each in names if each.startswith("localcloud/")]
+    assert "berg-worker = berg.worker:main" in commands and "localcloud" not in commands
     for package in ("click", "google-cloud-storage", "GitPython"):
         assert f"Requires-Dist: {package}" in metadata
+
+
+def test_the_wheel_leaves_the_entry_points_of_the_embedded_cloud_out(tmp_path):
+    folder = tmp_path / "berg-1.dist-info"
+    folder.mkdir()
+    (folder / "entry_points.txt").write_text(
+        "[console_scripts]\nberg = berg.cli:main\n\n[pytest11]\nx = localcloud.pytest_plugin\n"
+    )
+    text = dist.console_scripts(Distribution.at(folder))
+    assert text == "[console_scripts]\nberg = berg.cli:main\n"
 
 
 def test_the_startup_script_fits_googles_metadata_and_needs_no_berg():

@@ -1,0 +1,133 @@
+"""What the process of the embedded cloud does, from its start to its end.
+
+`__main__.py` reads the options; `control.py` starts and stops the process from outside.
+
+It listens on loopback only: the APIs on 127.0.0.1, the same over TLS on 127.0.0.2, as tunnels need
+it, the metadata servers on the machines' addresses. SIGTERM ends the machines (SIGTERM, grace,
+SIGKILL) and then the server. Killed with SIGKILL it leaves its machines running; the next start
+adopts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from localcloud import guide
+from localcloud.call import Cloud
+from localcloud.compute import groups, power
+from localcloud.compute.state import Compute, Settings
+from localcloud.container import planes
+from localcloud.container.state import Container
+from localcloud.control import write_json
+from localcloud.machines import image, sshd, tunnel
+from localcloud.machines import sandbox as machines
+from localcloud.machines.abilities import abilities
+from localcloud.machines.metadata import MetadataServer
+from localcloud.server import make_app, open_cloud
+
+log = logging.getLogger("localcloud")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Serve the folder that the options name until SIGTERM or SIGINT comes."""
+    try:
+        asyncio.run(serve(options))
+    except KeyboardInterrupt:
+        log.info("interrupted before it listened")
+
+
+async def serve(options: argparse.Namespace) -> None:
+    folder = options.folder.resolve()
+    cloud = open_cloud(folder, options.port, options.project)
+    settings = Settings(options.grace, options.delay)
+    compute = Compute(folder / "compute", cloud.projects, cloud.faults, settings)
+    cloud.compute = compute
+    cloud.container = Container(folder / "kubernetes", compute, cloud.tokens)
+    compute.sandbox = sandbox_of(folder)
+    ports = read_json(folder / "metadata.json")
+    metadata = MetadataServer(compute, cloud.tokens, ports.get("port", 0))
+    await metadata.start()
+    write_json(folder / "metadata.json", {"port": metadata.port})
+    await power.adopt(compute)
+    image_folder = options.image or folder / "image"
+    stop = threading.Event()
+    if not options.end_machines:
+        groups.resume(compute)
+        compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
+        await planes.resume(cloud)
+        await listen_until_told(cloud, options)
+    else:
+        planes.end_orphans(cloud.container)
+    await power.close(compute)
+    stop.set()
+    if compute.image:
+        await asyncio.wait([compute.image])
+    await metadata.runner.cleanup()
+
+
+async def listen_until_told(cloud: Cloud, options: argparse.Namespace) -> None:
+    runner = web.AppRunner(
+        make_app(cloud), access_log=None, shutdown_timeout=1, auto_decompress=False
+    )
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", options.port)
+    await site.start()
+    cloud.port = runner.addresses[0][1]
+    try:
+        context = await asyncio.to_thread(tunnel.context, cloud.folder / "tunnel.pem")
+        await web.TCPSite(runner, tunnel.ADDRESS, cloud.port, ssl_context=context).start()
+    except OSError as error:
+        log.warning("no tunnels to machines without an external address: %s", error)
+    cloud.tokens.write_credentials(cloud.folder / "credentials.json")
+    write_json(cloud.folder / "server.json", {"pid": os.getpid(), "port": cloud.port})
+    log.info("listening on 127.0.0.1:%d, state in %s", cloud.port, cloud.folder)
+    if not options.quiet:
+        print(guide.how_to_use(cloud.folder, cloud.port, options.project), flush=True)  # noqa: T201
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await told.wait()
+    log.info("told to stop: ending the machines first")
+    # Machines still need the APIs while they end: to upload their last results.
+    await planes.close(cloud.container)
+    await power.close(cloud.compute)
+    await runner.cleanup()
+
+
+async def make_image(folder: Path, sandbox: machines.Sandbox, stop: threading.Event) -> Path:
+    try:
+        return await asyncio.to_thread(image.make_image, folder, sandbox, stop.is_set)
+    except image.Interrupted:
+        raise
+    except Exception:
+        log.exception(
+            "the machines' image could not be made: only machines of plain images will boot"
+        )
+        raise
+
+
+def sandbox_of(folder: Path) -> machines.Sandbox:
+    """What machines can be on this host: tried once per folder and user, and when a server of ssh
+    came or went.
+    """
+    path = folder / "abilities.json"
+    found = read_json(path)
+    known = {"uid": os.geteuid(), "ssh_obstacle": sshd.obstacle()}
+    if any(found.get(key) != value for key, value in known.items()):
+        found = {**abilities(folder), **known}
+        write_json(path, found)
+    return machines.Sandbox(found["files"], found["user_namespace"])
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
