@@ -19,7 +19,7 @@ warnings.filterwarnings(
 class BergError(click.ClickException):
     """What went wrong, for the person at the terminal: the thing by name, then the next step."""
 
-    def show(self, file=None):
+    def show(self, file: IO[Any] | None = None) -> None:
         # click knows of it only while a command runs
         color = False if os.environ.get("NO_COLOR") else None
         click.secho(wrapped(f"berg: {self.message}", sys.stderr), fg="red", err=True, color=color)

@@ -186,6 +186,9 @@ def test_settings_are_set_and_taken_out(berg):
 
     assert berg("config", "set", "zones", "us-central1-a,us-central1-f").returncode == 0
     assert setting("zones") == ["us-central1-a", "us-central1-f"]
+    assert berg("config", "get", "zones").stdout == "us-central1-a,us-central1-f\n"
+    assert berg("config", "get", "region", BERG_REGION="europe-west4").stdout == "europe-west4\n"
+    refused(berg, "config", "get", "colour", says=("no setting 'colour'", "default_image"))
     assert berg("config", "set", "ssh_port", "2222").returncode == 0 and setting("ssh_port") == 2222
     said = berg("config", "set", "user", "somebody", BERG_USER="other").stderr
     assert 'user is "somebody"' in said and "BERG_USER is set, and comes first" in said

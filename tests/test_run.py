@@ -139,7 +139,7 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     state = check_ended(berg, "one", "SUCCEEDED", 0)
     assert state["synced_until"] >= state["started_at"]
 
-    tail = berg("tail", "one")
+    tail = berg("log", "-f", "one")
     assert tail.stdout == log and "one SUCCEEDED" in tail.stderr and tail.returncode == 0
     (listed,) = json.loads(berg("list", "--json").stdout)
     assert (listed["name"], listed["state"], listed["exit_code"]) == ("one", "SUCCEEDED", 0)
@@ -386,6 +386,7 @@ def test_a_running_job_is_seen_and_ends_in_time(berg):
     (listed,) = json.loads(berg("list", "--json").stdout)
     assert (listed["state"], listed["machine_status"]) == ("RUNNING", "RUNNING")
     assert berg("ip", "live").stdout == listed["external_ip"] + "\n"
+    assert berg("show", "live", "--ip").stdout == listed["external_ip"] + "\n"
     assert berg("ip", "live", "--internal").stdout == listed["internal_ip"] + "\n"
     assert "now " in berg("log", "live").stdout
     stopped.send_signal(signal.SIGINT)

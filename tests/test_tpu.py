@@ -121,12 +121,12 @@ def test_a_dry_run_shows_the_four_requests(berg):
         ("v6e-3x3", "v6e has no topology '3x3'. It has: 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"),
         ("v5p-8x4x4", "v5p has no topology '8x4x4'"),
         ("v4-8", "v4 exists only in the Cloud TPU API"),
-        ("v5p-4", "it may count chips (--tpu v5p-2x2x1). See: berg tpus"),
+        ("v5p-4", "it may count chips (--tpu v5p-2x2x1). See: berg gpus --tpu"),
         ("v5p-7", "v5p has no topology '7'. It has: 2x2x1, 2x2x2"),
         ("v6e-0", "v6e has no topology '0'. It has: 1x1, 2x2"),
         (
             "h100",
-            "there is no such family, only v6e, v5p, tpu7x. Give FAMILY-TOPOLOGY; see: berg tpus",
+            "there is no such family, only v6e, v5p, tpu7x. Give FAMILY-TOPOLOGY; see: berg gpus --tpu",
         ),
     ],
 )
@@ -162,7 +162,8 @@ def test_tpus_lists_what_there_is(berg):
     assert rows["ct6e-standard-8t"]["hosts"] == 1 and rows["tpu7x-2x2x1"]["zones"] == [
         "us-central1-c"
     ]
-    table = berg("tpus").stdout
+    table = berg("gpus", "--tpu").stdout
+    assert table == berg("tpus").stdout, "its name of before"
     assert len(table.splitlines()) == len(rows) + 1 and "v5p-4x4x4" in table
 
 

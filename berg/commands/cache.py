@@ -40,9 +40,8 @@ def deploy(name: str, size: int) -> None:
     from berg.laptop import cache as caches
 
     caches.deploy(settings, name, size, say)
-    say(
-        f"The dataset cache of {name} is ready. Hits: berg cache status {name}; its end: berg cache delete {name}"
-    )
+    say(f"The dataset cache of {name} is ready. Hits: berg cache status {name}")
+    say(f"It costs money until:  berg cache delete {name}")
 
 
 @cache.command()
@@ -59,8 +58,10 @@ def status(name: str, as_json: bool) -> None:
     from berg.laptop import cache as caches
 
     found = caches.status(settings, name)
-    rate = {"hit_rate": found.hit_rate}
-    click.echo(json.dumps({**asdict(found), **rate}, indent=2) if as_json else tables.cache(found))
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "hit_rate": found.hit_rate}, indent=2))
+        return
+    click.echo(tables.cache(found))
 
 
 @cache.command()

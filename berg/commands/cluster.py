@@ -1,15 +1,19 @@
-"""The commands for clusters: create, list, status, resize, drivers, credentials, delete; for
-programs token, exec.
+"""The commands for clusters: create, list, status, resize, credentials, delete; for programs token,
+exec.
 """
 
 import json
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from berg import config
-from berg.commands.terminal import complete_types, json_option, say, yes_option
+from berg.commands.terminal import complete_types, json_option, say, table, yes_option
+
+if TYPE_CHECKING:
+    from berg.laptop.clusters import Status
 
 
 @click.group()
@@ -45,23 +49,22 @@ def cluster() -> None:
 @click.option("--disk-type", help="Kind of it: pd-ssd, pd-balanced, …  [default: the usual]")
 @click.option("--zone", help="Zone of the cluster.  [default: one of the region that has the GPUs]")
 @click.option("--spot", is_flag=True, help="Cheaper nodes that Google may take away.")
-def create(name: str, **options) -> None:
+def create(name: str, **options: Any) -> None:
     """Make the cluster NAME, or add a pool of other nodes to it.
 
     It has one small node for itself, and nodes for jobs only while jobs need them. Google installs
     the GPUs' drivers. After an interruption the same command goes on.
 
     \b
-    berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2 --disk-gb 100 --disk-type pd-ssd
+    berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2
     berg cluster create gke-dist -t t4 -g 2 --spot
     """
     settings = config.load_ready()
     from berg.laptop import clusters
 
     place = clusters.create(settings, name, clusters.Wanted(**options), say)
-    say(
-        f'\nRun a job:  berg run --cluster {name} "python train.py"\nkubectl:    berg cluster credentials {name}'
-    )
+    say(f'\nRun a job:  berg run --cluster {name} "python train.py"')
+    say(f"kubectl:    berg cluster credentials {name}")
     say(f"Delete it:  berg cluster delete {name}\n")
     click.echo(place)
 
@@ -75,12 +78,11 @@ def list_(as_json: bool) -> None:
     berg cluster list
     """
     settings = config.load_ready()
-    from berg.commands import tables
     from berg.google import container
 
-    found = container.clusters(settings)
-    rows = [
-        {
+    found = []
+    for each in container.clusters(settings):
+        about = {
             "name": each["name"],
             "location": each["location"],
             "status": each.get("status", ""),
@@ -88,33 +90,26 @@ def list_(as_json: bool) -> None:
             "berg": container.is_ours(each),
             "pools": [pool["name"] for pool in container.pools(each)],
         }
-        for each in found
-    ]
+        found.append(about)
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif rows:
-        cells = [
-            [
-                *map(str, list(row.values())[:4]),
-                "yes" if row["berg"] else "no",
-                ", ".join(row["pools"]),
-            ]
-            for row in rows
-        ]
-        click.echo(
-            tables.table(
-                [["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"], *cells], sys.stdout
-            )
-        )
-    else:
+        click.echo(json.dumps(found, indent=2))
+        return
+    if not found:
         say("No clusters. Make one: berg cluster create NAME")
+        return
+    rows = [["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"]]
+    for each in found:
+        is_ours = {True: "yes", False: "no"}[each["berg"]]
+        cells = [each["name"], each["location"], each["status"], str(each["nodes"])]
+        rows.append([*cells, is_ours, ", ".join(each["pools"])])
+    click.echo(table(rows, sys.stdout))
 
 
 @cluster.command()
 @click.argument("name")
 @json_option
 def status(name: str, as_json: bool) -> None:
-    """Show a cluster's nodes, its GPUs, and the pods of jobs with what they wait for.
+    """Show a cluster's nodes, its GPUs with their drivers, and what the pods of jobs wait for.
 
     \b
     berg cluster status train
@@ -125,11 +120,29 @@ def status(name: str, as_json: bool) -> None:
     from berg.laptop import clusters
 
     found = clusters.status(settings, container.find(settings, name))
-    click.echo(
-        json.dumps(asdict(found), indent=2)
-        if as_json
-        else tables.cluster(found, clusters.IDLE_PRICE)
-    )
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    click.echo(tables.cluster(found, clusters.IDLE_PRICE))
+    if any(pool["gpus"] for pool in found.pools):
+        click.echo(f"\n{drivers(found)}")
+
+
+def drivers(found: "Status") -> str:
+    """Return a table of who installs the drivers of each pool's GPUs, and how many nodes have
+    them.
+    """
+    rows = [["POOL", "GPUS", "DRIVERS", "NODES WITH THEM"]]
+    for pool in found.pools:
+        if not pool["gpus"]:
+            continue
+        nodes = [each for each in found.nodes if each["pool"] == pool["pool"]]
+        ready = sum(each["drivers"] == "ready" for each in nodes)
+        installer = "nobody"
+        if pool["drivers"] not in ("", "INSTALLATION_DISABLED"):
+            installer = f"Google installs {pool['drivers']}"
+        rows.append([pool["pool"], pool["gpus"], installer, f"{ready} of {len(nodes)}"])
+    return table(rows, sys.stdout)
 
 
 @cluster.command()
@@ -154,38 +167,6 @@ def resize(
 
     chosen = clusters.resize(settings, name, pool, min_nodes, max_nodes, num_nodes, say)
     say(f"Changed the pool {chosen} of {name}. See: berg cluster status {name}")
-
-
-@cluster.command()
-@click.argument("name")
-@json_option
-def drivers(name: str, as_json: bool) -> None:
-    """Show whether the drivers of a cluster's GPUs are installed, which Google does by itself.
-
-    \b
-    berg cluster drivers train
-    """
-    settings = config.load_ready()
-    from berg.commands import tables
-    from berg.google import container
-    from berg.laptop import clusters
-
-    found = clusters.status(settings, container.find(settings, name))
-    pools = [each for each in found.pools if each["gpus"]]
-    if as_json:
-        click.echo(json.dumps({"pools": pools, "nodes": found.nodes}, indent=2))
-        return
-    rows = [["POOL", "GPUS", "DRIVERS", "NODES WITH THEM"]]
-    for pool in pools:
-        nodes = [each for each in found.nodes if each["pool"] == pool["pool"]]
-        ready = sum(each["drivers"] == "ready" for each in nodes)
-        how = (
-            f"Google installs {pool['drivers']}"
-            if pool["drivers"] not in ("", "INSTALLATION_DISABLED")
-            else "nobody"
-        )
-        rows.append([pool["pool"], pool["gpus"], how, f"{ready} of {len(nodes)}"])
-    click.echo(tables.table(rows, sys.stdout))
 
 
 @cluster.command()
@@ -218,10 +199,10 @@ def delete(name: str, yes: bool) -> None:
 
     found = clusters.status(settings, container.find(settings, name))
     jobs = sorted({each["job"] for each in found.pods})
-    say(
-        f"{found.name} in {found.location}: {len(found.nodes)} nodes, "
-        + (f"jobs {', '.join(jobs)}" if jobs else "no job")
-    )
+    running = "no job"
+    if jobs:
+        running = f"jobs {', '.join(jobs)}"
+    say(f"{found.name} in {found.location}: {len(found.nodes)} nodes, {running}")
     if not yes:
         click.confirm("Delete it for good?", abort=True, err=True)
     clusters.delete(settings, name, say)

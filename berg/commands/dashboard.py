@@ -1,4 +1,4 @@
-"""The commands about the dashboard in Cloud Monitoring: create, show, delete."""
+"""The command that keeps the dashboard in Cloud Monitoring: dashboard."""
 
 import json
 
@@ -8,89 +8,57 @@ from berg import BergError, config
 from berg.commands.terminal import json_option, say, yes_option
 
 
-@click.group()
-def dashboard() -> None:
+@click.command()
+@click.option("--delete", is_flag=True, help="Delete it instead, after asking.")
+@yes_option
+@json_option
+def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
     """Keep a dashboard of berg's machines in Cloud Monitoring.
 
-    It shows CPU, network and disk of each machine, which Google measures without an agent, by job.
-    Memory, GPUs and TPUs are there too where `berg init --monitoring` lets the machines write them.
+    It is made, or brought up to date, and its address is printed. It shows CPU, network and disk of
+    each machine, which Google measures without an agent, by job. Memory, GPUs and TPUs are there
+    too where `berg init --monitoring` lets the machines write them. Metrics that were written stay
+    after --delete until Google forgets them.
 
     \b
-    berg dashboard create
+    berg dashboard
+    berg dashboard --delete
     """
-
-
-@dashboard.command()
-@json_option
-def create(as_json: bool) -> None:
-    """Make the dashboard, or bring it up to date.
-
-    \b
-    berg dashboard create
-    """
+    if delete and as_json:
+        raise click.UsageError("--delete prints nothing: leave --json out")
     settings = config.load_ready()
+    if delete:
+        delete_dashboard(settings, yes)
+        return
     from berg.google import monitoring
 
     there, is_new = monitoring.create(settings)
-    say(f"{'Created' if is_new else 'Brought up to date:'} {there['displayName']}")
+    done = "Brought up to date:"
+    if is_new:
+        done = "Created"
+    say(f"{done} {there['displayName']}")
     if not settings.monitoring:
-        say(
-            "Memory, GPUs and TPUs stay empty until machines may write them: berg init --monitoring"
-        )
-    click.echo(json.dumps(there, indent=2) if as_json else monitoring.address(settings, there))
-
-
-@dashboard.command()
-@json_option
-def show(as_json: bool) -> None:
-    """Show whether there is a dashboard, where, and what is on it.
-
-    \b
-    berg dashboard show
-    """
-    settings = config.load_ready()
-    from berg.google import monitoring
-
-    there = existing(settings)
+        empty = "Memory, GPUs and TPUs stay empty until machines may write them"
+        say(f"{empty}: berg init --monitoring")
     if as_json:
         click.echo(json.dumps(there, indent=2))
         return
-    click.echo(f"{there['displayName']}  {monitoring.address(settings, there)}")
     for tile in there.get("mosaicLayout", {}).get("tiles", []):
-        click.echo(f"  {tile.get('widget', {}).get('title', '')}")
+        say(f"  {tile.get('widget', {}).get('title', '')}")
+    click.echo(monitoring.address(settings, there))
 
 
-@dashboard.command()
-@yes_option
-def delete(yes: bool) -> None:
-    """Delete the dashboard; metrics that were written stay until Google forgets them.
-
-    \b
-    berg dashboard delete
-    """
-    settings = config.load_ready()
-    from berg.google import monitoring
-
-    there = existing(settings)
-    if not yes:
-        click.confirm(
-            f"Delete the dashboard {there['displayName']} of {settings.project}?",
-            abort=True,
-            err=True,
-        )
-    monitoring.delete(settings, there)
-    say("Deleted.")
-
-
-def existing(settings) -> dict:
+def delete_dashboard(settings: config.Config, yes: bool) -> None:
     from berg.google import monitoring
 
     there = monitoring.find(settings)
     if there is None:
-        raise BergError(
-            f"{settings.project} has no dashboard of berg's. Make it: berg dashboard create"
-        )
-    return there
+        raise BergError(f"{settings.project} has no dashboard of berg's. Make it: berg dashboard")
+    if not yes:
+        question = f"Delete the dashboard {there['displayName']} of {settings.project}?"
+        click.confirm(question, abort=True, err=True)
+    monitoring.delete(settings, there)
+    say("Deleted.")
 
 
 COMMANDS = (dashboard,)

@@ -3,13 +3,18 @@
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from berg import BergError, config
 from berg.commands.terminal import json_option, say, yes_option
+
+if TYPE_CHECKING:
+    from berg.google.data import Push
+    from berg.google.storage import Bucket, Listed
 
 SHOWN = 8  # files that are named
 
@@ -49,6 +54,7 @@ def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None
     berg data push ~/mnist gs://other-bucket/mnist --delete
     """
     settings = config.load_ready()
+    from berg import words
     from berg.commands import tables
     from berg.google import data
 
@@ -56,32 +62,25 @@ def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None
         raise BergError(f"{path} does not exist: give a folder or a file to send")
     bucket, prefix = data.find(settings, where)
     plan = data.plan_push(bucket, prefix, path)
-    for left, why in list(plan.left_out.items())[:SHOWN]:
-        say(f"Left out: {left} ({why})")
-    if len(plan.left_out) > SHOWN:
-        say(f"Left out: … and {len(plan.left_out) - SHOWN:,} more")
+    say_left_out(plan)
     if not plan.files:
         raise BergError(f"{path} has no files to send")
     size, began = plan.bytes, time.monotonic()
-    say(
-        f"{tables.plural(len(plan.changed), 'file')} of {len(plan.files):,} to send, {tables.size(size)}"
-    )
+    changed = words.plural(len(plan.changed), "file")
+    say(f"{changed} of {len(plan.files):,} to send, {words.size(size)}")
     data.push(bucket, plan, bytes_shown("Sent", size))
     seconds = time.monotonic() - began
     if plan.changed:
-        say(f"Sent {tables.size(size)} in {seconds:.1f} s")
+        say(f"Sent {words.size(size)} in {seconds:.1f} s")
+    extra = words.plural(len(plan.extra), "file")
     if plan.extra and delete:
         say("\n".join(f"gs://{bucket.name}/{name}" for name in tables.shorten(plan.extra)))
         if not yes:
-            click.confirm(
-                f"Delete {'these' if len(plan.extra) > 1 else 'it'}?", abort=True, err=True
-            )
+            click.confirm(f"Delete {extra}?", abort=True, err=True)
         data.delete(bucket, plan.extra)
-        say(f"Deleted {tables.plural(len(plan.extra), 'file')} of the bucket")
+        say(f"Deleted {extra} of the bucket")
     elif plan.extra:
-        say(
-            f"The bucket keeps {tables.plural(len(plan.extra), 'file')} that {path} has not (--delete)"
-        )
+        say(f"The bucket keeps {extra} that {path} has not (--delete)")
     if as_json:
         sent = {"files": len(plan.files), "sent": len(plan.changed), "bytes_sent": size}
         click.echo(
@@ -89,6 +88,14 @@ def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None
         )
     else:
         click.echo(f"gs://{bucket.name}/{prefix}")
+
+
+def say_left_out(plan: "Push") -> None:
+    """Name the files that are not sent, the first ones of them."""
+    for left, why in list(plan.left_out.items())[:SHOWN]:
+        say(f"Left out: {left} ({why})")
+    if len(plan.left_out) > SHOWN:
+        say(f"Left out: … and {len(plan.left_out) - SHOWN:,} more")
 
 
 @data.command()
@@ -102,7 +109,7 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
     berg data pull mnist ~/mnist
     """
     settings = config.load_ready()
-    from berg.commands import tables
+    from berg import words
     from berg.google import data
     from berg.google.fetch import fetch
 
@@ -111,7 +118,7 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
     total, done = sum(blob.size for blob in listed), [0]
     tell = bytes_shown("Brought", total)
 
-    def note(blob) -> None:
+    def note(blob: "Listed") -> None:
         done[0] += blob.size
         tell(done[0])
 
@@ -121,7 +128,7 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"folder": str(folder), "files": files, "fetched": fetched}))
     else:
-        say(f"{fetched:,} of {tables.plural(files, 'file')} new or changed")
+        say(f"{fetched:,} of {words.plural(files, 'file')} new or changed")
         click.echo(folder)
     sys.exit(bool(left))
 
@@ -137,19 +144,31 @@ def ls(where: str | None, as_json: bool) -> None:
     berg data ls mnist
     """
     settings = config.load_ready()
-    from berg.commands import tables
+    if where:
+        list_files(settings, where, as_json)
+    else:
+        list_sets(settings, as_json)
+
+
+def list_files(settings: config.Config, where: str, as_json: bool) -> None:
+    from berg.google import data
+
+    bucket, prefix = data.find(settings, where)
+    files = []
+    for blob in existing(bucket, prefix):
+        files.append({"path": blob.name.removeprefix(prefix), "bytes": blob.size})
+    if as_json:
+        click.echo(json.dumps(files, indent=2))
+        return
+    for file in files:
+        click.echo(f"{file['bytes']:>14,}  {file['path']}")
+
+
+def list_sets(settings: config.Config, as_json: bool) -> None:
+    from berg import words
     from berg.google import data
     from berg.google.storage import Bucket
 
-    if where:
-        bucket, prefix = data.find(settings, where)
-        files = [
-            {"path": blob.name.removeprefix(prefix), "bytes": blob.size}
-            for blob in existing(bucket, prefix)
-        ]
-        lines = "\n".join(f"{file['bytes']:>14,}  {file['path']}" for file in files)
-        click.echo(json.dumps(files, indent=2) if as_json else lines)
-        return
     found = data.sets(Bucket(settings))
     rows: list[dict[str, Any]] = [
         {
@@ -167,7 +186,7 @@ def ls(where: str | None, as_json: bool) -> None:
     else:
         width = max(map(len, found))
         for row in rows:
-            count, size = tables.plural(row["files"], "file"), tables.size(row["bytes"])
+            count, size = words.plural(row["files"], "file"), words.size(row["bytes"])
             click.echo(f"{row['name']:<{width}}  {count:>14}  {size:>9}  {row['updated'][:16]}")
 
 
@@ -183,12 +202,13 @@ def rm(where: str, yes: bool) -> None:
     berg data rm mnist
     """
     settings = config.load_ready()
+    from berg import words
     from berg.commands import tables
     from berg.google import data
 
     bucket, prefix = data.find(settings, where)
     blobs = existing(bucket, prefix)
-    count, size = tables.plural(len(blobs), "file"), tables.size(sum(blob.size for blob in blobs))
+    count, size = words.plural(len(blobs), "file"), words.size(sum(blob.size for blob in blobs))
     say(f"gs://{bucket.name}/{prefix}: {count}, {size}")
     if not yes:
         click.confirm("Delete it for good?", abort=True, err=True)
@@ -196,7 +216,8 @@ def rm(where: str, yes: bool) -> None:
     say("Deleted.")
 
 
-def existing(bucket, prefix: str) -> list:
+def existing(bucket: "Bucket", prefix: str) -> "list[Listed]":
+    """Return the objects of a folder; raises BergError if there are none."""
     blobs = list(bucket.list(prefix))
     if not blobs:
         raise BergError(
@@ -205,22 +226,21 @@ def existing(bucket, prefix: str) -> list:
     return blobs
 
 
-def bytes_shown(what: str, total: int):
-    """A function that shows on a terminal how many bytes of `total` are done, and how fast."""
-    from berg.commands import tables
+def bytes_shown(what: str, total: int) -> Callable[[int], None]:
+    """Return a function that shows on a terminal how many bytes are done, and how fast."""
+    from berg import words
 
     began, shown = time.monotonic(), [0.0]
+    is_worth_it = total > 4 << 20 and sys.stderr.isatty()
 
     def tell(done: int) -> None:
-        now = time.monotonic()
-        if total > 4 << 20 and sys.stderr.isatty() and (done >= total or now - shown[0] > 0.2):
-            shown[0] = now
-            speed = tables.size(done / max(now - began, 0.1))
-            click.echo(
-                f"\r{what} {tables.size(done)} of {tables.size(total)}, {speed}/s ",
-                nl=done >= total,
-                err=True,
-            )
+        now, is_whole = time.monotonic(), done >= total
+        if not is_worth_it or not (is_whole or now - shown[0] > 0.2):
+            return
+        shown[0] = now
+        speed = words.size(done / max(now - began, 0.1))
+        line = f"\r{what} {words.size(done)} of {words.size(total)}, {speed}/s "
+        click.echo(line, nl=is_whole, err=True)
 
     return tell
 

@@ -1,6 +1,7 @@
 """The commands about container images: build."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -43,7 +44,7 @@ def image() -> None:
     help="Who builds.  [default: who is there]",
 )
 @click.option("--force", is_flag=True, help="Push it also where the commit has an image already.")
-def build(**options) -> None:
+def build(**options: Any) -> None:
     """Build an image of the repo around you, and print its name, which --docker takes.
 
     What is in it is the working tree: the last commit and what you changed since, ignored files
@@ -60,11 +61,8 @@ def build(**options) -> None:
     from berg.laptop import images
 
     name = images.build(settings, images.Wanted(**options), Path.cwd(), say)
-    say(
-        f'\nRun with it:  berg run --cluster NAME --docker {name} "python train.py"\n'
-        if options["push"]
-        else ""
-    )
+    if options["push"]:
+        say(f'\nRun with it:  berg run --cluster NAME --docker {name} "python train.py"\n')
     click.echo(name)
 
 

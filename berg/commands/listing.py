@@ -2,11 +2,15 @@
 
 import contextlib
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from berg import config
 from berg.commands.terminal import json_option, say
+
+if TYPE_CHECKING:
+    from berg.laptop.jobs import Entry
 
 
 @click.command(name="list")
@@ -44,21 +48,25 @@ def list_(
     from berg.commands import tables
     from berg.laptop import jobs
 
-    def newest() -> list:
-        return jobs.newest(
-            jobs.overview(settings, None if everybody else settings.user, say=say), limit
-        )
+    user: str | None = settings.user
+    if everybody:
+        user = None
 
-    shown = newest()
+    def newest() -> "list[Entry]":
+        return jobs.newest(jobs.overview(settings, user, say=say), limit)
+
+    def table(entries: "list[Entry]") -> str:
+        return tables.entries(entries, command, everybody, verbose)
+
     if keep:
         with contextlib.suppress(KeyboardInterrupt):
-            tables.watch(
-                newest, lambda entries: tables.entries(entries, command, everybody, verbose)
-            )
-    elif as_json:
+            tables.watch(newest, table)
+        return
+    shown = newest()
+    if as_json:
         click.echo(json.dumps([each.to_dict() for each in shown], indent=2))
     elif shown:
-        click.echo(tables.entries(shown, command, everybody, verbose))
+        click.echo(table(shown))
     else:
         say('Nothing yet. Start with: berg run "python train.py"')
 

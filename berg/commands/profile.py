@@ -13,6 +13,8 @@ KINDS = {
     "kineto": "PyTorch's profiler (Kineto)",
     "py-spy": "py-spy: python from outside",
 }
+PERFETTO = "https://ui.perfetto.dev (files stay in the browser)"
+SPEEDSCOPE = "https://www.speedscope.app (files stay in the browser), or: npx speedscope FILE"
 
 
 @click.command()
@@ -45,28 +47,28 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
     say(f"Taking a profile of {name} for {seconds:g} s")
     answers = profiles.take(settings, name, seconds, machine)
     files = profiles.bring(settings, answers, Path.home() / "berg_results", say)
+    kinds = set()
     for each in sorted(answers):
-        say(
-            f"{each}: {KINDS.get(answers[each].get('kind', ''), answers[each].get('error', 'odd answer'))}"
-        )
-    kinds = {answer.get("kind") for answer in answers.values()}
+        kind, error = answers[each].get("kind", ""), answers[each].get("error", "odd answer")
+        kinds.add(kind)
+        say(f"{each}: {KINDS.get(kind, error)}")
     if as_json:
-        click.echo(
-            json.dumps({"machines": answers, "files": [str(file) for file in files]}, indent=2)
-        )
+        paths = [str(file) for file in files]
+        click.echo(json.dumps({"machines": answers, "files": paths}, indent=2))
     else:
         click.echo("\n".join(map(str, files)))
-        if "jax" in kinds:
-            say(
-                f"Open it:  berg tensorboard {name}    (with the profile plugin: pip install xprof)"
-            )
-        if "kineto" in kinds:
-            say("Open it:  https://ui.perfetto.dev (files stay in the browser)")
-        if "py-spy" in kinds:
-            say(
-                "Open it:  https://www.speedscope.app (files stay in the browser), or: npx speedscope FILE"
-            )
-    sys.exit(0 if files else 1)
+        say_how_to_open(name, kinds)
+    sys.exit(int(not files))
+
+
+def say_how_to_open(name: str, kinds: set[str]) -> None:
+    """Say which program shows profiles of each kind."""
+    if "jax" in kinds:
+        say(f"Open it:  berg tensorboard {name}    (with the profile plugin: pip install xprof)")
+    if "kineto" in kinds:
+        say(f"Open it:  {PERFETTO}")
+    if "py-spy" in kinds:
+        say(f"Open it:  {SPEEDSCOPE}")
 
 
 COMMANDS = (profile,)

@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,14 +22,20 @@ from berg.commands.terminal import (
     yes_option,
 )
 
+if TYPE_CHECKING:
+    from berg.job import Job, State
+    from berg.laptop.jobs import Entry
+    from berg.laptop.records import Record, Removal
+
 SHOWN = 20  # files that are named; the rest is summed up
 
 
 @click.command()
 @name_argument()
 @click.option("--lines", default=10, show_default=True, help="Lines of the log, at most.")
+@click.option("--ip", "address", is_flag=True, help="Print the address of its machine alone.")
 @json_option
-def show(name: str, lines: int, as_json: bool) -> None:
+def show(name: str, lines: int, address: bool, as_json: bool) -> None:
     """Show all about one job: state, machine, code, results, log.
 
     NAME is a job or its machine; @ is my latest job, here and wherever a name goes. Of a sweep it
@@ -37,103 +44,166 @@ def show(name: str, lines: int, as_json: bool) -> None:
     \b
     berg show digits-1121-0930-x7k
     berg show @
+    ping $(berg show my-devbox --ip)
     berg show @ --json | jq .metadata.git_commit
     """
     settings, name = ready(name)
-    from berg.google.storage import Bucket
+    if address:
+        click.echo(address_of(settings, name))
+        return
     from berg.laptop import jobs, records
-    from berg.watch import collect
 
     try:
         record = records.read(settings, name, lines)
     except jobs.IsSweep:
-        rows = collect.sweep_rows(settings, Bucket(settings), name)
-        click.echo(json.dumps(rows, indent=2) if as_json else describe_sweep(name, rows))
+        show_sweep(settings, name, as_json)
         return
-    click.echo(json.dumps(record.to_dict(), indent=2) if as_json else describe(record))
+    if as_json:
+        click.echo(json.dumps(record.to_dict(), indent=2))
+    else:
+        click.echo(describe(record))
 
 
-def describe(record) -> str:
-    """A job as people read it: what it is, how it went, what it left, and what one may do next."""
+def show_sweep(settings: config.Config, name: str, as_json: bool) -> None:
+    from berg.google.storage import Bucket
+    from berg.watch import collect
+
+    rows = collect.sweep_rows(settings, Bucket(settings), name)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        click.echo(describe_sweep(name, rows))
+
+
+@click.command(hidden=True)
+@name_argument()
+@click.option("--internal", is_flag=True, help="The address inside of the network.")
+def ip(name: str, internal: bool) -> None:
+    """Print the address of a machine; the same as `berg show --ip`.
+
+    \b
+    ping $(berg ip digits-1121-0930-x7k)
+    """
+    settings, name = ready(name)
+    click.echo(address_of(settings, name, internal))
+
+
+def address_of(settings: config.Config, name: str, internal: bool = False) -> str:
+    """Return the address of a job's machine, the external one if it has one and unless `internal`;
+    raises BergError where there is none.
+    """
+    from berg.laptop import jobs
+
+    found = jobs.find(settings, name)
+    if not found.machine:
+        raise BergError(f"{name} has no machine any more ({found.status})")
+    address = found.machine.internal_ip
+    if found.machine.external_ip and not internal:
+        address = found.machine.external_ip
+    if not address:
+        raise BergError(
+            f"the machine {name} has no address yet ({found.status}). Try again in a moment"
+        )
+    return address
+
+
+def describe(record: "Record") -> str:
+    """Return a job as people read it: how it went, what it left, what one may do next."""
     from berg.commands import tables
 
-    entry, this = record.entry, record.job
-    state, details = entry.state, entry.state.job
-    rows = [("Job" if details.kind != "devbox" else "Devbox", entry.name)]
-    rows.append(
-        (
-            "State",
-            click.style(f"{entry.status}{tables.why(state)}", fg=tables.COLORS.get(state.state)),
-        )
-    )
+    entry, state = record.entry, record.entry.state
+    assert state
+    kind = "Job"
+    if state.job.kind == "devbox":
+        kind = "Devbox"
+    status = f"{entry.status}{tables.why(state)}"
+    rows = [(kind, entry.name), ("State", click.style(status, fg=tables.COLORS.get(state.state)))]
     rows += listed("History", [f"{begun}  {word}" for word, begun in state.history])
     if state.attempt > 1:
-        rows.append(
-            ("Attempts", f"{state.attempt}, {state.restarts} of them after a machine went away")
-        )
-    times = (
-        ("created", details.created_at),
-        ("started", state.started_at),
-        ("finished", state.finished_at),
-    )
-    rows.append(("Times", ", ".join(f"{word} {when}" for word, when in times if when)))
-    if this:
-        rows += [("Command", this.cmd)] if this.cmd else []
-        dirty = (
-            f" with {tables.plural(len(this.git_changed_files), 'uncommitted change')}"
-            if this.git_dirty
-            else ""
-        )
-        branch = this.snapshot.get("branch", "")
-        rows.append(
-            (
-                "Code",
-                f"{this.repo_name} at {this.git_commit[:12]}{f' ({branch})' if branch else ''}{dirty}",
-            )
-        )
-        rows += listed("", tables.shorten(this.git_changed_files))
-        gpus = f" with {this.gpus_per_machine} x {this.gpu_type}" if this.gpus_per_machine else ""
-        several = f"{this.num_machines} of " if this.num_machines > 1 else ""
-        rows.append(
-            ("Machine", f"{several}{this.machine_type}{gpus}, {this.image.rpartition('/')[2]}")
-        )
-    else:
-        rows.append(
-            (
-                "Trouble",
-                "what was to run cannot be read: its metadata in the bucket is missing or damaged",
-            )
-        )
-    where = [
-        f"{each.name} {each.status} in {each.zone} {each.external_ip}".rstrip()
-        for each in entry.machines
-    ]
-    rows += listed(
-        "" if this else "Machine",
-        where or ([f"{state.machine} in {state.zone}, gone"] if state.machine else []),
-    )
-    size = sum(each.size for each in record.results)
-    until = f", up to {state.synced_until}" if state.synced_until else ""
-    folder = details.results_dir
-    rows.append(
-        (
-            "Results",
-            f"{folder}: {tables.plural(len(record.results), 'file')}, {tables.size(size)}{until}",
-        )
-    )
-    names = [
-        f"{each.size:>14,}  {each.name.removeprefix(f'berg_results/{folder}/')}"
-        for each in record.results
-    ]
-    more = [f"{'':>14}  … and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
-    rows += listed("", names[:SHOWN] + more + ([tables.also(state)] if state.elsewhere else []))
+        lost = f"{state.restarts} of them after a machine went away"
+        rows.append(("Attempts", f"{state.attempt}, {lost}"))
+    rows.append(("Times", times(state)))
+    rows += what_ran(record.job)
+    label = "Machine"
+    if record.job:  # whose rows end with the kind of machine
+        label = ""
+    rows += listed(label, machines(entry))
+    rows += results_rows(record)
     rows += listed("Log", record.log)
     return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
 
 
-def describe_sweep(name: str, rows) -> str:
-    """A sweep as people read it: how many jobs are in which state, a row for each, and what one may
-    do next.
+def times(state: "State") -> str:
+    """Return when a job was created, started and finished, as far as it was."""
+    moments = {
+        "created": state.job.created_at,
+        "started": state.started_at,
+        "finished": state.finished_at,
+    }
+    return ", ".join(f"{word} {when}" for word, when in moments.items() if when)
+
+
+def what_ran(this: "Job | None") -> list[tuple[str, str]]:
+    """Return rows with a job's command, code, and kind of machine."""
+    from berg import words
+    from berg.commands import tables
+
+    if this is None:
+        trouble = "what was to run cannot be read: its metadata in the bucket is missing or damaged"
+        return [("Trouble", trouble)]
+    rows = []
+    if this.cmd:
+        rows.append(("Command", this.cmd))
+    code = f"{this.repo_name} at {this.git_commit[:12]}"
+    if branch := this.snapshot.get("branch"):
+        code += f" ({branch})"
+    if this.git_dirty:
+        code += f" with {words.plural(len(this.git_changed_files), 'uncommitted change')}"
+    rows.append(("Code", code))
+    rows += listed("", tables.shorten(this.git_changed_files))
+    shape = this.machine_type
+    if this.num_machines > 1:
+        shape = f"{this.num_machines} of {shape}"
+    if this.gpus_per_machine:
+        shape += f" with {this.gpus_per_machine} x {this.gpu_type}"
+    return [*rows, ("Machine", f"{shape}, {this.image.rpartition('/')[2]}")]
+
+
+def machines(entry: "Entry") -> list[str]:
+    """Return a line for each machine that a job has, or for the one that it had."""
+    lines = []
+    for each in entry.machines:
+        line = f"{each.name} {each.status} in {each.zone} {each.external_ip}"
+        lines.append(line.rstrip())
+    if not lines and entry.state and entry.state.machine:
+        return [f"{entry.state.machine} in {entry.state.zone}, gone"]
+    return lines
+
+
+def results_rows(record: "Record") -> list[tuple[str, str]]:
+    """Return rows with a job's results: how many, how large, and the first files by name."""
+    from berg import words
+
+    state, files = record.entry.state, record.results
+    assert state
+    folder = state.job.results_dir
+    size = sum(each.size for each in files)
+    summary = f"{folder}: {words.plural(len(files), 'file')}, {words.size(size)}"
+    if state.synced_until:
+        summary += f", up to {state.synced_until}"
+    lines = []
+    for each in files[:SHOWN]:
+        lines.append(f"{each.size:>14,}  {each.name.removeprefix(f'berg_results/{folder}/')}")
+    if len(files) > SHOWN:
+        lines.append(f"{'':>14}  … and {len(files) - SHOWN:,} more")
+    if state.elsewhere:
+        lines.append(words.also(state))
+    return [("Results", summary), *listed("", lines)]
+
+
+def describe_sweep(name: str, rows: list[dict[str, Any]]) -> str:
+    """Return a sweep as people read it: how many jobs are in which state, a row for each, and what
+    one may do next.
     """
     from berg import job
     from berg.commands import tables
@@ -154,20 +224,30 @@ def describe_sweep(name: str, rows) -> str:
 
 
 def listed(key: str, lines: list[str]) -> list[tuple[str, str]]:
-    return [(key if number == 0 else "", line) for number, line in enumerate(lines)]
+    """Return rows for some lines, of which the first has the label."""
+    labels = [key, *[""] * len(lines)]
+    return list(zip(labels, lines, strict=False))
 
 
-def next_commands(entry) -> str:
-    """What one may do with a job as it is."""
+def next_commands(entry: "Entry") -> str:
+    """Return what one may do with a job as it is."""
     from berg.laptop import records
 
-    name, over = entry.name, records.is_over(entry)
-    lines = [f"Log:        berg log {name}" if over else f"Follow it:  berg tail {name}"]
-    lines += [] if over else [f"Log in:     berg ssh {name}"]
-    lines.append(f"Results:    berg fetch {name}")
-    lines += [] if over else [f"End it:     berg kill {name}"]
-    lines += [f"Again:      berg rerun {name}"] if over else []
-    lines += [f"Delete it:  berg rm {entry.sweep or name}"] if over else []
+    name = entry.name
+    if records.is_over(entry):
+        lines = [
+            f"Log:        berg log {name}",
+            f"Results:    berg fetch {name}",
+            f"Again:      berg rerun {name}",
+            f"Delete it:  berg rm {entry.sweep or name}",
+        ]
+    else:
+        lines = [
+            f"Follow it:  berg tail {name}",
+            f"Log in:     berg ssh {name}",
+            f"Results:    berg fetch {name}",
+            f"End it:     berg kill {name}",
+        ]
     return "\n".join(lines)
 
 
@@ -181,7 +261,17 @@ def next_commands(entry) -> str:
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
 @click.pass_context
-def rerun(ctx, old, new_code, wait, tail, as_json, dry_run, **options) -> None:
+def rerun(
+    ctx: click.Context,
+    /,
+    old: str,
+    new_code: bool,
+    wait: bool,
+    tail: bool,
+    as_json: bool,
+    dry_run: bool,
+    **options: Any,
+) -> None:
     """Run a job again, as a new one with a name of its own.
 
     The command, the code and the options are those of the job NAME; options that are given here
@@ -194,10 +284,11 @@ def rerun(ctx, old, new_code, wait, tail, as_json, dry_run, **options) -> None:
     berg rerun @ -t v100 --spot --max-hours 4 --tail
     """
     settings, old = ready(old)
+    from berg.google.storage import Bucket
     from berg.laptop import jobs, records
     from berg.plan import spec_of
 
-    before = records.described_job(records.Bucket(settings), jobs.find(settings, old).name)
+    before = records.described_job(Bucket(settings), jobs.find(settings, old).name)
     if before is None or not before.spec:
         raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
     code_of = None if new_code else lambda settings: records.code_of(settings, before)
@@ -230,21 +321,12 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
     removals = records.plan_removal(settings, [records.resolve(settings, name) for name in names])
     for each in removals:
-        count = f" ({len(each.jobs):,} jobs)" if len(each.jobs) > 1 else ""
-        left, rest = sum(blob.size for blob in each.results), sum(blob.size for blob in each.others)
-        say(
-            f"{each.name}{count}: {tables.plural(len(each.results), 'file')} of results, {tables.size(left)}; "
-            f"log and state, {tables.size(rest)}"
-        )
-        if each.beside:
-            folders = dict.fromkeys(blob.name.rpartition("/")[0] for blob in each.beside)
-            say(f"  of these {len(each.beside):,} in {', '.join(tables.shorten([*folders]))}")
-        for folder, owner in each.shared.items():
-            say(f"  berg_results/{folder} stays: {owner} has its results there, too")
+        say_removal(each)
     if not yes:
-        click.confirm(
-            f"Delete {'these' if len(removals) > 1 else 'it'} for good?", abort=True, err=True
-        )
+        which = "it"
+        if len(removals) > 1:
+            which = "these"
+        click.confirm(f"Delete {which} for good?", abort=True, err=True)
     for each in removals:
         records.remove(
             settings, each, tables.counter("Deleting", len(each.results) + len(each.others))
@@ -253,4 +335,23 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
         say(f"Deleted {each.name}")
 
 
-COMMANDS = (show, rm, rerun)
+def say_removal(removal: "Removal") -> None:
+    """Say what of a job, or of all jobs of a sweep, will be deleted, and what stays."""
+    from berg import words
+    from berg.commands import tables
+
+    name = removal.name
+    if len(removal.jobs) > 1:
+        name += f" ({len(removal.jobs):,} jobs)"
+    files = words.plural(len(removal.results), "file")
+    results = words.size(sum(blob.size for blob in removal.results))
+    rest = words.size(sum(blob.size for blob in removal.others))
+    say(f"{name}: {files} of results, {results}; log and state, {rest}")
+    if removal.beside:
+        folders = dict.fromkeys(blob.name.rpartition("/")[0] for blob in removal.beside)
+        say(f"  of these {len(removal.beside):,} in {', '.join(tables.shorten([*folders]))}")
+    for folder, owner in removal.shared.items():
+        say(f"  berg_results/{folder} stays: {owner} has its results there, too")
+
+
+COMMANDS = (show, ip, rm, rerun)

@@ -3,60 +3,80 @@
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from berg import BergError
+from berg import BergError, config
 from berg.commands.terminal import json_option, name_argument, ready, say
 
 if TYPE_CHECKING:
+    from berg.google.storage import Bucket
     from berg.job import State
+    from berg.laptop.jobs import Entry
 
 LAST_LINES = 20  # of the log of a job that failed
 MOST_NAMED = 20  # files that come; of more only their number and bytes are said
+PAUSE = 10  # seconds between two passes of `fetch --watch`
 
 
-def watch(settings, name: str, quiet: bool = False, machine: str | None = None) -> "State | None":
-    """Follow a job to its end; returns its final state, None for a machine without a job."""
+def watch(
+    settings: config.Config, name: str, quiet: bool = False, machine: str | None = None
+) -> "State | None":
+    """Follow a job to its end; return its final state, or None for a machine without a job.
+
+    With `quiet` its log is not shown, but for the end of it if the job does not succeed.
+    """
     from berg.commands import tables
-    from berg.google.storage import Bucket
-    from berg.laptop import logs, records
+    from berg.laptop import logs
 
     output = tables.Interleaved(sys.stdout.buffer)
     shown = [""]
 
-    def tell(found) -> None:
+    def show_progress(found: "Entry") -> None:
         line = tables.progress(found)
-        if line and line != shown[-1] and (quiet or found.state.state == "SUBMITTED"):
+        is_shown = quiet or (found.state is not None and found.state.state == "SUBMITTED")
+        if line and line != shown[-1] and is_shown:
             say(line)
         shown.append(line)
 
+    def write_log(source: str, chunk: bytes) -> None:
+        if not quiet:
+            output.write(source, chunk)
+
     try:
-        state = logs.follow(
-            settings, name, (lambda *_: None) if quiet else output.write, machine, tell=tell
-        )
+        state = logs.follow(settings, name, write_log, machine, tell=show_progress)
     except KeyboardInterrupt:
         say(tables.left(name, f"berg tail {name}"))
         raise
     if state is None:
         return None
-    lines = (
-        records.last_lines(Bucket(settings), name, LAST_LINES)
-        if quiet and state.state != "SUCCEEDED"
-        else []
-    )
-    # said below
-    if lines := [line for line in lines if not line.startswith(f"[berg] Job {name} {state.state}")]:
-        say(f"The end of the log (all of it: berg log {name}):\n" + "\n".join(lines) + "\n")
+    if quiet and state.state != "SUCCEEDED":
+        say_end_of_log(settings, name, state)
     say(tables.outcome(name, state))
     return state
 
 
+def say_end_of_log(settings: config.Config, name: str, state: "State") -> None:
+    """Say the last lines of a job's log, but for the one that tells its final state."""
+    from berg.google.storage import Bucket
+    from berg.laptop import records
+
+    last_word = f"[berg] Job {name} {state.state}"
+    lines = records.last_lines(Bucket(settings), name, LAST_LINES)
+    lines = [line for line in lines if not line.startswith(last_word)]
+    if lines:
+        say(f"The end of the log (all of it: berg log {name}):\n" + "\n".join(lines) + "\n")
+
+
 def exit_code(state: "State | None") -> int:
-    """The exit code that tells how a job went."""
-    return 0 if state is None or state.state == "SUCCEEDED" else state.exit_code or 1
+    """Return the exit code that tells how a job went."""
+    if state is None or state.state == "SUCCEEDED":
+        return 0
+    return state.exit_code or 1
 
 
 machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
@@ -64,14 +84,20 @@ machine_option = click.option("--machine", metavar="NAME", help="Only that machi
 
 @click.command()
 @name_argument()
+@click.option("-f", "--follow", is_flag=True, help="Follow it until the job ends: berg tail.")
 @machine_option
-def log(name: str, machine: str | None) -> None:
+def log(name: str, follow: bool, machine: str | None) -> None:
     """Print the whole log of a job, also after its machine is gone.
+
+    With --follow it goes on until the job ends; the exit code is then the command's.
 
     \b
     berg log digits-1121-0930-x7k | grep loss
+    berg log -f digits-1121-0930-x7k
     """
     settings, name = ready(name)
+    if follow:
+        sys.exit(exit_code(watch(settings, name, machine=machine)))
     from berg.commands import tables
     from berg.laptop import logs
 
@@ -85,7 +111,7 @@ def log(name: str, machine: str | None) -> None:
 @name_argument()
 @machine_option
 def tail(name: str, machine: str | None) -> None:
-    """Follow the log of a job until it ends.
+    """Follow the log of a job until it ends, as `berg log -f`.
 
     The exit code is the command's. The lines of a cluster's machines are mixed, each with the name
     of its machine.
@@ -118,129 +144,191 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     """
     settings, name = ready(name)
     from berg import job
+    from berg.google.storage import Bucket
+
+    if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
+        fetch_sweep(settings, name, folder, keep, as_json)
+    else:
+        fetch_job(settings, name, folder, keep, as_json)
+
+
+@dataclass
+class Fetched:
+    """What passes over results have brought."""
+
+    new: int = 0  # files that were new or changed
+    files: int = 0
+    missing: dict[str, Exception] = field(default_factory=dict)  # files that could not be brought
+
+    def add(self, counts: tuple[int, int, dict[str, Exception]]) -> int:
+        """Add what a fetch returned; return how many files were new."""
+        new, files, missing = counts
+        self.new += new
+        self.files += files
+        self.missing |= missing
+        return new
+
+
+def fetch_job(
+    settings: config.Config, name: str, folder: Path | None, keep: bool, as_json: bool
+) -> None:
+    """Bring the results of a job, or a folder of results; with `keep` until the job is over."""
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket
     from berg.laptop import jobs
     from berg.words import plural
 
-    if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
-        fetch_sweep(settings, name, folder, keep, as_json)
-        return
     prefix, job_name = jobs.results_prefix(settings, name)
     bucket, target = Bucket(settings), folder or Path.home() / prefix
-    while True:
-        state = jobs.find(settings, job_name).state if job_name else None
-        over = state is None or state.final
-        tell = told()
-        fetched, files, left = fetch(bucket, prefix, target, tell)
+    for _ in passes():
+        state = None
         if job_name:
-            new, others, missing = fetch_beside(bucket, job_name, prefix, folder, tell)
-            fetched, files, left = fetched + new, files + others, left | missing
-        tell("", 0)
-        if not keep or over:
+            state = jobs.find(settings, job_name).state
+        with FileList() as listed:
+            found = Fetched()
+            found.add(fetch(bucket, prefix, target, listed.add))
+            if job_name:
+                found.add(fetch_beside(bucket, job_name, prefix, folder, listed.add))
+        if not keep or state is None or state.final:
             break
-        time.sleep(10)
-    if not files and not left:
+    if not found.files and not found.missing:
         raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
     if as_json:
-        click.echo(json.dumps({"folder": str(target), "files": files, "fetched": fetched}))
+        about = {"folder": str(target), "files": found.files, "fetched": found.new}
+        click.echo(json.dumps(about))
     else:
-        say(f"{fetched} of {plural(files, 'file')} new or changed")
+        say(f"{found.new} of {plural(found.files, 'file')} new or changed")
         click.echo(target)
-    tell_missing({name: state} if state else {}, left)
+    if state and job_name:
+        say_why(job_name, state)
+    raise_missing(found.missing)
 
 
-def fetch_beside(bucket, name: str, prefix: str, folder: Path | None, tell=lambda path, size: None):
-    """Bring what a job wrote to other folders than its own; FOLDER then stands for berg_results. As
-    fetch() returns.
+def passes() -> Iterator[None]:
+    """Begin passes until the caller breaks off, with a pause between two."""
+    while True:
+        yield
+        time.sleep(PAUSE)
+
+
+def fetch_beside(
+    bucket: "Bucket",
+    name: str,
+    prefix: str,
+    folder: Path | None,
+    on_file: Callable[[str, int], None] = lambda path, size: None,
+) -> tuple[int, int, dict[str, Exception]]:
+    """Bring what a job wrote to other folders than its own; FOLDER then stands for berg_results.
+
+    Returns what fetch() returns.
     """
     from berg import job
     from berg.google import fetch, mirror
 
     root, _, own = prefix.partition("/")
     found = mirror.beside(bucket, f"{root}/", own.rstrip("/"), job.folders_prefix(name), name)
-    counts = fetch.fetch(bucket, f"{root}/", folder or Path.home() / root, tell, listed=found)
-    if counts[1]:
-        files = "1 of its files is" if counts[1] == 1 else f"{counts[1]} of its files are"
-        say(f"{files} in other folders of {folder or Path.home() / root}")
+    target = folder or Path.home() / root
+    counts = fetch.fetch(bucket, f"{root}/", target, on_file, listed=found)
+    _, files, _ = counts
+    if files == 1:
+        say(f"1 of its files is in other folders of {target}")
+    elif files:
+        say(f"{files} of its files are in other folders of {target}")
     return counts
 
 
-def told():
-    """A function that says which files came, with their bytes; those after the first ones in one
-    line, with ("", 0).
+class FileList:
+    """Names the files that come, with their bytes; those after the first ones in one line at the
+    end.
     """
-    sizes: list[int] = []  # several threads tell
 
-    def tell(path: str, size: int) -> None:
-        if path:
-            sizes.append(size)
-        if path and len(sizes) <= MOST_NAMED:
+    def __init__(self) -> None:
+        self.sizes: list[int] = []  # several threads add to it
+
+    def __enter__(self) -> "FileList":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and len(self.sizes) > MOST_NAMED:
+            say(f"{sum(self.sizes):>14,}  in {len(self.sizes):,} files, the others included")
+
+    def add(self, path: str, size: int) -> None:
+        self.sizes.append(size)
+        if len(self.sizes) <= MOST_NAMED:
             say(f"{size:>14,}  {path}")
-        elif not path and len(sizes) > MOST_NAMED:
-            say(f"{sum(sizes):>14,}  in {len(sizes):,} files, the others included")
-
-    return tell
 
 
-def tell_missing(states, left: dict[str, Exception]) -> None:
+def tell_missing(states: "dict[str, State]", left: dict[str, Exception]) -> None:
     """Say what the jobs could not save; raises BergError if something of what they saved could not
     be brought.
     """
+    for name, state in states.items():
+        say_why(name, state)
+    raise_missing(left)
+
+
+def say_why(name: str, state: "State") -> None:
+    """Say why a job ended or goes as it does, if there is a reason."""
+    if state.reason:
+        say(f"{name} {state.state}: {state.reason}")
+
+
+def raise_missing(left: dict[str, Exception]) -> None:
+    """Name the files that could not be brought, and raise BergError if there are any."""
     from berg.google.storage import explain
     from berg.words import plural
 
-    for name, state in states.items():
-        if state.reason:
-            say(f"{name} {state.state}: {state.reason}")
     for path, why in left.items():
         say(f"{path} was not fetched: {explain(why) or why}")
     if left:
-        raise BergError(
-            f"{plural(len(left), 'file')} could not be fetched. Once it is mended, fetch again: berg fetch"
-        )
+        files = plural(len(left), "file")
+        raise BergError(f"{files} could not be fetched. Once it is mended, fetch again: berg fetch")
 
 
-def fetch_sweep(settings, name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
+def fetch_sweep(
+    settings: config.Config, name: str, folder: Path | None, keep: bool, as_json: bool
+) -> None:
     """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
-    from berg.google.fetch import fetch
     from berg.google.storage import Bucket
     from berg.laptop import sweep
     from berg.words import plural
 
     bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
-    table = folder / "results.csv" if folder else target / name / "results.csv"
-    while True:
+    table = target / name / "results.csv"
+    if folder:
+        table = folder / "results.csv"
+    for _ in passes():
         entries = [entry for entry in sweep.states(settings, name) if entry.state]
-        fetched = total = 0
-        left: dict[str, Exception] = {}
+        found = Fetched()
         for entry in entries:
-            results = entry.to_dict()["results_dir"]
-            new, files, missing = fetch(bucket, f"berg_results/{results}/", target / results)
-            fetched, total, left = fetched + new, total + files, left | missing
-            if entry.state and (entry.state.elsewhere or entry.state.state != "SUCCEEDED"):
-                new, files, missing = fetch_beside(
-                    bucket, entry.name, f"berg_results/{results}/", target
-                )
-                fetched, total, left = fetched + new, total + files, left | missing
-            if new:
-                say(f"{new:>6} new  {results}")
+            fetch_member(bucket, entry, target, found)
         sweep.write_results(entries, target, table)
         if not keep or all(entry.state and entry.state.final for entry in entries):
             break
-        time.sleep(10)
     if as_json:
-        click.echo(
-            json.dumps(
-                {"folder": str(target), "table": str(table), "files": total, "fetched": fetched}
-            )
-        )
+        about = {"folder": str(target), "table": str(table)}
+        click.echo(json.dumps({**about, "files": found.files, "fetched": found.new}))
     else:
-        say(f"{fetched} of {plural(total, 'file')} of {plural(len(entries), 'job')} new or changed")
+        files, jobs = plural(found.files, "file"), plural(len(entries), "job")
+        say(f"{found.new} of {files} of {jobs} new or changed")
         click.echo(table)
-    tell_missing(
-        {entry.name: entry.state for entry in entries if entry.state and entry.state.lost}, left
-    )
+    lost = {entry.name: entry.state for entry in entries if entry.state and entry.state.lost}
+    tell_missing(lost, found.missing)
+
+
+def fetch_member(bucket: "Bucket", entry: "Entry", target: Path, found: Fetched) -> None:
+    """Bring the results of one job of a sweep."""
+    from berg.google.fetch import fetch
+
+    state = entry.state
+    assert state
+    results = entry.to_dict()["results_dir"]
+    prefix = f"berg_results/{results}/"
+    new = found.add(fetch(bucket, prefix, target / results))
+    if state.elsewhere or state.state != "SUCCEEDED":
+        new += found.add(fetch_beside(bucket, entry.name, prefix, target))
+    if new:
+        say(f"{new:>6} new  {results}")
 
 
 COMMANDS = (log, tail, fetch)

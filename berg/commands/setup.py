@@ -1,14 +1,18 @@
-"""The commands that set berg up, look around and tidy up: init, doctor, gpus, config, local, reap."""
+"""The commands that set berg up, look around, tidy up: init, doctor, gpus, config, local, reap."""
 
 import json
 import os
 import re
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from berg import BergError, columns, config, wrapped
 from berg.commands.terminal import json_option, remember_zones, say, yes_option
+
+if TYPE_CHECKING:
+    from berg.laptop.readiness import Finding
 
 
 def sentence(key: str) -> str:
@@ -47,47 +51,63 @@ def init(
     berg init --project my-project --region us-central1 --bucket my-bucket -y
     berg init --local                        # no Google account needed
     """
-    if local and (
-        flags := [
-            f"--{key.removeprefix('default_').replace('_', '-')}" for key in given if given[key]
-        ]
-    ):
+    options = [option_of(key) for key in given if given[key]]
+    if local and options:
         raise click.UsageError(
-            f"--local sets up all of the embedded cloud by itself; leave {', '.join(flags)} out"
+            f"--local sets up all of the embedded cloud by itself; leave {', '.join(options)} out"
         )
     settings = load_or_set_aside()
     if monitoring is not None:
         settings.monitoring = int(monitoring)
-    from berg.laptop import init as setup
-
-    if local and settings.project and not settings.endpoint and not yes:
-        raise BergError(
-            f"{config.path()} leads to Google's project {settings.project!r}, which --local would replace. "
-            "To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init --local -y)"
-        )
     if local:
-        config.save(setup.set_up_local(settings.monitoring))
+        answers = set_up_local(settings, yes)
     else:
-        if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
-            # What was answered for the embedded cloud says nothing about Google.
-            settings = config.Config(user=settings.user, monitoring=settings.monitoring)
-        from berg.google.storage import explain
-
-        try:
-            answers = setup.walk_through(settings, given, yes, create_bucket)
-        except (click.ClickException, click.Abort):
-            raise
-        except Exception as error:
-            # in the words of the cloud that was asked, not of the one that is set up so far
-            if sentence := explain(error, settings):
-                raise BergError(sentence) from error
-            raise
-        config.save(answers)
+        answers = set_up_google(settings, given, yes, create_bucket)
+    config.save(answers)
     say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
 
 
+def option_of(key: str) -> str:
+    """Return the option of `berg init` for a setting."""
+    return f"--{key.removeprefix('default_').replace('_', '-')}"
+
+
+def set_up_local(settings: config.Config, yes: bool) -> dict[str, Any]:
+    """Return the settings for the embedded cloud, which starts."""
+    from berg.laptop import init as setup
+
+    if settings.project and not settings.endpoint and not yes:
+        raise BergError(
+            f"{config.path()} leads to Google's project {settings.project!r}, which --local would "
+            "replace. To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init "
+            "--local -y)"
+        )
+    return setup.set_up_local(settings.monitoring)
+
+
+def set_up_google(
+    settings: config.Config, given: dict[str, str | None], yes: bool, create_bucket: bool
+) -> dict[str, Any]:
+    """Return the settings for Google, which are asked for."""
+    from berg.google.storage import explain
+    from berg.laptop import init as setup
+
+    if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
+        # What was answered for the embedded cloud says nothing about Google.
+        settings = config.Config(user=settings.user, monitoring=settings.monitoring)
+    try:
+        return setup.walk_through(settings, given, yes, create_bucket)
+    except (click.ClickException, click.Abort):
+        raise
+    except Exception as error:
+        # in the words of the cloud that was asked, not of the one that is set up so far
+        if why := explain(error, settings):
+            raise BergError(why) from error
+        raise
+
+
 def load_or_set_aside() -> config.Config:
-    """The settings so far; a file that cannot be read is kept under another name, and begun anew."""
+    """Return the settings so far; a file that cannot be read is kept under another name."""
     try:
         return config.load()
     except BergError as error:
@@ -117,33 +137,48 @@ def doctor(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([vars(each) for each in findings], indent=2))
     else:
-        colours = {readiness.OK: "green", readiness.WARNING: "yellow", readiness.FAILED: "red"}
         for each in findings:
-            line = wrapped(f"{each.status:<8} {each.check:<17} {each.found}", sys.stdout, 27)
-            click.echo(click.style(line[:8], colours[each.status]) + line[8:])
-            if each.mend:
-                click.echo(wrapped(f"{'':<26} {each.mend}", sys.stdout))
+            show_finding(each)
     sys.exit(any(each.status == readiness.FAILED for each in findings))
+
+
+def show_finding(finding: "Finding") -> None:
+    from berg.laptop import readiness
+
+    colors = {readiness.OK: "green", readiness.WARNING: "yellow", readiness.FAILED: "red"}
+    line = wrapped(f"{finding.status:<8} {finding.check:<17} {finding.found}", sys.stdout, 27)
+    click.echo(click.style(line[:8], colors[finding.status]) + line[8:])
+    if finding.mend:
+        click.echo(wrapped(f"{'':<26} {finding.mend}", sys.stdout))
 
 
 @click.command()
 @click.option(
     "-a", "--all", "everywhere", is_flag=True, help="Zones of all regions, not only of mine."
 )
+@click.option("--tpu", is_flag=True, help="Show TPUs: families, topologies, zones, prices.")
 @json_option
-def gpus(everywhere: bool, as_json: bool) -> None:
-    """Show GPU types, zones that have them, quota left, prices.
+def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
+    """Show GPU types or TPUs: their zones, quota left, prices.
 
     Quotas and prices are those of the configured region, on demand and of Spot machines; `?` stands
     for what Google does not show. A quota is a right, not a promise: a zone may be out of stock all
     the same.
 
+    Of TPUs (--tpu) one host is a machine like any other; several are a slice. v5p and tpu7x have
+    larger slices than are shown: sides that are multiples of 4, the smallest first. Google's API
+    for regions does not show quotas for TPUs.
+
     \b
     berg gpus
     berg gpus --all
     berg gpus --json | jq -r '.[] | select(.type == "l4") | .zones[]'
+    berg gpus --tpu
     """
     settings = config.load_ready()
+    if tpu:
+        show_tpus(settings, as_json)
+        return
     from berg.commands import costs
     from berg.google import offers, prices
 
@@ -154,26 +189,24 @@ def gpus(everywhere: bool, as_json: bool) -> None:
         click.echo(json.dumps([vars(each) for each in found], indent=2))
         return
     click.echo(costs.gpus(found, settings.region, everywhere))
-    say(
-        f"\n{costs.about_prices(listed, why)}"
-        + " The smallest machine with such GPUs." * bool(listed)
-    )
+    about = costs.about_prices(listed, why)
+    if listed:
+        about += " The smallest machine with such GPUs."
+    say(f"\n{about}")
 
 
-@click.command()
+@click.command(hidden=True)
 @json_option
 def tpus(as_json: bool) -> None:
-    """Show TPU families, their topologies, zones, prices.
-
-    One host is a machine like any other; several are a slice. v5p and tpu7x have larger slices than
-    are shown: sides that are multiples of 4, the smallest first. Quotas for TPUs are not shown by
-    Google's API for regions.
+    """Show TPU families, as `berg gpus --tpu` does.
 
     \b
     berg tpus
-    berg tpus --json | jq -r '.[] | select(.tpu == "v6e-4x4") | .zones[]'
     """
-    settings = config.load_ready()
+    show_tpus(config.load_ready(), as_json)
+
+
+def show_tpus(settings: config.Config, as_json: bool) -> None:
     from berg.commands import costs
     from berg.google import offers, prices
 
@@ -183,7 +216,10 @@ def tpus(as_json: bool) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(costs.tpus(found))
-    say(f"\n{costs.about_prices(listed, why)}{costs.per_chip(found) if listed else ''}")
+    about = costs.about_prices(listed, why)
+    if listed:
+        about += costs.per_chip(found)
+    say(f"\n{about}")
 
 
 @click.group(name="config")
@@ -192,6 +228,7 @@ def config_group() -> None:
 
     \b
     berg config show
+    berg config get bucket
     berg config set zones us-central1-a,us-central1-b
     """
 
@@ -229,8 +266,23 @@ def show(as_json: bool) -> None:
         click.echo(wrapped(line, sys.stdout))
 
 
-def complete_keys(ctx, param, incomplete: str) -> list[str]:
+def complete_keys(_: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     return [key for key in config.HELP if key.startswith(incomplete)]
+
+
+@config_group.command()
+@click.argument("key", shell_complete=complete_keys)
+def get(key: str) -> None:
+    """Print one setting in force, of a list the values with commas.
+
+    \b
+    gcloud storage ls gs://$(berg config get bucket)
+    """
+    check_key(key)
+    value = getattr(config.load(), key)
+    if isinstance(value, list):
+        value = ",".join(value)
+    click.echo(value)
 
 
 @config_group.command(name="set")
@@ -263,17 +315,13 @@ def unset(key: str) -> None:
     say(f"{key} is {json.dumps(getattr(config.Config(), key))}, the default")
 
 
-def parse(key: str, text: str):
-    """The value of a setting; raises BergError for what it cannot be."""
+def parse(key: str, text: str) -> Any:
+    """Return the value of a setting; raises BergError for what it cannot be."""
     if not text:
         raise BergError(f"{key} needs a value. To take it out: berg config unset {key}")
     value = config.convert(key, text, getattr(config.Config(), key))
-    if key == "zones" and (
-        wrong := [zone for zone in value if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone)]
-    ):
-        raise BergError(
-            f"zones: {wrong[0]!r} is no zone: give names such as us-central1-a, with commas between them"
-        )
+    if key == "zones":
+        check_zones(value)
     if key == "ssh_port" and not 1 <= value <= 65535:
         raise BergError(f"ssh_port must be 1 to 65535, not {value}")
     if key == "endpoint" and not value.startswith(("http://", "https://")):
@@ -281,6 +329,15 @@ def parse(key: str, text: str):
             f"endpoint must be an address, not {value!r}. For Google: berg config unset endpoint"
         )
     return value
+
+
+def check_zones(zones: list[str]) -> None:
+    for zone in zones:
+        if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
+            raise BergError(
+                f"zones: {zone!r} is no zone: give names such as us-central1-a, with commas "
+                "between them"
+            )
 
 
 def check_key(key: str) -> None:
@@ -300,7 +357,7 @@ def local() -> None:
     """
 
 
-def control():
+def control() -> Any:
     from localcloud import control
 
     return control
@@ -392,28 +449,36 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     from berg import words
     from berg.laptop import reap
 
-    told: list[str] = []
+    notes: list[str] = []
 
-    def tell(text: str) -> None:
-        told.append(text)
+    def note(text: str) -> None:
+        notes.append(text)
         say(text)
 
-    leftovers = reap.find(settings, None if everybody else settings.user, tell)
+    user: str | None = settings.user
+    if everybody:
+        user = None
+    leftovers = reap.find(settings, user, note)
     if as_json:
         click.echo(json.dumps([each.to_dict() for each in leftovers], indent=2))
-    elif not leftovers:
-        say("Nothing else was left behind." if told else "Nothing was left behind.")
-    else:
-        for each in leftovers:
-            age = words.age(each.what.created_at)
-            line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
-            click.echo(wrapped(line, sys.stdout, 10))
-        if not yes:
-            click.confirm(
-                f"Delete {'these' if len(leftovers) > 1 else 'it'}?", abort=True, err=True
-            )
-        reap.delete(settings, leftovers)
-        say("Deleted.")
+        return
+    if not leftovers and notes:
+        say("Nothing else was left behind.")
+        return
+    if not leftovers:
+        say("Nothing was left behind.")
+        return
+    for each in leftovers:
+        age = words.age(each.what.created_at)
+        line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
+        click.echo(wrapped(line, sys.stdout, 10))
+    if not yes:
+        which = "it"
+        if len(leftovers) > 1:
+            which = "these"
+        click.confirm(f"Delete {which}?", abort=True, err=True)
+    reap.delete(settings, leftovers)
+    say("Deleted.")
 
 
 COMMANDS = (init, doctor, gpus, tpus, config_group, local, reap)

@@ -1,14 +1,18 @@
-"""The commands that lead to machines: ssh, ssh-config, sync, ip."""
+"""The commands that lead to machines: ssh, ssh-config, sync."""
 
 import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from berg import BergError, config
+from berg import config
 from berg.commands.terminal import name_argument, ready, say
+
+if TYPE_CHECKING:
+    from berg.laptop.ssh import NoServer
 
 
 @click.command()
@@ -37,7 +41,9 @@ from berg.commands.terminal import name_argument, ready, say
     help="Run CMD on every machine; each line begins with its name.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the ssh command, ready to be run, and stop.")
-def ssh(name, command, forwards, no_command, terminal, agent, worker, everywhere, dry_run) -> None:
+def ssh(
+    name: str, command: tuple[str, ...], worker: int | None, everywhere: bool, **options: Any
+) -> None:
     """Log in to the machine NAME, or run CMD there.
 
     NAME is a machine, a job, or a cluster, whose first machine is meant; it is waited for while it
@@ -57,15 +63,7 @@ def ssh(name, command, forwards, no_command, terminal, agent, worker, everywhere
     from berg.laptop import ssh
 
     if everywhere:
-        if (
-            not command
-            or forwards
-            or no_command
-            or terminal
-            or agent
-            or worker is not None
-            or dry_run
-        ):
+        if not command or worker is not None or any(options.values()):
             raise click.UsageError(
                 "--all takes a command and no other option: berg ssh NAME --all -- CMD"
             )
@@ -75,24 +73,44 @@ def ssh(name, command, forwards, no_command, terminal, agent, worker, everywhere
     try:
         target = ssh.find_target(settings, name, say)
     except ssh.NoServer as error:
-        if not error.shell or forwards or no_command or agent:
+        needs_server = options["forwards"] or options["no_command"] or options["agent"]
+        if not error.shell or needs_server:
             raise
-        say(f"{error.message}. Going in without it")
-        program = (
-            ["sh", "-c", " ".join(command)] if command else ["sh", "-c", "exec bash -l || exec sh"]
-        )
-        options = ["--tty"] if terminal or not command else []
-        os.execv(error.shell[0], [*error.shell, *options, "--", *program])
-    flags = [flag for flag, given in (("-N", no_command), ("-t", terminal), ("-A", agent)) if given]
-    flags += [word for forward in forwards for word in ("-L", forward)]
-    flags += ["-o", "ExitOnForwardFailure=yes"] if forwards else []
-    words = ssh.command(settings, target, flags, list(command))
-    if dry_run:
+        go_in_without_server(error, command, options["terminal"])
+    words = ssh.command(settings, target, ssh_flags(**options), list(command))
+    if options["dry_run"]:
         click.echo(shlex.join(words))
         return
-    for forward in forwards:
+    for forward in options["forwards"]:
         ssh.check_port(forward)
     os.execv(ssh.require("ssh"), words)
+
+
+def ssh_flags(
+    forwards: tuple[str, ...], no_command: bool, terminal: bool, agent: bool, dry_run: bool
+) -> list[str]:
+    """Return the options of OpenSSH for those of `berg ssh`; a dry run needs the same ones."""
+    flags = []
+    for flag, is_given in (("-N", no_command), ("-t", terminal), ("-A", agent)):
+        if is_given:
+            flags.append(flag)
+    for forward in forwards:
+        flags += ["-L", forward]
+    if forwards:
+        flags += ["-o", "ExitOnForwardFailure=yes"]
+    return flags
+
+
+def go_in_without_server(error: "NoServer", command: tuple[str, ...], terminal: bool) -> NoReturn:
+    """Become the program that opens a shell in a pod, or runs the command there."""
+    say(f"{error.message}. Going in without it")
+    program = "exec bash -l || exec sh"
+    if command:
+        program = " ".join(command)
+    options = []
+    if terminal or not command:
+        options = ["--tty"]
+    os.execv(error.shell[0], [*error.shell, *options, "--", "sh", "-c", program])
 
 
 @click.command(name="ssh-config")
@@ -116,17 +134,19 @@ def ssh_config(install: bool) -> None:
     say(f"Wrote {entries.config_file()} with {len(names)} machine{'' if len(names) == 1 else 's'}")
     if not entries.is_included():
         line, file = entries.include_line(), entries.user_config()
-        if install or (
-            sys.stdin.isatty() and click.confirm(f"Add `{line}` to {file}?", default=True, err=True)
-        ):
+        if install or confirms(f"Add `{line}` to {file}?"):
             entries.include()
             say(f"Added `{line}` to {file}")
         else:
-            say(
-                f"To use it, put at the beginning of {file}:  {line}\nor run: berg ssh-config --install"
-            )
+            say(f"To use it, put at the beginning of {file}:  {line}")
+            say("or run: berg ssh-config --install")
     for name in names:
         click.echo(name)
+
+
+def confirms(question: str) -> bool:
+    """Return whether somebody at the terminal says yes."""
+    return sys.stdin.isatty() and click.confirm(question, default=True, err=True)
 
 
 @click.command()
@@ -155,28 +175,4 @@ def sync(name: str, once: bool) -> None:
         say("Stopped; what was pushed stays on the machines")
 
 
-@click.command()
-@name_argument()
-@click.option("--internal", is_flag=True, help="The address inside of the network.")
-def ip(name: str, internal: bool) -> None:
-    """Print the address of a machine.
-
-    \b
-    ping $(berg ip digits-1121-0930-x7k)
-    """
-    settings, name = ready(name)
-    from berg.laptop import jobs
-
-    found = jobs.find(settings, name)
-    if not found.machine:
-        raise BergError(f"{name} has no machine any more ({found.status})")
-    inside = found.machine.internal_ip
-    address = inside if internal else found.machine.external_ip or inside
-    if not address:
-        raise BergError(
-            f"the machine {name} has no address yet ({found.status}). Try again in a moment"
-        )
-    click.echo(address)
-
-
-COMMANDS = (ip, ssh, ssh_config, sync)
+COMMANDS = (ssh, ssh_config, sync)

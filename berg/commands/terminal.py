@@ -1,13 +1,14 @@
-"""What the command modules share: the sections of `berg --help`, where notes go, options,
-completion of names.
+"""What the command modules share: the sections of `berg --help`, where messages go, options,
+the completion of names.
 """
 
 import contextlib
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable
-from typing import IO
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -17,21 +18,25 @@ from berg import columns, config, wrapped
 # sentence on one line.
 SECTIONS = {
     "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
-    "Machines": ("devbox", "cluster", "image", "ssh", "ssh-config", "sync", "ip", "reap"),
+    "Machines": ("devbox", "cluster", "image", "ssh", "ssh-config", "sync", "reap"),
     "Data": ("fetch", "data", "cache"),
     "Watching": ("log", "tail", "wait", "top", "tensorboard", "profile", "page", "dashboard"),
-    "Setup": ("init", "doctor", "gpus", "tpus", "config", "local"),
+    "Setup": ("init", "doctor", "gpus", "config", "local"),
 }
 
 
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+# Commands whose NAME must have a machine.
+NEED_A_MACHINE = ("ssh", "sync", "ip", "kill")
 QUOTE = 'Quote the command, as in: berg run "python train.py --lr=3" (or put it last, after --)'
 
 
 class Sections(click.Group):
     """A group whose help shows its commands in sections, with the first sentence of each."""
 
-    def format_commands(self, ctx, formatter) -> None:
-        width = max(map(len, self.commands))  # so that the sections line up
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown = [name for names in SECTIONS.values() for name in names]
+        width = max(map(len, shown))  # so that the sections line up
         for heading, names in SECTIONS.items():
             with formatter.section(heading):
                 formatter.write_dl(
@@ -45,21 +50,13 @@ class Sections(click.Group):
 class Quoted(click.Command):
     """A command whose argument is a command for a shell: quoted, or word by word after `--`."""
 
-    def parse_args(self, ctx, args: list[str]) -> list[str]:
-        args = list(args)
-        if "--" in args:
-            at = args.index("--")
-            words = args[at + 1 :]
-            args[at:] = ["--", words[0] if len(words) == 1 else shlex.join(words)] if words else []
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = with_one_command(args)
         given = [*args]
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            at = next(
-                (n for n, word in enumerate(given) if word.partition("=")[0] == error.option_name),
-                0,
-            )
-            if at and not any(word.startswith("-") for word in given[max(0, at - 2) : at]):
+            if stands_behind_a_word(error.option_name, given):
                 raise click.UsageError(f"{error.format_message()} {QUOTE}", ctx) from None
             raise
         except click.UsageError as error:
@@ -68,17 +65,47 @@ class Quoted(click.Command):
             raise
 
 
+def with_one_command(args: list[str]) -> list[str]:
+    """Return the arguments with the words behind `--` joined into one command."""
+    if "--" not in args:
+        return [*args]
+    at = args.index("--")
+    options, words = args[:at], args[at + 1 :]
+    if not words:
+        return options
+    if len(words) == 1:
+        return [*options, "--", words[0]]
+    return [*options, "--", shlex.join(words)]
+
+
+def stands_behind_a_word(option: str, args: list[str]) -> bool:
+    """Return whether an unknown option comes behind a word: the command was not quoted."""
+    names = [word.partition("=")[0] for word in args]
+    if option not in names:
+        return False
+    at = names.index(option)
+    before = args[max(0, at - 2) : at]
+    return at > 0 and not any(word.startswith("-") for word in before)
+
+
 def interrupted(error: BaseException) -> str:
-    """What to say when somebody left or answered no, or a question found the end of the input."""
-    if isinstance(error, click.Abort) and error.__context__ is None:
+    """Return what to say when somebody left or answered no, or when a question found the end of
+    the input.
+    """
+    if not isinstance(error, click.Abort):
+        return "berg: interrupted"
+    if error.__context__ is None:
         return "berg: nothing was done"
-    # the question's goes on
-    line = "\n" if isinstance(error, click.Abort) and error.__cause__ is None else ""
-    unanswered = isinstance(error, click.Abort) and isinstance(error.__context__, EOFError)
-    what = (
-        "there is nobody to answer the question; do without it: -y" if unanswered else "interrupted"
-    )
-    return f"{line}berg: {what}"
+    # the question's line goes on unless click itself ended it
+    line = "\n" if error.__cause__ is None else ""
+    if is_unanswered(error):
+        return f"{line}berg: there is nobody to answer the question; do without it: -y"
+    return f"{line}berg: interrupted"
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Return whether a question found the end of the input: there is no terminal."""
+    return isinstance(error, click.Abort) and isinstance(error.__context__, EOFError)
 
 
 def say(text: str) -> None:
@@ -119,25 +146,42 @@ def remembered(file: str) -> list[str]:
         return []
 
 
-def complete_names(ctx, param, incomplete: str) -> list[str]:
-    """Names of jobs and sweeps, and behind SWEEP/ the numbers of its jobs; for ssh and the like
-    those with a machine.
+@dataclass
+class KnownName:
+    """A job or a sweep as an earlier command remembered it."""
+
+    name: str
+    is_live: bool
+    num_jobs: int  # of a sweep; 0 for a job
+
+
+def known_names() -> list[KnownName]:
+    """Return the names in the file `names`.
 
     A line is a name, `live` for what has a machine, and `sweep` with the number of its jobs.
     """
-    rows = [line.split() for line in remembered("names") if line.strip()]
-    if ctx and ctx.info_name in ("ssh", "sync", "ip", "kill"):
-        rows = [row for row in rows if "live" in row]
-    sweep, slash, _ = incomplete.partition("/")
+    found = []
+    for line in remembered("names"):
+        name, *about = line.split() or [""]
+        num_jobs = int(about[-1]) if "sweep" in about else 0
+        if name:
+            found.append(KnownName(name, "live" in about, num_jobs))
+    return found
+
+
+def complete_names(ctx: click.Context | None, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return names of jobs and sweeps, and behind SWEEP/ the numbers of its jobs; for ssh and the
+    like only of those that have a machine.
+    """
+    known = known_names()
+    if ctx and ctx.info_name in NEED_A_MACHINE:
+        known = [each for each in known if each.is_live]
+    sweep, slash, _index = incomplete.partition("/")
+    names = [each.name for each in known]
     if slash:
-        counts = [int(row[-1]) for row in rows if row[0] == sweep and "sweep" in row]
-        return [
-            name
-            for count in counts
-            for index in range(count)
-            if (name := f"{sweep}/{index}").startswith(incomplete)
-        ]
-    return [row[0] for row in rows if row[0].startswith(incomplete)]
+        counts = [each.num_jobs for each in known if each.name == sweep]
+        names = [f"{sweep}/{index}" for count in counts for index in range(count)]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def remember_zones(zones: list[str]) -> None:
@@ -146,33 +190,35 @@ def remember_zones(zones: list[str]) -> None:
         (config.home() / "zones").write_text("".join(f"{zone}\n" for zone in zones))
 
 
-def complete_zones(ctx, param, incomplete: str) -> list[str]:
+def complete_zones(_: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     known = set(remembered("zones"))
     with contextlib.suppress(Exception):
         known |= set(config.load().zones)
     return sorted(zone for zone in known if zone.startswith(incomplete))
 
 
-def complete_types(ctx, param, incomplete: str) -> list[str]:
+def complete_types(_: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from berg.google import accelerators
 
     return [name for name in accelerators.TYPES if name.startswith(incomplete)]
 
 
-def ready(name: str):
-    """Settings that are complete, and a name for which `@` or `-` may have stood: my latest job's."""
+def ready(name: str) -> tuple[config.Config, str]:
+    """Return settings that are complete, and a name for which `@` or `-` may have stood: my latest
+    job's.
+    """
     settings = config.load_ready()
     from berg.laptop import records
 
     return settings, records.resolve(settings, name)
 
 
-def name_argument(**options):
+def name_argument(**options: Any) -> Callable[[AnyFunction], AnyFunction]:
     return click.argument("name", metavar="NAME", shell_complete=complete_names, **options)
 
 
-def given(ctx, options: dict) -> dict:
-    """Those options that stand on the command line."""
+def given(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those options that stand on the command line."""
     there = click.core.ParameterSource.COMMANDLINE
     return {key: value for key, value in options.items() if ctx.get_parameter_source(key) is there}
 
@@ -181,7 +227,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def machine_options(command):
+def machine_options(command: AnyFunction) -> AnyFunction:
     """What `run` and `devbox` let one say of the machines."""
     options = [
         click.option(
@@ -206,7 +252,7 @@ def machine_options(command):
         click.option(
             "--tpu",
             metavar="FAMILY-TOPOLOGY",
-            help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg tpus)",
+            help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg gpus --tpu)",
         ),
         click.option(
             "--cluster", metavar="NAME", help="In pods of this cluster instead (berg cluster list)."
@@ -279,7 +325,7 @@ def machine_options(command):
     return command
 
 
-def job_options(command):
+def job_options(command: AnyFunction) -> AnyFunction:
     """What `run` lets one say of a job."""
     options = [
         click.option(
@@ -361,7 +407,7 @@ def job_options(command):
     return command
 
 
-def sweep_options(command):
+def sweep_options(command: AnyFunction) -> AnyFunction:
     """What `run` takes to make many jobs of one command."""
     options = [
         click.option(
@@ -382,7 +428,8 @@ def sweep_options(command):
             "--resume",
             metavar="NAME",
             shell_complete=complete_names,
-            help="Go on with a job that failed or was lost, or with such jobs of a sweep, or with one: SWEEP/3.",
+            help="Go on with a job that failed or was lost, or with such jobs of a sweep, "
+            "or with one: SWEEP/3.",
         ),
         click.option(
             "--new-code",

@@ -5,7 +5,9 @@ import shutil
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,10 +18,16 @@ from berg.commands.terminal import complete_names, json_option, name_argument, s
 if TYPE_CHECKING:
     import subprocess
 
+    from berg.job import State
+    from berg.laptop.jobs import Entry
+    from berg.watch.board import Made
+
+Sample = dict[str, Any]  # as berg/watch/usage.py says
 POLL, REDRAW, BRING = 2, 10, 30  # seconds
 HISTORY = 1800  # seconds that a sparkline shows
 STALE = 120  # seconds after which a sample says nothing of now
 BLOCKS = "▁▂▃▄▅▆▇█"
+EIGHTHS = ("", *"▏▎▍▌▋▊▉")
 COLUMNS = ("GPU", "GPU MEM", "CPU", "MEMORY")
 
 names_argument = click.argument(
@@ -27,14 +35,16 @@ names_argument = click.argument(
 )
 
 
-def parts_of(settings, names: tuple[str, ...]) -> list[str]:
-    """The names, with the jobs of a sweep in place of the sweep, and my latest job's for `@`."""
+def parts_of(settings: config.Config, names: tuple[str, ...]) -> list[str]:
+    """Return the names, with the jobs of a sweep in place of the sweep, and my latest job's for
+    `@`.
+    """
     from berg.laptop import records
 
-    resolved = [records.resolve(settings, name) for name in names]
-    return list(
-        dict.fromkeys(part for name in resolved for part in records.members(settings, name))
-    )
+    found: list[str] = []
+    for name in names:
+        found += records.members(settings, records.resolve(settings, name))
+    return list(dict.fromkeys(found))
 
 
 @click.command()
@@ -56,35 +66,43 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
     from berg.laptop import jobs
 
     found = [jobs.find(settings, name) for name in parts_of(settings, names)]
-    waiting, over = [entry.name for entry in found], {}
+    waiting = [entry.name for entry in found]
+    over: dict[str, State] = {}
     while True:
-        for entry in found:
-            if entry.state is None:
-                raise BergError(
-                    f"{entry.name} is a machine without a job, which is never over. End it: berg kill"
-                )
-            if entry.state.final:
-                over[entry.name] = entry.state
-                say(tables.outcome(entry.name, entry.state))
-        waiting = [name for name in waiting if name not in over]
+        for name, state in final_states(found).items():
+            over[name] = state
+            waiting.remove(name)
+            say(tables.outcome(name, state))
         if not waiting or (first and over):
             break
         time.sleep(POLL)
-        found = again(settings, waiting)
+        found = look_again(settings, waiting)
     if as_json:
-        click.echo(
-            json.dumps(
-                [
-                    {"name": name, "state": s.state, "exit_code": s.exit_code}
-                    for name, s in over.items()
-                ]
+        rows = []
+        for name, state in over.items():
+            rows.append({"name": name, "state": state.state, "exit_code": state.exit_code})
+        click.echo(json.dumps(rows))
+    codes = [exit_code(state) for state in over.values()]
+    sys.exit(next(filter(None, codes), 0))
+
+
+def final_states(found: "list[Entry]") -> "dict[str, State]":
+    """Return the states of those jobs that are over, by name; raises BergError for what is none."""
+    over = {}
+    for entry in found:
+        if entry.state is None:
+            raise BergError(
+                f"{entry.name} is a machine without a job, which is never over. End it: berg kill"
             )
-        )
-    sys.exit(next((exit_code(state) for state in over.values() if exit_code(state)), 0))
+        if entry.state.final:
+            over[entry.name] = entry.state
+    return over
 
 
-def again(settings, names: list[str]) -> list:
-    """Those jobs a while later; none while there is no way to Google, which says nothing of them."""
+def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":
+    """Return those jobs a while later; none while there is no way to Google, which says nothing of
+    them.
+    """
     import requests
     from google.api_core import exceptions
     from google.auth import exceptions as auth
@@ -103,15 +121,16 @@ def again(settings, names: list[str]) -> list:
         return []
 
 
-def look_at(settings, names: list[str]) -> list:
-    """Those jobs as they are now: with two requests, however many they are."""
+def look_at(settings: config.Config, names: list[str]) -> "list[Entry]":
+    """Return those jobs as they are now: with two requests, however many they are."""
     from berg.laptop import jobs
 
     if len(names) == 1:
         return [jobs.find(settings, names[0])]
     entries = {entry.name: entry for entry in jobs.overview(settings, None)}
-    if gone := next((name for name in names if name not in entries), None):
-        raise BergError(f"{gone} was deleted meanwhile")
+    for name in names:
+        if name not in entries:
+            raise BergError(f"{name} was deleted meanwhile")
     return [entries[name] for name in names]
 
 
@@ -132,120 +151,188 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg.google import api
-    from berg.google.fetch import side_by_side
-    from berg.google.storage import Bucket
-    from berg.laptop import jobs
-    from berg.watch import usage
 
-    bucket = Bucket(settings)
-
-    parts = parts_of(settings, (name,)) if name else []
-
-    def look() -> list[dict]:
-        if len(parts) == 1:
-            found = [jobs.find(settings, parts[0])]
-        else:
-            found = jobs.overview(settings, None if parts else settings.user)
-            found = [each for each in found if each.machines and (each.name in parts or not parts)]
-        _ = bucket.client
-        rows = []
-        for entry, samples in side_by_side(
-            lambda each: (each, usage.read(bucket, each.name, HISTORY)), found
-        ):
-            machines = [machine.name for machine in entry.machines] or sorted(samples)
-            about = {
-                "job": entry.name,
-                "state": entry.status,
-                "over": bool(entry.state and entry.state.final),
-            }
-            rows += [
-                {**about, "machine": each, "samples": samples.get(each, [])} for each in machines
-            ]
-        return rows
-
+    names = parts_of(settings, (name,)) if name else []
     while True:
-        rows = look()
+        rows = look(settings, names)
         if as_json:
-            click.echo(json.dumps(rows))
+            click.echo(json.dumps([asdict(row) for row in rows]))
             return
-        shown = (
-            table(rows, bool(name), api.now(settings))
-            if rows
-            else "No machine of yours runs. See: berg list"
-        )
+        if not rows:
+            shown = "No machine of yours runs. See: berg list"
+        else:
+            shown = table(rows, bool(name), api.now(settings))
         if once or not sys.stdout.isatty():
-            click.echo(shown) if rows else say(shown)
+            click.echo(shown, err=not rows)
             return
         click.clear()
         click.echo(f"{shown}\n\n{time.strftime('%H:%M:%S')}, every {REDRAW} s until Ctrl-C")
         time.sleep(REDRAW)
 
 
-def table(rows: list[dict], in_detail: bool, now: float) -> str:
-    """A line for each machine, as wide as the terminal; in detail also one for each GPU and TPU."""
-    from berg.commands import tables
+@dataclass
+class Row:
+    """A machine with its samples of the last half hour."""
+
+    job: str
+    state: str
+    over: bool
+    machine: str
+    samples: list[Sample]
+
+    def last_sample(self, now: float) -> Sample:
+        """Return what the machine does now, or did at the end of a job that is over; nothing where
+        that is not known.
+        """
+        if self.samples and (self.over or now - self.samples[-1]["time"] < STALE):
+            return self.samples[-1]
+        return {}
+
+    def history(self) -> list[tuple[float, float | None]]:
+        """Return how busy its GPUs were by time, or its CPUs where it has none."""
+        from berg.watch import usage
+
+        with_gpus = [each for each in self.samples if usage.accelerators(each)]
+        if with_gpus:
+            return [(each["time"], usage.mean(each)) for each in with_gpus]
+        return [(each["time"], each.get("cpu_percent")) for each in self.samples]
+
+
+def look(settings: config.Config, names: list[str]) -> list[Row]:
+    """Return a row for each machine of those jobs, or of mine if there are no names."""
+    from berg.google.fetch import side_by_side
+    from berg.google.storage import Bucket
+    from berg.watch import usage
+
+    bucket = Bucket(settings)
+    _ = bucket.client  # before threads want it
+
+    def read(entry: "Entry") -> list[Row]:
+        samples = usage.read(bucket, entry.name, HISTORY)
+        over = bool(entry.state and entry.state.final)
+        machines = [machine.name for machine in entry.machines] or sorted(samples)
+        return [
+            Row(entry.name, entry.status, over, machine, samples.get(machine, []))
+            for machine in machines
+        ]
+
+    rows: list[Row] = []
+    for found in side_by_side(read, busy_entries(settings, names)):
+        rows += found
+    return rows
+
+
+def busy_entries(settings: config.Config, names: list[str]) -> "list[Entry]":
+    """Return those jobs as they are now, of several only those with machines; without names all of
+    mine.
+    """
+    from berg.laptop import jobs
+
+    if len(names) == 1:
+        return [jobs.find(settings, names[0])]
+    if not names:
+        return [each for each in jobs.overview(settings, settings.user) if each.machines]
+    everybody = jobs.overview(settings, None)
+    return [each for each in everybody if each.machines and each.name in names]
+
+
+def table(rows: list[Row], in_detail: bool, now: float) -> str:
+    """Return a line for each machine, as wide as the terminal; in detail also one for each GPU and
+    TPU.
+    """
     from berg.watch import usage
 
     room = shutil.get_terminal_size((100, 24)).columns
-    width = max(7, min(32, max(len(row["machine"]) for row in rows)))
-    head = f"{'MACHINE':<{width}}  {'  '.join(f'{name:>9}' for name in COLUMNS)}  {'NET/s':>7}  LAST HALF HOUR"
+    width = max(7, min(32, max(len(row.machine) for row in rows)))
+    columns = "  ".join(f"{name:>9}" for name in COLUMNS)
+    head = f"{'MACHINE':<{width}}  {columns}  {'NET/s':>7}  LAST HALF HOUR"
     lines = [click.style(head[:room], bold=True)]
     for row in rows:
-        samples = row["samples"]
-        is_new = samples and (row["over"] or now - samples[-1]["time"] < STALE)
-        last = samples[-1] if is_new else {}
-        shown = (
-            row["machine"] if len(row["machine"]) <= width else f"{row['machine'][: width - 1]}…"
-        )
-        percents = [
-            usage.mean(last),
-            memory_percent(last),
-            last.get("cpu_percent"),
-            last.get("memory_percent"),
-        ]
-        network = last.get("received_per_second", 0) + last.get("sent_per_second", 0)
-        left = f"{shown:<{width}}  {'  '.join(map(bar, percents))}  {tables.size(network) if last else '-':>7}  "
-        history = [(each["time"], usage.mean(each)) for each in samples if usage.accelerators(each)]
-        history = history or [(each["time"], each.get("cpu_percent")) for each in samples]
-        lines.append(left + (sparkline(history, room - len(left)) if is_new else row["state"]))
-        for name, each in usage.accelerators(last).items() if in_detail else ():
-            lines.append(
-                f"  {name:<{width - 2}}  {bar(each.get('percent'))}  {bar(memory_percent({'gpus': [each]}))}"
-            )
-            for key, unit in (("watt", "W"), ("celsius", "°C")):
-                lines[-1] += f"  {each[key]:.0f} {unit}" if each.get(key) is not None else ""
+        last = row.last_sample(now)
+        begin = f"{shortened(row.machine, width):<{width}}  {current(last)}  "
+        if last:
+            end = sparkline(row.history(), room - len(begin))
+        else:
+            end = row.state
+        lines.append(begin + end)
+        if in_detail:
+            for name, each in usage.accelerators(last).items():
+                lines.append(accelerator_line(name, each, width))
     return "\n".join(lines)
 
 
-def memory_percent(sample: dict) -> float | None:
-    """Percent of the memory of a sample's accelerators that is used."""
+def shortened(name: str, width: int) -> str:
+    if len(name) <= width:
+        return name
+    return f"{name[: width - 1]}…"
+
+
+def current(last: Sample) -> str:
+    """Return the columns of what a machine does now; without a sample nothing is known."""
+    from berg import words
+    from berg.watch import usage
+
+    percents = [
+        usage.mean(last),
+        memory_percent(last),
+        last.get("cpu_percent"),
+        last.get("memory_percent"),
+    ]
+    network = "-"
+    if last:
+        bytes_per_second = last.get("received_per_second", 0) + last.get("sent_per_second", 0)
+        network = words.size(bytes_per_second)
+    return f"{'  '.join(map(bar, percents))}  {network:>7}"
+
+
+def accelerator_line(name: str, sample: Sample, width: int) -> str:
+    """Return the line of one GPU or TPU: how busy, its memory, watts and degrees."""
+    memory = memory_percent({"gpus": [sample]})
+    line = f"  {name:<{width - 2}}  {bar(sample.get('percent'))}  {bar(memory)}"
+    for key, unit in (("watt", "W"), ("celsius", "°C")):
+        if sample.get(key) is not None:
+            line += f"  {sample[key]:.0f} {unit}"
+    return line
+
+
+def memory_percent(sample: Sample) -> float | None:
+    """Return the percent of the memory of a sample's accelerators that is used."""
     from berg.watch.usage import mean
 
     used, total = mean(sample, "memory_mb"), mean(sample, "memory_total_mb")
-    return 100 * used / total if used is not None and total else None
+    if used is None or not total:
+        return None
+    return 100 * used / total
 
 
 def bar(percent: float | None) -> str:
-    """Nine columns: four for a bar, five for the number."""
+    """Return nine columns: four for a bar, five for the number."""
     if percent is None:
         return f"{'-':>9}"
     eighths = round(max(0.0, min(100.0, percent)) / 100 * 32)
-    drawn = "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
+    drawn = "█" * (eighths // 8) + EIGHTHS[eighths % 8]
     return f"{drawn:<4}{percent:4.0f}%"
 
 
 def sparkline(history: list[tuple[float, float | None]], room: int) -> str:
-    """Percents of the last half hour by their time, in so many columns; a blank where nobody knows."""
+    """Return the percents of the last half hour by their time, in so many columns; a blank where
+    nobody knows.
+    """
     columns = max(1, min(room, 60))
     buckets: list[list[float]] = [[] for _ in range(columns)]
     for when, percent in history:
         age = history[-1][0] - when
         if percent is not None and age < HISTORY:
             buckets[columns - 1 - int(age / HISTORY * columns)].append(percent)
-    means = [sum(bucket) / len(bucket) if bucket else None for bucket in buckets]
-    return "".join(
-        " " if value is None else BLOCKS[min(7, max(0, int(value / 12.5)))] for value in means
-    )
+    return "".join(map(block, buckets))
+
+
+def block(percents: list[float]) -> str:
+    """Return a block as high as the mean of some percents."""
+    if not percents:
+        return " "
+    mean = sum(percents) / len(percents)
+    return BLOCKS[min(7, max(0, int(mean / 12.5)))]
 
 
 @click.command()
@@ -281,7 +368,7 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
             "--once brings it here, and --on to a machine: leave one of them out"
         )
     settings = config.load_ready()
-    from berg.commands import tables
+    from berg import words
     from berg.watch import board
 
     parts = parts_of(settings, names)
@@ -291,14 +378,14 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
         return
     folder = config.home() / "tensorboard" / board.key(names)
     folder.mkdir(parents=True, exist_ok=True)
-    made: dict = {}
+    made: Made = {}
     brought = sum(board.follow(settings, each, folder, made) for each in parts)
     if not any(path.is_file() for path in folder.rglob("*")):
         missing = (
             "no event file, profile or metrics.jsonl in its results, and no sample of a machine"
         )
         raise BergError(f"there is nothing to show of {', '.join(names)} yet: {missing}")
-    say(f"Brought {tables.plural(brought, 'file')} to {folder}")
+    say(f"Brought {words.plural(brought, 'file')} to {folder}")
     if once:
         click.echo(folder)
         return
@@ -307,17 +394,24 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
     say("Ctrl-C ends it")
     try:
         while not ended(process, BRING):
-            for each in parts:
-                try:
-                    board.follow(settings, each, folder, made)
-                except Exception as error:  # the network may fail for a while
-                    say(f"{each} could not be brought: {error}; trying again")
+            bring_again(settings, parts, folder, made)
         raise BergError(f"TensorBoard ended: {board.last_line(folder)}")
     except KeyboardInterrupt:
         pass
     finally:
         process.terminate()
         process.wait()
+
+
+def bring_again(settings: config.Config, parts: list[str], folder: Path, made: "Made") -> None:
+    """Bring what is new of some jobs; the network may fail for a while."""
+    from berg.watch import board
+
+    for each in parts:
+        try:
+            board.follow(settings, each, folder, made)
+        except Exception as error:
+            say(f"{each} could not be brought: {error}; trying again")
 
 
 def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
@@ -330,11 +424,9 @@ def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
                 click.echo(address)
             elif line.strip():
                 say(f"{machine}: {line.strip()}")
-        code = there.wait()
-        older = f"berg on {machine} is older than this one: start a machine anew"
-        raise BergError(
-            older if code == 127 else f"TensorBoard ended on {machine}, or the connection to it did"
-        )
+        if there.wait() == 127:
+            raise BergError(f"berg on {machine} is older than this one: start a machine anew")
+        raise BergError(f"TensorBoard ended on {machine}, or the connection to it did")
     except KeyboardInterrupt:
         pass
     finally:
@@ -342,7 +434,7 @@ def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
         there.wait()
 
 
-def ended(process: "subprocess.Popen", seconds: float) -> bool:
+def ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
     """Whether a process ends within so many seconds."""
     import subprocess
 

@@ -145,7 +145,7 @@ def create(config: Config) -> tuple[dict[str, Any], bool]:
             ), False
     except exceptions.Conflict:
         raise BergError(
-            "somebody changes the dashboard just now. Try again: berg dashboard create"
+            "somebody changes the dashboard just now. Try again: berg dashboard"
         ) from None
 
 

@@ -109,7 +109,7 @@ def parse(text: str) -> Tpu:
     if family is None:
         known = ", ".join(FAMILIES)
         raise BergError(
-            f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg tpus"
+            f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg gpus --tpu"
         )
     alone = {"1": "1x1", "4": "2x2"}.get(rest, rest) if name == "v6e" else rest
     if alone in family.alone:
@@ -119,7 +119,7 @@ def parse(text: str) -> Tpu:
             name, rest, family.host_type, prod(int(side) for side in rest.split("x")) // HOST_CHIPS
         )
     if rest.isdigit() and (meant := readings(family, int(rest))):
-        raise BergError(f"--tpu {text} is not clear: {meant}. See: berg tpus")
+        raise BergError(f"--tpu {text} is not clear: {meant}. See: berg gpus --tpu")
     offered = ", ".join([*family.alone, *family.slices])
     raise BergError(
         f"--tpu {text}: {name} has no topology {rest!r}. It has: {offered}{', …' * family.more}"
