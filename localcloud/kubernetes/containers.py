@@ -16,8 +16,10 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+from localcloud.artifacts.store import Unpacked
 from localcloud.compute.state import Instance
 from localcloud.kubernetes import volumes
 from localcloud.kubernetes.kinds import stamp
@@ -74,6 +76,72 @@ def capabilities(container: dict) -> str:
     return "+all" if "all" in held else ",".join(["-all", *(f"+{each}" for each in sorted(held))])
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How a container is started: decided before anything of it exists."""
+
+    words: list[str]  # its command
+    env: dict[str, str]
+    workdir: str
+    hostname: str
+    shared: bool  # its processes see those of the pod's other containers
+    capabilities: str
+    terminal: bool
+    reads: bool  # it has a standard input
+
+
+def decide(
+    plane_port: int, pod: dict, container: dict, about: dict, usual: dict, env: dict
+) -> Launch:
+    """Return how to start a container.
+
+    `about` is the configuration of its image, `usual` what every container here inherits, and `env`
+    what the pod says.
+    """
+    hostname = hostname_of(pod)
+    whole = {
+        **usual,
+        "HOME": "/root",
+        "HOSTNAME": hostname,
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(plane_port),
+        "KUBERNETES_SERVICE_PORT_HTTPS": str(plane_port),
+        **dict(line.split("=", 1) for line in about.get("Env") or []),
+        **env,
+    }
+    words = [volumes.expand(word, whole) for word in command_of(container, about)]
+    return Launch(
+        words or ["sleep", "infinity"],
+        whole,
+        container.get("workingDir") or about.get("WorkingDir") or "/",
+        hostname,
+        bool(pod["spec"].get("shareProcessNamespace")),
+        capabilities(container),
+        bool(container.get("tty")),
+        bool(container.get("stdin")),
+    )
+
+
+def hostname_of(pod: dict) -> str:
+    return (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
+
+
+def inherited(machine: sandbox.Machine, unpacked: Unpacked | None) -> dict[str, str]:
+    """Return what a container inherits from outside; one with an image's files, no path of ours."""
+    usual = sandbox.environment(machine)
+    kept = {key: value for key, value in usual.items() if key not in ("TERM", "LANG")}
+    if unpacked is None:
+        return kept
+    return {key: value for key, value in kept.items() if key == "PATH" or value[:1] != "/"}
+
+
+async def root_image(plane: Plane, name: str) -> Path | None:
+    """Return the folder of the prepared `/root`, for images that have it; it may still be made."""
+    if PLAIN.fullmatch(name) or plane.compute.image is None:
+        return None
+    return await asyncio.shield(plane.compute.image)
+
+
 async def start(
     plane: Plane,
     pod: dict,
@@ -83,80 +151,90 @@ async def start(
     mounts: list[tuple[str, str, str]],
 ) -> Running:
     node, there = node_instance(plane, pod), plane.compute.sandbox
-    image, unpacked = None, plane.unpacked.get(container["image"])
-    if not unpacked and not PLAIN.fullmatch(container["image"]) and plane.compute.image is not None:
-        image = await asyncio.shield(plane.compute.image)
-    hostname = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
-    port = plane.compute.metadata_port
+    unpacked = plane.unpacked.get(container["image"])
+    image = None if unpacked else await root_image(plane, container["image"])
     machine = sandbox.Machine(
         folder,
-        hostname,
+        hostname_of(pod),
         pod["status"]["podIP"],
-        port,
+        plane.compute.metadata_port,
         image,
         None,
         metadata_address=node.address if node else "",
     )
-    usual = sandbox.environment(machine)
-    base = {key: value for key, value in usual.items() if key not in ("TERM", "LANG")}
-    if unpacked:  # which has none of this host's files
-        base = {
-            key: value for key, value in base.items() if key == "PATH" or not value.startswith("/")
-        }
-    base |= {"HOME": "/root", "HOSTNAME": hostname}
-    base |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(plane.port)}
-    base["KUBERNETES_SERVICE_PORT_HTTPS"] = str(plane.port)
     about = unpacked.config if unpacked else {}
-    env = {**base, **dict(line.split("=", 1) for line in about.get("Env") or []), **env}
-    words = [volumes.expand(word, env) for word in command_of(container, about)] or [
-        "sleep",
-        "infinity",
-    ]
-    ours, theirs = pty.openpty() if container.get("tty") else (None, None)
-    workdir = container.get("workingDir") or about.get("WorkingDir") or "/"
-    shared = bool(pod["spec"].get("shareProcessNamespace"))
-    mode, below = (IMAGE, unpacked.root) if unpacked else (there.files, image or folder / "empty")
-    command = [
-        "bash",
-        str(SCRIPT),
-        mode,
-        str(folder),
-        str(below),
-        hostname,
-        workdir,
-        "shared" if shared else "own",
-    ]
-    command += [capabilities(container), *(["--user"] if there.user else [])]
-    command += [sys.executable] if unpacked else map(str, sandbox.python_folders())
-    command += ["--", *words]
-
-    def launch() -> subprocess.Popen:
-        if (folder / "log").exists():
-            (folder / "log").replace(folder / "log.previous")
-        (folder / "exit").unlink(missing_ok=True)
-        sandbox.remove(folder / "image")  # each container begins with its image
-        sandbox.prepare_folder(machine, there)
-        (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
-        with (folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                command,
-                stdin=theirs or (subprocess.PIPE if container.get("stdin") else subprocess.DEVNULL),
-                stdout=theirs or log,
-                stderr=theirs or log,
-                bufsize=0,
-                env=env,
-                cwd="/",
-                umask=0o022,
-                start_new_session=True,
-            )
-
-    process = await asyncio.to_thread(launch)
+    launch = decide(plane.port, pod, container, about, inherited(machine, unpacked), env)
+    command = command_line(launch, there, folder, image, unpacked)
+    ours, theirs = pty.openpty() if launch.terminal else (None, None)
+    await asyncio.to_thread(prepare_folder, machine, there, mounts)
+    process = await asyncio.to_thread(spawn, command, launch, folder, theirs)
     follow(process, ours, theirs, folder / "log")
     while not processes.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
     return Running(
-        folder, env, workdir, shared, capabilities(container), process, stamp(), terminal=ours
+        folder,
+        launch.env,
+        launch.workdir,
+        launch.shared,
+        launch.capabilities,
+        process,
+        stamp(),
+        terminal=ours,
     )
+
+
+def command_line(
+    launch: Launch,
+    there: sandbox.Sandbox,
+    folder: Path,
+    image: Path | None,
+    unpacked: Unpacked | None,
+) -> list[str]:
+    """Return the command that makes the container's root and runs the container in it."""
+    if unpacked:
+        mode, below, python = IMAGE, unpacked.root, [sys.executable]
+    else:
+        mode, below = there.files, image or folder / "empty"
+        python = [str(each) for each in sandbox.python_folders()]
+    processes_of = "shared" if launch.shared else "own"
+    return [
+        *("bash", str(SCRIPT), mode, str(folder), str(below)),
+        *(launch.hostname, launch.workdir, processes_of, launch.capabilities),
+        *(["--user"] if there.user else []),
+        *python,
+        *("--", *launch.words),
+    ]
+
+
+def prepare_folder(
+    machine: sandbox.Machine, there: sandbox.Sandbox, mounts: list[tuple[str, str, str]]
+) -> None:
+    """Leave nothing of an earlier run of the container but its log."""
+    folder = machine.folder
+    if (folder / "log").exists():
+        (folder / "log").replace(folder / "log.previous")
+    (folder / "exit").unlink(missing_ok=True)
+    sandbox.remove(folder / "image")  # each container begins with its image
+    sandbox.prepare_folder(machine, there)
+    (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
+
+
+def spawn(
+    command: list[str], launch: Launch, folder: Path, terminal: int | None
+) -> subprocess.Popen:
+    source = subprocess.PIPE if launch.reads else subprocess.DEVNULL
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=terminal or source,
+            stdout=terminal or log,
+            stderr=terminal or log,
+            bufsize=0,
+            env=launch.env,
+            cwd="/",
+            umask=0o022,
+            start_new_session=True,
+        )
 
 
 def command_of(container: dict, image: dict) -> list[str]:

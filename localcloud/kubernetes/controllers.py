@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import hashlib
-import json
 import logging
 import secrets
 from pathlib import Path
 
-from localcloud.kubernetes import jobs, kubelet, nodes, scaling, scheduler, volumes
+from localcloud.kubernetes import deployments, jobs, kubelet, nodes, scaling, scheduler, volumes
 from localcloud.kubernetes.kinds import (
     Refusal,
     condition,
     is_leaving,
     is_over,
     owned_by,
-    set_condition,
+    reference,
 )
 from localcloud.kubernetes.plane import LETTERS, Plane
 from localcloud.kubernetes.store import Selector
@@ -67,109 +65,12 @@ async def run(plane: Plane) -> None:
 def look_at_workloads(plane: Plane) -> None:
     for deployment in plane.store.all("deployments"):
         if not is_leaving(deployment):
-            look_at_deployment(plane, deployment)
+            deployments.look(plane, deployment)
     for replicas in plane.store.all("replicasets"):
         if not is_leaving(replicas):
             look_at_replicas(plane, replicas)
     for service in plane.store.all("services"):
         look_at_service(plane, service)
-
-
-def reference(owner: dict) -> list[dict]:
-    meta = owner["metadata"]
-    row = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": meta["name"],
-        "uid": meta["uid"],
-    }
-    return [{**row, "controller": True, "blockOwnerDeletion": True}]
-
-
-def look_at_deployment(plane: Plane, deployment: dict) -> None:
-    """One set of replicas for each template that there was; only that of the present one has pods."""
-    meta, spec = deployment["metadata"], deployment["spec"]
-    text = json.dumps(spec["template"], sort_keys=True).encode()
-    mark = hashlib.sha256(text).hexdigest()[:10]
-    mine = [each for each in plane.store.all("replicasets") if owned_by(each, deployment)]
-    current = next(
-        (each for each in mine if each["metadata"]["labels"]["pod-template-hash"] == mark), None
-    )
-    others = [each for each in mine if each is not current]
-    left = [
-        pod
-        for pod in plane.store.all("pods")
-        if any(owned_by(pod, each) for each in others) and not is_over(pod)
-    ]
-    held = spec.get("strategy", {}).get("type") == "Recreate" and bool(left)
-    if current is None and held:
-        for each in others:
-            if each["spec"]["replicas"]:
-                each["spec"]["replicas"] = 0
-                plane.store.put("replicasets", each)
-        return
-    if current is None:
-        template = copy.deepcopy(spec["template"])
-        labels = {**(template["metadata"].get("labels") or {}), "pod-template-hash": mark}
-        template["metadata"]["labels"] = labels
-        selector = {
-            **spec["selector"],
-            "matchLabels": {**spec["selector"].get("matchLabels", {}), "pod-template-hash": mark},
-        }
-        number = str(1 + len(mine))
-        body = {
-            "metadata": {
-                **{
-                    "name": f"{meta['name']}-{mark}",
-                    "labels": labels,
-                    "ownerReferences": reference(deployment),
-                },
-                "annotations": {"deployment.kubernetes.io/revision": number},
-            },
-            "spec": {"replicas": spec["replicas"], "selector": selector, "template": template},
-        }
-        meta["annotations"] = {
-            **(meta.get("annotations") or {}),
-            "deployment.kubernetes.io/revision": number,
-        }
-        current = plane.create("replicasets", meta["namespace"], body)
-        message = (
-            f"Scaled up replica set {current['metadata']['name']} from 0 to {spec['replicas']}"
-        )
-        plane.event(deployment, "ScalingReplicaSet", message, by="deployment-controller")
-    for each in mine:
-        wanted = spec["replicas"] if each is current else 0
-        if each["spec"]["replicas"] != wanted:
-            each["spec"]["replicas"] = wanted
-            plane.store.put("replicasets", each)
-    ready = current["status"].get("readyReplicas", 0)
-    total = sum(each["status"].get("replicas", 0) for each in mine) or current["status"].get(
-        "replicas", 0
-    )
-    status = {
-        "observedGeneration": meta.get("generation", 1),
-        "replicas": total,
-        "conditions": deployment["status"].get("conditions", []),
-    }
-    status |= {
-        "updatedReplicas": current["status"].get("replicas", 0),
-        "readyReplicas": ready,
-        "availableReplicas": ready,
-    }
-    if spec["replicas"] > ready:
-        status["unavailableReplicas"] = spec["replicas"] - ready
-    enough = ready >= spec["replicas"]
-    set_condition(
-        status,
-        "Available",
-        str(enough),
-        "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
-    )
-    set_condition(
-        status, "Progressing", "True", "NewReplicaSetAvailable" if enough else "ReplicaSetUpdated"
-    )
-    deployment["status"] = status
-    plane.store.put("deployments", deployment)
 
 
 def look_at_replicas(plane: Plane, replicas: dict) -> None:

@@ -12,6 +12,7 @@ import calendar
 import copy
 import secrets
 import time
+from dataclasses import dataclass, field
 
 from localcloud.kubernetes.defaults import INDEX, TRACKING
 from localcloud.kubernetes.job_checks import indexes_in
@@ -20,6 +21,13 @@ from localcloud.kubernetes.plane import LETTERS, Plane
 
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
 LONGEST = 600.0  # seconds between two pods of a job that fail
+NO_FAILURES: dict = {"failures": 0, "at": 0.0, "indexes": {}}
+NO_FAILURES_OF_INDEX = {"failures": 0, "at": 0.0, "counted": 0}
+
+
+def memory_key(job: dict) -> str:
+    """Return under which key the plane remembers a job's failures."""
+    return f"job {job['metadata']['uid']}"
 
 
 def since(text: str) -> float:
@@ -91,42 +99,96 @@ def written(indexes: set[int]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Observed:
+    """A job's pods, sorted by what they count for."""
+
+    active: list[dict]  # not told to end
+    leaving: list[dict]  # told to end, and still there
+    ready: int  # of the active ones
+    live: list[dict]  # those that count against parallelism
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be done about one job that is not over."""
+
+    over: tuple[str, str, str] | None = None  # the final condition, its reason, its message
+    surplus: list[dict] = field(default_factory=list)  # pods to delete
+    missing: list[Missing] = field(default_factory=list)  # pods to make
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A pod to make."""
+
+    index: int | None  # None: its job has no indexes
+    failures: int  # of this index, so far
+
+
 def sync(plane: Plane, job: dict) -> None:
     """Count what ended, decide whether the job is over, and make or delete pods."""
-    spec, status = job["spec"], job["status"]
-    if spec.get("suspend"):
+    if job["spec"].get("suspend"):
         suspend(plane, job)
         return
     if condition(job, "Suspended"):
-        row = next(row for row in status["conditions"] if row["type"] == "Suspended")
-        row.update(
-            status="False", reason="JobResumed", message="Job resumed", lastTransitionTime=stamp()
-        )
-        status.pop("startTime", None)
-        plane.event(job, "Resumed", "Job resumed", by="job-controller")
-    status.setdefault("startTime", stamp())
+        resume(plane, job)
+    job["status"].setdefault("startTime", stamp())
     verdict = count(plane, job)
-    pods = pods_of(plane, job)
-    # With podReplacementPolicy Failed a pod counts until it has ended; otherwise until it is told
-    # to.
-    waits = spec["podReplacementPolicy"] == "Failed"
-    live = [pod for pod in pods if not is_over(pod) and (waits or not is_leaving(pod))]
-    active = [pod for pod in pods if not is_over(pod) and not is_leaving(pod)]
-    over = early(job) or verdict or judged(job, live)
-    if over:
-        finish(plane, job, over, active)
-    elif not is_leaving(job):
-        fill_up(plane, job, live, active)
-    pods = pods_of(plane, job)
-    active = [pod for pod in pods if not is_over(pod) and not is_leaving(pod)]
-    ready = sum(bool(condition(pod, "Ready")) for pod in active)
-    leaving = sum(not is_over(pod) and is_leaving(pod) for pod in pods)
-    for key, value in (("active", len(active)), ("ready", ready), ("terminating", leaving)):
-        status[key] = value
-        if key == "active" and not value:
-            del status[key]
-    status["uncountedTerminatedPods"] = {}
+    seen = observe(plane, job)
+    memory = plane.memory.get(memory_key(job), NO_FAILURES)
+    decision = decide(job, seen, verdict, Backoff(plane.settings.backoff, memory))
+    if decision.over:
+        finish(plane, job, decision.over, seen.active)
+    for pod in decision.surplus:
+        plane.delete("pods", pod)
+    for each in decision.missing:
+        make_pod(plane, job, each.index, each.failures)
+    show(job, observe(plane, job))
     plane.store.put("jobs", job)
+
+
+def resume(plane: Plane, job: dict) -> None:
+    status = job["status"]
+    row = next(row for row in status["conditions"] if row["type"] == "Suspended")
+    row.update(
+        status="False", reason="JobResumed", message="Job resumed", lastTransitionTime=stamp()
+    )
+    status.pop("startTime", None)
+    plane.event(job, "Resumed", "Job resumed", by="job-controller")
+
+
+def observe(plane: Plane, job: dict) -> Observed:
+    there = [pod for pod in pods_of(plane, job) if not is_over(pod)]
+    active = [pod for pod in there if not is_leaving(pod)]
+    ready = sum(bool(condition(pod, "Ready")) for pod in active)
+    # By podReplacementPolicy Failed a pod counts until it has ended, else until it is told to end.
+    live = there if job["spec"]["podReplacementPolicy"] == "Failed" else active
+    return Observed(active, [pod for pod in there if is_leaving(pod)], ready, live)
+
+
+def decide(
+    job: dict, seen: Observed, verdict: tuple[str, str, str] | None, backoff: Backoff
+) -> Decision:
+    """Return whether the job is over, and if not, which pods are too many and which are missing."""
+    over = early(job) or verdict or judged(job, seen.live)
+    if over:
+        return Decision(over=over)
+    if is_leaving(job):
+        return Decision()
+    surplus = seen.active[job["spec"]["parallelism"] :]
+    return Decision(surplus=surplus, missing=missing(job, seen.live, backoff))
+
+
+def show(job: dict, seen: Observed) -> None:
+    """Write into a job's status how many pods it has."""
+    status = job["status"]
+    status.pop("active", None)
+    if seen.active:
+        status["active"] = len(seen.active)
+    status["ready"] = seen.ready
+    status["terminating"] = len(seen.leaving)
+    status["uncountedTerminatedPods"] = {}
 
 
 def suspend(plane: Plane, job: dict) -> None:
@@ -169,7 +231,7 @@ def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
             else:
                 status["succeeded"] = status.get("succeeded", 0) + 1
             if spec.get("backoffLimitPerIndex") is None:  # a success ends the waiting
-                plane.memory.pop(f"job {job['metadata']['uid']}", None)
+                plane.memory.pop(memory_key(job), None)
         elif is_finished(job):
             status["failed"] = status.get("failed", 0) + 1
         else:
@@ -184,15 +246,13 @@ def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
 def remember(plane: Plane, job: dict, pod: dict, action: str) -> None:
     """Count a failed pod as its action says; the next one waits in any case."""
     status, spec = job["status"], job["spec"]
-    memory = plane.memory.setdefault(
-        f"job {job['metadata']['uid']}", {"failures": 0, "at": 0.0, "indexes": {}}
-    )
+    memory = plane.memory.setdefault(memory_key(job), copy.deepcopy(NO_FAILURES))
     memory.update(failures=memory["failures"] + 1, at=time.monotonic())
     if action != "Ignore":
         status["failed"] = status.get("failed", 0) + 1
     if spec.get("backoffLimitPerIndex") is not None:
         index = index_of(pod)
-        row = memory["indexes"].setdefault(index, {"counted": 0, "failures": 0, "at": 0.0})
+        row = memory["indexes"].setdefault(index, dict(NO_FAILURES_OF_INDEX))
         row.update(
             failures=row["failures"] + 1,
             at=time.monotonic(),
@@ -306,45 +366,54 @@ def finish(plane: Plane, job: dict, over: tuple[str, str, str], active: list[dic
         plane.event(job, "Completed", "Job completed", by="job-controller")
     else:
         plane.event(job, reason, message, "Warning", "job-controller")
-    plane.memory.pop(f"job {job['metadata']['uid']}", None)
+    plane.memory.pop(memory_key(job), None)
 
 
-def fill_up(plane: Plane, job: dict, live: list[dict], active: list[dict]) -> None:
-    """Make the pods that are missing, delete those that are too many."""
+@dataclass(frozen=True)
+class Backoff:
+    """How long a job waits after pods that failed."""
+
+    seconds: float  # after the first; doubled with each further one
+    memory: dict  # the job's failures, and those of its indexes
+    now: float = field(default_factory=time.monotonic)
+
+    def waits(self, failed: dict) -> bool:
+        """Whether it is too soon for another pod after the failures that a row counts."""
+        if not failed["failures"]:
+            return False
+        doublings = min(failed["failures"] - 1, 20)
+        return self.now < failed["at"] + min(self.seconds * 2**doublings, LONGEST)
+
+    def index(self, index: int) -> dict:
+        return self.memory["indexes"].get(index, NO_FAILURES_OF_INDEX)
+
+
+def missing(job: dict, live: list[dict], backoff: Backoff) -> list[Missing]:
+    """Return the pods that a job lacks and that may be made now."""
     spec, status = job["spec"], job["status"]
-    for pod in active[spec["parallelism"] :]:
-        plane.delete("pods", pod)
-    room = spec["parallelism"] - len(live)
-    memory = plane.memory.get(
-        f"job {job['metadata']['uid']}", {"failures": 0, "at": 0.0, "indexes": {}}
-    )
     per_index = spec.get("backoffLimitPerIndex") is not None
-    if room <= 0 or (not per_index and waits(plane, memory)):
-        return
+    room = spec["parallelism"] - len(live)
+    if room <= 0 or (not per_index and backoff.waits(backoff.memory)):
+        return []
     if spec["completionMode"] != "Indexed":
-        left = (
-            room
-            if spec.get("completions") is None
-            else spec["completions"] - status.get("succeeded", 0) - len(live)
-        )
-        if spec.get("completions") is None and status.get("succeeded"):
-            left = 0
-        for _ in range(min(room, left)):
-            make_pod(plane, job, None, 0)
-        return
+        wanted = min(room, pods_left(spec, status, len(live)))
+        return [Missing(None, 0)] * wanted
     taken = {index_of(pod) for pod in live}
     taken |= numbers(status.get("completedIndexes", "")) | numbers(status.get("failedIndexes", ""))
-    for index in range(spec["completions"]):
-        mine = memory["indexes"].get(index, {"failures": 0, "at": 0.0, "counted": 0})
-        if index not in taken and room > 0 and not (per_index and waits(plane, mine)):
-            make_pod(plane, job, index, mine["counted"])
-            room -= 1
+    free = [index for index in range(spec["completions"]) if index not in taken]
+    if per_index:
+        free = [index for index in free if not backoff.waits(backoff.index(index))]
+    return [Missing(index, backoff.index(index)["counted"]) for index in free[:room]]
 
 
-def waits(plane: Plane, memory: dict) -> bool:
-    """Whether it is too soon for another pod after those that failed."""
-    delay = min(plane.settings.backoff * 2 ** max(0, min(memory["failures"] - 1, 20)), LONGEST)
-    return bool(memory["failures"]) and time.monotonic() < memory["at"] + delay
+def pods_left(spec: dict, status: dict, live: int) -> int:
+    """Return how many more pods a job without indexes needs."""
+    succeeded = status.get("succeeded", 0)
+    if spec.get("completions") is not None:
+        return spec["completions"] - succeeded - live
+    if succeeded:  # without completions, one success is enough
+        return 0
+    return spec["parallelism"]
 
 
 def make_pod(plane: Plane, job: dict, index: int | None, failures: int) -> None:

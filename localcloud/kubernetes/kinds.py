@@ -93,6 +93,18 @@ def owned_by(thing: dict, owner: dict) -> bool:
     return any(row["uid"] == owner["metadata"]["uid"] for row in references)
 
 
+def reference(owner: dict) -> list[dict]:
+    """Return the ownerReferences of what a controller makes for `owner`."""
+    meta = owner["metadata"]
+    row = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+    }
+    return [{**row, "controller": True, "blockOwnerDeletion": True}]
+
+
 def is_leaving(thing: dict) -> bool:
     """Whether its deletion has begun."""
     return "deletionTimestamp" in thing["metadata"]

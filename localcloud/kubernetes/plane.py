@@ -23,9 +23,9 @@ from typing import Any
 from localcloud.artifacts.store import Unpacked
 from localcloud.compute.state import Compute
 from localcloud.identity.tokens import Tokens
-from localcloud.kubernetes import checks
+from localcloud.kubernetes import checks, deletion
 from localcloud.kubernetes.defaults import fill
-from localcloud.kubernetes.kinds import KINDS, Refusal, is_leaving, is_over, key_of, owned_by, stamp
+from localcloud.kubernetes.kinds import KINDS, Refusal, is_leaving, is_over, owned_by, stamp
 from localcloud.kubernetes.store import Store
 
 log = logging.getLogger("localcloud")
@@ -165,48 +165,36 @@ class Plane:
 
     def delete(self, plural: str, thing: dict, policy: str = "", grace: int | None = None) -> None:
         """Begin to delete an object, by one of Kubernetes' propagation policies."""
-        policy = policy or ("Orphan" if plural == "jobs" else "Background")
-        meta = thing["metadata"]
         if plural == "pods":
             self.delete_pod(thing, grace)
             return
-        finalizers = [
-            each
-            for each in meta.get("finalizers") or []
-            if each not in ("foregroundDeletion", "orphan")
-        ]
-        owned = [
-            (kind, each) for kind in KINDS for each in self.store.all(kind) if owned_by(each, thing)
-        ]
-        if plural == "namespaces":
-            name = meta["name"]
-            owned = [
-                (kind, each)
-                for kind in KINDS
-                for each in self.store.all(kind)
-                if key_of(each)[0] == name
-            ]
-        waits = policy == "Foreground" and any(
-            row.get("blockOwnerDeletion")
-            for _, each in owned
-            for row in each["metadata"].get("ownerReferences") or []
-        )
-        if policy == "Orphan":
-            for kind, each in owned:
-                self.orphan(kind, each, meta["uid"])
-            owned = []
-        waits = waits or (plural == "namespaces" and bool(owned))
-        finalizers += ["foregroundDeletion"] if waits else []
-        if finalizers:
-            meta.setdefault("deletionTimestamp", stamp())
-            meta.setdefault("deletionGracePeriodSeconds", 0)
-            meta["finalizers"] = finalizers
-            self.store.put(plural, thing)
+        policy = policy or ("Orphan" if plural == "jobs" else "Background")
+        decided = deletion.decide(plural, thing, self.owned(plural, thing), policy)
+        for kind, each in decided.orphans:
+            self.orphan(kind, each, thing["metadata"]["uid"])
+        if decided.finalizers:
+            self.begin_to_go(plural, thing, decided.finalizers)
         else:
             self.store.put(plural, thing, "DELETED")
-        for kind, each in owned:
+        for kind, each in decided.deletes:
             if not is_leaving(each):
-                self.delete(kind, each, "Foreground" if policy == "Foreground" else "Background")
+                self.delete(kind, each, decided.policy)
+
+    def owned(self, plural: str, owner: dict) -> list[tuple[str, dict]]:
+        """Return what an object owns, and of what kind each is; a namespace owns what is in it."""
+        return [
+            (kind, each)
+            for kind in KINDS
+            for each in self.store.all(kind)
+            if self.belongs(each, owner, plural)
+        ]
+
+    def begin_to_go(self, plural: str, thing: dict, finalizers: list[str]) -> None:
+        meta = thing["metadata"]
+        meta.setdefault("deletionTimestamp", stamp())
+        meta.setdefault("deletionGracePeriodSeconds", 0)
+        meta["finalizers"] = finalizers
+        self.store.put(plural, thing)
 
     def orphan(self, plural: str, thing: dict, uid: str) -> None:
         meta = thing["metadata"]
@@ -257,13 +245,16 @@ class Plane:
                 ):
                     self.delete(kind, each, "Background")
                 if "foregroundDeletion" in (meta.get("finalizers") or []):
-                    mine = [
-                        o for k in KINDS for o in self.store.all(k) if self.belongs(o, each, kind)
-                    ]
-                    if not mine:
-                        meta["finalizers"].remove("foregroundDeletion")
-                        if not meta["finalizers"]:
-                            self.store.put(kind, each, "DELETED")
+                    self.finish_foreground(kind, each)
+
+    def finish_foreground(self, plural: str, owner: dict) -> None:
+        """Let an owner go that waited for what it owns, once all of that is gone."""
+        if self.owned(plural, owner):
+            return
+        meta = owner["metadata"]
+        meta["finalizers"].remove("foregroundDeletion")
+        if not meta["finalizers"]:
+            self.store.put(plural, owner, "DELETED")
 
     @staticmethod
     def belongs(thing: dict, owner: dict, plural: str) -> bool:

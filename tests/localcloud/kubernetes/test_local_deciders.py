@@ -1,0 +1,158 @@
+"""What the controllers decide, without a server: from what is observed alone."""
+
+import pytest
+
+from localcloud.kubernetes import containers, deletion, deployments, jobs
+from localcloud.kubernetes.defaults import INDEX
+
+# --- deployments
+
+
+def seen(template="new", sizes=None, old_pods=0):
+    return deployments.Observed(template, sizes or {}, old_pods)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "observed", "create", "sizes"),
+    [
+        ("RollingUpdate", seen(), True, {}),
+        ("RollingUpdate", seen(sizes={"old": 2}, old_pods=2), True, {"old": 0}),
+        ("Recreate", seen(sizes={"old": 2}, old_pods=2), False, {"old": 0}),
+        ("Recreate", seen(sizes={"old": 0}, old_pods=1), False, {}),
+        ("Recreate", seen(sizes={"old": 0}), True, {}),
+        ("RollingUpdate", seen(sizes={"new": 1, "old": 0}), False, {"new": 3}),
+        ("RollingUpdate", seen(sizes={"new": 3}), False, {}),
+    ],
+)
+def test_the_sets_of_replicas_of_a_deployment(strategy, observed, create, sizes):
+    spec = {"replicas": 3, "strategy": {"type": strategy}}
+    assert deployments.decide(spec, observed) == deployments.Decision(create, sizes)
+
+
+# --- deletion
+
+
+def owned(name, blocks=True):
+    return (
+        "pods",
+        {"metadata": {"name": name, "ownerReferences": [{"blockOwnerDeletion": blocks}]}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("plural", "finalizers", "children", "policy", "waits", "orphans", "deletes"),
+    [
+        ("jobs", [], [owned("a")], "Background", [], [], ["a"]),
+        ("jobs", [], [owned("a")], "Foreground", ["foregroundDeletion"], [], ["a"]),
+        ("jobs", [], [owned("a", blocks=False)], "Foreground", [], [], ["a"]),
+        ("jobs", [], [], "Foreground", [], [], []),
+        ("jobs", [], [owned("a")], "Orphan", [], ["a"], []),
+        ("jobs", ["mine", "orphan"], [owned("a")], "Background", ["mine"], [], ["a"]),
+        ("namespaces", [], [owned("a")], "Background", ["foregroundDeletion"], [], ["a"]),
+        ("namespaces", [], [], "Background", [], [], []),
+    ],
+)
+def test_what_a_deletion_waits_for_and_takes_along(
+    plural, finalizers, children, policy, waits, orphans, deletes
+):
+    thing = {"metadata": {"name": "it", "finalizers": finalizers}}
+    decided = deletion.decide(plural, thing, children, policy)
+    names = lambda rows: [each["metadata"]["name"] for _, each in rows]
+    assert decided.finalizers == waits
+    assert (names(decided.orphans), names(decided.deletes)) == (orphans, deletes)
+    assert decided.policy == ("Foreground" if policy == "Foreground" else "Background")
+
+
+# --- jobs
+
+
+def pod(index):
+    return {"metadata": {"annotations": {INDEX: str(index)}}, "status": {}}
+
+
+def job(completions=3, parallelism=2, mode="Indexed", status=None, **spec):
+    base = {"completions": completions, "parallelism": parallelism, "completionMode": mode}
+    base |= {"backoffLimit": 1, "podReplacementPolicy": "TerminatingOrFailed"}
+    return {"metadata": {"name": "j"}, "spec": {**base, **spec}, "status": status or {}}
+
+
+def backoff(failures=0, now=100.0, indexes=None):
+    memory = {"failures": failures, "at": 95.0, "indexes": indexes or {}}
+    return jobs.Backoff(10.0, memory, now)
+
+
+def indexes(job, live=(), wait=None):
+    rows = jobs.missing(job, [pod(each) for each in live], wait or backoff())
+    return [row.index for row in rows]
+
+
+def test_the_pods_that_a_job_lacks():
+    assert indexes(job()) == [0, 1]
+    assert indexes(job(), live=[0]) == [1]
+    assert indexes(job(status={"completedIndexes": "0"}), live=[1]) == [2]
+    assert indexes(job(status={"failedIndexes": "0-1"})) == [2]
+    assert indexes(job(), live=[0, 1]) == []
+    plain = {"mode": "NonIndexed"}
+    assert indexes(job(**plain)) == [None, None]
+    assert indexes(job(**plain, status={"succeeded": 2})) == [None]
+    assert indexes(job(**plain, completions=None)) == [None, None]
+    assert indexes(job(**plain, completions=None, status={"succeeded": 1})) == []
+
+
+def test_a_job_waits_after_pods_that_failed():
+    assert indexes(job(), wait=backoff(failures=1)) == []  # 5 of 10 seconds have passed
+    assert indexes(job(), wait=backoff(failures=1, now=105.0)) == [0, 1]
+    assert indexes(job(), wait=backoff(failures=2, now=105.0)) == []
+    assert indexes(job(), wait=backoff(failures=50, now=95.0 + jobs.LONGEST)) == [0, 1]
+    rows = {0: {"failures": 1, "at": 95.0, "counted": 1}}
+    assert indexes(job(backoffLimitPerIndex=2), wait=backoff(9, indexes=rows)) == [1, 2]
+    late = backoff(9, now=200.0, indexes=rows)
+    assert jobs.missing(job(backoffLimitPerIndex=2), [], late)[0] == jobs.Missing(0, 1)
+
+
+def test_a_job_that_is_over_gets_no_pods():
+    nothing = jobs.Observed([], [], 0, [])
+    failed = ("Failed", "PodFailurePolicy", "why")
+    assert jobs.decide(job(), nothing, failed, backoff()) == jobs.Decision(over=failed)
+    enough = job(completions=1, status={"succeeded": 1, "completedIndexes": "0"})
+    assert jobs.decide(enough, nothing, None, backoff()).over[:2] == (
+        "Complete",
+        "CompletionsReached",
+    )
+    begun = job(
+        status={
+            "conditions": [
+                {"type": "FailureTarget", "status": "True", "reason": "r", "message": "m"}
+            ]
+        }
+    )
+    assert jobs.decide(begun, nothing, None, backoff()).over == ("Failed", "r", "m")
+    leaving = job()
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    assert jobs.decide(leaving, nothing, None, backoff()) == jobs.Decision()
+
+
+def test_pods_beyond_the_parallelism_go():
+    pods = [pod(each) for each in range(3)]
+    decided = jobs.decide(job(), jobs.Observed(pods, [], 0, pods), None, backoff())
+    assert (decided.surplus, decided.missing, decided.over) == (pods[2:], [], None)
+
+
+# --- containers
+
+
+def test_how_a_container_is_started():
+    image = {"Env": ["A=image", "B=image"], "WorkingDir": "/app", "Cmd": ["serve"]}
+    spec = {"metadata": {"name": "pod"}, "spec": {"shareProcessNamespace": True}}
+    words = {"command": ["run", "$(B)", "$(HOSTNAME)"], "tty": True}
+    usual = {"PATH": "/bin", "A": "usual"}
+    made = containers.decide(8443, spec, words, image, usual, {"B": "pod"})
+    assert made.words == ["run", "pod", "pod"]
+    assert (made.env["PATH"], made.env["A"], made.env["B"]) == ("/bin", "image", "pod")
+    assert made.env["KUBERNETES_SERVICE_PORT"] == "8443"
+    assert (made.workdir, made.hostname, made.shared) == ("/app", "pod", True)
+    assert (made.terminal, made.reads) == (True, False)
+    named = {"metadata": {"name": "pod"}, "spec": {"hostname": "host"}}
+    bare = containers.decide(1, named, {"workingDir": "/w"}, image, usual, {})
+    assert (bare.words, bare.workdir, bare.hostname) == (["serve"], "/w", "host")
+    assert containers.decide(1, named, {}, {}, usual, {}).words == ["sleep", "infinity"]
