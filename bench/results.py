@@ -17,12 +17,12 @@ import json, sys, time
 from pathlib import Path
 from berg import config
 from berg.google.mirror import Mirror
-from berg.google.sent import Sent
+from berg.google.manifest import Entry
 from berg.google.storage import Bucket
 
 mirror = Mirror(Path(sys.argv[1]), Bucket(config.load()), "berg_results/")
 for path, seen in mirror.scan() if sys.argv[2:] else ():
-    mirror.sent.put(path, Sent(seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, 1, "", "", True))
+    mirror.manifest.put(path, Entry(seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, 1, "", "", True))
 for line in sys.stdin:
     wall, cpu = time.perf_counter(), time.process_time()
     mirror.sync()

@@ -26,11 +26,12 @@ from typing import Any
 
 from berg import BergError, job
 from berg.google import fetch
-from berg.google.paths import bad_name, is_below, is_harmless, shorten, tell
+from berg.google.manifest import Entry, Manifest, block_before, marks
+from berg.google.paths import shorten, tell
 from berg.google.retry import is_retried
 from berg.google.sending import GROWS_FROM, WRITER, Refused, Sender, Sending, Taken
-from berg.google.sent import Sent, Store, block_before, marks
 from berg.google.storage import Changed, Unreadable
+from berg.google.walk import Walk
 
 LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
@@ -60,7 +61,7 @@ class Mirror:
     restored: Path | None = (
         None  # file that knows what was restored to this disk, for a worker after this one
     )
-    sent: Store = field(default_factory=Store)
+    manifest: Manifest = field(default_factory=Manifest)
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not mirrored
     # path -> why the last pass could not send it
     failed: dict[str, str] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class Mirror:
         if self.restored and self.restored.exists():
             for line in self.restored.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # the last line, if the machine died over it
-                    self.sent.put_known(*json.loads(line))
+                    self.manifest.put_known(*json.loads(line))
 
     def sync(self, seconds: float = math.inf, stop: Callable[[], bool] = lambda: False) -> int:
         """Send what changed since the last pass, the newest first; returns how many files were
@@ -106,97 +107,120 @@ class Mirror:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
             # it is damaged; what this mirror wrote is known by its writer
             if isinstance(error, sqlite3.Error):
-                self.sent = Store(":memory:")
+                self.manifest = Manifest(":memory:")
                 self.recall()
         if is_whole and not (self.failed or self.underway):
             self.synced_until = began
         return sent
 
     def send_changes(self, end: float, stop: Callable[[], bool]) -> int:
+        """Send what changed until `end`, time.monotonic(); return how many files were sent."""
         self.queue_changes()
-        feeds = {large: self.sent.queued(large) for large in (False, True)}
+        feeds = {large: self.manifest.queued(large) for large in (False, True)}
         sent = 0
         while feeds or self.underway:
-            for large, feed in list(feeds.items()):
-                while sum(each.large == large for each in self.underway.values()) < at_once(large):
-                    if not (path := next(feed, None)):
-                        del feeds[large]
-                        break
-                    self.begin(path, large)
+            self.begin_as_many_as_may(feeds)
             if stop() or time.monotonic() > end:
                 break
-            sent += self.note(0.2)
+            sent += self.wait_for_some(0.2)
             self.give_up(lambda each: time.monotonic() - each.moved > self.patience)
         for feed in feeds.values():
             self.failed.update((path, "there was no time for it") for path in feed)
         return sent
 
+    def begin_as_many_as_may(self, feeds: dict[bool, Iterator[str]]) -> None:
+        """Begin files of each feed, large or small, up to its limit; drop feeds that are empty."""
+        for large, feed in list(feeds.items()):
+            for _ in range(at_once(large) - self.count_underway(large)):
+                path = next(feed, None)
+                if path is None:
+                    del feeds[large]
+                    break
+                self.begin(path, large)
+
+    def count_underway(self, large: bool) -> int:
+        return sum(each.large == large for each in self.underway.values())
+
     def queue_changes(self) -> None:
-        """Fill the queue with files that are to be sent, or only to be looked at again."""
-        self.sent.clear_queue()
+        """Fill the queue with files that are to be sent, or only to be compared again."""
+        self.manifest.clear_queue()
         for path, seen in self.scan():
-            last = self.sent.get(path)
+            last = self.manifest.get(path)
             is_same = bool(last and last.is_of(seen))
-            # Reading a file again and again would cost its writer time: the larger it is, the
-            # longer it must be quiet.
-            is_quiet = self.finishing or time.time_ns() - seen.st_mtime_ns > 50 * seen.st_size
-            if path in self.underway or (is_same and (last.sure or not is_quiet)):  # type: ignore[union-attr]
+            if path in self.underway or (last and is_same and not self.is_doubtful(last, seen)):
                 continue
-            self.sent.enqueue(path, seen.st_size >= LARGE_FROM, is_same, seen.st_mtime)
+            self.manifest.enqueue(path, seen.st_size >= LARGE_FROM, is_same, seen.st_mtime)
+
+    def is_doubtful(self, last: Entry, seen: os.stat_result) -> bool:
+        """Return whether a file that looks as it was sent is to be compared with its object.
+
+        Reading a file again and again would cost its writer time: the larger it is, the longer it
+        must be quiet.
+        """
+        if last.sure:
+            return False
+        return self.finishing or time.time_ns() - seen.st_mtime_ns > 50 * seen.st_size
 
     def begin(self, path: str, large: bool) -> None:
-        sending = self.underway[path] = Sending(path, self.sent.get(path), large)
+        sending = self.underway[path] = Sending(path, self.manifest.get(path), large)
         threading.Thread(target=self.work, args=(sending,), name="mirror", daemon=True).start()
 
     def work(self, sending: Sending) -> None:
         try:
-            sending.sent = self.sender.send(sending)
+            sending.entry = self.sender.send(sending)
         except FileNotFoundError:
             pass  # deleted meanwhile
         except Exception as error:
             sending.error = error
         self.ready.put(sending)
 
-    def note(self, seconds: float) -> int:
-        """Wait for files to be through, and remember what became of them; returns how many were
-        sent.
-        """
+    def wait_for_some(self, seconds: float) -> int:
+        """Wait for files to be through, note what became of them; return how many were sent."""
         sent = 0
         with contextlib.suppress(queue.Empty):
             while True:
                 sending: Sending = self.ready.get(timeout=seconds)
                 seconds = 0
-                if self.underway.get(sending.path) is not sending:
-                    continue
-                del self.underway[sending.path]
-                self.bytes_sent += sending.bytes
-                sent += sending.wrote
-                if sending.error:
-                    self.note_error(sending.path, sending.error)
-                    continue
-                self.failing_since.pop(sending.path, None)
-                self.sender.taken.discard(sending.path)
-                if sending.sent:
-                    self.sent.put(sending.path, sending.sent)
+                if self.underway.get(sending.path) is sending:
+                    self.note_end(sending)
+                    sent += sending.wrote
         return sent
 
+    def note_end(self, sending: Sending) -> None:
+        """Remember what became of a file that is through."""
+        del self.underway[sending.path]
+        self.bytes_sent += sending.bytes
+        if sending.error:
+            self.note_error(sending.path, sending.error)
+            return
+        self.failing_since.pop(sending.path, None)
+        self.sender.taken.discard(sending.path)
+        if sending.entry:
+            self.manifest.put(sending.path, sending.entry)
+
     def note_error(self, path: str, error: Exception) -> None:
+        """Remember why a file was not sent: refused for good, or failed for now."""
         why = str(error)
+        if isinstance(error, Taken):
+            self.sender.taken.add(path)
         if isinstance(error, PermissionError | Unreadable | Refused):
             self.refused[path] = getattr(error, "strerror", None) or why
-            if isinstance(error, Taken):
-                self.sender.taken.add(path)
             return
-        now, code = time.monotonic(), getattr(error, "code", None) or 0
+        now = time.monotonic()
         since = self.failing_since.setdefault(path, now)
-        is_refusal = 400 <= code < 500 and code != 412 and not is_retried(code)
-        patience = (
-            0 if code in HOPELESS else REFUSED_FOR if is_refusal and self.finishing else math.inf
-        )
-        if now - since > patience:
+        if now - since > self.patience_with(getattr(error, "code", None) or 0):
             self.refused[path] = self.rejected[path] = f"the bucket refuses it: {why}"
         else:
             self.failed[path] = why
+
+    def patience_with(self, status: int) -> float:
+        """Return after how many seconds of this answer a file is not tried again."""
+        if status in HOPELESS:
+            return 0
+        is_refusal = 400 <= status < 500 and status != 412 and not is_retried(status)
+        if is_refusal and self.finishing:
+            return REFUSED_FOR
+        return math.inf
 
     def give_up(self, which: Callable[[Sending], bool]) -> None:
         """Wait for some no more. What they write all the same is known as ours, and replaced by the
@@ -211,52 +235,16 @@ class Mirror:
                 )
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Regular files under the folder with their stat.
-
-        Links are followed where they stay inside, and where they stand for the whole folder of the
-        job.
-        """
-        inside = [os.path.realpath(self.folder)]
-        pending: list[tuple[str, tuple[str, ...]]] = [("", (inside[0],))]
-        while pending:
-            relative, above = pending.pop()
-            try:
-                entries = os.scandir(self.folder / relative)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                self.refused[relative or "."] = error.strerror or str(error)
-                continue
-            for entry in entries:
-                path = f"{relative}/{entry.name}" if relative else entry.name
-                try:
-                    real = os.path.realpath(entry.path) if entry.is_symlink() else ""
-                    if (
-                        real
-                        and f"{self.own}/".startswith(f"{path}/")
-                        and is_harmless(real, inside[0])
-                    ):
-                        inside.append(real)
-                    if path in self.rejected or fetch.PARTS.fullmatch(entry.name):
-                        continue
-                    if real and not any(is_below(real, folder) for folder in inside):
-                        self.refused[path] = "a link to outside of the results"
-                    elif why := bad_name(self.prefix + path):
-                        self.refused[path] = why
-                    elif entry.is_dir():
-                        target = real or os.path.realpath(entry.path)
-                        if target in above:
-                            self.refused[path] = "a link to a folder that holds it"
-                        else:
-                            self.links.update([path] if real and real not in inside else [])
-                            pending.append((path, (*above, target)))
-                    elif entry.is_file():
-                        self.links.update([path] if real else [])
-                        yield path, entry.stat()
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    self.refused[path] = error.strerror or str(error)
+        """Yield the files of the folder with their stat."""
+        walk = Walk(
+            self.folder,
+            self.prefix,
+            self.own,
+            self.rejected,
+            refused=self.refused,
+            links=self.links,
+        )
+        return walk.files()
 
     def record(self, path: str) -> None:
         """Before the first file goes to a folder that nobody would guess: say that the job writes
@@ -271,26 +259,21 @@ class Mirror:
         self.folders.add(folder)
 
     def restore(self, bring: bool = True) -> tuple[int, dict[str, Exception]]:
-        """Bring the job's files, where they count as sent; returns how many, and what can have no
-        file here.
+        """Bring the job's files, where they count as sent.
 
         That is all there is in its own folder, and what it wrote to others. Without `bring` the
-        files are here already, and only what they are in the bucket is learnt. Raises BergError if
-        it cannot be done.
+        files are here already, and only what they are in the bucket is learnt. Return how many were
+        brought, and those that can have no file here, with why. Raises BergError if it cannot be
+        done.
         """
         brought = 0
+        trouble: Exception | None = None
         for pause in RESTORE_PAUSES:
             try:
                 if not bring:
                     self.learn()
                     return 0, {}
-                new, _, left = fetch.fetch(
-                    self.bucket,
-                    self.prefix,
-                    self.folder,
-                    done=self.note_restored,
-                    listed=self.listed(),
-                )
+                new, left = self.bring()
                 brought += new
                 trouble = next(
                     (error for error in left.values() if not isinstance(error, fetch.NoPlace)), None
@@ -304,12 +287,19 @@ class Mirror:
             f"its results could not be brought back, and stay in the bucket as they are: {trouble}"
         )
 
+    def bring(self) -> tuple[int, dict[str, Exception]]:
+        """Bring the job's files once; return how many are new, and what was not brought."""
+        new, _, left = fetch.fetch(
+            self.bucket, self.prefix, self.folder, done=self.note_restored, listed=self.listed()
+        )
+        return new, left
+
     def note_restored(self, blob) -> None:
         path = blob.name[len(self.prefix) :]
         with (self.folder / path).open("rb") as file:
             now = os.fstat(file.fileno())
             block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
-        self.sent.put(path, Sent(*marks(now), blob.generation, blob.crc32c, block, True))
+        self.manifest.put(path, Entry(*marks(now), blob.generation, blob.crc32c, block, True))
         if self.restored:
             with self.restored.open("a") as notes:
                 notes.write(json.dumps([path, blob.size, blob.generation, blob.crc32c]) + "\n")
@@ -320,7 +310,7 @@ class Mirror:
         """
         for blob in self.listed():
             if self.is_jobs(blob):
-                self.sent.put_known(
+                self.manifest.put_known(
                     blob.name[len(self.prefix) :], blob.size, blob.generation, blob.crc32c
                 )
 
@@ -346,45 +336,55 @@ class Mirror:
         return ", ".join(shorten(f"{self.prefix}{folder}", 80) for folder in folders[:3]) + more
 
     def finish(self, progress: Callable[[str], None], seconds: float = math.inf) -> dict[str, str]:
-        """Pass over the folder until every file is in the bucket byte for byte; returns those that
-        are not, with why.
+        """Pass over the folder until every file is in the bucket byte for byte.
 
         Failures are retried, with growing pauses, for so many seconds; `progress` hears of each. A
-        request that stalls holds nothing else up.
+        request that stalls holds nothing else up. Return the files that are not there, with why.
         """
-        end, pause = time.monotonic() + max(seconds, 2), 1.0
-        if not self.finishing:
-            self.finishing = True
-            self.sent.doubt_all()
-        self.patience = LAST_PATIENCE if seconds > 60 else HURRY
-        self.give_up(
-            lambda each: time.monotonic() - each.moved > 2 or self.inode_of(each.path) != each.inode
-        )
+        end = time.monotonic() + max(seconds, 2)
+        has_time = seconds > 60
+        self.begin_to_finish(has_time)
+        pause = 1.0
         while True:
             sent = self.sync(min(60, max(0, end - time.monotonic())))
             late = dict.fromkeys(self.underway, "it is being sent")
             left = {**late, **self.failed}
             if time.monotonic() > end or not (sent or left):
                 break
-            if left and seconds > 60:  # else there is no time for words
+            if left and has_time:
                 progress(tell(left, " yet"))
             if self.failed:
                 time.sleep(max(0, min(pause, end - time.monotonic())))
                 pause = min(pause * 2, 30)
+        self.delete_tails()
+        return {**left, **self.refused}
+
+    def begin_to_finish(self, has_time: bool) -> None:
+        """Doubt what was not compared, and wait no more for what does not move."""
+        if not self.finishing:
+            self.finishing = True
+            self.manifest.doubt_all()
+        self.patience = LAST_PATIENCE if has_time else HURRY
+        self.give_up(
+            lambda each: time.monotonic() - each.moved > 2 or self.inode_of(each.path) != each.inode
+        )
+
+    def delete_tails(self) -> None:
         with contextlib.suppress(Exception):
             self.bucket.delete(*[blob.name for blob in self.bucket.list(self.sender.tails, "name")])
-        return {**left, **self.refused}
 
     def left(self) -> list[tuple[str, int]]:
         """Files that are not in the bucket as they are, and how many bytes of each."""
-        files = [
-            (path, seen, self.sent.get(path), self.underway.get(path)) for path, seen in self.scan()
-        ]
-        return [
-            (path, max(seen.st_size - (sending.through if sending else 0), 0))
-            for path, seen, sent, sending in files
-            if not (sent and sent.is_of(seen))
-        ]
+        left = []
+        for path, seen in self.scan():
+            entry = self.manifest.get(path)
+            if entry and entry.is_of(seen):
+                continue
+            through = 0
+            if sending := self.underway.get(path):
+                through = sending.through
+            left.append((path, max(seen.st_size - through, 0)))
+        return left
 
     def inode_of(self, path: str) -> int:
         with contextlib.suppress(OSError):

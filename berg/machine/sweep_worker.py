@@ -59,7 +59,7 @@ def take(machine: boot.Machine, sweep: str, before: Attempt | None) -> Attempt |
                 attempt.claim()
                 (boot.BERG / "job").write_text(name)  # for who comes after a worker that died
                 if before:
-                    attempt.results.sent = before.results.sent
+                    attempt.results.manifest = before.results.manifest
                 return attempt
         except (Ended, NoJob, Damaged):
             continue

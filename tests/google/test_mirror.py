@@ -120,7 +120,7 @@ def test_a_file_whose_time_has_64_bits_is_sent(mirror):
 def test_a_pass_that_breaks_off_is_a_failure_and_the_next_one_goes_on(mirror):
     (mirror.folder / "before").touch()
     assert mirror.sync() == 1
-    mirror.sent.database.execute("PRAGMA max_page_count = 3")  # as on a full disk
+    mirror.manifest.database.execute("PRAGMA max_page_count = 3")  # as on a full disk
     for number in range(200):
         (mirror.folder / f"{number:0100}").touch()
     until, mirror.synced_until = mirror.synced_until, ""

@@ -1,4 +1,7 @@
-"""What a mirror sent: in a temporary database, so that memory does not grow with the tree."""
+"""The manifest of a mirror: each file as it was sent, and what is to be sent next.
+
+It is a temporary database, so that memory does not grow with the tree.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,7 +13,7 @@ from berg.google.checksum import BLOCK, crc32c_of
 
 
 @dataclass(slots=True)
-class Sent:
+class Entry:
     """A file as it was when it was sent, and the object that it became."""
 
     inode: int
@@ -27,18 +30,19 @@ class Sent:
 
 
 def marks(seen: stat_result) -> tuple[int, int, int, int]:
-    """What tells a file from others and from itself before: inode, size and times, in the 63 bits
-    that SQLite has.
+    """Return what tells a file from others and from itself before: inode, size and times.
 
-    A time after 2262 has more, and so has an inode on some file systems.
+    SQLite has 63 bits for each. A time after 2262 has more, and so has an inode on some file
+    systems.
     """
     bits = (1 << 63) - 1
     return seen.st_ino & bits, seen.st_size, seen.st_mtime_ns & bits, seen.st_ctime_ns & bits
 
 
-class Store:
-    """What was sent, by path, and a queue of what is to be. It lies in a file that SQLite deletes,
-    or in memory.
+class Manifest:
+    """The files that were sent, by path, and a queue of those to send.
+
+    It lies in a file that SQLite deletes, or in memory.
     """
 
     def __init__(self, where: str = "") -> None:
@@ -50,23 +54,26 @@ class Store:
         self.database.execute(f"CREATE TABLE sent ({columns}) WITHOUT ROWID")
         self.database.execute("CREATE TABLE queue (path, large, again, mtime)")
 
-    def get(self, path: str) -> Sent | None:
+    def get(self, path: str) -> Entry | None:
         row = self.database.execute("SELECT * FROM sent WHERE path = ?", (path,)).fetchone()
         if not row:
             return None
-        sent = Sent(*row[1:])
-        sent.sure = row[-1] == self.passes
-        return sent
+        entry = Entry(*row[1:])
+        entry.sure = row[-1] == self.passes
+        return entry
 
-    def put(self, path: str, sent: Sent) -> None:
-        values = (*astuple(sent)[:-1], self.passes if sent.sure else 0)
+    def put(self, path: str, entry: Entry) -> None:
+        sure_in_pass = 0
+        if entry.sure:
+            sure_in_pass = self.passes
+        values = (*astuple(entry)[:-1], sure_in_pass)
         self.database.execute(
             "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (path, *values)
         )
 
     def put_known(self, path: str, size: int, generation: int, crc32c: str) -> None:
         """Remember an object whose file is to be compared with it."""
-        self.put(path, Sent(0, size, 0, 0, generation, crc32c, "", False))
+        self.put(path, Entry(0, size, 0, 0, generation, crc32c, "", False))
 
     def doubt_all(self) -> None:
         """Let the bytes of every file be compared once more."""
@@ -79,14 +86,13 @@ class Store:
         self.database.execute("INSERT INTO queue VALUES (?, ?, ?, ?)", (path, large, again, mtime))
 
     def queued(self, large: bool) -> Iterator[str]:
-        """Paths in the queue: what changed first, of that the newest first; then what is only to be
-        compared again.
-        """
+        """Yield the paths in the queue: the newest change first; last what is only compared."""
         order = "SELECT path FROM queue WHERE large = ? ORDER BY again, mtime DESC"
         for (path,) in self.database.execute(order, (large,)):
             yield path
 
 
 def block_before(file: IO[bytes], end: int) -> str:
+    """Return the crc32c of the last BLOCK bytes before `end`."""
     file.seek(max(0, end - BLOCK))
     return crc32c_of([file.read(min(end, BLOCK))])
