@@ -7,10 +7,15 @@ REPEATS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-versions foreign chaos storm bench lint docs clean
+.PHONY: demo wheel test test-versions foreign chaos storm bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
+
+# Berg as one file in dist/, for computers without this repo.
+wheel: $(VENV)/demo
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/berg-*.whl
 
 test: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 6 --dist worksteal $(PYTEST)
@@ -47,7 +52,7 @@ docs: $(VENV)/demo
 	$(BIN)/python tools/screenshot.py docs
 
 clean:
-	rm -rf $(VENV) .demo build *.egg-info
+	rm -rf $(VENV) .demo build dist *.egg-info
 
 # Each stamp is a set of extras in the one virtual environment.
 $(VENV)/demo: setup.py
