@@ -196,6 +196,7 @@ class State:
     # [state, when it began]; the newest HISTORY of them
     history: list[list[str]] = field(default_factory=list)
     job: Summary = field(default_factory=Summary)
+    removed_by: str = ""  # who began to delete the job: it does not go on
     claim: str = ""  # random, of who submitted the job: tells it from another that is the same
 
     @property

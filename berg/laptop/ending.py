@@ -9,9 +9,9 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from berg import BergError, job, places
+from berg import BergError, job, places, states
 from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
@@ -25,89 +25,148 @@ LEFT_STILL = (
 
 
 def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[str]:
-    """Names of what can be killed: as given, by globs over what is mine and lives, or all of that."""
-    if not everything and not any(is_glob(pattern) for pattern in patterns):
+    """Return the names of what can be killed: as given, by globs over what is mine and lives, or
+    all of that.
+    """
+    if not everything and not any(map(is_glob, patterns)):
         return list(dict.fromkeys(name for pattern in patterns for name in parts(config, pattern)))
     living = [e.name for e in overview(config, config.user) if e.can_end]
-    found: list[str] = []
-    for pattern in ("*",) if everything else patterns:
-        hits = fnmatch.filter(living, pattern) if is_glob(pattern) else [pattern]
-        if not hits and not everything:
-            raise BergError(
-                f"{pattern!r} matches none of your jobs and machines. See them: berg list"
-            )
-        found += hits
-    return list(dict.fromkeys(found))
+    if everything:
+        return list(dict.fromkeys(living))
+    return list(dict.fromkeys(hit for pattern in patterns for hit in hits(pattern, living)))
+
+
+def hits(pattern: str, living: list[str]) -> list[str]:
+    """Return the names that a pattern means; raise BergError for one that matches none."""
+    if not is_glob(pattern):
+        return [pattern]
+    found = fnmatch.filter(living, pattern)
+    if not found:
+        raise BergError(f"{pattern!r} matches none of your jobs and machines. See them: berg list")
+    return found
 
 
 def parts(config: Config, name: str) -> list[str]:
-    """The jobs of a sweep that are to be ended, those that no machine has first; of anything else
-    its name.
+    """Return the jobs of a sweep that are to be ended, those that no machine has first; of anything
+    else its name.
     """
-    if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
+    if not states.sweep_exists(Bucket(config), name):
         return [name]
     live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.can_end]
     return [e.name for e in sorted(live, key=lambda e: (bool(e.machines), e.name))]
 
 
 def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> str:
-    """End a job and delete its machines; returns the state that the job ended in ("" for a mere
+    """End a job and delete its machines; return the state that the job ended in ("" for a mere
     machine).
 
     A worker gets the time to stop its command and to upload what is left, unless `now`.
     """
     found = find(config, name)
-    name = found.name
-    begun = found.state and not found.state.final and found.state.state != "SUBMITTED"
-    if begun and any(machine.status not in OFF for machine in found.machines):
+    if has_worker(found):
         tell_of_end(config, found, now)
-        asked = moved = time.monotonic()
-        left, told, spoke = "", "", -math.inf
-        while not now and found.machine and found.state and not found.state.final:
-            if found.state.state == "UPLOADING":
-                moment, before = time.monotonic(), left
-                left = (
-                    f"{found.state.left_files:,} files, {found.state.left_bytes:,} bytes are left"
-                )
-                moved = moment if left != before else moved
-                if moment - moved > LEFT_STILL:
-                    raise BergError(
-                        f"{name} uploads its results since {found.state.uploading_since}, but nothing has moved for "
-                        f"{moment - moved:.0f} s: {left}. {found.state.reason}\nIt goes on trying alone. To end it "
-                        f"without them: berg kill --now {name}"
-                    )
-                is_counted = found.state.left_files > 0  # which takes its worker some seconds
-                if is_counted and moment - asked > 3 and moment - spoke > 30 and left != told:
-                    spoke, told = moment, left
-                    say(
-                        f"{name} uploads its results since {found.state.uploading_since}: {left} (Ctrl-C leaves it)"
-                    )
-            elif time.monotonic() > asked + KILL_PATIENCE:
-                say(f"{name} did not answer; deleting its machine")
-                break
-            time.sleep(0.5)
-            found = look_again(config, found)
-    is_lost = bool(found.state and found.state.state == "LOST")
-    # none of those takes another job
+        if not now:
+            found = wait_for_end(config, found, say)
+    delete_machines(config, found, now)
+    forget_secrets(config, found)
+    return write_end(config, found)
+
+
+def has_worker(found: Entry) -> bool:
+    """Return whether a worker may have the job and hear that it is to end."""
+    if found.state is None or found.state.final or found.state.state == "SUBMITTED":
+        return False
+    return any(machine.status not in OFF for machine in found.machines)
+
+
+def wait_for_end(config: Config, found: Entry, say: Callable[[str], None]) -> Entry:
+    """Wait until a worker has ended its job, or does not answer; return the job as it is then.
+
+    Raise BergError if its upload does not go on.
+    """
+    waiting = Waiting(found.name, time.monotonic())
+    while found.machine and found.state and not found.state.final:
+        if message := waiting.look(found.state, time.monotonic()):
+            say(message)
+        if waiting.is_vain:
+            break
+        time.sleep(0.5)
+        found = look_again(config, found)
+    return found
+
+
+@dataclass
+class Waiting:
+    """Waiting for a job's end, and what a person should hear of it. Times are in seconds."""
+
+    name: str
+    began: float
+    moved: float = 0.0  # when the upload went on for the last time
+    left: str = ""  # what it had left then
+    told: str = ""  # what a person heard last
+    told_at: float = -math.inf
+    is_vain: bool = False  # its worker does not answer
+
+    def look(self, state: job.State, now: float) -> str:
+        """Take in how the job goes; return what a person should hear now, "" if nothing.
+
+        Raise BergError if its upload does not go on.
+        """
+        if state.state == "UPLOADING":
+            return self._look_at_upload(state, now)
+        self.is_vain = now > self.began + KILL_PATIENCE
+        return f"{self.name} did not answer; deleting its machine" if self.is_vain else ""
+
+    def _look_at_upload(self, state: job.State, now: float) -> str:
+        left = f"{state.left_files:,} files, {state.left_bytes:,} bytes are left"
+        if left != self.left:
+            self.left, self.moved = left, now
+        still = now - self.moved
+        if still > LEFT_STILL:
+            raise BergError(
+                f"{self.name} uploads its results since {state.uploading_since}, but nothing has "
+                f"moved for {still:.0f} s: {left}. {state.reason}\nIt goes on trying alone. To end "
+                f"it without them: berg kill --now {self.name}"
+            )
+        # Its worker takes some seconds to count.
+        is_counted = state.left_files > 0 and now - self.began > 3
+        if not is_counted or left == self.told or now - self.told_at <= 30:
+            return ""
+        self.told, self.told_at = left, now
+        return (
+            f"{self.name} uploads its results since {state.uploading_since}: {left} "
+            "(Ctrl-C leaves it)"
+        )
+
+
+def delete_machines(config: Config, found: Entry, now: bool) -> None:
+    """Delete the machines of a job that is to end, but for one of a sweep, which takes the next
+    job.
+    """
+    is_lost = found.state is not None and found.state.state == "LOST"
+    # None of those takes another job.
     gone = found.workers if is_lost and found.sweep else found.machines
     for machine in gone:
-        save_console(config, name, machine)
-    if not found.sweep or now or is_lost:  # else its machine takes the next job
-        found.place.delete(config, name, gone, found.group)
-    forget_secrets(config, found)
+        save_console(config, found.name, machine)
+    if not found.sweep or now or is_lost:
+        found.place.delete(config, found.name, gone, found.group)
+
+
+def write_end(config: Config, found: Entry) -> str:
+    """Write that a job was killed, unless it ended by itself; return the state that it ended in."""
+    bucket = Bucket(config)
     while found.state and not found.state.final:
-        ended = replace(
+        assert found.stored
+        killed = replace(
             found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now()
         )
-        text = ended.to_json()
         try:
-            Bucket(config).write(
-                job.state_path(name), text, found.generation, metadata={"state": text}
-            )
-            forget_secrets(config, replace(found, state=ended))
-            return "KILLED"
+            states.replaced(bucket, found.stored, killed)
         except Changed:  # its worker wrote a last word meanwhile
-            found = find(config, name)
+            found = find(config, found.name)
+            continue
+        forget_secrets(config, replace(found, state=killed))
+        return "KILLED"
     return found.state.state if found.state else ""
 
 
@@ -129,11 +188,11 @@ def tell_of_end(config: Config, found: Entry, now: bool) -> None:
 
 def forget_secrets(config: Config, found: Entry) -> None:
     """Delete the secrets of a job that is killed, or of its sweep with the last of its jobs."""
-    if not found.state or not found.state.job.secrets:
+    if not found.summary.secrets:
         return
     if not found.sweep:
         secret.delete(config, found.name)
-    elif found.state.final:
+    elif found.state and found.state.final:
         entries = [
             each for each in overview(config, None, f"{found.sweep}-") if each.sweep == found.sweep
         ]

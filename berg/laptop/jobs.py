@@ -3,7 +3,6 @@
 Not covered: all about one (records.py), and its end (ending.py).
 """
 
-import contextlib
 import functools
 import re
 from collections.abc import Callable
@@ -11,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from berg import BergError, checks, job, places
+from berg import BergError, checks, job, places, states
 from berg.config import Config
 from berg.google import api
 from berg.google.storage import Bucket
 from berg.inventory import Machine
 from berg.laptop import names
+from berg.states import Stored
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 BETWEEN_ZONES = (
@@ -32,7 +32,8 @@ GOING = ("STOPPING", *OFF)
 # What boot.py says on the serial console, among the kernel's lines: as startup script of the old
 # guest agent, of the new one, and as a unit.
 STARTUP_LINE = re.compile(
-    r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )(?!Going on as )([^\r\n]*)',
+    r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )'
+    r"(?!Going on as )([^\r\n]*)",
     re.M,
 )
 # there, too
@@ -56,12 +57,9 @@ class Entry:
     """A job with the machines that it has at the moment, or a machine without a job."""
 
     name: str
-    state: job.State | None  # None: a machine without a job
+    state: job.State | None  # as a reader must see it; None: a machine without a job
     machines: list[Machine]  # by rank
-    generation: int = 0
-    stored: job.State | None = (
-        None  # as it lies in the bucket, where a reader concludes another one
-    )
+    stored: Stored | None = None  # the state as it lies in the bucket
     # of a sweep: its machines, whichever job they have
     workers: list[Machine] = field(default_factory=list)
 
@@ -70,25 +68,31 @@ class Entry:
         return self.machines[0] if self.machines else None
 
     @property
+    def summary(self) -> job.Summary:
+        """What the state says of its job; of a machine without a job nothing."""
+        return self.state.job if self.state else job.Summary()
+
+    @property
     def status(self) -> str:
-        status = self.machine.status if self.machine else ""
-        if self.state and not (self.state.final and status not in ("", "STOPPING")):
-            return self.state.state
+        """The state, the machine's status, or both where the one does not tell of the other."""
+        machine = self.machine.status if self.machine else ""
+        if self.state is None:
+            return f"no job, machine {machine}"
+        is_over_on_a_machine = self.state.final and machine not in ("", "STOPPING")
         return (
-            f"{self.state.state}, machine {status}" if self.state else f"no job, machine {status}"
+            f"{self.state.state}, machine {machine}" if is_over_on_a_machine else self.state.state
         )
 
     @property
     def user(self) -> str:
-        if self.state:
-            return self.state.job.user
-        return self.machine.labels.get("berg-user", "") if self.machine else ""
+        if self.state is None and self.machine:
+            return self.machine.labels.get("berg-user", "")
+        return self.summary.user
 
     @property
     def created_at(self) -> str:
-        return (self.state.job.created_at if self.state else "") or (
-            self.machine.created_at if self.machine else ""
-        )
+        of_machine = self.machine.created_at if self.machine else ""
+        return self.summary.created_at or of_machine
 
     @property
     def can_end(self) -> bool:
@@ -99,37 +103,39 @@ class Entry:
     @property
     def place(self) -> places.Place:
         """Where its machines are."""
-        return places.of(self.machine.place if self.machine else place_name(self.state))
+        return places.of(self.machine.place if self.machine else self.summary.place)
 
     @property
     def group(self) -> str:
-        """Region of the group that keeps a machine for the job; "" without one."""
-        return self.state.job.group if self.state else ""
+        """What keeps a machine for the job, as in `Job.group`; "" without one."""
+        return self.summary.group
 
     @property
     def sweep(self) -> str:
         """Name of the sweep that the job belongs to; "" for one on its own."""
-        return self.state.job.sweep if self.state else ""
+        return self.summary.sweep
 
     def to_dict(self) -> dict[str, Any]:
-        state = asdict(self.state) if self.state else {"state": None}
-        summary = self.state.job.to_dict() if self.state else {}
+        machine = self.machine or Machine("", self.state.zone if self.state else "")
         return {
             "name": self.name,
-            **{key: value for key, value in state.items() if key not in ("job", "claim")},
-            **summary,
+            **self._told(),
             "user": self.user,
             "created_at": self.created_at,
             "machine_status": self.machine.status if self.machine else None,
-            "zone": self.machine.zone if self.machine else state.get("zone", ""),
-            "external_ip": self.machine.external_ip if self.machine else "",
-            "internal_ip": self.machine.internal_ip if self.machine else "",
-            "instances": [describe(machine) for machine in self.machines],
+            "zone": machine.zone,
+            "external_ip": machine.external_ip,
+            "internal_ip": machine.internal_ip,
+            "instances": [describe(each) for each in self.machines],
         }
 
-
-def place_name(state: job.State | None) -> str:
-    return state.job.place if state else "gce"
+    def _told(self) -> dict[str, Any]:
+        """Return what the state says, and in the same row what it says of its job."""
+        if self.state is None:
+            return {"state": None}
+        told = asdict(self.state) | self.state.job.to_dict()
+        del told["job"], told["claim"], told["removed_by"]
+        return told
 
 
 def describe(machine: Machine) -> dict[str, Any]:
@@ -146,40 +152,52 @@ def conclude(
     waits: Callable[[], bool],
     last_words: Callable[[Machine], str],
 ) -> job.State:
-    """The state as a reader must see it: a job that is not over, has no machine and waits for none
-    is LOST.
+    """Return the state as a reader must see it: LOST if nobody will write a final one.
 
-    So is one whose machine, or all that it waits for in its sweep, ended the startup script without
-    a worker.
+    That is a job that is not over, has no machine and waits for none; and one whose machine, or all
+    that it waits for in its sweep, ended the startup script without a worker.
     """
     alive = [machine for machine in machines if machine.status not in OFF]
-    patience = LOST_AFTER + BETWEEN_ZONES * (
-        state.state == "SUBMITTED" and place_name(state) == "tpu"
-    )
-    if state.final or seconds_since_written < patience or (alive and state.state != "SUBMITTED"):
+    if state.final or seconds_since_written < patience(state):
         return state
-    if alive:
-        # of a cluster the first one, which leads
-        needed = alive if state.job.sweep else alive[:1]
-        if not all(map(last_words, needed)):
-            return state
-        first = needed[0]
-        mend = "berg reap" if state.job.sweep else f"berg kill {first.name}"
-        what = (
-            f"the startup script of {first.name} ended without a worker; delete the machine: {mend}"
-        )
-        return replace(
-            state, state="LOST", reason=f"{what}. The end of its console: {last_words(first)}"
-        )
-    if waits():
+    if alive and state.state != "SUBMITTED":
         return state
-    what = f"was {state.state} on {state.machine or 'no machine'}"
-    until = (
-        f"; its results are in the bucket up to {state.synced_until}" if state.synced_until else ""
+    # of a cluster the first one, which leads
+    needed = alive if state.job.sweep else alive[:1]
+    if needed:
+        is_lost = all(map(last_words, needed))
+        return without_worker(state, needed[0], last_words) if is_lost else state
+    return state if waits() else without_machine(state)
+
+
+def patience(state: job.State) -> int:
+    """Return the seconds for which a state may be that of a job whose machine is on its way."""
+    if state.state == "SUBMITTED" and state.job.place == "tpu":
+        return LOST_AFTER + BETWEEN_ZONES
+    return LOST_AFTER
+
+
+def without_worker(
+    state: job.State, machine: Machine, last_words: Callable[[Machine], str]
+) -> job.State:
+    """Return that a job is lost as its machine has no worker."""
+    mend = "berg reap" if state.job.sweep else f"berg kill {machine.name}"
+    reason = (
+        f"the startup script of {machine.name} ended without a worker; "
+        f"delete the machine: {mend}. The end of its console: {last_words(machine)}"
     )
-    return replace(
-        state, state="LOST", reason=f"its machine is gone without a final state; it {what}{until}"
+    return replace(state, state="LOST", reason=reason)
+
+
+def without_machine(state: job.State) -> job.State:
+    """Return that a job is lost as it has no machine."""
+    reason = (
+        "its machine is gone without a final state; "
+        f"it was {state.state} on {state.machine or 'no machine'}"
     )
+    if state.synced_until:
+        reason += f"; its results are in the bucket up to {state.synced_until}"
+    return replace(state, state="LOST", reason=reason)
 
 
 def silent(text: str) -> None:
@@ -209,26 +227,20 @@ def overview(
     """
     from google.api_core import exceptions
 
-    bucket = Bucket(config)
     _ = config.session
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(places.machines, config)
         try:
-            blobs = list(
-                bucket.list(
-                    f".berg/jobs/{prefix}", "name,metadata,updated,generation", "**_state.json"
-                )
-            )
+            stored = list(states.listed(Bucket(config), prefix))
         except exceptions.NotFound:
             if not listed.result():
                 raise
             say(
-                f"bucket {config.bucket!r} does not exist, and with it no job; these are the machines alone"
+                f"bucket {config.bucket!r} does not exist, and with it no job; "
+                "these are the machines alone"
             )
-            blobs = []
-        owned: dict[str, list[Machine]] = {}
-        for machine in listed.result():
-            owned.setdefault(owner(machine), []).append(machine)
+            stored = []
+        owned = by_owner(listed.result())
     waiting = functools.cache(lambda place: places.of(place).waiting(config))
     said: dict[str, str] = {}  # a console is read once for all jobs of a sweep
 
@@ -237,7 +249,7 @@ def overview(
             said[machine.name] = last_words(config, machine)
         return said[machine.name]
 
-    entries = [entry(config, job.name_of(blob.name), blob, owned, waiting, words) for blob in blobs]
+    entries = [entry(config, each, owned, waiting, words) for each in stored]
     for each in entries:
         owned.pop(each.name, None)
         owned.pop(f"{each.sweep}/", None)
@@ -273,109 +285,131 @@ def owner(machine: Machine) -> str:
     return f"{sweep}/" if sweep else machine.labels.get("berg-job", machine.name)
 
 
+def by_owner(machines: list[Machine]) -> dict[str, list[Machine]]:
+    """Return the machines of each `owner`."""
+    owned: dict[str, list[Machine]] = {}
+    for machine in machines:
+        owned.setdefault(owner(machine), []).append(machine)
+    return owned
+
+
 def entry(
     config: Config,
-    name: str,
-    blob,
+    stored: Stored,
     owned: dict[str, list[Machine]],
     waiting: Callable[[str], set[str]] | None = None,
     words: Callable[[Machine], str] | None = None,
 ) -> Entry:
-    """A job from the object of its state, and the machines by their owners.
+    """Return a job from its state and the machines by their owners.
 
     `waiting` tells the names of the jobs that a place keeps machines for, `words` the `last_words`
     of a machine.
     """
-    try:
-        state = job.state_from_json((blob.metadata or {})["state"])
-    except (KeyError, ValueError, TypeError):
-        state = job.State(state="LOST", reason=f"{blob.name} is damaged")
-    machines, workers = owned.get(name, []), []
-    if sweep := state.job.sweep:
-        workers = owned.get(f"{sweep}/", [])
-        has_one = not state.final and state.state != "SUBMITTED"
-        machines = [machine for machine in workers if has_one and machine.name == state.machine]
-
-    def waits() -> bool:
-        place = place_name(state)
-        if place == "gce" and not state.job.group:
-            return False
-        with contextlib.suppress(api.Denied):
-            there = waiting(place) if waiting else places.of(place).waiting(config, name)
-            return not there.isdisjoint((name, state.job.sweep, state.job.group))
-        return True  # as far as somebody knows who may not look
-
-    seconds = api.now(config) - blob.updated.timestamp()
-    needed = workers if workers and state.state == "SUBMITTED" else machines
-    seen = conclude(state, seconds, needed, waits, words or functools.partial(last_words, config))
-    if seen.state == "LOST" and not state.final and (group := state.job.group):
-        why = places.of(place_name(state)).why_gone(config, state.job.sweep or name, group)
+    state, summary = stored.state, stored.state.job
+    machines, workers = owned.get(stored.name, []), []
+    needed = machines
+    if summary.sweep:
+        workers = owned.get(f"{summary.sweep}/", [])
+        needed = machines = machine_in_sweep(state, workers)
+        if state.state == "SUBMITTED":
+            needed = workers
+    seen = conclude(
+        state,
+        api.now(config) - stored.written_at,
+        needed,
+        lambda: waits(config, stored, waiting),
+        words or functools.partial(last_words, config),
+    )
+    if seen.state == "LOST" and not state.final and summary.group:
+        place = places.of(summary.place)
+        why = place.why_gone(config, summary.sweep or stored.name, summary.group)
         seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
-    return Entry(name, seen, machines, blob.generation, state, workers)
+    return Entry(stored.name, seen, machines, stored, workers)
+
+
+def machine_in_sweep(state: job.State, workers: list[Machine]) -> list[Machine]:
+    """Return the machine of a sweep that has a job at the moment, if one has."""
+    if state.final or state.state == "SUBMITTED":
+        return []
+    return [machine for machine in workers if machine.name == state.machine]
+
+
+def waits(config: Config, stored: Stored, waiting: Callable[[str], set[str]] | None) -> bool:
+    """Return whether a place has a machine for a job, or makes one when there is room."""
+    summary = stored.state.job
+    if summary.place == "gce" and not summary.group:
+        return False
+    names = (stored.name, summary.sweep, summary.group)
+    try:
+        if waiting:
+            return not waiting(summary.place).isdisjoint(names)
+        return not places.of(summary.place).waiting(config, stored.name).isdisjoint(names)
+    except api.Denied:
+        return True  # as far as somebody knows who may not look
 
 
 def look_again(config: Config, found: Entry) -> Entry:
-    """A job that has a machine as it is now, for who asks often."""
+    """Return a job that has a machine as it is now, for who asks often."""
     assert found.machine
-    blob, sweeps = (
-        Bucket(config).get(job.state_path(found.name)),
-        [found.sweep] if found.sweep else [],
-    )
+    stored = states.read(Bucket(config), found.name)
+    sweeps = [found.sweep] if found.sweep else []
     machines = found.place.machines(config, [found.name], sweeps, zone=found.machine.zone)
-    owned: dict[str, list[Machine]] = {}
-    for machine in machines:
-        owned.setdefault(owner(machine), []).append(machine)
-    return (
-        entry(config, found.name, blob, owned)
-        if blob
-        else replace(found, state=None, machines=machines)
-    )
+    if stored is None:
+        return replace(found, state=None, machines=machines)
+    return entry(config, stored, by_owner(machines))
 
 
 def find(config: Config, name: str) -> Entry:
-    """The job of that name, or of the machine of that name; raises BergError if there is none,
-    IsSweep for a sweep.
+    """Return the job of that name, or of the machine of that name, or SWEEP/INDEX.
+
+    Raise BergError if there is none, IsSweep for a sweep.
     """
-    unknown = BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
     bucket = Bucket(config)
-    sweep, slash, index = name.partition("/")
-    if slash and job.NAME.fullmatch(sweep) and index.isdigit():
-        listed = (
-            job.name_of(blob.name)
-            for blob in bucket.list(f".berg/jobs/{sweep}-", "name", "**_state.json")
-        )
-        name = next(
-            (
-                each
-                for each in listed
-                if each.removeprefix(f"{sweep}-").lstrip("0") == index.lstrip("0")
-            ),
-            "",
-        )
-    if not job.NAME.fullmatch(name):
-        raise unknown
+    full_name = name_in_sweep(bucket, name) if "/" in name else name
+    if not job.NAME.fullmatch(full_name):
+        raise unknown(name)
     _ = config.session
     with ThreadPoolExecutor() as pool:
-        sweeps = {name, name.rpartition("-")[0] or name}
-        found = pool.submit(places.machines, config, [name], sweeps)
-        blob = bucket.get(job.state_path(name))
+        sweeps = {full_name, full_name.rpartition("-")[0] or full_name}
+        found = pool.submit(places.machines, config, [full_name], sweeps)
+        stored = states.read(bucket, full_name)
         machines = found.result()
-    if blob:
-        owned: dict[str, list[Machine]] = {}
-        for machine in machines:
-            owned.setdefault(owner(machine), []).append(machine)
-        return entry(config, name, blob, owned)
-    if bucket.exists(job.sweep_path(name)):
+    if stored:
+        return entry(config, stored, by_owner(machines))
+    if states.sweep_exists(bucket, full_name):
         raise IsSweep(
-            f"{name} is a sweep; name one of its jobs, such as {name}/0. See them: berg list -v"
+            f"{full_name} is a sweep; name one of its jobs, such as {full_name}/0. "
+            "See them: berg list -v"
         )
-    machines = [machine for machine in machines if owner(machine) == name]
-    machines = machines or [machine for machine in places.machines(config) if machine.name == name]
-    if not machines:
-        raise unknown
-    owned_by = owner(machines[0])
+    return of_machine(config, full_name, machines)
+
+
+def unknown(name: str) -> BergError:
+    return BergError(f"there is no job or machine {name!r}. See what there is: berg list -a")
+
+
+def name_in_sweep(bucket: Bucket, name: str) -> str:
+    """Return the full name of the job SWEEP/INDEX; "" if there is none."""
+    sweep, _, index = name.partition("/")
+    if not job.NAME.fullmatch(sweep) or not index.isdigit():
+        return ""
+    for each in states.names(bucket, f"{sweep}-"):
+        if each.removeprefix(f"{sweep}-").lstrip("0") == index.lstrip("0"):
+            return each
+    return ""
+
+
+def of_machine(config: Config, name: str, machines: list[Machine]) -> Entry:
+    """Return what owns the machine of that name, itself where no job does; raise BergError if there
+    is none. `machines` are those that may be it.
+    """
+    own = [machine for machine in machines if owner(machine) == name]
+    own = own or [machine for machine in places.machines(config) if machine.name == name]
+    if not own:
+        raise unknown(name)
+    owned_by = owner(own[0])
     if owned_by == name or owned_by.endswith("/"):
-        return Entry(name, None, machines)
+        return Entry(name, None, own)
     cluster = find(config, owned_by)
     cluster.machines.sort(key=lambda machine: machine.name != name)
     return cluster
@@ -395,7 +429,7 @@ def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
 
 
 def is_cluster(found: Entry) -> bool:
-    return bool(found.state and found.state.job.machines > 1)
+    return found.summary.machines > 1
 
 
 def machine_of(log: str) -> str:
@@ -403,15 +437,15 @@ def machine_of(log: str) -> str:
 
 
 def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
-    """Bucket prefix for a job or a results folder, and the job's name if it is one."""
-    blob = Bucket(config).get(job.state_path(name)) if job.NAME.fullmatch(name) else None
-    if blob:
-        state = entry(config, name, blob, {}).state
-        if not state or not state.job.results_dir:
-            raise BergError(
-                f"{blob.name} is damaged. Fetch the folder of the results by its name: berg fetch FOLDER"
-            )
-        return f"berg_results/{state.job.results_dir}/", name
+    """Return the bucket's prefix for a job or a results folder, and the job's name if it is one."""
+    stored = states.read(Bucket(config), name)
+    if stored and not stored.state.job.results_dir:
+        raise BergError(
+            f"{job.state_path(name)} is damaged. "
+            "Fetch the folder of the results by its name: berg fetch FOLDER"
+        )
+    if stored:
+        return f"berg_results/{stored.state.job.results_dir}/", name
     folder = (
         name.removeprefix(f"gs://{config.bucket}/")
         .removeprefix("/root/")

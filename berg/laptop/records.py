@@ -3,50 +3,47 @@
 Not covered: code. Snapshots are shared by jobs, and are sent again when they are needed.
 """
 
+import contextlib
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from berg import BergError, job
+from berg import BergError, job, states
 from berg.code import snapshot
 from berg.config import Config
 from berg.google import mirror, secret
 from berg.google.fetch import side_by_side
-from berg.google.storage import Bucket, Listed
+from berg.google.storage import Bucket, Changed, Listed
 from berg.laptop import jobs
 from berg.laptop.jobs import Entry
+from berg.states import Stored
 
 LATEST = ("@", "-")
 TAIL = 16 << 10  # bytes of a log in which its last lines are looked for
 THREADS = 16
-
-
-def states(bucket: Bucket) -> Iterator[tuple[str, job.State]]:
-    """Every job with its state as it lies in the bucket; damaged ones are passed over."""
-    for blob in bucket.list(".berg/jobs/", "name,metadata", "**_state.json"):
-        try:
-            yield job.name_of(blob.name), job.state_from_json(blob.metadata["state"])
-        except (KeyError, ValueError, TypeError):
-            continue
+# Where berg keeps what it knows of jobs and sweeps, under their names.
+KEPT = (".berg/jobs/", ".berg/logs/", ".berg/machines/", ".berg/folders/", ".berg/sweeps/")
 
 
 def resolve(config: Config, name: str) -> str:
-    """A name as it is; for `@` or `-` that of my latest job, or its sweep's, and for `@/0` a job of
-    that sweep.
+    """Return a name as it is; for `@` or `-` that of my latest job, or its sweep's, and for `@/0`
+    that of a job of that sweep.
     """
     latest, slash, index = name.partition("/")
     if latest not in LATEST:
         return name
-    mine = [each for each in states(Bucket(config)) if each[1].job.user == config.user]
+    listed = states.listed(Bucket(config))
+    mine = [each for each in listed if not each.is_damaged and each.state.job.user == config.user]
     if not mine:
         raise BergError(
-            f'{name} is your latest job, and you have none yet. Start with: berg run "python train.py"'
+            f"{name} is your latest job, and you have none yet. "
+            'Start with: berg run "python train.py"'
         )
-    last, state = max(mine, key=lambda each: each[1].job.created_at)
-    return f"{state.job.sweep or last}{slash}{index}"
+    last = max(mine, key=lambda each: each.state.job.created_at)
+    return f"{last.state.job.sweep or last.name}{slash}{index}"
 
 
 @dataclass
@@ -71,13 +68,14 @@ def read(config: Config, name: str, lines: int) -> Record:
     entry, bucket = jobs.find(config, name), Bucket(config)
     if entry.state is None:
         raise BergError(
-            f"{entry.name} is a machine without a job ({entry.status}). End it: berg kill {entry.name}"
+            f"{entry.name} is a machine without a job ({entry.status}). "
+            f"End it: berg kill {entry.name}"
         )
-    results_dir = entry.state.job.results_dir
+    prefix = f"berg_results/{entry.summary.results_dir}/" if entry.summary.results_dir else ""
     with ThreadPoolExecutor() as pool:
         described = pool.submit(described_job, bucket, entry.name)
         log = pool.submit(last_lines, bucket, entry.name, lines)
-        results = list(bucket.list(f"berg_results/{results_dir}/")) if results_dir else []
+        results = list(bucket.list(prefix)) if prefix else []
         return Record(entry, described.result(), results, log.result())
 
 
@@ -87,8 +85,8 @@ def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
     for pack in snapshot.all_packs(this.snapshot):
         if not bucket.exists(pack):
             raise BergError(
-                f"the code of {this.job_name} is not in the bucket any more (gs://{bucket.name}/{pack}). "
-                f"Run it with the code around you: berg rerun {this.job_name} --new-code"
+                f"the code of {this.job_name} is not in the bucket any more "
+                f"(gs://{bucket.name}/{pack}). Run it with the code around you: berg rerun {this.job_name} --new-code"
             )
     branch, root = this.snapshot.get("branch", ""), Path(this.repo_name)
     commits, changed = (this.git_commit, this.git_snapshot), this.git_changed_files
@@ -98,15 +96,16 @@ def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
 
 
 def members(config: Config, name: str) -> list[str]:
-    """The jobs of a sweep; of anything else its name."""
-    if not job.NAME.fullmatch(name) or not Bucket(config).exists(job.sweep_path(name)):
+    """Return the jobs of a sweep; of anything else its name."""
+    if not states.sweep_exists(Bucket(config), name):
         return [name]
     return sorted(e.name for e in jobs.overview(config, None, f"{name}-") if e.sweep == name)
 
 
 def described_job(bucket: Bucket, name: str) -> job.Job | None:
+    """Return a job's metadata; None if it is missing or damaged."""
     try:
-        return job.from_json(bucket.read(job.metadata_path(name)) or b"", name)
+        return states.read_job(bucket, name)
     except BergError:
         return None
 
@@ -127,119 +126,137 @@ class Removal:
     """What goes when a job is deleted, or all jobs of a sweep."""
 
     name: str
-    jobs: list[str]
+    entries: list[Entry]
     results: list[Listed] = field(default_factory=list)
     # of them, those in folders that are no job's
     beside: list[Listed] = field(default_factory=list)
     others: list[Listed] = field(default_factory=list)  # logs, and what berg knows of it
-    secrets: bool = False
     # results dir that stays -> the job whose it is, too
     shared: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def jobs(self) -> list[str]:
+        return [each.name for each in self.entries]
+
+    @property
+    def folders(self) -> list[str]:
+        """The results dirs of its jobs."""
+        found = dict.fromkeys(each.summary.results_dir for each in self.entries)
+        return [folder for folder in found if folder]
+
+    @property
+    def alone(self) -> list[str]:
+        """Those of them that are no other job's."""
+        return [folder for folder in self.folders if folder not in self.shared]
+
+    @property
+    def has_secrets(self) -> bool:
+        return any(each.summary.secrets for each in self.entries)
+
 
 def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:
-    """What deleting jobs and sweeps would delete; raises BergError for those that live or do not
-    exist.
+    """Return what deleting jobs and sweeps would delete; raise BergError for those that live or do
+    not exist.
     """
     bucket = Bucket(config)
-    entries = {each.name: each for each in jobs.overview(config, None) if each.state}
+    entries = [each for each in jobs.overview(config, None) if each.state]
+    removals = choose(entries, names, config.user)
+    gone = {each for removal in removals for each in removal.jobs}
+    whose = owners_of_folders(each for each in entries if each.name not in gone)
+    for removal in removals:
+        removal.shared = shared_folders(removal.folders, whose)
+        list_results(bucket, removal, whose)
+        removal.others = list_records(bucket, removal)
+    return removals
+
+
+def choose(entries: list[Entry], names: Iterable[str], user: str) -> list[Removal]:
+    """Return the jobs and sweeps that are meant by names and by patterns over a user's own.
+
+    Raise BergError for those that live or do not exist.
+    """
+    alone = {each.name: [each] for each in entries if job.NAME.fullmatch(each.name)}
     sweeps: dict[str, list[Entry]] = {}
-    for each in entries.values():
+    for each in entries:
         if each.sweep:
             sweeps.setdefault(each.sweep, []).append(each)
-    mine = {each.sweep or each.name for each in entries.values() if each.user == config.user}
-    chosen = dict.fromkeys(
-        hit for name in names for hit in matching(name, mine, {*entries, *sweeps})
-    )
-    removals = []
+    mine = {each.sweep or each.name for each in entries if each.user == user}
+    known = alone | sweeps
+    chosen = dict.fromkeys(hit for name in names for hit in matching(name, mine, {*known}))
     for name in chosen:
-        parts = sweeps.get(name) or [entries[name]]
-        check_removable(name, parts, is_sweep=name in sweeps)
-        removals.append(Removal(name, [each.name for each in parts]))
-    gone = {each for removal in removals for each in removal.jobs}
-    whose = {
-        folder: each.name
-        for each in entries.values()
-        if each.name not in gone and (folder := results_of(each))
-    }
+        check_removable(name, known[name], is_sweep=name in sweeps)
+    return [Removal(name, known[name]) for name in chosen]
+
+
+def owners_of_folders(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the names of jobs by their results dirs."""
+    return {each.summary.results_dir: each.name for each in entries if each.summary.results_dir}
+
+
+def shared_folders(folders: list[str], whose: dict[str, str]) -> dict[str, str]:
+    """Return those of the folders that another job has, or one above or inside of them, with its
+    name.
+    """
     inside = {
         str(parent): name
         for folder, name in whose.items()
         for parent in PurePosixPath(folder).parents
     }
-    for removal in removals:
-        folders = dict.fromkeys(
-            folder for each in removal.jobs if (folder := results_of(entries[each]))
-        )
-        for folder in folders:
-            above = (
-                whose.get(str(path))
-                for path in (PurePosixPath(folder), *PurePosixPath(folder).parents)
-            )
-            if other := next(filter(None, above), inside.get(folder)):
-                removal.shared[folder] = other
-        alone = [f"berg_results/{folder}/" for folder in folders if folder not in removal.shared]
-        for listed in side_by_side(lambda prefix: list(bucket.list(prefix)), alone, THREADS):
-            removal.results += listed
-        known = {blob.name for blob in removal.results}
-        for listed in side_by_side(
-            lambda each: beside(bucket, entries[each], whose), removal.jobs, THREADS
-        ):
-            removal.beside += [blob for blob in listed if blob.name not in known]
-        removal.results += removal.beside
-        removal.secrets = any(entries[each].to_dict().get("secrets") for each in removal.jobs)
-        paths = {
-            path(each) for each in removal.jobs for path in (job.metadata_path, job.state_path)
-        }
-        kinds = (job.log_prefix, job.machines_prefix, job.folders_prefix)
-        folders_of = {path(each) for each in removal.jobs for path in kinds}
-        for prefix in (
-            ".berg/jobs/",
-            ".berg/logs/",
-            ".berg/machines/",
-            ".berg/folders/",
-            ".berg/sweeps/",
-        ):
-            for blob in bucket.list(prefix + removal.name):
-                folder = blob.name[: blob.name.rfind("/") + 1]
-                if (
-                    blob.name in paths
-                    or folder in folders_of
-                    or blob.name == job.sweep_path(removal.name)
-                ):
-                    removal.others.append(blob)
-    return removals
+    shared = {}
+    for folder in folders:
+        path = PurePosixPath(folder)
+        others = [whose.get(str(each)) for each in (path, *path.parents)]
+        other = next(filter(None, others), inside.get(folder))
+        if other:
+            shared[folder] = other
+    return shared
+
+
+def list_results(bucket: Bucket, removal: Removal, whose: Iterable[str]) -> None:
+    """List the results that go: the folders of the jobs alone, and what they wrote beside those."""
+    prefixes = [f"berg_results/{folder}/" for folder in removal.alone]
+    for listed in side_by_side(lambda prefix: list(bucket.list(prefix)), prefixes, THREADS):
+        removal.results += listed
+    known = {blob.name for blob in removal.results}
+    for listed in side_by_side(lambda each: beside(bucket, each, whose), removal.entries, THREADS):
+        removal.beside += [blob for blob in listed if blob.name not in known]
+    removal.results += removal.beside
+
+
+def list_records(bucket: Bucket, removal: Removal) -> list[Listed]:
+    """Return what berg keeps of the jobs that go, and of their sweep."""
+    names, folders = {job.sweep_path(removal.name)}, set()
+    for each in removal.jobs:
+        names |= {job.metadata_path(each), job.state_path(each)}
+        folders |= {job.log_prefix(each), job.machines_prefix(each), job.folders_prefix(each)}
+    found = []
+    for prefix in KEPT:
+        for blob in bucket.list(prefix + removal.name):
+            folder = blob.name[: blob.name.rfind("/") + 1]
+            if blob.name in names or folder in folders:
+                found.append(blob)
+    return found
 
 
 def beside(bucket: Bucket, entry: Entry, whose: Iterable[str]) -> list[Listed]:
     """What a job wrote to other folders than its own; what lies in another job's goes with that
     one.
     """
-    if not (own := results_of(entry)):
+    own = entry.summary.results_dir
+    if not own:
         return []
     theirs = tuple(f"berg_results/{folder}/" for folder in whose)
     found = mirror.beside(bucket, "berg_results/", own, job.folders_prefix(entry.name), entry.name)
     return [blob for blob in found if not blob.name.startswith(theirs)]
 
 
-def results_of(entry: Entry) -> str:
-    return entry.state.job.results_dir if entry.state else ""
-
-
 def matching(pattern: str, mine: set[str], known: set[str]) -> list[str]:
-    hits = (
-        sorted(fnmatch.filter(mine, pattern))
-        if jobs.is_glob(pattern)
-        else [pattern]
-        if pattern in known
-        else []
-    )
+    """Return the names that a pattern or a name means; raise BergError if there are none."""
+    if jobs.is_glob(pattern):
+        hits, what = sorted(fnmatch.filter(mine, pattern)), f"{pattern!r} matches none of your jobs"
+    else:
+        hits, what = [pattern] if pattern in known else [], f"there is no job {pattern!r}"
     if not hits:
-        what = (
-            f"{pattern!r} matches none of your jobs"
-            if jobs.is_glob(pattern)
-            else f"there is no job {pattern!r}"
-        )
         raise BergError(f"{what}. See what there is: berg list -a")
     return hits
 
@@ -257,7 +274,8 @@ def is_over(entry: Entry) -> bool:
 def check_removable(name: str, parts: list[Entry], is_sweep: bool) -> None:
     if not is_sweep and parts[0].sweep:
         raise BergError(
-            f"{name} is a job of the sweep {parts[0].sweep}, which goes as a whole: berg rm {parts[0].sweep}"
+            f"{name} is a job of the sweep {parts[0].sweep}, which goes as a whole: "
+            f"berg rm {parts[0].sweep}"
         )
     for each in parts:
         if not is_over(each):
@@ -266,17 +284,59 @@ def check_removable(name: str, parts: list[Entry], is_sweep: bool) -> None:
             )
 
 
-def remove(config: Config, removal: Removal, tell: Callable[[int], None]) -> None:
-    """Delete what a removal names, the states last: until then it can be repeated. `tell` hears how
-    many are gone.
+def remove(config: Config, removal: Removal, on_progress: Callable[[int], None]) -> None:
+    """Delete what a removal names, the states last: until then it can be repeated.
+
+    The states say first that their jobs are being deleted, so that none of them goes on meanwhile;
+    BergError says which one did before. `on_progress` hears how many objects are gone.
     """
     bucket = Bucket(config)
-    if removal.secrets:
+    marked = mark(bucket, removal, config.user)
+    if removal.has_secrets:
         secret.delete(config, removal.name)
-    states = [each for each in removal.others if each.name.endswith("_state.json")]
-    first = [each for each in removal.others if each not in states]
+    of_jobs = {job.state_path(each) for each in removal.jobs}
+    first = [each for each in removal.results + removal.others if each.name not in of_jobs]
     gone = 0
-    for part in (removal.results, first, states):
-        for _ in side_by_side(lambda each: bucket.delete(each.name), part, THREADS):
-            gone += 1
-            tell(gone)
+    for _ in side_by_side(lambda each: bucket.delete(each.name), first, THREADS):
+        gone += 1
+        on_progress(gone)
+    for _ in side_by_side(lambda each: states.delete(bucket, each), marked, THREADS):
+        gone += 1
+        on_progress(gone)
+
+
+def mark(bucket: Bucket, removal: Removal, user: str) -> list[Stored]:
+    """Write into the states of all jobs of a removal that they are being deleted, or into none.
+
+    Raise BergError if a job went on since its state was read.
+    """
+    entries = removal.entries
+    marked = list(side_by_side(lambda each: mark_one(bucket, each, user), entries, THREADS))
+    done = [stored for stored in marked if stored]
+    if len(done) == len(entries):
+        return done
+    for entry, stored in zip(entries, marked, strict=True):
+        if stored and entry.stored:
+            with contextlib.suppress(Changed):
+                states.replaced(bucket, stored, entry.stored.state)
+    raise BergError(f"{removal.name} changed meanwhile, and stays. See it: berg list")
+
+
+def mark_one(bucket: Bucket, entry: Entry, user: str) -> Stored | None:
+    """Write into a state that its job is being deleted; return it, None if it changed meanwhile."""
+    assert entry.state and entry.stored
+    if entry.stored.is_damaged:
+        return entry.stored
+    try:
+        return states.replaced(bucket, entry.stored, replace(entry.state, removed_by=user))
+    except Changed:
+        return None
+
+
+def check_kept(entry: Entry) -> None:
+    """Raise BergError for a job whose deletion began: it cannot go on."""
+    if entry.state and entry.state.removed_by:
+        raise BergError(
+            f"{entry.name} is being deleted by {entry.state.removed_by}. "
+            f"Finish it: berg rm {entry.sweep or entry.name}"
+        )

@@ -32,6 +32,7 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
         raise BergError(f"{name} is {what}")
     if not records.is_over(found):
         raise BergError(f"{name} is not over ({found.status}). See it: berg list")
+    records.check_kept(found)
     if state.state == "SUCCEEDED":
         raise BergError(
             f"{name} succeeded: there is nothing left to do. To run it again: berg rerun {name}"
@@ -57,13 +58,13 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     place = places.of(this.place)
     assert found.stored
     state = replace(
-        found.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at=""
+        found.stored.state, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at=""
     )
     state.failures = state.ran_seconds = 0
     for archive in (plan.wheel, plan.packages):
         launch.send_archive(bucket, *archive)
     try:
-        generation = write(bucket, this.job_name, state, found.generation)
+        generation = write(bucket, this.job_name, state, found.stored.generation)
     except Changed:
         raise BergError(
             f"{found.name} changed meanwhile. Try again: berg run --resume {found.name}"
@@ -83,7 +84,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
         if plan.secrets:
             secret.delete(config, this.job_name)
         now = bucket.get(job.state_path(this.job_name))
-        write(bucket, this.job_name, found.stored, now.generation if now else 0)
+        write(bucket, this.job_name, found.stored.state, now.generation if now else 0)
         raise
 
 

@@ -25,7 +25,7 @@ from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
-from berg.laptop import jobs, launch
+from berg.laptop import jobs, launch, records
 from berg.plan import LIMITS, Plan, spec_of
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
@@ -311,6 +311,8 @@ def again(
         found = Again(name, about, over)
     if not found.jobs:
         return found
+    for entry in found.jobs:
+        records.check_kept(entry)
     found.first = described(bucket, found.jobs[0])
     if folder:
         found.code = snapshot.take(folder)
@@ -402,7 +404,7 @@ def submit_again(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> Non
     """
     assert entry.stored
     state = replace(
-        entry.stored, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at=""
+        entry.stored.state, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at=""
     )
     state.failures = state.ran_seconds = 0
     state.restarts = -1  # the start to come is none
@@ -414,7 +416,9 @@ def submit_again(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> Non
             bucket.write(path, this.to_json(), generation)
             state.job = this.summary()
         text = state.to_json()
-        bucket.write(job.state_path(entry.name), text, entry.generation, metadata={"state": text})
+        bucket.write(
+            job.state_path(entry.name), text, entry.stored.generation, metadata={"state": text}
+        )
     except Changed:
         raise BergError(
             f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}"

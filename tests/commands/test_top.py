@@ -51,7 +51,9 @@ def test_without_a_network_wait_says_so_and_goes_on(berg, capsys):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
         away = replace(settings, endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}")
-        assert watch.look_again(away, ["far"]) == [] and watch.look_again(away, ["far", "other"]) == []
+        assert (
+            watch.look_again(away, ["far"]) == [] and watch.look_again(away, ["far", "other"]) == []
+        )
     assert capsys.readouterr().err.count("Waiting on: cannot reach http://127.0.0.1:") == 2
     assert [entry.name for entry in watch.look_again(settings, ["far"])] == ["far"]
     assert berg("wait", "far").returncode == 0

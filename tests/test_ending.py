@@ -1,0 +1,182 @@
+"""What is decided about jobs: whether they are lost, what a kill waits for, what rm deletes."""
+
+import pytest
+
+from berg import BergError, job, states
+from berg.inventory import Machine
+from berg.job import State, Summary
+from berg.laptop import ending, jobs, records
+from berg.laptop.jobs import Entry
+
+
+def entry(name: str, state: str = "FAILED", machines: tuple[str, ...] = (), **summary) -> Entry:
+    """A job with machines of these statuses."""
+    there = [Machine(f"{name}-{n}", "zone", status) for n, status in enumerate(machines)]
+    summary = {"user": "ada", "results_dir": name, **summary}
+    return Entry(name, State(state, job=Summary(**summary)), there)
+
+
+def upload(left: int, size: int = 0) -> State:
+    return State("UPLOADING", left_files=left, left_bytes=size, uploading_since="noon")
+
+
+def test_a_kill_says_what_an_upload_has_left_now_and_then():
+    waiting = ending.Waiting("a", began=100)
+    assert waiting.look(State("RUNNING"), 100) == ""
+    assert waiting.look(upload(0), 104) == waiting.look(upload(5), 103) == ""
+    said = waiting.look(upload(5, 1000), 104)
+    assert (
+        said == "a uploads its results since noon: 5 files, 1,000 bytes are left (Ctrl-C leaves it)"
+    )
+    assert waiting.look(upload(4), 134) == "" and waiting.look(upload(4), 134.1)
+    assert waiting.look(upload(4), 254) == "" and not waiting.is_vain
+
+
+def test_a_kill_gives_up_an_upload_that_does_not_go_on():
+    waiting = ending.Waiting("a", began=0)
+    waiting.look(upload(5), 10)
+    waiting.look(upload(4), 100)
+    waiting.look(upload(4), 100 + ending.LEFT_STILL)
+    with pytest.raises(BergError, match=r"moved for 121 s: 4 files(.|\n)*kill --now a"):
+        waiting.look(upload(4), 101 + ending.LEFT_STILL)
+
+
+def test_a_kill_gives_up_a_worker_that_does_not_answer():
+    waiting = ending.Waiting("a", began=0)
+    assert waiting.look(State("RUNNING"), ending.KILL_PATIENCE) == "" and not waiting.is_vain
+    said = waiting.look(State("RUNNING"), ending.KILL_PATIENCE + 1)
+    assert said == "a did not answer; deleting its machine" and waiting.is_vain
+
+
+@pytest.mark.parametrize(
+    ("found", "has_worker"),
+    [
+        (entry("a", "RUNNING", ("RUNNING",)), True),
+        (entry("a", "RUNNING", ("TERMINATED", "RUNNING")), True),
+        (entry("a", "RUNNING", ("TERMINATED",)), False),
+        (entry("a", "SUBMITTED", ("RUNNING",)), False),
+        (entry("a", "FAILED", ("RUNNING",)), False),
+        (entry("a", "RUNNING"), False),
+        (Entry("a", None, [Machine("a", "zone", "RUNNING")]), False),
+    ],
+)
+def test_only_who_has_a_worker_is_told_of_its_end(found, has_worker):
+    assert ending.has_worker(found) == has_worker
+
+
+def concluded(state: State, seconds: float, statuses: tuple[str, ...], *, waits=False, words=""):
+    there = [Machine(f"a-{n}", "zone", status) for n, status in enumerate(statuses)]
+    return jobs.conclude(state, seconds, there, lambda: waits, lambda machine: words)
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "statuses", "options", "is_lost"),
+    [
+        (State("RUNNING"), 61, (), {}, True),
+        (State("RUNNING"), 59, (), {}, False),
+        (State("RUNNING"), 61, (), {"waits": True}, False),
+        (State("RUNNING"), 61, ("TERMINATED",), {}, True),
+        (State("RUNNING"), 61, ("RUNNING",), {"words": "end"}, False),
+        (State("SUBMITTED"), 61, ("RUNNING",), {"words": "end"}, True),
+        (State("SUBMITTED"), 61, ("RUNNING",), {}, False),
+        (State("SUBMITTED", job=Summary(place="tpu")), 359, (), {}, False),
+        (State("SUBMITTED", job=Summary(place="tpu")), 361, (), {}, True),
+        (State("RUNNING", job=Summary(place="tpu")), 61, (), {}, True),
+        (State("FAILED"), 1000, (), {}, False),
+    ],
+)
+def test_a_job_is_lost_that_nobody_will_end(state, seconds, statuses, options, is_lost):
+    seen = concluded(state, seconds, statuses, **options)
+    assert (seen.state == "LOST") == is_lost and (is_lost or seen == state)
+
+
+def test_of_a_sweep_all_machines_must_be_without_a_worker():
+    words = {"a-0": "end", "a-1": ""}
+    there = [Machine(name, "zone", "RUNNING") for name in words]
+    alone, of_sweep = State("SUBMITTED"), State("SUBMITTED", job=Summary(sweep="s"))
+    for state, is_lost in ((alone, True), (of_sweep, False)):
+        seen = jobs.conclude(state, 99, there, lambda: False, lambda machine: words[machine.name])
+        assert (seen.state == "LOST") == is_lost
+    words["a-1"] = "end"
+    seen = jobs.conclude(of_sweep, 99, there, lambda: False, lambda machine: words[machine.name])
+    assert "delete the machine: berg reap. The end of its console: end" in seen.reason
+
+
+def test_what_rm_means_by_names_and_patterns():
+    grid = [entry(f"grid-{n}", sweep="grid") for n in range(2)]
+    theirs = entry("theirs", user="bob")
+    everything = [entry("one"), entry("other"), theirs, *grid]
+    chosen = records.choose(everything, ["o*", "grid", "one", "theirs"], "ada")
+    assert [each.name for each in chosen] == ["one", "other", "grid", "theirs"]
+    assert [each.jobs for each in chosen[2:]] == [["grid-0", "grid-1"], ["theirs"]]
+    for wrong, says in (
+        ("t*", "matches none of your jobs"),
+        ("none", "there is no job"),
+        ("grid-0", "goes as a whole: berg rm grid"),
+    ):
+        with pytest.raises(BergError, match=says):
+            records.choose(everything, [wrong], "ada")
+    with pytest.raises(BergError, match="lives is not over"):
+        records.choose([entry("lives", "RUNNING")], ["lives"], "ada")
+    with pytest.raises(BergError, match="there is no job"):
+        records.choose([entry("b\N{REPLACEMENT CHARACTER}d")], ["b\N{REPLACEMENT CHARACTER}d"], "")
+
+
+def test_folders_of_other_jobs_stay():
+    whose = {"shared": "x", "above": "y", "deep/inside/it": "z"}
+    found = records.shared_folders(["shared", "above/mine", "deep", "own", "shared2"], whose)
+    assert found == {"shared": "x", "above/mine": "y", "deep": "z"}
+    removal = records.Removal("a", [entry("own"), entry("shared"), entry("c", results_dir="")])
+    removal.shared = records.shared_folders(removal.folders, whose)
+    assert removal.folders == ["own", "shared"] and removal.alone == ["own"]
+
+
+def over(bucket, name: str) -> Entry:
+    stored = states.claim(bucket, name, State("FAILED", job=Summary("ada", results_dir=name)))
+    bucket.write(job.metadata_path(name), "{}")
+    bucket.write(f"berg_results/{name}/x", "x")
+    return Entry(name, stored.state, [], stored)
+
+
+def planned(bucket, *names: str) -> records.Removal:
+    removal = records.Removal(names[0], [over(bucket, name) for name in names])
+    records.list_results(bucket, removal, [])
+    removal.others = records.list_records(bucket, removal)
+    return removal
+
+
+def test_a_job_that_went_on_meanwhile_is_not_deleted(bucket):
+    removal = planned(bucket, "a", "a-0", "a-1")
+    went_on = removal.entries[1].stored
+    states.claim(bucket, "a-0", State(job=went_on.state.job), went_on.generation)
+    before = [each.name for each in bucket.list("")]
+    with pytest.raises(BergError, match="a changed meanwhile, and stays"):
+        records.remove(bucket.config, removal, lambda gone: None)
+    assert [each.name for each in bucket.list("")] == before
+    there = {each.name: each.state for each in states.listed(bucket)}
+    assert [there[name].state for name in removal.jobs] == ["FAILED", "SUBMITTED", "FAILED"]
+    assert {each.removed_by for each in there.values()} == {""}, "the others may go on as well"
+
+
+def test_a_job_that_is_being_deleted_does_not_go_on(bucket):
+    removal, gone = planned(bucket, "a"), []
+
+    def go_on(count: int) -> None:
+        gone.append(count)
+        now = states.read(bucket, "a")
+        if now is not None:
+            with pytest.raises(BergError, match="a is being deleted by .*: berg rm a"):
+                records.check_kept(Entry("a", now.state, [], now))
+
+    records.remove(bucket.config, removal, go_on)
+    assert gone == [1, 2, 3] and list(bucket.list("")) == []
+
+
+def test_what_is_damaged_can_be_deleted(bucket):
+    bucket.write(job.state_path("a"), "{")
+    stored = states.read(bucket, "a")
+    assert stored and stored.is_damaged
+    records.check_kept(Entry("a", stored.state, [], stored))
+    removal = records.Removal("a", [Entry("a", stored.state, [], stored)])
+    records.remove(bucket.config, removal, lambda gone: None)
+    assert list(bucket.list("")) == []
