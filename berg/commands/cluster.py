@@ -165,7 +165,8 @@ def resize(
     settings = config.load_ready()
     from berg.laptop import clusters
 
-    chosen = clusters.resize(settings, name, pool, min_nodes, max_nodes, num_nodes, say)
+    limits = clusters.Limits(min_nodes, max_nodes, num_nodes)
+    chosen = clusters.resize(settings, name, pool, limits, say)
     say(f"Changed the pool {chosen} of {name}. See: berg cluster status {name}")
 
 

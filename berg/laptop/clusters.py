@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
@@ -29,6 +30,7 @@ from berg.places import gke, podstatus
 IDLE_PRICE = "about $0.13 an hour"
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
+POOLS_NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)
 EXEC_API = "client.authentication.k8s.io/v1beta1"
 
 Say = Callable[[str], None]
@@ -56,14 +58,15 @@ class Wanted:
     @property
     def options(self) -> str:
         """What differs from the usual, as one types it."""
+        short = {"gpu_type": "-t", "num_gpus": "-g"}
         words = []
         for each in fields(self):
-            if (value := getattr(self, each.name)) != each.default:
-                short = {"gpu_type": "-t", "num_gpus": "-g"}.get(each.name)
-                words += [
-                    short or f"--{each.name.replace('_', '-')}",
-                    *([] if value is True else [str(value)]),
-                ]
+            value = getattr(self, each.name)
+            if value == each.default:
+                continue
+            words.append(short.get(each.name) or f"--{each.name.replace('_', '-')}")
+            if value is not True:
+                words.append(str(value))
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def check(self) -> None:
@@ -73,7 +76,8 @@ class Wanted:
             raise BergError(f"{option} {self.most} is not possible: give 1 to 1000")
         if not 0 <= self.min_nodes <= self.most:
             raise BergError(
-                f"--min-nodes {self.min_nodes} is not possible: give 0 to {self.most}, the most there are"
+                f"--min-nodes {self.min_nodes} is not possible: give 0 to {self.most}, "
+                "the most there are"
             )
         if not 30 <= self.disk_gb <= 65536:
             raise BergError(
@@ -83,39 +87,81 @@ class Wanted:
             raise BergError(f"--disk-type {self.disk_type}: there are {', '.join(DISK_TYPES)}")
 
 
-def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
-    """Make a cluster with a pool of nodes as wanted, or what is missing of it; returns
-    LOCATION/NAME.
+@dataclass
+class Limits:
+    """How many nodes a pool is to have at least, at most, and now; None: as it is."""
 
-    If that fails or is interrupted, what there is then is named.
+    low: int | None = None
+    most: int | None = None
+    now: int | None = None
+
+
+def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
+    """Make a cluster with a pool of nodes as wanted, or what is missing of it.
+
+    Returns LOCATION/NAME. If that fails or is interrupted, what there is then is named.
     """
     container.check_name(name)
     wanted.check()
     shape = accelerators.choose(wanted.num_gpus, wanted.gpu_type, None, wanted.machine_type)
     accelerators.check(shape, "", wanted.spot)
-    there = [each for each in container.clusters(config) if each["name"] == name]
+    there = next((each for each in container.clusters(config) if each["name"] == name), None)
     if there:
-        container.find(config, name)  # or it is not berg's
-        location = there[0]["location"]
-        if wanted.zone not in (None, location):
-            raise BergError(
-                f"the cluster {name} is in {location}, not in {wanted.zone}: leave out --zone"
-            )
-        if there[0].get("status") == "ERROR":
-            why = problems(there[0])
-            raise BergError(
-                f"Google could not make the cluster {name}: {why}. {way_out(name, why)}"
-            )
-        if config.no_external_ip and not there[0].get("networkConfig", {}).get(
-            "defaultEnablePrivateNodes"
-        ):
-            say(
-                f"The nodes of {name} have external addresses: no_external_ip counts when a cluster is made"
-            )
+        check_there(config, there, wanted, say)
+        location = there["location"]
     else:
         zones = [wanted.zone] if wanted.zone else config.zones
         location = offers.zones_with(config, shape, zones, False)[0]
-    pool = container.pool_body(
+    place, pool = f"{location}/{name}", pool_for(config, shape, wanted)
+    kind = f"{shape}, spot" if wanted.spot else str(shape)
+    try:
+        if not there:
+            make_cluster(config, name, location, say)
+        container.settle(config, place, say)
+        ensure_pool(config, place, pool, kind, wanted, say)
+        gke.ensure(config, k8s.server_of(config, container.get(config, place)))
+    except api.OperationFailed as error:
+        say_incomplete(name, location, wanted, say)
+        message = error.message
+        if api.EXTERNAL in message:
+            message += f" {way_out(name, message)}"
+        raise BergError(message) from None
+    except BaseException:
+        say_incomplete(name, location, wanted, say)
+        raise
+    return place
+
+
+def check_there(config: Config, cluster: dict[str, Any], wanted: Wanted, say: Say) -> None:
+    """Raise BergError if a cluster that is there is not what is wanted."""
+    name, location = cluster["name"], cluster["location"]
+    container.find(config, name)  # raises if it is not berg's
+    if wanted.zone not in (None, location):
+        raise BergError(
+            f"the cluster {name} is in {location}, not in {wanted.zone}: leave out --zone"
+        )
+    if cluster.get("status") == "ERROR":
+        why = problems(cluster)
+        raise BergError(f"Google could not make the cluster {name}: {why}. {way_out(name, why)}")
+    is_private = cluster.get("networkConfig", {}).get("defaultEnablePrivateNodes")
+    if config.no_external_ip and not is_private:
+        say(
+            f"The nodes of {name} have external addresses: no_external_ip counts when "
+            "a cluster is made"
+        )
+
+
+def make_cluster(config: Config, name: str, location: str, say: Say) -> None:
+    """Make a cluster with the pool for Kubernetes alone."""
+    admit_nodes(config, say)
+    say(f"Making the cluster {name} in {location}: some five minutes, and {IDLE_PRICE} from now on")
+    body = {"cluster": container.cluster_body(config, name, config.user)}
+    path, place = f"{location}/clusters", f"{location}/{name}"
+    container.change(config, place, "POST", path, body, f"the cluster {name}", say)
+
+
+def pool_for(config: Config, shape: accelerators.Shape, wanted: Wanted) -> dict[str, Any]:
+    return container.pool_body(
         config,
         machine_type=shape.machine_type,
         gpu_type=shape.gpu_type,
@@ -126,46 +172,36 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         min_nodes=wanted.min_nodes,
         max_nodes=wanted.most,
     )
-    place = f"{location}/{name}"
-    try:
-        if not there:
-            admit_nodes(config, say)
-            say(
-                f"Making the cluster {name} in {location}: some five minutes, and {IDLE_PRICE} from now on"
-            )
-            body = {"cluster": container.cluster_body(config, name, config.user)}
-            container.change(
-                config, place, "POST", f"{location}/clusters", body, f"the cluster {name}", say
-            )
-        container.settle(config, place, say)
-        found = container.get(config, place)
-        made = next((each for each in container.pools(found) if each["name"] == pool["name"]), None)
-        if made is None:
-            say(
-                f"Making the pool {pool['name']}: 0 to {wanted.most} nodes, {shape}{', spot' * wanted.spot}"
-            )
-            path = f"{location}/clusters/{name}/nodePools"
-            container.change(
-                config, place, "POST", path, {"nodePool": pool}, f"the pool {pool['name']}", say
-            )
-        elif nodes_of(made) != nodes_of(pool):
-            say(
-                f"The pool {pool['name']} is there already, with {nodes_of(made)}, and stays as it is. Its limits: "
-                f"berg cluster resize {name} --pool {pool['name']} --max-nodes {wanted.most}"
-            )
-        gke.ensure(config, k8s.server_of(config, container.get(config, place)))
-    except BaseException as error:
+
+
+def ensure_pool(
+    config: Config, place: str, pool: dict[str, Any], kind: str, wanted: Wanted, say: Say
+) -> None:
+    """Make the pool that is wanted, unless one of its name is there."""
+    location, _, name = place.partition("/")
+    pools = container.pools(container.get(config, place))
+    made = next((each for each in pools if each["name"] == pool["name"]), None)
+    if made is None:
+        say(f"Making the pool {pool['name']}: 0 to {wanted.most} nodes, {kind}")
+        path = f"{location}/clusters/{name}/nodePools"
+        body = {"nodePool": pool}
+        container.change(config, place, "POST", path, body, f"the pool {pool['name']}", say)
+    elif nodes_of(made) != nodes_of(pool):
         say(
-            f"\nThe cluster {name} in {location} is not complete, and what there is of it may cost {IDLE_PRICE}."
+            f"The pool {pool['name']} is there already, with {nodes_of(made)}, and stays as it is. "
+            f"Its limits: berg cluster resize {name} --pool {pool['name']} "
+            f"--max-nodes {wanted.most}"
         )
-        say(
-            f"Go on:      berg cluster create {name}{wanted.options}\nDelete it:  berg cluster delete {name}"
-        )
-        if isinstance(error, api.OperationFailed):
-            refused = api.EXTERNAL in error.message
-            raise BergError(error.message + f" {way_out(name, error.message)}" * refused) from None
-        raise
-    return place
+
+
+def say_incomplete(name: str, location: str, wanted: Wanted, say: Say) -> None:
+    """Name what may be there of a cluster whose making ended early."""
+    say(
+        f"\nThe cluster {name} in {location} is not complete, "
+        f"and what there is of it may cost {IDLE_PRICE}."
+    )
+    say(f"Go on:      berg cluster create {name}{wanted.options}")
+    say(f"Delete it:  berg cluster delete {name}")
 
 
 def nodes_of(pool: dict[str, Any]) -> str:
@@ -177,10 +213,10 @@ def nodes_of(pool: dict[str, Any]) -> str:
 
 def way_out(name: str, why: str) -> str:
     """The next step for a cluster that Google could not make."""
-    inside = (
-        ", berg config set no_external_ip true, and make it again" if api.EXTERNAL in why else ""
-    )
-    return f"berg cluster delete {name}{inside}"
+    steps = f"berg cluster delete {name}"
+    if api.EXTERNAL in why:
+        steps += ", berg config set no_external_ip true, and make it again"
+    return steps
 
 
 def admit_nodes(config: Config, say: Say) -> None:
@@ -196,10 +232,12 @@ def admit_nodes(config: Config, say: Say) -> None:
         grants.bind(config, grants.project_policy, NODE_ROLE, member)
     except exceptions.GoogleAPICallError as error:
         say(
-            f"The nodes may lack rights to write logs ({api.words(error)}). Somebody who may should run:"
+            f"The nodes may lack rights to write logs ({api.words(error)}). "
+            "Somebody who may should run:"
         )
         say(
-            f"  gcloud projects add-iam-policy-binding {config.project} --member {member} --role {NODE_ROLE}"
+            f"  gcloud projects add-iam-policy-binding {config.project} "
+            f"--member {member} --role {NODE_ROLE}"
         )
 
 
@@ -223,70 +261,53 @@ def delete(config: Config, name: str, say: Say) -> None:
     file.unlink(missing_ok=True)
 
 
-def resize(
-    config: Config,
-    name: str,
-    pool: str | None,
-    low: int | None,
-    most: int | None,
-    now: int | None,
-    say: Say,
-):
-    """Change how many nodes a pool has at least and at most, or has now; returns the pool's name."""
+def resize(config: Config, name: str, pool: str | None, limits: Limits, say: Say) -> str:
+    """Change how many nodes a pool has at least and at most, or has now; return the pool's name."""
     found = container.find(config, name)
-    ours = (container.SYSTEM, container.CACHE)
-    pools = [
-        each
-        for each in container.pools(found)
-        if each["name"] == pool or (not pool and each["name"] not in ours)
-    ]
-    if len(pools) != 1:
-        names = ", ".join(each["name"] for each in container.pools(found))
-        what = (
-            f"no pool {pool!r}"
-            if pool
-            else "no pool for jobs"
-            if not pools
-            else "several pools for jobs"
-        )
-        raise BergError(
-            f"the cluster {name} has {what}; its pools are {names}. Name one: --pool NAME"
-        )
-    chosen = pools[0]
-    scaling = chosen.get("autoscaling", {})
-    path = f"{found['location']}/clusters/{found['name']}/nodePools/{chosen['name']}"
-    place = container.where(found)
-    if low is not None or most is not None:
-        limits = {"minNodeCount": scaling.get("minNodeCount", 0) if low is None else low}
-        limits["maxNodeCount"] = container.most_nodes(chosen) if most is None else most
-        if (
-            not 0 <= limits["minNodeCount"] <= limits["maxNodeCount"]
-            or not 1 <= limits["maxNodeCount"] <= 1000
-        ):
-            raise BergError(
-                f"a pool cannot have {limits['minNodeCount']} to {limits['maxNodeCount']} nodes"
-            )
-        body = {"autoscaling": {"enabled": True, "locationPolicy": "ANY", **limits}}
+    chosen = choose_pool(found, pool)
+    place, called = container.where(found), chosen["name"]
+    path = f"{found['location']}/clusters/{found['name']}/nodePools/{called}"
+    if limits.low is not None or limits.most is not None:
+        what = f"the limits of {called}"
+        body = {"autoscaling": scaling_with(chosen, limits)}
+        container.change(config, place, "POST", f"{path}:setAutoscaling", body, what, say)
+    if limits.now is not None:
+        what = f"the size of {called}"
         container.change(
-            config,
-            place,
-            "POST",
-            f"{path}:setAutoscaling",
-            body,
-            f"the limits of {chosen['name']}",
-            say,
+            config, place, "POST", f"{path}:setSize", {"nodeCount": limits.now}, what, say
         )
-    if now is not None:
-        container.change(
-            config,
-            place,
-            "POST",
-            f"{path}:setSize",
-            {"nodeCount": now},
-            f"the size of {chosen['name']}",
-            say,
-        )
-    return chosen["name"]
+    return str(called)
+
+
+def choose_pool(cluster: dict[str, Any], wanted: str | None) -> dict[str, Any]:
+    """Return the pool of that name, or the only one for jobs."""
+    pools = container.pools(cluster)
+    if wanted:
+        fitting = [each for each in pools if each["name"] == wanted]
+        what = f"no pool {wanted!r}"
+    else:
+        fitting = [each for each in pools if each["name"] not in POOLS_NOT_FOR_JOBS]
+        what = "several pools for jobs" if fitting else "no pool for jobs"
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(each["name"] for each in pools)
+    raise BergError(
+        f"the cluster {cluster['name']} has {what}; its pools are {names}. Name one: --pool NAME"
+    )
+
+
+def scaling_with(pool: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """Return a pool's autoscaling with new limits; raise BergError for those that cannot be."""
+    low = pool.get("autoscaling", {}).get("minNodeCount", 0)
+    most = container.most_nodes(pool)
+    if limits.low is not None:
+        low = limits.low
+    if limits.most is not None:
+        most = limits.most
+    if not 0 <= low <= most or not 1 <= most <= 1000:
+        raise BergError(f"a pool cannot have {low} to {most} nodes")
+    counts = {"minNodeCount": low, "maxNodeCount": most}
+    return {"enabled": True, "locationPolicy": "ANY", **counts}
 
 
 # --- what there is
@@ -311,85 +332,98 @@ class Status:
 
 
 def status(config: Config, cluster: dict[str, Any]) -> Status:
-    """A cluster as it is now."""
+    """Return a cluster as it is now."""
     pools = [pool_status(each) for each in container.pools(cluster)]
     state = cluster.get("status", "UNKNOWN")
     found = Status(cluster["name"], cluster["location"], state, problems(cluster), pools)
     try:
-        server = k8s.server_of(config, cluster)
-        nodes = k8s.items(config, server, "/api/v1/nodes", patience=gke.LISTING)
-        pods = k8s.items(
-            config, server, f"{k8s.CORE}/pods", labelSelector="berg=1", patience=gke.LISTING
-        )
-        alive = [each for each in pods if each["status"].get("phase") in ("Pending", "Running")]
-        waits = any(each["status"]["phase"] == "Pending" for each in alive)
-        events = (
-            k8s.items(config, server, f"{k8s.CORE}/events", patience=gke.LISTING) if waits else []
-        )
+        inside = gather(config, cluster)
     except BergError as error:
         found.trouble = error.message
         return found
-    used: dict[str, int] = {}
-    for pod in alive:
-        machine = podstatus.machine_of(pod, container.where(cluster), events)
-        count = int(machine.gpus.partition(" ")[0] or 0)
-        node = pod["spec"].get("nodeName", "")
-        used[node] = used.get(node, 0) + count
-        owner = machine.labels.get("berg-job") or machine.labels.get("berg-sweep", "")
-        row = {
-            "pod": machine.pod,
-            "name": machine.name,
-            "job": owner,
-            "status": machine.status,
-            "node": node,
-        }
-        found.pods.append(
-            {
-                **row,
-                "gpus": count,
-                "note": machine.note,
-                "user": machine.labels.get("berg-user", ""),
-            }
-        )
-    for node in nodes:
-        name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
-        gpus = int(node.get("status", {}).get("allocatable", {}).get("nvidia.com/gpu", 0))
-        kinds = {
-            each["type"]: each["status"] for each in node.get("status", {}).get("conditions", [])
-        }
-        ready = kinds.get("Ready") == "True"
-        pool = labels.get(f"{container.LABEL}gke-nodepool", "")
-        asked = f"{container.LABEL}gke-accelerator" in labels
-        about = {
-            "node": name,
-            "pool": pool,
-            "ready": ready,
-            "gpus": gpus,
-            "used": used.get(name, 0),
-        }
-        found.nodes.append(
-            {**about, "drivers": "coming" if asked and not gpus else "ready" if asked else ""}
-        )
+    place = container.where(cluster)
+    found.pods = [pod_row(each, place, inside.events) for each in inside.pods]
+    used: Counter[str] = Counter()
+    for row in found.pods:
+        used[row["node"]] += row["gpus"]
+    found.nodes = [node_row(each, used[each["metadata"]["name"]]) for each in inside.nodes]
     return found
 
 
+@dataclass
+class Inside:
+    """What a cluster's own server says: its nodes, berg's pods that live, and what befell them."""
+
+    nodes: list[dict[str, Any]]
+    pods: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+
+
+def gather(config: Config, cluster: dict[str, Any]) -> Inside:
+    server = k8s.server_of(config, cluster)
+    nodes = k8s.items(config, server, "/api/v1/nodes", patience=gke.LISTING)
+    pods = k8s.items(
+        config, server, f"{k8s.CORE}/pods", labelSelector="berg=1", patience=gke.LISTING
+    )
+    alive = [each for each in pods if each["status"].get("phase") in ("Pending", "Running")]
+    events = []
+    if any(each["status"]["phase"] == "Pending" for each in alive):
+        events = k8s.items(config, server, f"{k8s.CORE}/events", patience=gke.LISTING)
+    return Inside(nodes, alive, events)
+
+
+def pod_row(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what is shown of a pod."""
+    machine = podstatus.machine_of(pod, place, events)
+    labels = machine.labels
+    return {
+        "pod": machine.pod,
+        "name": machine.name,
+        "job": labels.get("berg-job") or labels.get("berg-sweep", ""),
+        "status": machine.status,
+        "node": pod["spec"].get("nodeName", ""),
+        "gpus": int(machine.gpus.partition(" ")[0] or 0),
+        "note": machine.note,
+        "user": labels.get("berg-user", ""),
+    }
+
+
+def node_row(node: dict[str, Any], used: int) -> dict[str, Any]:
+    """Return what is shown of a node, of whose GPUs some are used."""
+    about, labels = node.get("status", {}), node["metadata"].get("labels", {})
+    gpus = int(about.get("allocatable", {}).get("nvidia.com/gpu", 0))
+    conditions = {each["type"]: each["status"] for each in about.get("conditions", [])}
+    drivers = ""
+    if f"{container.LABEL}gke-accelerator" in labels:
+        drivers = "ready" if gpus else "coming"
+    return {
+        "node": node["metadata"]["name"],
+        "pool": labels.get(f"{container.LABEL}gke-nodepool", ""),
+        "ready": conditions.get("Ready") == "True",
+        "gpus": gpus,
+        "used": used,
+        "drivers": drivers,
+    }
+
+
 def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
+    """Return what is shown of a pool."""
     kind, count = container.gpus_of(pool)
     node, scaling = pool.get("config", {}), pool.get("autoscaling", {})
-    accelerators_ = node.get("accelerators", [{}])
-    driver = (
-        accelerators_[0].get("gpuDriverInstallationConfig", {}).get("gpuDriverVersion", "")
-        if count
-        else ""
-    )
+    gpus = driver = ""
+    if count:
+        gpus = f"{count} x {kind}"
+        installation = node.get("accelerators", [{}])[0].get("gpuDriverInstallationConfig", {})
+        driver = installation.get("gpuDriverVersion", "")
+    low = pool.get("initialNodeCount", 0)
+    if scaling.get("enabled"):
+        low = scaling.get("minNodeCount", 0)
     return {
         "pool": pool["name"],
         "machine_type": node.get("machineType", ""),
-        "gpus": f"{count} x {kind}" if count else "",
+        "gpus": gpus,
         "spot": bool(node.get("spot")),
-        "min_nodes": scaling.get("minNodeCount", 0)
-        if scaling.get("enabled")
-        else pool.get("initialNodeCount", 0),
+        "min_nodes": low,
         "max_nodes": container.most_nodes(pool),
         "status": pool.get("status", ""),
         "drivers": driver,
@@ -398,26 +432,27 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
 
 
 def idle(config: Config) -> list[str]:
-    """A sentence for each of berg's clusters in which no pod of a job is; none for who may not
-    look.
+    """Return a sentence for each of berg's clusters in which no pod of a job is.
+
+    Who may not look gets none.
     """
-    ours = set(gke.places(config))
+    ours = sorted(set(gke.places(config)))
     with ThreadPoolExecutor(8) as pool:
-        looks = pool.map(lambda each: status(config, container.get(config, each)), sorted(ours))
-        return [
-            f"the cluster {each.name} in {each.location} is idle, and costs {IDLE_PRICE}{with_nodes(each)}. "
-            f"Delete it: berg cluster delete {each.name}"
-            for each in looks
-            if each.idle
-        ]
+        looks = pool.map(lambda each: status(config, container.get(config, each)), ours)
+        return [idle_sentence(each) for each in looks if each.idle]
 
 
-def with_nodes(found: Status) -> str:
-    """What an idle cluster costs beside its price: nodes for jobs that are there without one."""
-    count = sum(each["pool"] not in (container.SYSTEM, container.CACHE) for each in found.nodes)
-    nodes = f", and {count} nodes for jobs as long as they are there" if count else ""
-    return nodes + ", and its dataset cache" * any(
-        each["pool"] == container.CACHE for each in found.pools
+def idle_sentence(found: Status) -> str:
+    """Say what an idle cluster costs: its price, and nodes for jobs that are there without one."""
+    costs = IDLE_PRICE
+    count = sum(each["pool"] not in POOLS_NOT_FOR_JOBS for each in found.nodes)
+    if count:
+        costs += f", and {count} nodes for jobs as long as they are there"
+    if any(each["pool"] == container.CACHE for each in found.pools):
+        costs += ", and its dataset cache"
+    return (
+        f"the cluster {found.name} in {found.location} is idle, and costs {costs}. "
+        f"Delete it: berg cluster delete {found.name}"
     )
 
 
@@ -439,7 +474,7 @@ def credentials(config: Config, name: str) -> str:
     program = [sys.executable, "-m", "berg", "cluster", "token"]
     if berg := shutil.which("berg"):
         program = [berg, "cluster", "token"]
-    arguments = [word for argument in program[1:] for word in (f"--exec-arg={argument}",)]
+    arguments = [f"--exec-arg={argument}" for argument in program[1:]]
     authority = [f"--certificate-authority={server.ca}", "--embed-certs=true"] if server.ca else []
     user = [
         "set-credentials",
@@ -463,7 +498,8 @@ def kubectl(words: list[str]) -> str:
     program = shutil.which("kubectl")
     if not program:
         raise BergError(
-            "kubectl is not installed: gcloud components install kubectl (Debian: kubernetes-client)"
+            "kubectl is not installed: gcloud components install kubectl "
+            "(Debian: kubernetes-client)"
         )
     done = subprocess.run(
         [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True

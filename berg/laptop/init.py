@@ -4,8 +4,8 @@ Every answer is checked when it is given. It talks on standard error, like every
 data.
 """
 
-import contextlib
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -15,6 +15,17 @@ from berg.config import Config
 from berg.google import api, grants, offers
 from berg.google.storage import Bucket
 
+KEYS = (  # what a walk settles
+    "project",
+    "region",
+    "bucket",
+    "service_account",
+    "default_image",
+    "default_image_project",
+    "monitoring",
+    "endpoint",
+    "credentials_file",
+)
 LOCAL_PROJECT, LOCAL_BUCKET = "berg-local", "berg-local-results"
 
 
@@ -22,81 +33,101 @@ def say(text: str) -> None:
     click.echo(wrapped(text, sys.stderr), err=True)
 
 
+@dataclass
+class Walk:
+    """One walk through the questions: the settings so far, and how they are asked for."""
+
+    settings: Config
+    given: dict[str, Any]  # answers that came as flags
+    yes: bool  # take what is offered
+
+    def ask(self, key: str, default: str) -> str:
+        """Ask for a setting that no flag gave, and keep the answer."""
+        answer = self.given.get(key)
+        if not answer and self.yes:
+            answer = default
+        if not answer and not self.yes:
+            text = key.replace("_", " ")
+            answer = click.prompt(text, default=default or None, err=True)
+        setattr(self.settings, key, answer)
+        return str(answer)
+
+
 def walk_through(
     settings: Config, given: dict[str, Any], yes: bool, create: bool
 ) -> dict[str, Any]:
-    """Ask for what was not given as a flag, offering what was answered before or what Google knows."""
-
-    def ask(key: str, default: str) -> str:
-        answer = given.get(key) or (default if yes else None)
-        if answer is None:
-            answer = click.prompt(key.replace("_", " "), default=default or None, err=True)
-        setattr(settings, key, answer)
-        return answer
-
-    say("\nProject: what pays for the machines. `gcloud projects list` shows yours.")
+    """Ask for what no flag gave, and offer what was answered before or what Google knows."""
+    walk = Walk(settings, given, yes)
     before = settings.project
-    ask("project", before or default_project(settings))
+    details = ask_project(walk)
+    ask_region(walk)
+    ask_bucket(walk, yes or create)
+    earlier = settings.service_account if settings.project == before else ""
+    ask_account(walk, earlier, details.get("defaultServiceAccount", ""))
+    ask_image(walk)
+    return {key: getattr(settings, key) for key in KEYS}
+
+
+def ask_project(walk: Walk) -> dict[str, Any]:
+    """Ask for the project; return what Compute Engine knows about it."""
+    settings = walk.settings
+    say("\nProject: what pays for the machines. `gcloud projects list` shows yours.")
+    walk.ask("project", settings.project or default_project(settings))
     if not settings.project:
         raise BergError("no project is known. Run: berg init --project PROJECT")
-    details = check_project(settings)
+    return check_project(settings)
 
-    regions = [
-        item["name"] for page in api.pages(settings, "/regions") for item in page.get("items", [])
-    ]
-    say(
-        f"\nRegion: machines start in its zones, and the bucket lies there. There are: {', '.join(regions)}"
-    )
-    if ask("region", settings.region) not in regions:
-        raise BergError(
-            f"there is no region {settings.region!r}. Choose one of: {', '.join(regions)}"
-        )
 
+def ask_region(walk: Walk) -> None:
+    settings = walk.settings
+    pages = api.pages(settings, "/regions")
+    regions = [item["name"] for page in pages for item in page.get("items", [])]
+    known = ", ".join(regions)
+    say(f"\nRegion: machines start in its zones, and the bucket lies there. There are: {known}")
+    if walk.ask("region", settings.region) not in regions:
+        raise BergError(f"there is no region {settings.region!r}. Choose one of: {known}")
+
+
+def ask_bucket(walk: Walk, create: bool) -> None:
+    """Ask for the bucket, and create one that is not there."""
+    settings = walk.settings
     places, hidden = list_buckets(settings)
-    there = (
-        f"The project has: {', '.join(places)}"
-        if places
-        else "The project has none yet; berg can create one."
-    )
-    say(f"\nBucket: keeps code, logs and results. {hidden or there}")
-    usual = next(
-        (name for name, place in places.items() if place == settings.region),
-        f"{settings.project}-berg",
-    )
-    name = ask("bucket", settings.bucket or usual)
+    known = "The project has none yet; berg can create one."
+    if places:
+        known = f"The project has: {', '.join(places)}"
+    say(f"\nBucket: keeps code, logs and results. {hidden or known}")
+    in_region = [name for name, place in places.items() if place == settings.region]
+    usual = in_region[0] if in_region else f"{settings.project}-berg"
+    name = walk.ask("bucket", settings.bucket or usual)
     bucket = Bucket(settings)
     if not hidden or not bucket.client.lookup_bucket(name, retry=bucket.retry):
-        ask_create_bucket(bucket, name, places, yes or create)
+        ask_create_bucket(bucket, name, places, create)
 
+
+def ask_account(walk: Walk, earlier: str, default: str) -> None:
+    """Ask for the account of the machines, and set up berg's own."""
+    settings = walk.settings
     own = grants.account(settings)
     say(
-        f"\nService account: what the machines act as. It needs {grants.NEEDS}. Berg can make one that has no more."
+        f"\nService account: what the machines act as. It needs {grants.NEEDS}. "
+        "Berg can make one that has no more."
     )
-    earlier = settings.service_account if settings.project == before else ""
-    if ask("service_account", earlier or own) == own:
-        settings.service_account = set_up_account(
-            settings, details.get("defaultServiceAccount", ""), yes
-        )
+    if walk.ask("service_account", earlier or own) == own:
+        settings.service_account = set_up_account(settings, default, walk.yes)
     else:
         say(
-            f"{settings.service_account} is taken as it is. Look at what it may do with: berg doctor"
+            f"{settings.service_account} is taken as it is. "
+            "Look at what it may do with: berg doctor"
         )
     check_acting(settings)
 
+
+def ask_image(walk: Walk) -> None:
+    settings = walk.settings
     say("\nImage: what the machines boot; an image family gives its newest image.")
-    ask("default_image", settings.default_image)
-    ask("default_image_project", settings.default_image_project)
+    walk.ask("default_image", settings.default_image)
+    walk.ask("default_image_project", settings.default_image_project)
     offers.find_image(settings, settings.default_image, settings.default_image_project)
-    keys = (
-        "project",
-        "region",
-        "bucket",
-        "service_account",
-        "default_image",
-        "default_image_project",
-        "monitoring",
-    )
-    return {key: getattr(settings, key) for key in (*keys, "endpoint", "credentials_file")}
 
 
 def default_project(settings: Config) -> str:
@@ -109,7 +140,8 @@ def check_project(settings: Config) -> dict[str, Any]:
     from google.api_core import exceptions
 
     try:
-        return api.call(settings, "GET", "")
+        found: dict[str, Any] = api.call(settings, "GET", "")
+        return found
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(
             f"project {settings.project!r} cannot be used: {api.words(error)}. "
@@ -132,7 +164,7 @@ def list_buckets(settings: Config) -> tuple[dict[str, str], str]:
 
 
 def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bool) -> None:
-    """Create a bucket that is not in the project, after asking; raises BergError if that cannot be."""
+    """Ask whether to create a bucket that is not in the project, and create it."""
     from google.api_core import exceptions
 
     if name in places:
@@ -163,43 +195,71 @@ def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bo
 
 
 def set_up_account(settings: Config, default: str, yes: bool) -> str:
-    """Give berg's own account what it lacks, after asking; returns it, or else the project's
-    default account.
-    """
-    from google.api_core import exceptions
+    """Give berg's own account what it lacks, after asking.
 
+    Returns it, or else the project's default account.
+    """
     own = grants.account(settings)
     lacking, refusal = grants.missing(settings)
     if not lacking:
         say(f"{own} has what it needs; nothing was changed")
         return own
-    with contextlib.suppress(exceptions.NotFound, exceptions.Forbidden):
-        if refusal and grants.may_act_as(settings, own):
-            say(f"{own} is taken as it is: what it may do you cannot see ({refusal})")
-            return own
+    if refusal and may_use(settings, own):
+        say(f"{own} is taken as it is: what it may do you cannot see ({refusal})")
+        return own
     if not refusal:
         say("\n".join(grant.text for grant in lacking))
         if yes or click.confirm("Do this?", default=True, err=True):
-            try:
-                while lacking:
-                    lacking[0].make()
-                    lacking.pop(0)
+            refusal = make_grants(lacking)
+            if not refusal:
                 say("Done. Google may take some minutes until it holds everywhere")
                 return own
-            except (
-                exceptions.Forbidden,
-                exceptions.BadRequest,
-            ) as error:  # BadRequest: rules of the organization
-                refusal = api.words(error)
     if refusal:
-        enable = [api.enable_command(settings, *grants.APIS)] if "disabled" in refusal else []
-        commands = [*enable, *(grant.gcloud for grant in lacking)]
-        commands.append(grants.act_as_command(settings, own))
-        say(
-            f"You lack the right to set up {own}: {refusal}\nAn administrator of the project can, with:\n  "
-            + "\n  ".join(commands)
-            + f"\nand then you, when it holds, which may take minutes:\n  berg init --service-account {own}",
-        )
+        say_who_can(settings, own, lacking, refusal)
+    return take_default(default, yes)
+
+
+def may_use(settings: Config, email: str) -> bool:
+    """Tell whether the account is there and the person may start machines that act as it."""
+    from google.api_core import exceptions
+
+    try:
+        return grants.may_act_as(settings, email)
+    except (exceptions.NotFound, exceptions.Forbidden):
+        return False
+
+
+def make_grants(lacking: list[grants.Grant]) -> str:
+    """Make grants, and take each one made out of the list; return why Google refused one."""
+    from google.api_core import exceptions
+
+    try:
+        while lacking:
+            lacking[0].make()
+            lacking.pop(0)
+    except (exceptions.Forbidden, exceptions.BadRequest) as error:
+        # BadRequest: rules of the organization.
+        return api.words(error)
+    return ""
+
+
+def say_who_can(settings: Config, own: str, lacking: list[grants.Grant], refusal: str) -> None:
+    """Show the commands with which an administrator sets up the account."""
+    commands = [grant.gcloud for grant in lacking]
+    if "disabled" in refusal:
+        commands.insert(0, api.enable_command(settings, *grants.APIS))
+    commands.append(grants.act_as_command(settings, own))
+    say(
+        f"You lack the right to set up {own}: {refusal}\n"
+        "An administrator of the project can, with:\n  "
+        + "\n  ".join(commands)
+        + "\nand then you, when it holds, which may take minutes:\n"
+        f"  berg init --service-account {own}"
+    )
+
+
+def take_default(default: str, yes: bool) -> str:
+    """Ask whether the machines may act as the project's default account, and return it."""
     question = f"Go on with the project's default account {default} for now?"
     if not default or not (yes or click.confirm(question, default=True, err=True)):
         raise BergError(
@@ -220,7 +280,8 @@ def check_acting(settings: Config) -> None:
         if not grants.may_act_as(settings, email):
             command = grants.act_as_command(settings, email)
             say(
-                f"To start machines that act as {email} you need {grants.ACT_AS} on it:\n  {command}"
+                f"To start machines that act as {email} you need {grants.ACT_AS} on it:\n"
+                f"  {command}"
             )
     except exceptions.NotFound:
         if email != grants.account(settings):  # which takes a while to be known everywhere

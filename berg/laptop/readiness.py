@@ -8,7 +8,7 @@ hold.
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,34 +28,68 @@ APIS = {
     "cloudresourcemanager": "the rights of that account",
     "secretmanager": "--secret",
 }
+POD_VERBS = ("delete", "exec", "get", "getLogs", "list", "update")
 NEEDED = {"compute", "storage"}  # for every job; the others for what is named
-# What a person needs in the project: what for, permissions, and a role that has them.
+
+
+@dataclass
+class Purpose:
+    """What a person needs for something: permissions, and a role that has them."""
+
+    permissions: list[str]
+    role: str
+
+
+# What a person needs in the project.
 IN_PROJECT = {
-    "machines": (
-        "compute.instances.create compute.instances.delete compute.instances.get compute.instances.list "
-        "compute.instances.setLabels compute.instances.setMetadata compute.instances.setServiceAccount "
-        "compute.instances.getSerialPortOutput compute.disks.create compute.subnetworks.use "
-        "compute.subnetworks.useExternalIp compute.instanceTemplates.create compute.instanceGroupManagers.create "
-        "compute.instanceGroupManagers.update compute.instanceGroupManagers.delete",
+    "machines": Purpose(
+        [
+            "compute.instances.create",
+            "compute.instances.delete",
+            "compute.instances.get",
+            "compute.instances.list",
+            "compute.instances.setLabels",
+            "compute.instances.setMetadata",
+            "compute.instances.setServiceAccount",
+            "compute.instances.getSerialPortOutput",
+            "compute.disks.create",
+            "compute.subnetworks.use",
+            "compute.subnetworks.useExternalIp",
+            "compute.instanceTemplates.create",
+            "compute.instanceGroupManagers.create",
+            "compute.instanceGroupManagers.update",
+            "compute.instanceGroupManagers.delete",
+        ],
         "roles/compute.instanceAdmin.v1",
     ),
-    "slices": (
-        "compute.resourcePolicies.create compute.resourcePolicies.use compute.resourcePolicies.list "
-        "compute.resourcePolicies.delete",
+    "slices": Purpose(
+        [
+            "compute.resourcePolicies.create",
+            "compute.resourcePolicies.use",
+            "compute.resourcePolicies.list",
+            "compute.resourcePolicies.delete",
+        ],
         "roles/compute.instanceAdmin.v1",
     ),
-    "secrets": (
-        "secretmanager.secrets.create secretmanager.secrets.setIamPolicy secretmanager.versions.add "
-        "secretmanager.secrets.delete",
+    "secrets": Purpose(
+        [
+            "secretmanager.secrets.create",
+            "secretmanager.secrets.setIamPolicy",
+            "secretmanager.versions.add",
+            "secretmanager.secrets.delete",
+        ],
         "roles/secretmanager.admin",
     ),
 }
-IN_CLUSTERS = (
-    *(f"container.clusters.{verb}" for verb in ("get", "list")),
-    *(f"container.jobs.{verb}" for verb in ("create", "delete", "get", "list")),
-    *(f"container.pods.{verb}" for verb in ("delete", "exec", "get", "getLogs", "list", "update")),
-    "container.configMaps.create",
-    "container.events.list",
+IN_CLUSTERS = Purpose(
+    [
+        *(f"container.clusters.{verb}" for verb in ("get", "list")),
+        *(f"container.jobs.{verb}" for verb in ("create", "delete", "get", "list")),
+        *(f"container.pods.{verb}" for verb in POD_VERBS),
+        "container.configMaps.create",
+        "container.events.list",
+    ],
+    "roles/container.developer",
 )
 ON_BUCKET = (
     "storage.buckets.get",
@@ -74,8 +108,9 @@ LEGACY = {
     "roles/storage.legacyBucketOwner",
     "roles/storage.legacyObjectOwner",
 }
-TUNNELS = {"tunnels": ("iap.tunnelInstances.accessViaIAP", "roles/iap.tunnelResourceAccessor")}
-ANYWHERE, IAP = "0.0.0.0/0", networks.IAP
+TUNNELS = Purpose(["iap.tunnelInstances.accessViaIAP"], "roles/iap.tunnelResourceAccessor")
+ANYWHERE = "0.0.0.0/0"
+ACCOUNT = "machines' account"
 
 
 @dataclass
@@ -91,15 +126,11 @@ class Finding:
 
 def check_credentials(settings: Config) -> list[Finding]:
     _ = settings.session
+    found = settings.credentials_file or "Application Default Credentials"
     who = grants.person(settings)
-    whose = "" if who == grants.SOMEBODY else f" of {who}"
-    return [
-        Finding(
-            "credentials",
-            OK,
-            f"{settings.credentials_file or 'Application Default Credentials'}{whose}",
-        )
-    ]
+    if who != grants.SOMEBODY:
+        found += f" of {who}"
+    return [Finding("credentials", OK, found)]
 
 
 def set_up(settings: Config, options: str = "") -> str:
@@ -113,11 +144,8 @@ def check_project(settings: Config) -> list[Finding]:
     try:
         api.call(settings, "GET", "", fields="name")
     except exceptions.NotFound:
-        return [
-            Finding(
-                "project", FAILED, f"there is no project {settings.project!r}", set_up(settings)
-            )
-        ]
+        found = f"there is no project {settings.project!r}"
+        return [Finding("project", FAILED, found, set_up(settings))]
     return [Finding("project", OK, settings.project)]
 
 
@@ -134,39 +162,33 @@ def check_apis(settings: Config) -> list[Finding]:
 
 
 def check_person(settings: Config) -> list[Finding]:
-    wanted = {**IN_PROJECT, **(TUNNELS if settings.no_external_ip else {})}
-    held = held_in_project(
-        settings, [permission for words, _ in wanted.values() for permission in words.split()]
-    )
-    # The others are for what few jobs need.
-    return [
-        rights(
-            settings,
-            purpose,
-            words.split(),
-            held,
-            role,
-            FAILED if purpose == "machines" else WARNING,
-        )
-        for purpose, (words, role) in wanted.items()
-    ]
+    wanted = dict(IN_PROJECT)
+    if settings.no_external_ip:
+        wanted["tunnels"] = TUNNELS
+    asked = [permission for each in wanted.values() for permission in each.permissions]
+    held = held_in_project(settings, asked)
+    findings = []
+    for name, purpose in wanted.items():
+        # The others are for what few jobs need.
+        status = FAILED if name == "machines" else WARNING
+        findings.append(rights(settings, name, purpose, held, status))
+    return findings
 
 
 def held_in_project(settings: Config, asked: list[str]) -> list[str]:
-    """Those of some permissions that the person has in the project."""
-    url = f"{settings.service_url('cloudresourcemanager')}/v1/projects/{settings.project}:testIamPermissions"
-    return api.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
+    """Return those of some permissions that the person has in the project."""
+    service = settings.service_url("cloudresourcemanager")
+    url = f"{service}/v1/projects/{settings.project}:testIamPermissions"
+    held: list[str] = api.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
+    return held
 
 
-def rights(
-    settings: Config, purpose: str, wanted: Iterable[str], held: list[str], role: str, status: str
-) -> Finding:
-    lacks = [permission for permission in wanted if permission not in held]
+def rights(settings: Config, name: str, purpose: Purpose, held: list[str], status: str) -> Finding:
+    lacks = [permission for permission in purpose.permissions if permission not in held]
     if not lacks:
-        return Finding(f"rights: {purpose}", OK, "you have what it takes")
-    return Finding(
-        f"rights: {purpose}", status, f"you lack {', '.join(lacks)}", give(settings, role)
-    )
+        return Finding(f"rights: {name}", OK, "you have what it takes")
+    mend = give(settings, purpose.role)
+    return Finding(f"rights: {name}", status, f"you lack {', '.join(lacks)}", mend)
 
 
 def give(settings: Config, role: str) -> str:
@@ -176,149 +198,184 @@ def give(settings: Config, role: str) -> str:
 
 
 def check_quotas(settings: Config) -> list[Finding]:
-    """Whether a machine as one gets it without options finds room in every quota it counts against,
-    and a Spot one.
-    """
-    shape, there = (
-        accelerators.choose(None, None, None, None),
-        offers.quotas(settings, settings.region),
-    )
-    needs = accelerators.quota_needs(shape, 1, JobSpec.disk_gb, False, not settings.no_external_ip)
-    on_spot = accelerators.quota_needs(shape, 1, JobSpec.disk_gb, True, not settings.no_external_ip)
-    findings = []
-    for need, metrics in needs + [each for each in on_spot if each not in needs]:
-        best = max(
-            metrics, key=lambda metric: there.get(metric, (0, 0))[0] - there.get(metric, (0, 0))[1]
-        )
-        limit, usage = there.get(best, (0, 0))
-        spot = (need, metrics) not in needs
-        where = settings.project if best.endswith("_ALL_REGIONS") else settings.region
-        what = "Spot machine" if spot else "machine"
-        found = f"{best if limit else metrics[0]} in {where}: {usage:g} of {limit:g} in use; a default {what} needs {need}"
-        mend = f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project}"
-        short = limit - usage < need
-        findings.append(Finding("quota", WARNING if short else OK, found, mend if short else ""))
+    """Check that a machine with the default options, and a Spot one, fits into every quota."""
+    shape = accelerators.choose(None, None, None, None)
+    there = offers.quotas(settings, settings.region)
+    external = not settings.no_external_ip
+    needs = accelerators.quota_needs(shape, 1, JobSpec.disk_gb, False, external)
+    on_spot = accelerators.quota_needs(shape, 1, JobSpec.disk_gb, True, external)
+    findings = [quota(settings, need, metrics, there, "machine") for need, metrics in needs]
+    for need, metrics in on_spot:
+        if (need, metrics) not in needs:
+            findings.append(quota(settings, need, metrics, there, "Spot machine"))
     return findings
 
 
+def quota(
+    settings: Config,
+    need: float,
+    metrics: Sequence[str],
+    there: Mapping[str, tuple[float, float]],
+    machine: str,
+) -> Finding:
+    """Compare what a machine needs with the roomiest of the quotas that it may count against."""
+
+    def free(metric: str) -> float:
+        limit, usage = there.get(metric, (0, 0))
+        return limit - usage
+
+    best = max(metrics, key=free)
+    limit, usage = there.get(best, (0, 0))
+    name = best if limit else metrics[0]
+    where = settings.region
+    if best.endswith("_ALL_REGIONS"):
+        where = settings.project
+    found = f"{name} in {where}: {usage:g} of {limit:g} in use; a default {machine} needs {need}"
+    if free(best) >= need:
+        return Finding("quota", OK, found)
+    mend = f"https://console.cloud.google.com/iam-admin/quotas?project={settings.project}"
+    return Finding("quota", WARNING, found, mend)
+
+
 def check_firewall(settings: Config) -> list[Finding]:
-    """Whether machines have a network that ssh from outside reaches, as far as rules tell.
+    """Check that machines have a network that ssh from outside reaches, as far as rules tell."""
+    if not has_network(settings):
+        network = settings.network
+        found = (
+            f"there is no network {network!r}. Make it, or name another one: "
+            "berg config set network NAME"
+        )
+        make = f"gcloud compute networks create {network} --project {settings.project}"
+        return [Finding("network", FAILED, found, make)]
+    sources = sources_let_in(firewall_rules(settings), settings.ssh_port)
+    if settings.no_external_ip:
+        return [judge_tunnel(settings, sources)]
+    return [judge_sources(settings, sources)]
+
+
+def has_network(settings: Config) -> bool:
+    from google.api_core import exceptions
+
+    try:
+        api.call(settings, "GET", f"/global/networks/{settings.network}", fields="name")
+    except exceptions.NotFound:
+        return False
+    return True
+
+
+def firewall_rules(settings: Config) -> list[dict[str, Any]]:
+    """Return the rules that count for berg's machines, in the order in which Google takes them."""
+    found = []
+    for page in api.pages(settings, "/global/firewalls"):
+        for rule in page.get("items", []):
+            if api.last_part(rule["network"]) == settings.network and concerns(rule, settings):
+                found.append(rule)
+    # Of equal priority, a denial counts first.
+    return sorted(found, key=lambda rule: (rule["priority"], "allowed" in rule))
+
+
+def sources_let_in(rules: list[dict[str, Any]], port: int) -> list[str]:
+    """Return the public address ranges that the rules let in to a port.
 
     A denial must hold for everyone to count.
     """
-    from google.api_core import exceptions
-
-    port, network = settings.ssh_port, settings.network
-    try:
-        api.call(settings, "GET", f"/global/networks/{network}", fields="name")
-    except exceptions.NotFound:
-        found = f"there is no network {network!r}. Make it, or name another one: berg config set network NAME"
-        make = f"gcloud compute networks create {network} --project {settings.project}"
-        return [Finding("network", FAILED, found, make)]
-    rules = [
-        rule for page in api.pages(settings, "/global/firewalls") for rule in page.get("items", [])
-    ]
-    rules = [
-        rule
-        for rule in rules
-        if api.last_part(rule["network"]) == network and concerns(rule, settings)
-    ]
     sources: list[str] = []
-    for rule in sorted(rules, key=lambda rule: (rule["priority"], "allowed" in rule)):
-        # machines have IPv4 alone
+    for rule in rules:
+        # Machines have IPv4 alone.
         ranges = [each for each in rule.get("sourceRanges", []) if ":" not in each]
-        # private ranges are not where this computer comes from
         if opens(rule.get("allowed", []), port):
-            sources += [
-                each
-                for each in ranges
-                if each == ANYWHERE or not ipaddress.ip_network(each).is_private
-            ]
+            sources += filter(is_public, ranges)
         elif ANYWHERE in ranges and opens(rule.get("denied", []), port):
             break
-    inside, mend = (
-        ipaddress.ip_network(IAP),
-        networks.let_ssh_in(settings, port, settings.no_external_ip),
-    )
-    if settings.no_external_ip:
-        if any(inside.subnet_of(ipaddress.ip_network(each)) for each in sources):  # type: ignore[arg-type]
-            return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to IAP")]
-        found = f"no rule lets IAP in to tcp:{port} of the network {network}: no berg ssh"
-        return [Finding("firewall", WARNING, found, mend)]
+    return sources
+
+
+def is_public(source: str) -> bool:
+    """Tell whether a range may hold this computer, which comes from no private address."""
+    return source == ANYWHERE or not ipaddress.ip_network(source).is_private
+
+
+def judge_tunnel(settings: Config, sources: list[str]) -> Finding:
+    """Say whether Identity-Aware Proxy reaches the machines."""
+    port, network = settings.ssh_port, settings.network
+    iap = ipaddress.IPv4Network(networks.IAP)
+    if any(iap.subnet_of(ipaddress.IPv4Network(each)) for each in sources):
+        return Finding("firewall", OK, f"tcp:{port} to the network {network} is open to IAP")
+    found = f"no rule lets IAP in to tcp:{port} of the network {network}: no berg ssh"
+    return Finding("firewall", WARNING, found, networks.let_ssh_in(settings, port, True))
+
+
+def judge_sources(settings: Config, sources: list[str]) -> Finding:
+    """Say whether this computer reaches the machines' external addresses."""
+    port, network = settings.ssh_port, settings.network
+    mend = networks.let_ssh_in(settings, port, False)
     if ANYWHERE in sources:
-        return [Finding("firewall", OK, f"tcp:{port} to the network {network} is open to all")]
+        return Finding("firewall", OK, f"tcp:{port} to the network {network} is open to all")
     if not sources:
-        return [
-            Finding(
-                "firewall",
-                WARNING,
-                f"no rule lets tcp:{port} in to the network {network}: no berg ssh",
-                mend,
-            )
-        ]
+        found = f"no rule lets tcp:{port} in to the network {network}: no berg ssh"
+        return Finding("firewall", WARNING, found, mend)
     found = f"tcp:{port} to the network {network} is open to {', '.join(sources)}"
-    if set(sources) == {IAP}:
-        return [
-            Finding(
-                "firewall",
-                WARNING,
-                f"{found} (IAP), which berg ssh takes without external addresses",
-                mend,
-            )
-        ]
-    return [Finding("firewall", OK, f"{found}; this computer should be among them")]
+    if set(sources) == {networks.IAP}:
+        found += " (IAP), which berg ssh takes without external addresses"
+        return Finding("firewall", WARNING, found, mend)
+    return Finding("firewall", OK, f"{found}; this computer should be among them")
 
 
 def check_policies(settings: Config) -> list[Finding]:
-    """Whether an organisation policy would refuse the machines as the settings have them."""
+    """Check that no organisation policy would refuse the machines as the settings have them."""
     there = networks.enforced(settings)
-    external, login = there[networks.EXTERNAL], there[networks.OS_LOGIN]
-    findings = []
-    if external and not settings.no_external_ip:
-        found, mend = (
-            "the organisation refuses external addresses",
-            "berg config set no_external_ip true",
-        )
-        findings.append(Finding("policies", FAILED, found, mend))
-    if login and settings.ssh_user != "root":
-        found = f"the organisation requires OS Login, which keeps {settings.ssh_user} out"
-        findings.append(Finding("policies", FAILED, found, "berg config set ssh_user root"))
-    words = [
-        text
-        for is_so, text in ((external, "external addresses"), (login, "machines without OS Login"))
-        if is_so
-    ]
-    fine = f"refused, and not asked for: {', '.join(words)}" if words else "none is in the way"
-    return findings or [Finding("policies", OK, fine)]
+    findings, harmless = [], []
+    if there[api.EXTERNAL]:
+        harmless.append("external addresses")
+        if not settings.no_external_ip:
+            found = "the organisation refuses external addresses"
+            mend = "berg config set no_external_ip true"
+            findings.append(Finding("policies", FAILED, found, mend))
+    if there[api.OS_LOGIN]:
+        harmless.append("machines without OS Login")
+        if settings.ssh_user != "root":
+            found = f"the organisation requires OS Login, which keeps {settings.ssh_user} out"
+            findings.append(Finding("policies", FAILED, found, "berg config set ssh_user root"))
+    if findings:
+        return findings
+    if harmless:
+        return [Finding("policies", OK, f"refused, and not asked for: {', '.join(harmless)}")]
+    return [Finding("policies", OK, "none is in the way")]
 
 
 def check_ways(settings: Config) -> list[Finding]:
-    """What machines without an external address would reach."""
+    """Check what machines without an external address would reach."""
     if not settings.no_external_ip:
         return []
     ways = networks.ways(settings, settings.region)
-    where = f"from the subnetwork {ways.subnetwork} in {ways.region}, without an external address"
-    mends = [ways.mend(settings.project, nat) for nat in (False, True)]
-    google = Finding("ways: google", OK, f"Google's APIs are in reach {where}")
-    if not ways.to_google:
-        status, known = (WARNING, "may be") if ways.to_google is None else (FAILED, "are")
-        google = Finding(
-            "ways: google", status, f"Google's APIs {known} out of reach {where}", mends[0]
-        )
-    internet = Finding("ways: internet", OK, f"the internet is in reach {where}, through Cloud NAT")
-    if not ways.to_internet:
-        known = "may be" if ways.to_internet is None else "are"
-        internet = Finding(
-            "ways: internet",
-            WARNING,
-            f"pip and the internet {known} out of reach {where}",
-            mends[1],
-        )
-    return [google, internet]
+    return [way_to_google(settings, ways), way_to_internet(settings, ways)]
+
+
+def way_to_google(settings: Config, ways: networks.Ways) -> Finding:
+    name, where = "ways: google", origin_of(ways)
+    if ways.to_google:
+        return Finding(name, OK, f"Google's APIs are in reach {where}")
+    mend = ways.mend(settings.project, False)
+    if ways.to_google is None:
+        return Finding(name, WARNING, f"Google's APIs may be out of reach {where}", mend)
+    return Finding(name, FAILED, f"Google's APIs are out of reach {where}", mend)
+
+
+def way_to_internet(settings: Config, ways: networks.Ways) -> Finding:
+    name, where = "ways: internet", origin_of(ways)
+    if ways.to_internet:
+        return Finding(name, OK, f"the internet is in reach {where}, through Cloud NAT")
+    known = "may be" if ways.to_internet is None else "are"
+    found = f"pip and the internet {known} out of reach {where}"
+    return Finding(name, WARNING, found, ways.mend(settings.project, True))
+
+
+def origin_of(ways: networks.Ways) -> str:
+    return f"from the subnetwork {ways.subnetwork} in {ways.region}, without an external address"
 
 
 def concerns(rule: dict[str, Any], settings: Config) -> bool:
-    """Whether a rule is in force for what reaches berg's machines, which have no tags."""
+    """Tell whether a rule is in force for what reaches berg's machines, which have no tags."""
     accounts = rule.get("targetServiceAccounts")
     aimed = not rule.get("targetTags") and (not accounts or settings.service_account in accounts)
     return aimed and rule.get("direction") == "INGRESS" and not rule.get("disabled")
@@ -347,145 +404,161 @@ def check_image(settings: Config) -> list[Finding]:
 def check_bucket(settings: Config) -> list[Finding]:
     bucket = Bucket(settings)
     found = bucket.client.get_bucket(settings.bucket, retry=bucket.retry)
-    change, place = f"gcloud storage buckets update gs://{settings.bucket}", found.location.lower()
-    number = api.call(settings, "GET", "", fields="defaultServiceAccount").get(
-        "defaultServiceAccount", ""
-    )
-    where = Finding("bucket", OK, f"gs://{settings.bucket} in {place}")
-    if number.partition("-")[0] not in ("", str(found.project_number)):
-        text = f"gs://{settings.bucket} belongs to another project, number {found.project_number}"
-        where = Finding("bucket", FAILED, text, set_up(settings, "--bucket ANOTHER"))
-    elif place != settings.region:
-        text = f"{where.found}, and machines in {settings.region}: slower, and traffic costs"
-        where = Finding(
-            "bucket", WARNING, text, set_up(settings, "--bucket ANOTHER --create-bucket")
-        )
     held = bucket.bucket.test_iam_permissions(list(ON_BUCKET))
+    return [
+        bucket_place(settings, found.location.lower(), str(found.project_number)),
+        bucket_rights(settings, held),
+        bucket_privacy(settings, found.iam_configuration.public_access_prevention),
+        bucket_cost(settings, found.soft_delete_policy.retention_duration_seconds or 0),
+    ]
+
+
+def bucket_place(settings: Config, place: str, number: str) -> Finding:
+    """Say where the bucket lies, and whether it is the project's."""
+    about = api.call(settings, "GET", "", fields="defaultServiceAccount")
+    own_number = about.get("defaultServiceAccount", "").partition("-")[0]
+    if own_number not in ("", number):
+        text = f"gs://{settings.bucket} belongs to another project, number {number}"
+        return Finding("bucket", FAILED, text, set_up(settings, "--bucket ANOTHER"))
+    text = f"gs://{settings.bucket} in {place}"
+    if place == settings.region:
+        return Finding("bucket", OK, text)
+    text += f", and machines in {settings.region}: slower, and traffic costs"
+    return Finding("bucket", WARNING, text, set_up(settings, "--bucket ANOTHER --create-bucket"))
+
+
+def bucket_rights(settings: Config, held: list[str]) -> Finding:
     lacks = [permission for permission in ON_BUCKET if permission not in held]
-    bind = f"gcloud storage buckets add-iam-policy-binding gs://{settings.bucket} --member {grants.person(settings)}"
-    yours = Finding("rights: bucket", OK, "you have what it takes")
-    if lacks:
-        yours = Finding(
-            "rights: bucket",
-            FAILED,
-            f"you lack {', '.join(lacks)}",
-            f"{bind} --role roles/storage.admin",
-        )
-    public = Finding("bucket's privacy", OK, "public access is prevented")
-    if found.iam_configuration.public_access_prevention != "enforced":
-        public = Finding(
-            "bucket's privacy",
-            WARNING,
-            "it could be made public",
-            f"{change} --public-access-prevention",
-        )
-    days = (found.soft_delete_policy.retention_duration_seconds or 0) / 86400
-    soft = Finding("bucket's cost", OK, "soft delete is off")
-    if days:
-        text = (
-            f"soft delete keeps, and bills, every former version of a growing log for {days:g} days"
-        )
-        soft = Finding("bucket's cost", WARNING, text, f"{change} --clear-soft-delete")
-    return [where, yours, public, soft]
+    if not lacks:
+        return Finding("rights: bucket", OK, "you have what it takes")
+    mend = (
+        f"gcloud storage buckets add-iam-policy-binding gs://{settings.bucket} "
+        f"--member {grants.person(settings)} --role roles/storage.admin"
+    )
+    return Finding("rights: bucket", FAILED, f"you lack {', '.join(lacks)}", mend)
+
+
+def bucket_privacy(settings: Config, prevention: str) -> Finding:
+    if prevention == "enforced":
+        return Finding("bucket's privacy", OK, "public access is prevented")
+    mend = f"{change_bucket(settings)} --public-access-prevention"
+    return Finding("bucket's privacy", WARNING, "it could be made public", mend)
+
+
+def bucket_cost(settings: Config, kept_seconds: int) -> Finding:
+    if not kept_seconds:
+        return Finding("bucket's cost", OK, "soft delete is off")
+    days = kept_seconds / 86400
+    text = f"soft delete keeps, and bills, every former version of a growing log for {days:g} days"
+    mend = f"{change_bucket(settings)} --clear-soft-delete"
+    return Finding("bucket's cost", WARNING, text, mend)
+
+
+def change_bucket(settings: Config) -> str:
+    return f"gcloud storage buckets update gs://{settings.bucket}"
 
 
 def check_account(settings: Config) -> list[Finding]:
     from google.api_core import exceptions
 
-    email = settings.service_account or api.call(settings, "GET", "").get(
-        "defaultServiceAccount", ""
-    )
-    name, own = "machines' account", email == grants.account(settings)
+    email = settings.service_account
+    if not email:
+        email = api.call(settings, "GET", "").get("defaultServiceAccount", "")
     try:
         acts = grants.may_act_as(settings, email)
     except exceptions.NotFound:
-        return [Finding(name, FAILED, f"there is no service account {email!r}", set_up(settings))]
-    act = Finding("rights: account", OK, f"you may start machines that act as {email}")
-    if not acts:
-        command = grants.act_as_command(settings, email)
-        act = Finding("rights: account", FAILED, f"you lack {grants.ACT_AS} on {email}", command)
+        found = f"there is no service account {email!r}"
+        return [Finding(ACCOUNT, FAILED, found, set_up(settings))]
     try:
-        return [
-            check_own(settings, name, email) if own else check_other(settings, name, email),
-            act,
-        ]
+        account = judge_account(settings, email)
     except exceptions.Forbidden as error:
-        return [
-            Finding(name, WARNING, f"what {email} may do cannot be seen: {api.words(error)}"),
-            act,
-        ]
+        found = f"what {email} may do cannot be seen: {api.words(error)}"
+        account = Finding(ACCOUNT, WARNING, found)
+    return [account, acting(settings, email, acts)]
 
 
-def check_own(settings: Config, name: str, email: str) -> Finding:
+def acting(settings: Config, email: str, acts: bool) -> Finding:
+    """Say whether the person may start machines that act as the account."""
+    if acts:
+        return Finding("rights: account", OK, f"you may start machines that act as {email}")
+    found = f"you lack {grants.ACT_AS} on {email}"
+    return Finding("rights: account", FAILED, found, grants.act_as_command(settings, email))
+
+
+def judge_account(settings: Config, email: str) -> Finding:
+    if email == grants.account(settings):
+        return check_own(settings, email)
+    return check_other(settings, email)
+
+
+def check_own(settings: Config, email: str) -> Finding:
+    """Say what the account that berg made lacks."""
     lacking, refusal = grants.missing(settings)
     if refusal:
-        return Finding(name, WARNING, f"what {email} may do cannot be seen: {refusal}")
+        return Finding(ACCOUNT, WARNING, f"what {email} may do cannot be seen: {refusal}")
     if lacking:
-        return Finding(
-            name,
-            FAILED,
-            f"{email} lacks: " + "; ".join(grant.text for grant in lacking),
-            set_up(settings),
-        )
-    return Finding(name, OK, f"{email} has what it needs, and berg gave it no more")
+        found = f"{email} lacks: " + "; ".join(grant.text for grant in lacking)
+        return Finding(ACCOUNT, FAILED, found, set_up(settings))
+    return Finding(ACCOUNT, OK, f"{email} has what it needs, and berg gave it no more")
 
 
-def check_other(settings: Config, name: str, email: str) -> Finding:
-    """An account that berg did not make: what its roles are, and whether berg knows them to be
-    enough.
-    """
-    member, mend = (
-        f"serviceAccount:{email}",
-        set_up(settings, f"--service-account {grants.account(settings)}"),
-    )
+def check_other(settings: Config, email: str) -> Finding:
+    """Say which roles an account has that berg did not make, and whether they are enough."""
+    member = f"serviceAccount:{email}"
     in_project = grants.roles(grants.project_policy(settings), [member])
     basic = {"roles/editor": "projectEditor", "roles/owner": "projectOwner"}
     members = [member, *(f"{basic[role]}:{settings.project}" for role in in_project & basic.keys())]
     on_bucket = grants.roles(grants.bucket_policy(settings), members)
-    has = f"{email} has {', '.join(sorted(in_project)) or 'no role'} in the project"
-    has += f" and {', '.join(sorted(on_bucket)) or 'no role'} on the bucket"
-    everywhere = in_project | on_bucket
-    enough = everywhere & ENOUGH_ON_BUCKET or on_bucket >= LEGACY
-    if enough and f"projects/{settings.project}/roles/{grants.ROLE}" in in_project:
-        return Finding(name, OK, has)
-    if enough and in_project & ENOUGH_IN_PROJECT:
-        return Finding(name, WARNING, f"{has}: more than it needs", mend)
-    if not in_project or not (on_bucket or in_project & ENOUGH_ON_BUCKET):
-        return Finding(name, FAILED, f"{has}; it needs {grants.NEEDS}", mend)
-    return Finding(
-        name, WARNING, f"{has}; berg cannot tell whether that includes {grants.NEEDS}", mend
+    own_role = f"projects/{settings.project}/roles/{grants.ROLE}"
+    has = (
+        f"{email} has {', '.join(sorted(in_project)) or 'no role'} in the project "
+        f"and {', '.join(sorted(on_bucket)) or 'no role'} on the bucket"
     )
+    mend = set_up(settings, f"--service-account {grants.account(settings)}")
+    enough = reads_and_writes(in_project, on_bucket)
+    if enough and own_role in in_project:
+        return Finding(ACCOUNT, OK, has)
+    if enough and in_project & ENOUGH_IN_PROJECT:
+        return Finding(ACCOUNT, WARNING, f"{has}: more than it needs", mend)
+    reaches_bucket = on_bucket or in_project & ENOUGH_ON_BUCKET
+    if not in_project or not reaches_bucket:
+        return Finding(ACCOUNT, FAILED, f"{has}; it needs {grants.NEEDS}", mend)
+    unknown = f"{has}; berg cannot tell whether that includes {grants.NEEDS}"
+    return Finding(ACCOUNT, WARNING, unknown, mend)
+
+
+def reads_and_writes(in_project: set[str], on_bucket: set[str]) -> bool:
+    """Tell whether roles are known to be enough on the bucket."""
+    if (in_project | on_bucket) & ENOUGH_ON_BUCKET:
+        return True
+    return on_bucket >= LEGACY
 
 
 def check_clusters(settings: Config) -> list[Finding]:
-    """Whether clusters cost money for nothing, and jobs may run in them; without any, nothing is
-    wrong.
+    """Tell whether clusters cost money for nothing, and jobs may run in them.
+
+    Without any cluster, nothing is wrong.
     """
     from google.api_core import exceptions
 
-    role = "roles/container.developer"
     try:
         ours = gke.running(settings)
     except api.Denied:
-        return [
-            Finding(
-                "clusters", WARNING, "you may not see whether there are any", give(settings, role)
-            )
-        ]
+        found = "you may not see whether there are any"
+        return [Finding("clusters", WARNING, found, give(settings, IN_CLUSTERS.role))]
     except exceptions.Forbidden:
-        mend = api.enable_command(settings, "container")
-        return [
-            Finding("clusters", OK, "none; the API container, for berg run --cluster, is off", mend)
-        ]
+        found = "none; the API container, for berg run --cluster, is off"
+        return [Finding("clusters", OK, found, api.enable_command(settings, "container"))]
     if not ours:
         return [Finding("clusters", OK, "none of berg's")]
-    held = held_in_project(settings, [*IN_CLUSTERS])
-    idle = [
+    held = held_in_project(settings, IN_CLUSTERS.permissions)
+    findings = [
         Finding("clusters", WARNING, text, "berg cluster delete NAME")
         for text in clusters.idle(settings)
     ]
-    findings = idle or [Finding("clusters", OK, ", ".join(ours))]
-    return [*findings, rights(settings, "clusters", IN_CLUSTERS, held, role, WARNING)]
+    if not findings:
+        findings = [Finding("clusters", OK, ", ".join(ours))]
+    return [*findings, rights(settings, "clusters", IN_CLUSTERS, held, WARNING)]
 
 
 ASKED = {
