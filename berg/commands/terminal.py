@@ -176,12 +176,18 @@ def complete_names(ctx: click.Context | None, _: click.Parameter, incomplete: st
     known = known_names()
     if ctx and ctx.info_name in NEED_A_MACHINE:
         known = [each for each in known if each.is_live]
-    sweep, slash, _index = incomplete.partition("/")
     names = [each.name for each in known]
-    if slash:
-        counts = [each.num_jobs for each in known if each.name == sweep]
-        names = [f"{sweep}/{index}" for count in counts for index in range(count)]
+    if "/" in incomplete:
+        names = names_of_jobs(known, incomplete.partition("/")[0])
     return [name for name in names if name.startswith(incomplete)]
+
+
+def names_of_jobs(known: list[KnownName], sweep: str) -> list[str]:
+    """Return SWEEP/0, SWEEP/1, … for a sweep that is known."""
+    for each in known:
+        if each.name == sweep:
+            return [f"{sweep}/{index}" for index in range(each.num_jobs)]
+    return []
 
 
 def remember_zones(zones: list[str]) -> None:

@@ -42,66 +42,90 @@ Made = dict[Path, tuple[Path, dict[str, int]]]
 
 
 def follow(config: Config, name: str, folder: Path, made: Made) -> int:
-    """Bring what changed of a job's or a folder's results; returns how many files are new or
+    """Bring what changed of a job's or a folder's results; return how many files are new or
     changed.
     """
     bucket = Bucket(config)
     prefix, job_name = jobs.results_prefix(config, name)
     target = folder / (job_name or prefix.removeprefix("berg_results/").strip("/"))
     wanted = (blob for blob in bucket.list(prefix) if SHOWN.search(blob.name[len(prefix) :]))
-    changed = list(
-        filter(None, side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted))
-    )
+    brought = side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted)
+    changed = [path for path in brought if path]
     for path in sorted(target.rglob("metrics.jsonl")):
         # one that came before something else failed is not new any more
         if path in changed or path not in made:
-            when = path.stat().st_mtime
-            told = events.metrics(path)
-            convert(
-                path,
-                {tag: [(s, v, t or when) for s, v, t in points] for tag, points in told.items()},
-                made,
-            )
+            convert(path, with_times(events.metrics(path), path.stat().st_mtime), made)
     if job_name:
-        for machine, blobs in usage.objects(bucket, job_name).items():
-            place = target / "usage" / machine
-            found = [
-                bring(bucket, blob, f"{blob.name.rpartition('/')[0]}/", place) for blob in blobs
-            ]
-            new, files = [file for file in found if file], sorted(place.glob(f"*{usage.SUFFIX}"))
-            if new or (files and place / "usage" not in made):
-                samples = [sample for file in files for sample in usage.parse(file.read_bytes())]
-                convert(place / "usage", usage.series(samples), made)
-            changed += new
+        changed += follow_usage(bucket, job_name, target / "usage", made)
     return len(changed)
 
 
+def with_times(series: Series, when: float) -> Series:
+    """Return series with a time for the points that have none."""
+    return {
+        tag: [(step, value, time or when) for step, value, time in points]
+        for tag, points in series.items()
+    }
+
+
+def follow_usage(bucket: Bucket, name: str, folder: Path, made: Made) -> list[Path]:
+    """Bring what is new of how busy a job's machines are; return the files that are new or
+    changed.
+    """
+    changed: list[Path] = []
+    for machine, blobs in usage.objects(bucket, name).items():
+        place = folder / machine
+        new: list[Path] = []
+        for blob in blobs:
+            path = bring(bucket, blob, f"{blob.name.rpartition('/')[0]}/", place)
+            if path:
+                new.append(path)
+        files = sorted(place.glob(f"*{usage.SUFFIX}"))
+        if new or (files and place / "usage" not in made):
+            samples = [sample for file in files for sample in usage.parse(file.read_bytes())]
+            convert(place / "usage", usage.series(samples), made)
+        changed += new
+    return changed
+
+
 def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | None:
-    """Bring an object to a folder, of a file that grew only the end; its path, None if it is there
-    already.
+    """Bring an object to a folder, of a file that grew only the end; return its path, or None if it
+    is there already.
     """
     try:
         path = folder / below(blob.name, prefix)
     except NoPlace:
         return None
-    updated = blob.updated.timestamp() if blob.updated else 0.0
+    updated = 0.0
+    if blob.updated:
+        updated = blob.updated.timestamp()
+    size = 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    here = path.stat() if path.exists() else None
-    if here and here.st_size == blob.size and abs(here.st_mtime - updated) < 1e-3:
-        return None
-    for start in (here.st_size if here and here.st_size < blob.size else 0, 0):
-        with path.open("r+b" if here else "w+b") as file:
-            file.truncate(start)
-            file.seek(start)
-            while file.tell() < blob.size:
-                data = bucket.read_from(blob.name, file.tell(), min(blob.size, file.tell() + BLOCK))
-                if not data:
-                    break  # deleted or written anew meanwhile; the next pass tells
-                file.write(data)
-        if not start or file_crc32c(path) == blob.crc32c:
-            break
+    if path.exists():
+        here = path.stat()
+        if here.st_size == blob.size and abs(here.st_mtime - updated) < 1e-3:
+            return None
+        size = here.st_size
+    if size >= blob.size:
+        size = 0
+    read_end(bucket, blob, path, size)
+    if size and file_crc32c(path) != blob.crc32c:  # it did not merely grow
+        read_end(bucket, blob, path, 0)
     os.utime(path, (updated, updated))
     return path
+
+
+def read_end(bucket: Bucket, blob: Listed, path: Path, start: int) -> None:
+    """Write an object to a file from a place on; what is there before it stays."""
+    path.touch()
+    with path.open("r+b") as file:
+        file.truncate(start)
+        file.seek(start)
+        while file.tell() < blob.size:
+            data = bucket.read_from(blob.name, file.tell(), min(blob.size, file.tell() + BLOCK))
+            if not data:
+                break  # deleted or written anew meanwhile; the next pass tells
+            file.write(data)
 
 
 def convert(source: Path, series: Series, made: Made) -> None:
@@ -113,35 +137,24 @@ def convert(source: Path, series: Series, made: Made) -> None:
         for old in source.parent.glob(MADE.format("*")):
             old.unlink()
         file, there = source.parent / MADE.format(time.time_ns()), {}
-    if new := {
-        tag: points[there.get(tag, 0) :]
-        for tag, points in series.items()
-        if points[there.get(tag, 0) :]
-    }:
+    new = {tag: points[there.get(tag, 0) :] for tag, points in series.items()}
+    new = {tag: points for tag, points in new.items() if points}
+    if new:
         events.write(file, new)
     made[source] = file, {tag: len(points) for tag, points in series.items()}
 
 
-def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:
-    """Start TensorBoard over a folder, on loopback; returns its process and address.
+def start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
+    """Start TensorBoard over a folder, on loopback; return its process and address.
 
     Raises BergError where it is not installed, or does not come up.
     """
-    program = (
-        [sys.executable, "-m", "tensorboard.main"]
-        if find_spec("tensorboard")
-        else [shutil.which("tensorboard")]
-    )
-    if not program[0]:
-        raise BergError(
-            "TensorBoard is not installed. Install it: pip install 'berg[tensorboard]' (or, for --on NAME: "
-            f"berg ssh NAME -- pip install tensorboard). Or show it elsewhere: {folder}"
-        )
+    program = find_program(folder)
     port = free_port(port)
     log = folder.with_name(f"{folder.name}.log")
     words = [*program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
-        process = subprocess.Popen([str(word) for word in words], stdout=output, stderr=output)
+        process = subprocess.Popen(words, stdout=output, stderr=output)
     end = time.monotonic() + START
     while process.poll() is None and time.monotonic() < end:
         try:
@@ -152,6 +165,19 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen, str]:
     process.kill()
     process.wait()
     raise BergError(f"TensorBoard did not start: {last_line(folder)}")
+
+
+def find_program(folder: Path) -> list[str]:
+    """Return the command that starts TensorBoard; raises BergError where it is not installed."""
+    if find_spec("tensorboard"):
+        return [sys.executable, "-m", "tensorboard.main"]
+    if program := shutil.which("tensorboard"):
+        return [program]
+    raise BergError(
+        "TensorBoard is not installed. Install it: pip install 'berg[tensorboard]' (or, for --on "
+        "NAME: berg ssh NAME -- pip install tensorboard). Or show it elsewhere: "
+        f"{folder}"
+    )
 
 
 def start_on(
@@ -190,7 +216,7 @@ def free_port(port: int = 0) -> int:
             raise BergError(
                 f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out"
             ) from None
-        return listener.getsockname()[1]
+        return int(listener.getsockname()[1])
 
 
 def key(names: tuple[str, ...]) -> str:

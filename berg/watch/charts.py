@@ -9,12 +9,14 @@ alone.
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from berg.watch.markup import Html, tag, text
 
 WIDTH, HEIGHT = 640, 220  # of a chart, in its own units
 LEFT, TOP, RIGHT, BOTTOM = 56, 8, 8, 22  # room around its plot
+HIGH, LOW = 28, 260  # ends of the axes of parallel coordinates
 SIDE = 1000  # of the plot, which is stretched into its place
 MOST = 600  # points of a line; more are thinned out
 MARGIN = 0.04  # of the range, above and below lines
@@ -22,6 +24,7 @@ LARGEST = 1e280  # what is beyond is not drawn, and what lies closer than its in
 COLORS = 8
 SHADES = 8
 Point = tuple[float, float]
+Series = dict[str, list[Point]]
 
 
 def finite(points: Iterable[Point]) -> list[Point]:
@@ -53,7 +56,9 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """Logarithms of round numbers between two logarithms: powers of ten, or what lies between them."""
+    """Return logarithms of round numbers between two logarithms: powers of ten, or what lies
+    between them.
+    """
     whole = [float(number) for number in range(math.ceil(low), math.floor(high) + 1)]
     if len(whole) > 1:
         return whole[:: math.ceil(len(whole) / 6)]
@@ -73,67 +78,102 @@ def widened(low: float, high: float) -> tuple[float, float]:
     return (low, high) if high - low > 1 / LARGEST else (low - room / 2, high + room / 2)
 
 
+@dataclass
+class Range:
+    """What an axis shows, from its low end to its high end."""
+
+    low: float
+    high: float
+    is_time: bool = False
+    is_log: bool = False  # the ends are logarithms
+
+    def place(self, value: float) -> float:
+        """Return where a value lies, from 0 to 1."""
+        return (value - self.low) / (self.high - self.low)
+
+    def marks(self) -> list[float]:
+        """Return the values that stand at the axis."""
+        if self.is_log:
+            return decades(self.low, self.high)
+        return ticks(self.low, self.high, 4)
+
+    def label(self, value: float) -> str:
+        if self.is_log:
+            return label(10.0**value)
+        return label(value, self.is_time)
+
+
 def lines(
-    title: str, series: dict[str, list[Point]], is_time: bool = False, top: float | None = None
+    title: str, series: Series, is_time: bool = False, top: float | None = None
 ) -> Html | None:
-    """Lines over a common x; `top` is what the axis shows at least. None without a point."""
-    thinned = {name: thin(points) for name, given in series.items() if (points := finite(given))}
-    if not thinned:
+    """Return lines over a common x; `top` is what the axis shows at least. None without a point."""
+    found = {name: thin(finite(points)) for name, points in series.items()}
+    found = {name: points for name, points in found.items() if points}
+    if not found:
         return None
-    xs = [x for points in thinned.values() for x, _ in points]
-    x0, x1 = widened(min(xs), max(xs))
-    legend = []
-    for number, (name, points) in enumerate(thinned.items()):
-        color = f"s{number % COLORS}"
-        alone = tag("b", label(points[-1][1]), class_=color) if name == title else None
-        legend.append(
-            tag("span", alone or text(tag("b", name, class_=color), " ", label(points[-1][1])))
-        )
-    last = ", ".join(f"{name} {label(points[-1][1])}" for name, points in thinned.items())
-    drawings = [drawing(f"{title}: {last}", thinned, x0, x1, is_time, top)]
-    logarithms = {
-        name: [(x, math.log10(y)) for x, y in points if y > 0] for name, points in thinned.items()
-    }
-    if top is None and len({y for points in logarithms.values() for _, y in points}) > 1:
-        drawings.append(
-            drawing(f"{title}, logarithmic: {last}", logarithms, x0, x1, is_time, is_log=True)
-        )
+    xs = [x for points in found.values() for x, _ in points]
+    across = Range(*widened(min(xs), max(xs)), is_time)
+    legend = [legend_of(title, name, number, found) for number, name in enumerate(found)]
+    last = ", ".join(f"{name} {label(points[-1][1])}" for name, points in found.items())
+    drawings = [drawing(f"{title}: {last}", found, across, height(found, top))]
+    logarithms = logarithms_of(found)
+    if top is None and len(distinct(logarithms)) > 1:
+        up = height(logarithms, is_log=True)
+        drawings.append(drawing(f"{title}, logarithmic: {last}", logarithms, across, up))
         legend.append(tag("label", tag("input", type="checkbox"), " logarithmic"))
-    about = {"data_name": title, "data_x0": x0, "data_x1": x1, "data_time": is_time}
     return tag(
         "figure",
         tag("figcaption", tag("span", title), *legend),
         *drawings,
         class_="chart lines",
-        **about,
+        data_name=title,
+        data_x0=across.low,
+        data_x1=across.high,
+        data_time=is_time,
     )
 
 
-def drawing(
-    about: str,
-    series: dict[str, list[Point]],
-    x0: float,
-    x1: float,
-    is_time: bool = False,
-    top: float | None = None,
-    is_log: bool = False,
-) -> Html:
-    """Lines with their axes; where these are logarithmic, what is given as y are logarithms."""
-    ys = [y for points in series.values() for _, y in points]
-    y0, y1 = widened(min(0.0, *ys) if top else min(ys), max(top or max(ys), max(ys)))
-    y1 += 0 if y1 == top else (y1 - y0) * MARGIN
-    y0 -= 0 if y0 == 0 and not is_log else (y1 - y0) * MARGIN
+def legend_of(title: str, name: str, number: int, series: Series) -> Html:
+    """Return the name of a line and its last value; a line that is named as its chart needs no
+    name.
+    """
+    color, last = f"s{number % COLORS}", label(series[name][-1][1])
+    if name == title:
+        return tag("span", tag("b", last, class_=color))
+    return tag("span", tag("b", name, class_=color), " ", last)
+
+
+def logarithms_of(series: Series) -> Series:
+    """Return series with the logarithms of those values that have one."""
+    return {
+        name: [(x, math.log10(y)) for x, y in points if y > 0] for name, points in series.items()
+    }
+
+
+def distinct(series: Series) -> set[float]:
+    return {y for points in series.values() for _, y in points}
+
+
+def height(series: Series, top: float | None = None, is_log: bool = False) -> Range:
+    """Return the range of the values of lines, with a margin; `top` is what it shows at least."""
+    ys = distinct(series)
+    low, high = min(ys), max(ys)
+    if top:
+        low, high = min(0.0, low), max(top, high)
+    low, high = widened(low, high)
+    if high != top:
+        high += (high - low) * MARGIN
+    if low != 0 or is_log:
+        low -= (high - low) * MARGIN
+    return Range(low, high, is_log=is_log)
+
+
+def drawing(about: str, series: Series, across: Range, up: Range) -> Html:
+    """Return lines with their axes; where these are logarithmic, the values are logarithms."""
     curves = []
     for number, (name, points) in enumerate(series.items()):
-        places = [
-            ((x - x0) / (x1 - x0) * SIDE, SIDE - (y - y0) / (y1 - y0) * SIDE) for x, y in points
-        ]
-        places = places * 2 if len(places) == 1 else places
-        coordinates = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
-        if places:
-            curves.append(
-                tag("polyline", points=coordinates, class_=f"s{number % COLORS}", data_name=name)
-            )
+        if points:
+            curves.append(curve(points, across, up, name, f"s{number % COLORS}"))
     plot = tag(
         "svg",
         *curves,
@@ -144,45 +184,46 @@ def drawing(
         height=HEIGHT - TOP - BOTTOM,
         viewBox=f"0 0 {SIDE} {SIDE}",
         preserveAspectRatio="none",
-        data_y0=y0,
-        data_y1=y1,
-        data_log=is_log,
+        data_y0=up.low,
+        data_y1=up.high,
+        data_log=up.is_log,
     )
+    class_ = None
+    if up.is_log:
+        class_ = "logarithmic"
     return tag(
         "svg",
-        *axes(x0, x1, y0, y1, is_time, is_log),
+        *axes(across, up),
         plot,
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
         aria_label=about,
-        class_="logarithmic" if is_log else None,
+        class_=class_,
     )
 
 
-def axes(
-    x0: float, x1: float, y0: float, y1: float, is_time: bool = False, is_log: bool = False
-) -> list[Html]:
-    """Lines of a grid with their values."""
-    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+def curve(points: list[Point], across: Range, up: Range, name: str, color: str) -> Html:
+    places = [(across.place(x) * SIDE, SIDE - up.place(y) * SIDE) for x, y in points]
+    if len(places) == 1:
+        places *= 2  # a line needs two
+    coordinates = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
+    return tag("polyline", points=coordinates, class_=color, data_name=name)
+
+
+def axes(across: Range, up: Range) -> list[Html]:
+    """Return the lines of a grid with their values."""
+    width, room = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     shown = []
-    for value in decades(y0, y1) if is_log else ticks(y0, y1, 4):
-        y = TOP + height - (value - y0) / (y1 - y0) * height
+    for value in up.marks():
+        y = TOP + (1 - up.place(value)) * room
+        ends = {"x1": LEFT, "x2": WIDTH - RIGHT, "y1": f"{y:.1f}", "y2": f"{y:.1f}"}
+        shown.append(tag("line", class_="grid", **ends))
+        text_ = up.label(value)
+        shown.append(tag("text", text_, x=LEFT - 6, y=f"{y + 4:.1f}", class_="end"))
+    for value in across.marks():
+        x = LEFT + across.place(value) * width
         shown.append(
-            tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
-        )
-        shown.append(
-            tag(
-                "text",
-                label(10.0**value if is_log else value),
-                x=LEFT - 6,
-                y=f"{y + 4:.1f}",
-                class_="end",
-            )
-        )
-    for value in ticks(x0, x1, 4):
-        x = LEFT + (value - x0) / (x1 - x0) * width
-        shown.append(
-            tag("text", label(value, is_time), x=f"{x:.1f}", y=HEIGHT - 6, class_="middle x")
+            tag("text", across.label(value), x=f"{x:.1f}", y=HEIGHT - 6, class_="middle x")
         )
     return shown
 
@@ -209,6 +250,12 @@ class Axis:
             return (self.words.index(str(value)) + 0.5) / len(self.words)
         assert isinstance(value, float)
         return (value - self.low) / (self.high - self.low)
+
+    def marks(self) -> list[tuple[float, str]]:
+        """Return the places of its words with them, or of its two ends."""
+        if self.words:
+            return [((at + 0.5) / len(self.words), word) for at, word in enumerate(self.words)]
+        return [(0.0, label(self.low)), (1.0, label(self.high))]
 
 
 def number_or_word(value: object) -> Value:
@@ -251,7 +298,7 @@ def scatter(across: Axis, up: Axis, points: list[tuple[str, Value, Value]]) -> H
     if across.words or up.words:
         grid = words(across, False) + words(up, True)
     else:
-        grid = axes(across.low, across.high, up.low, up.high)
+        grid = axes(Range(across.low, across.high), Range(up.low, up.high))
     title = f"{up.name} by {across.name}"
     drawing = tag(
         "svg", *grid, *dots, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title
@@ -260,81 +307,61 @@ def scatter(across: Axis, up: Axis, points: list[tuple[str, Value, Value]]) -> H
 
 
 def words(axis: Axis, upwards: bool) -> list[Html]:
-    """The values of one axis of a scatter of which some are words."""
-    values = [(axis.place(word), word) for word in axis.words] or [
-        (0.0, label(axis.low)),
-        (1.0, label(axis.high)),
-    ]
+    """Return the values of one axis of a scatter of which some are words."""
     shown = []
-    for place, value in values:
-        assert place is not None
-        x, y = (
-            (LEFT - 6, TOP + (1 - place) * (HEIGHT - TOP - BOTTOM) + 4)
-            if upwards
-            else (LEFT + place * (WIDTH - LEFT - RIGHT), HEIGHT - 6)
-        )
-        shown.append(
-            tag(
-                "text",
-                value[:12],
-                x=f"{x:.1f}",
-                y=f"{y:.1f}",
-                class_="end" if upwards else "middle",
-            )
-        )
+    for place, mark in axis.marks():
+        x, y, class_ = LEFT + place * (WIDTH - LEFT - RIGHT), float(HEIGHT - 6), "middle"
+        if upwards:
+            x, y = LEFT - 6, TOP + (1 - place) * (HEIGHT - TOP - BOTTOM) + 4
+            class_ = "end"
+        shown.append(tag("text", mark[:12], x=f"{x:.1f}", y=f"{y:.1f}", class_=class_))
     return shown
 
 
 def parallel(columns: list[Axis], rows: list[tuple[str, list[Value]]]) -> Html | None:
-    """Parallel coordinates: a line for each job across all columns, in the shade of the last one."""
+    """Return parallel coordinates: a line for each job across all columns, in the shade of the last
+    one.
+    """
     if len(columns) < 2 or not rows:
         return None
-    height, top = 260, 28
     step = (WIDTH - 2 * LEFT) / (len(columns) - 1)
     shown = []
     for number, axis in enumerate(columns):
-        x = LEFT + number * step
-        shown.append(tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=top, y2=height, class_="axis"))
-        shown.append(tag("text", axis.name[:20], x=f"{x:.1f}", y=14, class_="middle"))
-        marks = axis.words if axis.words else [label(axis.low), label(axis.high)]
-        for at, mark in enumerate(marks):
-            place = axis.place(mark) if axis.words else float(at)
-            assert place is not None
-            shown.append(
-                tag(
-                    "text",
-                    mark[:12],
-                    x=f"{x + 4:.1f}",
-                    y=f"{height - place * (height - top) + 4:.1f}",
-                )
-            )
+        shown += upright(axis, LEFT + number * step)
     for name, values in rows:
-        places = [axis.place(value) for axis, value in zip(columns, values, strict=True)]
-        points = [
-            f"{LEFT + number * step:.1f},{height - place * (height - top):.1f}"
-            for number, place in enumerate(places)
-            if place is not None
-        ]
-        if len(points) > 1:
-            note = tag(
-                "title",
-                ", ".join(
-                    [name, *(f"{axis.name} {v}" for axis, v in zip(columns, values, strict=True))]
-                ),
-            )
-            shown.append(
-                tag(
-                    "polyline",
-                    note,
-                    points=" ".join(points),
-                    class_=shade(places[-1]),
-                    data_job=name,
-                )
-            )
+        shown += across_columns(columns, name, values, step)
     title = f"{columns[-1].name} by all"
-    drawing = tag("svg", *shown, viewBox=f"0 0 {WIDTH} {height + 10}", role="img", aria_label=title)
+    drawing = tag("svg", *shown, viewBox=f"0 0 {WIDTH} {LOW + 10}", role="img", aria_label=title)
     caption = tag(
         "figcaption",
         tag("span", text("Parameters and metrics, in the shade of ", columns[-1].name)),
     )
     return tag("figure", caption, drawing, class_="chart parallel")
+
+
+def upright(axis: Axis, x: float) -> list[Html]:
+    """Return one axis of parallel coordinates with its name and values."""
+    shown = [
+        tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=HIGH, y2=LOW, class_="axis"),
+        tag("text", axis.name[:20], x=f"{x:.1f}", y=14, class_="middle"),
+    ]
+    for place, mark in axis.marks():
+        y = f"{LOW - place * (LOW - HIGH) + 4:.1f}"
+        shown.append(tag("text", mark[:12], x=f"{x + 4:.1f}", y=y))
+    return shown
+
+
+def across_columns(columns: list[Axis], name: str, values: list[Value], step: float) -> list[Html]:
+    """Return the line of a job across all columns; none if it has fewer than two values."""
+    places = [axis.place(value) for axis, value in zip(columns, values, strict=True)]
+    points = [
+        f"{LEFT + number * step:.1f},{LOW - place * (LOW - HIGH):.1f}"
+        for number, place in enumerate(places)
+        if place is not None
+    ]
+    if len(points) < 2:
+        return []
+    known = [f"{axis.name} {each}" for axis, each in zip(columns, values, strict=True)]
+    note = tag("title", ", ".join([name, *known]))
+    color = shade(places[-1])
+    return [tag("polyline", note, points=" ".join(points), class_=color, data_job=name)]

@@ -7,6 +7,7 @@ number is kept.
 import functools
 import itertools
 import json
+import os.path
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -115,7 +116,9 @@ def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
 
 
 def results_folder(entry: jobs.Entry) -> str:
-    return f"berg_results/{entry.state.job.results_dir}" if entry.state else ""
+    if not entry.state:
+        return ""
+    return f"berg_results/{entry.state.job.results_dir}"
 
 
 def is_metrics(name: str) -> bool:
@@ -195,38 +198,52 @@ class Log:
 def log(
     config: Config, bucket: Bucket, found: jobs.Entry, read_to: dict[str, int] | None = None
 ) -> Log:
-    """The end of a job's log, or what came since. Before there is one, what the first machine's
-    console shows.
+    """Return the end of a job's log, or what came since. Before there is one, what the first
+    machine's console shows.
     """
     names = jobs.logs_of(bucket, found.name, None)
     several = jobs.is_cluster(found)
-    begins = read_to is None
-    piece = Log([], [], dict(read_to or {}))
-    if begins:
-        room, sizes = LOG, {name: size_of(bucket, name) for name in names}
-        for name in reversed(names):
-            start = max(0, sizes[name] - room)
-            room -= sizes[name] - start
-            piece.skipped += start
-            piece.read_to[name] = start
+    if read_to is None:
+        piece = end_of_logs(bucket, names)
+    else:
+        piece = Log([], [], dict(read_to))
     for name in names:
-        machine = jobs.machine_of(name) if several else ""
-        start = piece.read_to.get(name, 0)
-        data = bucket.read_from(name, start, start + (LOG * 2)) or b""
-        if begins and start:  # in the middle of a line
-            cut = data.find(b"\n") + 1
-            data, start = data[cut:], start + cut
-        whole = data.rfind(b"\n") + 1
-        if not whole and len(data) > REST:
-            whole = data.rfind(b"\r") + 1 or len(data)
-        piece.lines += [(machine, line) for line in split(data[:whole])]
-        piece.read_to[name] = start + whole
-        if whole < len(data):
-            piece.rest.append((machine, data[whole:].decode(errors="replace")))
+        machine = ""
+        if several:
+            machine = jobs.machine_of(name)
+        add_lines(bucket, name, machine, piece, begins=read_to is None)
     if not names and found.machine:
         output = found.place.console(config, found.machine)
         piece.rest = [("", f"[berg] {line}") for line in jobs.STARTUP_LINE.findall(output)]
     return piece
+
+
+def end_of_logs(bucket: Bucket, names: list[str]) -> Log:
+    """Return an empty piece that begins so far before the end of the logs as the page shows."""
+    piece, room = Log([], [], {}), LOG
+    for name in reversed(names):
+        size = size_of(bucket, name)
+        start = max(0, size - room)
+        room -= size - start
+        piece.skipped += start
+        piece.read_to[name] = start
+    return piece
+
+
+def add_lines(bucket: Bucket, name: str, machine: str, piece: Log, begins: bool) -> None:
+    """Add the lines of one log to a piece, from where the piece was read to."""
+    start = piece.read_to.get(name, 0)
+    data = bucket.read_from(name, start, start + (LOG * 2)) or b""
+    if begins and start:  # in the middle of a line
+        cut = data.find(b"\n") + 1
+        data, start = data[cut:], start + cut
+    whole = data.rfind(b"\n") + 1
+    if not whole and len(data) > REST:
+        whole = data.rfind(b"\r") + 1 or len(data)
+    piece.lines += [(machine, line) for line in split(data[:whole])]
+    piece.read_to[name] = start + whole
+    if whole < len(data):
+        piece.rest.append((machine, data[whole:].decode(errors="replace")))
 
 
 def size_of(bucket: Bucket, name: str) -> int:
@@ -286,15 +303,9 @@ def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[dict[str, Any]
 
 
 def common(entries: list[jobs.Entry]) -> str:
-    """What the results folders of jobs begin with."""
+    """Return what the results folders of jobs begin with."""
     folders = [results_folder(entry) for entry in entries]
-    first, last = min(folders), max(folders)
-    return first[
-        : next(
-            (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
-            min(len(first), len(last)),
-        )
-    ]
+    return os.path.commonprefix(folders)  # noqa: RUF071  objects have names, not paths
 
 
 @functools.lru_cache(20_000)

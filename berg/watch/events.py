@@ -60,18 +60,31 @@ def metrics(source: Path | bytes) -> Series:
     data = source if isinstance(source, bytes) else source.read_bytes()
     found: Series = {}
     for count, line in enumerate(data.splitlines()):
-        try:
-            values = json.loads(line.decode(errors="replace"))
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(values, dict):
-            continue
-        numbers = {key: float(value) for key, value in values.items() if is_number(value)}
-        step = next((int(numbers[key]) for key in STEPS if key in numbers), count)
-        when = next((numbers[key] for key in TIMES if key in numbers), 0.0)
+        numbers = numbers_of(line)
+        step = int(first_of(STEPS, numbers, count))
+        when = first_of(TIMES, numbers, 0.0)
         for key in numbers.keys() - {*STEPS[:-1], *TIMES}:
             found.setdefault(key, []).append((min(max(0, step), LAST_STEP), numbers[key], when))
     return found
+
+
+def numbers_of(line: bytes) -> dict[str, float]:
+    """Return the numbers of a line of JSON; none for what is no object."""
+    try:
+        values = json.loads(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    return {key: float(value) for key, value in values.items() if is_number(value)}
+
+
+def first_of(keys: tuple[str, ...], numbers: dict[str, float], default: float) -> float:
+    """Return the number of the first of the keys that is there."""
+    for key in keys:
+        if key in numbers:
+            return numbers[key]
+    return default
 
 
 def is_number(value: Any) -> bool:
@@ -137,8 +150,10 @@ def of_event(content: bytes) -> Iterator[tuple[float, int, str, float]]:
 def scalar_of(value: dict[int, Any]) -> float | None:
     """The number of a Summary.Value; None if it is something else, such as a picture."""
     if SIMPLE_VALUE in value:
-        return struct.unpack("<f", value[SIMPLE_VALUE])[0]
+        return float(struct.unpack("<f", value[SIMPLE_VALUE])[0])
     tensor = dict(fields(value.get(TENSOR, b"")))
     width = {FLOAT: "<f", DOUBLE: "<d"}.get(tensor.get(DTYPE, 0))
     data = tensor.get(CONTENT) or tensor.get(FLOATS) or tensor.get(DOUBLES) or b""
-    return struct.unpack(width, data)[0] if width and len(data) == struct.calcsize(width) else None
+    if not width or len(data) != struct.calcsize(width):
+        return None
+    return float(struct.unpack(width, data)[0])

@@ -78,7 +78,7 @@ def export_job(
     about = collect.about(config, bucket, name)
     entry = about.record.entry = alone(about.record.entry, sweeps)
     piece = collect.log(config, bucket, entry)
-    write(folder, page.one_job(frame, about, page.log_section(piece, name, False, True, None, "")))
+    write(folder, page.one_job(frame, about, page.log_section(piece, follows=False)))
     with (folder / "log.txt").open("wb") as output:
         try:
             for _, chunk in logs.chunks(config, name):

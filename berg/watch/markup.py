@@ -7,6 +7,7 @@ counts.
 
 import html
 import re
+from collections.abc import Iterable
 
 ESCAPES = re.compile(
     r"\x1b\[([0-9;:]*)m"  # colours
@@ -18,6 +19,9 @@ ESCAPES = re.compile(
 )
 MOST = 32  # numbers of one code; terminals count to 16 or 32
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# The first of eight codes in a row -> the first of its colours, and what it colours.
+COLOR_CODES = {30: (0, "38"), 40: (0, "48"), 90: (8, "38"), 100: (8, "48")}
+PREFIXES = {"38": "f", "48": "b"}  # of classes: letters, and what is behind them
 WORDS = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike"}
 ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("inverse",), 29: ("strike",)}
 STEPS = (0, 95, 135, 175, 215, 255)  # of the cube of 216 colours
@@ -49,14 +53,14 @@ class Html(str):
 
 
 def text(*parts: object) -> Html:
-    """Parts in a row, as HTML: escaped unless they are Html; None is nothing."""
-    return Html(
-        "".join(
-            part if isinstance(part, Html) else html.escape(str(part))
-            for part in parts
-            if part is not None
-        )
-    )
+    """Return parts in a row as HTML: escaped unless they are Html; None is nothing."""
+    return Html("".join(escaped(part) for part in parts if part is not None))
+
+
+def escaped(part: object) -> str:
+    if isinstance(part, Html):
+        return part
+    return html.escape(str(part))
 
 
 def tag(name: str, /, *parts: object, **attributes: object) -> Html:
@@ -77,7 +81,7 @@ def wanted(value: object) -> bool:
     return value is not None and value is not False
 
 
-def join(separator: object, parts) -> Html:
+def join(separator: object, parts: Iterable[object]) -> Html:
     return Html(text(separator).join(text(part) for part in parts))
 
 
@@ -125,13 +129,18 @@ def change(style: dict[str, str], codes: str) -> None:
         elif number in (38, 48):
             color = longer(numbers)
             if color is not None:
-                style[str(number)] = f"{'f' if number == 38 else 'b'}{color}"
+                style[str(number)] = f"{PREFIXES[str(number)]}{color}"
         elif number in (39, 49):
             style.pop(str(number - 1), None)
         else:
-            for first, kind, key in ((30, 0, "38"), (40, 0, "48"), (90, 8, "38"), (100, 8, "48")):
-                if first <= number < first + 8:
-                    style[key] = f"{'f' if key == '38' else 'b'}{number - first + kind}"
+            change_color(style, number)
+
+
+def change_color(style: dict[str, str], number: int) -> None:
+    """Take one of the 16 colours, if the number is one of theirs."""
+    for first, (color, key) in COLOR_CODES.items():
+        if first <= number < first + 8:
+            style[key] = f"{PREFIXES[key]}{color + number - first}"
 
 
 def longer(numbers: list[int]) -> int | None:
@@ -141,13 +150,16 @@ def longer(numbers: list[int]) -> int | None:
     values, numbers[:count] = numbers[:count], []
     if not count or len(values) < count:
         return None
+    if kind == 5 and values[0] < 16:
+        return values[0]
     if kind == 5:
-        (number,) = values
-        if number < 16:
-            return number
-        if number > 231:
-            values = [8 + 10 * (number - 232)] * 3
-        else:
-            values = [STEPS[(number - 16) // part % 6] for part in (36, 6, 1)]
+        values = of_256(values[0])
     distances = [sum((a - b) ** 2 for a, b in zip(values, color, strict=True)) for color in SIXTEEN]
     return distances.index(min(distances))
+
+
+def of_256(number: int) -> list[int]:
+    """Return red, green and blue of one of 256 colours: a grey, or one of a cube."""
+    if number > 231:
+        return [8 + 10 * (number - 232)] * 3
+    return [STEPS[(number - 16) // part % 6] for part in (36, 6, 1)]

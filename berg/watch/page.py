@@ -176,64 +176,63 @@ def machine_table(
     return table(("Name", "State", "Age", "Cost", "Zone", "GPUs", "Address", "Job"), rows)
 
 
-def one_job(frame: Frame, about: collect.About, log: Html, said: str = "") -> Html:
-    """A job: how it goes, its log, charts, results and code."""
-    entry, this = about.record.entry, about.record.job
-    state = entry.state
+def one_job(frame: Frame, about: collect.About, log: Html, note: str = "") -> Html:
+    """Return the page of a job: how it goes, its log, charts, results and code."""
+    entry, state = about.record.entry, about.record.entry.state
     assert state
-    can_end = frame.live and (not state.final or entry.machines)
-    end = tag("a", "End it …", href="kill", class_="danger") if can_end else None
-    sweep = frame.link("sweep", entry.sweep) if entry.sweep else None
-    machines = [(machine, entry) for machine in entry.machines]
-    code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
-    facts = [
+    end, noted, machines = None, None, None
+    if frame.live and (not state.final or entry.machines):
+        end = tag("a", "End it …", href="kill", class_="danger")
+    if note:
+        noted = tag("p", note, class_="note")
+    if len(entry.machines) > 1:
+        pairs = [(machine, entry) for machine in entry.machines]
+        machines = machine_table(frame, pairs, about.costs)
+    metrics = metric_charts(about) or [nothing("metrics.jsonl or event files")]
+    busy = busy_charts(about.busy) or [nothing("samples of its machines")]
+    return frame.page(
+        entry.name,
+        tag("h1", entry.name, " ", end),
+        noted,
+        section("facts", "", details(facts(frame, about)), history(state), machines),
+        log,
+        section("metrics", "Metrics", *metrics),
+        section("busy", "Utilisation", *busy),
+        section("results", "Results", *results(frame, about)),
+        section("code", "Code", *code_of(about.record.job), live=False),
+    )
+
+
+def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
+    """Return what is known of how a job goes; what is empty is not shown."""
+    entry, state = about.record.entry, about.record.entry.state
+    assert state
+    code, attempts, ran, sweep, machine = "", "", "", None, ""
+    if state.exit_code is not None:
+        code = f" with exit code {state.exit_code}"
+    if state.attempt > 1:
+        attempts = f"{state.attempt}, {state.restarts} of them after a machine went away"
+    if state.ran_seconds:
+        ran = words.duration(state.ran_seconds)
+    if entry.sweep:
+        sweep = frame.link("sweep", entry.sweep)
+    if state.machine:
+        machine = f"{state.machine} in {state.zone}"
+    if state.machine and not entry.machines:
+        machine += ", gone"
+    return [
         ("State", text(badge(entry.status), code)),
         ("Reason", state.reason),
         ("Lost", state.lost),
         ("Beside", state.elsewhere),
-        (
-            "Attempts",
-            f"{state.attempt}, {state.restarts} of them after a machine went away"
-            if state.attempt > 1
-            else "",
-        ),
+        ("Attempts", attempts),
         ("Created", moment(entry.created_at)),
-        ("Ran", words.duration(state.ran_seconds) if state.ran_seconds else ""),
+        ("Ran", ran),
         ("Cost", about.cost),
         ("By", entry.user),
         ("Sweep", sweep),
-        (
-            "Machine",
-            f"{state.machine} in {state.zone}{'' if entry.machines else ', gone'}"
-            if state.machine
-            else "",
-        ),
+        ("Machine", machine),
     ]
-    return frame.page(
-        entry.name,
-        tag("h1", entry.name, " ", end),
-        tag("p", said, class_="note") if said else None,
-        section(
-            "facts",
-            "",
-            details(facts),
-            history(state),
-            machine_table(frame, machines, about.costs) if len(machines) > 1 else None,
-        ),
-        log,
-        section(
-            "metrics",
-            "Metrics",
-            *(metric_charts(about) or [nothing("metrics.jsonl or event files")]),
-        ),
-        section(
-            "busy",
-            "Utilisation",
-            *(busy_charts(about.busy) or [nothing("samples of its machines")]),
-        ),
-        section("results", "Results", *results(frame, about)),
-        section("code", "Code", *code_of(this), live=False),
-    )
 
 
 def nothing(what: str) -> Html:
@@ -288,84 +287,101 @@ def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
 
 
 def results(frame: Frame, about: collect.About) -> list[object]:
-    """The files of a job, pictures as what they show."""
+    """Return the files of a job, pictures as what they show."""
     folder = f"{collect.results_folder(about.record.entry)}/"
     files = about.record.results
     if not files:
         return [nothing("results yet")]
-
-    def link(each: Listed, what: object) -> Html:
-        return tag("a", what, href=f"files/{quote(each.name.removeprefix(folder))}")
-
-    shown = []
-    for each in collect.pictures(files)[:PICTURES]:
-        name = each.name.removeprefix(folder)
-        picture = tag("img", src=f"files/{quote(name)}", alt=name, loading="lazy")
-        shown.append(tag("figure", link(each, picture), tag("figcaption", name), class_="picture"))
-    rows = []
-    for each in files[:FILES]:
-        name = each.name.removeprefix(folder)
-        when = str(each.updated or "")[:19]
-        rows.append(
-            row(
-                tag("td", link(each, name), class_="name"),
-                tag("td", words.size(each.size), data_value=each.size),
-                when,
-            )
-        )
-    more = f"… and {len(files) - FILES:,} more" if len(files) > FILES else ""
-    size = sum(each.size for each in files)
-    note = (
-        f"{words.plural(len(files), 'file')}, {words.size(size)}, in gs://{frame.bucket}/{folder}"
-    )
+    pictures = [picture(each, folder) for each in collect.pictures(files)[:PICTURES]]
+    rows = [file_row(each, folder) for each in files[:FILES]]
+    size = words.size(sum(each.size for each in files))
+    note = f"{words.plural(len(files), 'file')}, {size}, in gs://{frame.bucket}/{folder}"
+    more = None
+    if len(files) > FILES:
+        more = tag("p", f"… and {len(files) - FILES:,} more")
     listed = table(("File", "Size", "Written (UTC)"), rows, class_="sortable")
-    return [
-        tag("p", note),
-        tag("div", *shown, class_="pictures"),
-        listed,
-        tag("p", more) if more else None,
-    ]
+    return [tag("p", note), tag("div", *pictures, class_="pictures"), listed, more]
+
+
+def file_address(file: Listed, folder: str) -> str:
+    return f"files/{quote(file.name.removeprefix(folder))}"
+
+
+def picture(file: Listed, folder: str) -> Html:
+    name, address = file.name.removeprefix(folder), file_address(file, folder)
+    shown = tag("a", tag("img", src=address, alt=name, loading="lazy"), href=address)
+    return tag("figure", shown, tag("figcaption", name), class_="picture")
+
+
+def file_row(file: Listed, folder: str) -> Html:
+    link = tag("a", file.name.removeprefix(folder), href=file_address(file, folder))
+    size = tag("td", words.size(file.size), data_value=file.size)
+    return row(tag("td", link, class_="name"), size, str(file.updated or "")[:19])
 
 
 def code_of(this: job.Job | None) -> list[object]:
-    """What ran: commit, changed files, command, environment."""
+    """Return what ran: commit, changed files, command, environment."""
     if this is None:
         return [nothing("readable metadata: what was to run cannot be said")]
-    branch = this.snapshot.get("branch", "")
-    variables = [
-        f"{key}={'…' if HIDDEN.search(key) else value}" for key, value in sorted(this.env.items())
-    ]
-    variables += [f"{name}=… (a secret)" for name in this.secrets]
-    gpus = f" with {this.gpus_per_machine} x {this.gpu_type}" if this.gpus_per_machine else ""
+    repo, machine, snapshot = this.repo_name, this.machine_type, None
+    if branch := this.snapshot.get("branch"):
+        repo += f", branch {branch}"
+    if this.gpus_per_machine:
+        machine += f" with {this.gpus_per_machine} x {this.gpu_type}"
+    if this.git_dirty:
+        snapshot = tag("code", this.git_snapshot)
     pairs = [
-        ("Command", tag("pre", this.cmd) if this.cmd else ""),
-        ("Repo", f"{this.repo_name}{f', branch {branch}' if branch else ''}"),
+        ("Command", lines_of([this.cmd])),
+        ("Repo", repo),
         ("Commit", tag("code", this.git_commit)),
-        ("As it ran", tag("code", this.git_snapshot) if this.git_dirty else ""),
-        (
-            "Changed files",
-            tag("pre", "\n".join(this.git_changed_files)) if this.git_changed_files else "",
-        ),
+        ("As it ran", snapshot),
+        ("Changed files", lines_of(this.git_changed_files)),
         ("Folder", this.cwd),
         ("Install script", this.install_script),
-        ("Environment", tag("pre", "\n".join(variables)) if variables else ""),
+        ("Environment", lines_of(variables(this))),
         ("Data", join(", ", [str(each.get("name")) for each in this.data])),
-        (
-            "Machine",
-            f"{this.num_machines} x {this.machine_type}{gpus}, {this.image.rpartition('/')[2]}",
-        ),
+        ("Machine", f"{this.num_machines} x {machine}, {this.image.rpartition('/')[2]}"),
         ("By berg", this.berg_version),
     ]
     return [details(pairs)]
 
 
-def log_section(
-    piece: collect.Log, name: str, live: bool, is_over: bool, hits: list[Html] | None, wanted: str
-) -> Html:
-    """The end of a log, which page.js goes on with while the job lives; or what a search found in
-    all of it.
-    """
-    whole = tag("a", "all of it", href="log.txt")
+def variables(this: job.Job) -> list[str]:
+    """Return the variables of a job's command, without values that look like secrets."""
+    shown = []
+    for key, given in sorted(this.env.items()):
+        if HIDDEN.search(key):
+            given = "…"
+        shown.append(f"{key}={given}")
+    return shown + [f"{name}=… (a secret)" for name in this.secrets]
+
+
+def lines_of(lines: list[str]) -> Html | None:
+    """Return lines as they are; None if there is nothing in them."""
+    if not any(lines):
+        return None
+    return tag("pre", "\n".join(lines))
+
+
+def log_section(piece: collect.Log, follows: bool) -> Html:
+    """Return the end of a log, which page.js goes on with if it `follows`."""
+    place = None
+    if follows:
+        place = cursor(piece)
+    body = tag("div", log_lines(piece), class_="log", tabindex=0, role="log", data_follow=place)
+    return section("log", "Log", log_form("", piece.skipped), body, live=False)
+
+
+def hits_section(lines: list[Html], wanted: str) -> Html:
+    """Return what a search found in all of a log."""
+    count = f"{words.plural(len(lines), 'line')} of the log with {wanted!r}. "
+    back = tag("a", "Back to the end of the log", href="./")
+    body = tag("div", *lines, class_="log", tabindex=0)
+    return section("log", "Log", log_form(wanted, 0), tag("p", count, back), body, live=False)
+
+
+def log_form(wanted: str, skipped: int) -> Html:
+    """Return the field for a search, and where the whole log is."""
     field = tag(
         "input",
         id="find",
@@ -375,24 +391,13 @@ def log_section(
         placeholder="Search the log",
         aria_label="Search the log",
     )
-    skipped = f"The first {words.size(piece.skipped)} are in " if piece.skipped else "As text: "
-    form = tag(
-        "form", field, tag("span", skipped, whole, class_="where"), method="get", class_="find"
+    where = "As text: "
+    if skipped:
+        where = f"The first {words.size(skipped)} are in "
+    whole = tag("a", "all of it", href="log.txt")
+    return tag(
+        "form", field, tag("span", where, whole, class_="where"), method="get", class_="find"
     )
-    if hits is not None:
-        count = f"{words.plural(len(hits), 'line')} of the log with {wanted!r}. "
-        back = tag("a", "Back to the end of the log", href="./")
-        return section(
-            "log",
-            "Log",
-            form,
-            tag("p", count, back),
-            tag("div", *hits, class_="log", tabindex=0),
-            live=False,
-        )
-    follow = None if is_over or not live else cursor(piece)
-    body = tag("div", log_lines(piece), class_="log", tabindex=0, role="log", data_follow=follow)
-    return section("log", "Log", form, body, live=False)
 
 
 def cursor(piece: collect.Log) -> str:
@@ -445,42 +450,62 @@ def one_sweep(frame: Frame, name: str, rows: list[dict[str, Any]]) -> Html:
 
 
 def value(found: object) -> str:
-    return (
-        ""
-        if found is None
-        else charts.label(found)
-        if isinstance(found, float)
-        else str(found)[:200]
-    )
+    if found is None:
+        return ""
+    if isinstance(found, float):
+        return charts.label(found)
+    return str(found)[:200]
+
+
+@dataclass
+class Column:
+    """A parameter or a metric of a sweep: its name, and its value for each job."""
+
+    axis: charts.Axis
+    values: list[charts.Value]
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.values)) > 1
+
+
+def columns_of(rows: list[dict[str, Any]], keys: list[str]) -> list[Column]:
+    found = []
+    for key in keys:
+        values = [charts.number_or_word(each.get(key)) for each in rows]
+        found.append(Column(charts.Axis(key.removeprefix("metric:"), values), values))
+    return found
 
 
 def sweep_pictures(rows: list[dict[str, Any]], params: list[str], metrics: list[str]) -> list[Html]:
-    """Parallel coordinates of what differs, and each parameter against each metric."""
-    values = {
-        key: [charts.number_or_word(each.get(key)) for each in rows] for key in (*params, *metrics)
-    }
-    axes = {key: charts.Axis(key.removeprefix("metric:"), found) for key, found in values.items()}
-    places = {f"metric:{key}" for key in (*events.STEPS, *events.TIMES)}
-    numbers = [key for key in metrics if not axes[key].words and key not in places]
-    differ = [key for key in params if len(set(values[key])) > 1]
-    chosen = [*differ[: COLUMNS - min(len(numbers), 4)], *numbers[:4]]
-    names = [str(each["job"]) for each in rows]
-    across = [(name, [values[key][at] for key in chosen]) for at, name in enumerate(names)]
-    drawn: list[Html | None] = [
-        charts.parallel([axes[key] for key in chosen], across) if numbers else None
+    """Return parallel coordinates of what differs, and each parameter against each metric."""
+    places = {*events.STEPS, *events.TIMES}
+    numbers = [
+        each
+        for each in columns_of(rows, metrics)
+        if not each.axis.words and each.axis.name not in places
     ]
-    for metric in numbers:
-        for param in differ:
-            if len(drawn) <= SCATTERS:
-                points = list(zip(names, values[param], values[metric], strict=True))
-                drawn.append(charts.scatter(axes[param], axes[metric], points))
+    if not numbers:
+        return []
+    differing = [each for each in columns_of(rows, params) if each.differs]
+    chosen = [*differing[: COLUMNS - min(len(numbers), 4)], *numbers[:4]]
+    names = [str(each["job"]) for each in rows]
+    across = [(name, [each.values[at] for each in chosen]) for at, name in enumerate(names)]
+    drawn = [charts.parallel([each.axis for each in chosen], across)]
+    pairs = [(param, metric) for metric in numbers for param in differing]
+    for param, metric in pairs[:SCATTERS]:
+        points = list(zip(names, param.values, metric.values, strict=True))
+        drawn.append(charts.scatter(param.axis, metric.axis, points))
     return [chart for chart in drawn if chart]
 
 
 def ask_kill(frame: Frame, entry: jobs.Entry) -> Html:
     """The question before a job is ended."""
     machines = words.plural(len(entry.machines), "machine")
-    what = f"Its command gets SIGTERM and 30 seconds; the last results are uploaded; then {machines} will be deleted."
+    what = (
+        "Its command gets SIGTERM and 30 seconds; the last results are uploaded; then "
+        f"{machines} will be deleted."
+    )
     form = tag(
         "form",
         tag("button", f"End {entry.name}", class_="danger"),

@@ -13,15 +13,14 @@ from typing import Any
 from berg import BergError, job
 from berg.config import Config
 from berg.google.fetch import fetch
-from berg.google.storage import Bucket
+from berg.google.storage import Bucket, Listed
 from berg.inventory import Machine
 from berg.laptop import jobs
 
 PATIENCE = 180  # seconds beside those of the profile: the first one may install py-spy
 LOOK, POLL = 5, 1  # seconds between two looks at the machines, and for answers
-UPLOAD = (
-    45  # seconds for the files to be in the bucket; what came after a job's last upload never is
-)
+# seconds for the files to be in the bucket; what came after a job's last upload never is
+UPLOAD = 45
 Answers = dict[str, dict[str, Any]]  # by machine: `kind` and `files`, or `error`
 
 
@@ -29,37 +28,53 @@ def take(config: Config, name: str, seconds: float, machine: str | None) -> Answ
     """Profile what runs, on every machine or one; raises BergError where nothing does."""
     found = jobs.find(config, name)
     check(found, machine)
-    machines = [
-        each
-        for each in found.machines
-        if machine in (None, each.name) and each.status not in jobs.GOING
-    ]
+    machines = [each for each in running(found) if machine in (None, each.name)]
     if not machines:
         raise BergError(f"{machine or name} has no machine any more. See: berg show {found.name}")
     # two may ask in one second
     when = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
-    bucket = Bucket(config)
     answers = ask(config, found, machines, when, seconds)
-    names = {each.name for each in machines}
+    wait_for_answers(config, found, {each.name for each in machines}, when, seconds, answers)
+    return answers
+
+
+def running(found: jobs.Entry) -> list[Machine]:
+    """Return the machines of a job that are not on their way out."""
+    return [each for each in found.machines if each.status not in jobs.GOING]
+
+
+def wait_for_answers(
+    config: Config,
+    found: jobs.Entry,
+    names: set[str],
+    when: str,
+    seconds: float,
+    answers: Answers,
+) -> None:
+    """Add the answers of those machines, and for each that will not answer the reason."""
+    bucket = Bucket(config)
     end, looked = time.monotonic() + seconds + PATIENCE, time.monotonic()
     while waiting := names - answers.keys():
         read_answers(bucket, found.name, when, waiting, answers)
         if time.monotonic() > end:
-            answers |= {
-                key: {"error": "it did not answer; is berg on it older?"}
-                for key in names - answers.keys()
-            }
+            for name in names - answers.keys():
+                answers[name] = {"error": "it did not answer; is berg on it older?"}
         elif time.monotonic() - looked > LOOK:
-            looked, found = time.monotonic(), jobs.find(config, name)
-            there = {each.name for each in found.machines if each.status not in jobs.GOING}
-            over = bool(found.state and found.state.final)
-            if over or waiting - there:
+            looked, found = time.monotonic(), jobs.find(config, found.name)
+            gone = gone_machines(found, waiting)
+            if gone:
                 read_answers(bucket, found.name, when, waiting, answers)  # its last word
-                why = "the job ended before its profile was taken" if over else "it is gone"
-                gone = waiting - answers.keys() if over else waiting - there - answers.keys()
-                answers |= {key: {"error": why} for key in gone}
+            for name, why in gone.items():
+                answers.setdefault(name, {"error": why})
         time.sleep(POLL)
-    return answers
+
+
+def gone_machines(found: jobs.Entry, names: set[str]) -> dict[str, str]:
+    """Return those of the machines that will not take a profile any more, with the reason."""
+    if found.state and found.state.final:
+        return dict.fromkeys(names, "the job ended before its profile was taken")
+    there = {each.name for each in running(found)}
+    return dict.fromkeys(names - there, "it is gone")
 
 
 def check(found: jobs.Entry, machine: str | None) -> None:
@@ -71,7 +86,8 @@ def check(found: jobs.Entry, machine: str | None) -> None:
         )
     if found.state.state != "RUNNING":
         raise BergError(
-            f"{found.name} is {found.state.state}; a profile is of a command that runs. Try again later"
+            f"{found.name} is {found.state.state}; a profile is of a command that runs. "
+            "Try again later"
         )
     if machine and machine not in [each.name for each in found.machines]:
         names = ", ".join(each.name for each in found.machines) or "none"
@@ -105,13 +121,26 @@ def bring(config: Config, answers: Answers, folder: Path, say: Callable[[str], N
     """Bring the files of profiles to `folder`, which stands for berg_results, once they are in the
     bucket.
     """
-    bucket, end = Bucket(config), time.monotonic() + UPLOAD
-    wanted = [f"berg_results/{path}" for each in answers.values() for path in each.get("files", [])]
-    blobs: dict[str, Any] = {}
-    while (missing := [name for name in wanted if name not in blobs]) and time.monotonic() < end:
-        blobs |= {name: blob for name in missing if (blob := bucket.get(name))}
-        time.sleep(POLL if len(blobs) < len(wanted) else 0)
+    bucket = Bucket(config)
+    paths = [path for answer in answers.values() for path in answer.get("files", [])]
+    blobs, missing = wait_for_files(bucket, [f"berg_results/{path}" for path in paths])
     _, _, left = fetch(bucket, "berg_results/", folder, listed=list(blobs.values()))
     for name in [*missing, *left]:
         say(f"gs://{bucket.name}/{name} could not be brought yet. Try: berg fetch")
     return [folder / name.removeprefix("berg_results/") for name in blobs if name not in left]
+
+
+def wait_for_files(bucket: Bucket, names: list[str]) -> tuple[dict[str, Listed], list[str]]:
+    """Return those objects once all are in the bucket, and after a while the names of those that
+    are not.
+    """
+    end = time.monotonic() + UPLOAD
+    blobs: dict[str, Listed] = {}
+    while True:
+        for name in names:
+            if name not in blobs and (blob := bucket.get(name)):
+                blobs[name] = blob
+        missing = [name for name in names if name not in blobs]
+        if not missing or time.monotonic() > end:
+            return blobs, missing
+        time.sleep(POLL)

@@ -46,8 +46,10 @@ TEXTS = {
     ".out",
     ".err",
 }
-RULES = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
-RULES += "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+RULES = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
 FILE_RULES = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 
 
@@ -92,7 +94,7 @@ class Server(ThreadingHTTPServer):
             say(f"Ending {name} …")
             threading.Thread(target=work, daemon=True).start()
 
-    def handle_error(self, request, client_address) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         pass  # who left in the middle is no news
 
 
@@ -165,57 +167,71 @@ class Handler(BaseHTTPRequestHandler):
         self.send(403, "text/plain; charset=utf-8", f"{why}\n".encode())
 
     def get(self, path: list[str], query: dict[str, list[str]]) -> None:
-        site = self.server
-        if path == [""]:
-            said: list[str] = []
-            entries = jobs.overview(site.config, site.user, say=said.append)
-            machines = [
-                machine for entry in entries for machine in (*entry.machines, *entry.workers)
-            ]
-            self.show(
-                page.overview(site.frame(), entries, said, collect.costs(site.config, machines))
-            )
-        elif len(path) == 1 and path[0] in ASSETS:
-            self.send(200, ASSETS[path[0]], (HERE / path[0]).read_bytes())
-        elif len(path) == 3 and path[0] == "sweep" and not path[2]:
-            rows = collect.sweep_rows(site.config, site.bucket, path[1])
-            self.show(page.one_sweep(site.frame("../../"), path[1], rows))
-        elif len(path) == 3 and path[0] == "job" and path[2] in ("", "kill", "log", "log.txt"):
-            self.get_job(path[1], path[2], query)
-        elif len(path) > 3 and path[0] == "job" and path[2] == "files":
-            self.send_file(path[1], "/".join(path[3:]))
-        else:
-            raise BergError("there is nothing at this address")
+        match path:
+            case [""]:
+                self.get_overview()
+            case [asset] if asset in ASSETS:
+                self.send(200, ASSETS[asset], (HERE / asset).read_bytes())
+            case ["sweep", name, ""]:
+                self.get_sweep(name)
+            case ["job", name, ""]:
+                self.get_job(name, query)
+            case ["job", name, "kill"]:
+                entry = jobs.find(self.server.config, name)
+                self.show(page.ask_kill(self.server.frame("../../"), entry))
+            case ["job", name, "log"]:
+                self.get_log(name, query)
+            case ["job", name, "log.txt"]:
+                self.send_log(name)
+            case ["job", name, "files", *parts] if parts:
+                self.send_file(name, "/".join(parts))
+            case _:
+                raise BergError("there is nothing at this address")
 
-    def get_job(self, name: str, what: str, query: dict[str, list[str]]) -> None:
-        site, frame = self.server, self.server.frame("../../")
-        if what == "kill":
-            self.show(page.ask_kill(frame, jobs.find(site.config, name)))
-        elif what == "log.txt":
-            self.send_log(name)
-        elif what == "log":
-            found = jobs.find(site.config, name)
-            piece = collect.log(
-                site.config, site.bucket, found, place_in_log(query.get("from", ["{}"])[0])
-            )
-            is_over = found.state is None or found.state.final
-            more = {"Berg-From": page.cursor(piece), "Berg-Over": "over" if is_over else ""}
-            self.send(200, "text/html; charset=utf-8", page.log_lines(piece).encode(), more)
+    def get_overview(self) -> None:
+        site = self.server
+        notes: list[str] = []
+        entries = jobs.overview(site.config, site.user, say=notes.append)
+        machines = [machine for entry in entries for machine in (*entry.machines, *entry.workers)]
+        costs = collect.costs(site.config, machines)
+        self.show(page.overview(site.frame(), entries, notes, costs))
+
+    def get_sweep(self, name: str) -> None:
+        site = self.server
+        rows = collect.sweep_rows(site.config, site.bucket, name)
+        self.show(page.one_sweep(site.frame("../../"), name, rows))
+
+    def get_log(self, name: str, query: dict[str, list[str]]) -> None:
+        """Send what came to a job's log since the place in the query."""
+        site = self.server
+        found = jobs.find(site.config, name)
+        read_to = place_in_log(query.get("from", ["{}"])[0])
+        piece = collect.log(site.config, site.bucket, found, read_to)
+        over = ""
+        if found.state is None or found.state.final:
+            over = "over"
+        more = {"Berg-From": page.cursor(piece), "Berg-Over": over}
+        self.send(200, "text/html; charset=utf-8", page.log_lines(piece).encode(), more)
+
+    def get_job(self, name: str, query: dict[str, list[str]]) -> None:
+        site = self.server
+        about = collect.about(site.config, site.bucket, name)
+        entry, wanted = about.record.entry, query.get("find", [""])[0]
+        if wanted:
+            log = self.search(entry.name, wanted)
         else:
-            about = collect.about(site.config, site.bucket, name)
-            entry, wanted = about.record.entry, query.get("find", [""])[0]
-            hits = None
-            if wanted:
-                found_lines = collect.search(site.config, entry.name, wanted)
-                hits = [
-                    page.log_line(machine, line, number) for number, machine, line in found_lines
-                ]
-            piece = (
-                collect.Log([], [], {}) if wanted else collect.log(site.config, site.bucket, entry)
-            )
+            piece = collect.log(site.config, site.bucket, entry)
             over = bool(entry.state and entry.state.final)
-            log = page.log_section(piece, entry.name, True, over, hits, wanted)
-            self.show(page.one_job(frame, about, log, site.ending.get(entry.name, "")))
+            log = page.log_section(piece, follows=not over)
+        frame = site.frame("../../")
+        self.show(page.one_job(frame, about, log, site.ending.get(entry.name, "")))
+
+    def search(self, name: str, wanted: str) -> Html:
+        """Return the part of a page with the lines of a log that have some text."""
+        lines = []
+        for number, machine, line in collect.search(self.server.config, name, wanted):
+            lines.append(page.log_line(machine, line, number))
+        return page.hits_section(lines, wanted)
 
     def post(self, path: list[str], query: dict[str, list[str]]) -> None:
         if len(path) != 3 or path[0] != "job" or path[2] != "kill":
@@ -284,14 +300,14 @@ class Handler(BaseHTTPRequestHandler):
         # it was written anew meanwhile
         self.close_connection = self.close_connection or sent < blob.size
 
-    def log_message(self, format, *arguments) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:
         pass
 
 
 def place_in_log(text: str) -> dict[str, int]:
     """What page.cursor wrote."""
     try:
-        read_to = json.loads(text)
+        read_to: dict[str, int] = json.loads(text)
         if all(isinstance(at, int) and at >= 0 for at in read_to.values()):
             return read_to
     except (ValueError, AttributeError, RecursionError):
