@@ -69,6 +69,7 @@ class Mirror:
     bytes_sent: int = 0
     patience: float = PATIENCE
     finishing: bool = False
+    is_behind: bool = False  # whether the last pass had no time for some files
     underway: dict[str, Sending] = field(default_factory=dict)
     # SimpleQueue may wait for ever in Python 3.10
     ready: queue.Queue = field(default_factory=queue.Queue)
@@ -90,19 +91,26 @@ class Mirror:
                 with contextlib.suppress(ValueError):  # the last line, if the machine died over it
                     self.manifest.put_known(*json.loads(line))
 
-    def sync(self, seconds: float = math.inf, stop: Callable[[], bool] = lambda: False) -> int:
-        """Send what changed since the last pass, the newest first; returns how many files were
-        sent.
+    def sync(
+        self,
+        seconds: float = math.inf,
+        stop: Callable[[], bool] = lambda: False,
+        only_new: bool = False,
+    ) -> int:
+        """Send what changed since the last pass, the newest first; return how many files were sent.
 
-        What is under way after so many seconds, or when it is to stop, goes on, and the next pass
-        passes over it. A pass that breaks off, such as over a full disk, is a failure of the
-        folder; the next one does without the disk.
+        With `only_new` these are files that were never sent. What is under way after so many
+        seconds, or when it is to stop, goes on, and the next pass passes over it. A pass that
+        breaks off, such as over a full disk, is a failure of the folder; the next one does without
+        the disk.
         """
         began, sent = job.now(), 0
         self.refused, self.failed = dict(self.rejected), {}
-        is_whole = not self.underway  # else files may have changed since they were read
+        # else files may have changed since they were read, or were not looked at
+        is_whole = not self.underway and not only_new
         try:
-            sent = self.send_changes(time.monotonic() + seconds, stop)
+            self.queue_changes(only_new)
+            sent = self.send_queue(time.monotonic() + seconds, stop)
         except Exception as error:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
             # it is damaged; what this mirror wrote is known by its writer
@@ -113,9 +121,8 @@ class Mirror:
             self.synced_until = began
         return sent
 
-    def send_changes(self, end: float, stop: Callable[[], bool]) -> int:
-        """Send what changed until `end`, time.monotonic(); return how many files were sent."""
-        self.queue_changes()
+    def send_queue(self, end: float, stop: Callable[[], bool]) -> int:
+        """Send what is queued until `end`, time.monotonic(); return how many files were sent."""
         feeds = {large: self.manifest.queued(large) for large in (False, True)}
         sent = 0
         while feeds or self.underway:
@@ -124,8 +131,9 @@ class Mirror:
                 break
             sent += self.wait_for_some(0.2)
             self.give_up(lambda each: time.monotonic() - each.moved > self.patience)
-        for feed in feeds.values():
-            self.failed.update((path, "there was no time for it") for path in feed)
+        late = [path for feed in feeds.values() for path in feed]
+        self.failed.update(dict.fromkeys(late, "there was no time for it"))
+        self.is_behind = bool(late)
         return sent
 
     def begin_as_many_as_may(self, feeds: dict[bool, Iterator[str]]) -> None:
@@ -141,11 +149,13 @@ class Mirror:
     def count_underway(self, large: bool) -> int:
         return sum(each.large == large for each in self.underway.values())
 
-    def queue_changes(self) -> None:
+    def queue_changes(self, only_new: bool = False) -> None:
         """Fill the queue with files that are to be sent, or only to be compared again."""
         self.manifest.clear_queue()
         for path, seen in self.scan():
             last = self.manifest.get(path)
+            if only_new and (last or path in self.failing_since):
+                continue
             is_same = bool(last and last.is_of(seen))
             if path in self.underway or (last and is_same and not self.is_doubtful(last, seen)):
                 continue

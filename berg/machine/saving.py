@@ -20,6 +20,7 @@ UNREACHABLE = 600  # seconds for which a last word is tried while the bucket ref
 BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
 LOG_PATIENCE = 120  # seconds for the last lines of the log
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
+NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket yet
 
 
 def restore_results(attempt: Attempt) -> None:
@@ -43,21 +44,49 @@ def mirror_results(attempt: Attempt) -> None:
 
 
 def keep_results(attempt: Attempt) -> None:
-    last, pause = -math.inf, float(RESULTS_INTERVAL)
+    """Mirror the results until the attempt is done.
+
+    No pass takes longer than RESULTS_INTERVAL: the next one looks again at what is the newest.
+    """
+    written, changed = -math.inf, 0
+    pause = float(RESULTS_INTERVAL)
     while not attempt.done.is_set():
-        if attempt.hurry.wait(pause) and attempt.done.wait(1):
+        if is_done_after(attempt, pause, changed):
             break
-        pause = pause_after(attempt.results.sync(STATE_INTERVAL, attempt.done.is_set))
-        if time.monotonic() - last >= STATE_INTERVAL and not attempt.results.failed:
-            last = time.monotonic()
+        changed = attempt.results.sync(RESULTS_INTERVAL, attempt.done.is_set)
+        pause = pause_after(changed)
+        if attempt.results.is_behind:
+            pause = 0
+        if time.monotonic() - written >= STATE_INTERVAL and not attempt.results.failed:
+            written = time.monotonic()
             attempt.write_state_by_the_way(soon=True, synced_until=attempt.results.synced_until)
 
 
-def pause_after(changed: int) -> float:
-    """Seconds from a pass over the results to the next: each object written costs, a dollar for
-    some 200,000.
+def is_done_after(attempt: Attempt, pause: float, sent: int) -> bool:
+    """Wait for so many seconds, or until there is hurry; return whether the attempt is done then.
+
+    Meanwhile files that are not in the bucket yet go there, as long as there are any: each costs
+    one write, whenever it is sent.
     """
-    return min(max(changed / 10, RESULTS_INTERVAL), 60)
+    end = time.monotonic() + pause
+    while (left := end - time.monotonic()) > 0:
+        if sent:
+            left = min(left, NEW_INTERVAL)
+        if attempt.hurry.wait(left):
+            return attempt.done.wait(1)
+        left = end - time.monotonic()
+        if sent and left > 0:
+            sent = attempt.results.sync(left, attempt.done.is_set, only_new=True)
+    return attempt.done.is_set()
+
+
+def pause_after(changed: int) -> float:
+    """Return the seconds from a pass over all results to the next.
+
+    Each time that an object is written anew costs, a dollar for some 200,000. With a pass these are
+    30 s at most, which is what a machine that is lost may cost of the results.
+    """
+    return min(max(changed / 10, RESULTS_INTERVAL), 20)
 
 
 def stop_mirrors(attempt: Attempt) -> None:
