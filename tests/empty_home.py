@@ -11,6 +11,8 @@ def enter() -> tempfile.TemporaryDirectory:
     home = tempfile.TemporaryDirectory(prefix="berg-home-", ignore_cleanup_errors=True)
     for name in [name for name in os.environ if name.startswith(PREFIXES)]:
         del os.environ[name]
+    # Modules that the tests' processes compile again each time take most of their CPU time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["HOME"] = home.name
     os.environ["GIT_CONFIG_NOSYSTEM"] = "1"
     return home

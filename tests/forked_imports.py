@@ -12,7 +12,7 @@ import berg
 
 # Kept away until Compute Engine's client needs it, as berg's main() does.
 sys.modules.setdefault("grpc", None)  # type: ignore[arg-type]
-for name in ("google.auth.transport.requests", "google.cloud.storage"):
+for name in ("git", "google.auth.transport.requests", "google.cloud.storage"):
     importlib.import_module(name)
 for module in pkgutil.walk_packages(berg.__path__, "berg."):
     if not module.name.startswith(("berg.__main__", "berg.machine", "berg.worker")):

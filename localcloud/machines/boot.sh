@@ -255,7 +255,7 @@ power_off() {
     [[ $mode != plain ]] || exit 0 # processes.py finds and signals the processes of a plain machine itself
     say "Powering off"
     [[ -z $reader ]] || kill -TERM $reader 2>/dev/null
-    [[ -z $services ]] || kill -TERM $services 2>/dev/null
+    [[ -z $services ]] || kill -TERM -- $services 2>/dev/null
     [[ -z $to_console ]] || exec {to_console}>&-
     : >/run/systemd/stopping
     stop_units
@@ -297,8 +297,10 @@ main() {
         install_keys # before the startup script begins, as on Google
         start_sshd {idle}>&- </dev/null &
         services=$!
+        set -m # a group of its own, because it waits in processes that outlive it
         follow_keys {idle}>&- </dev/null &
-        services+=" $!"
+        set +m
+        services+=" -$!"
         if [[ -x /run/apt-daily ]]; then
             /run/apt-daily {idle}>&- </dev/null &
             services+=" $!"

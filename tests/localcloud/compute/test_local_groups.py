@@ -24,7 +24,7 @@ FOREVER = "#!/bin/bash\ntrap 'echo last words; exit' TERM\necho up\nsleep 1000 &
 @pytest.fixture(autouse=True)
 def clean(client):
     """Attempts soon after each other; no test leaves a group or a shortage to the next."""
-    client.control("settings", {"refill": 0.2, "grace": 3})
+    client.control("settings", {"refill": 0.2, "grace": 0.5})
     yield
     client.session.delete(f"{client.url}/_berg/faults")
     for row in client.call("GET", GROUPS).json().get("items", []):

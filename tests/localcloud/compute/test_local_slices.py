@@ -29,7 +29,7 @@ print("jax", jax.process_index(), jax.local_device_count(), jax.device_count(), 
 
 @pytest.fixture(autouse=True)
 def clean(client):
-    client.control("settings", {"refill": 0.2, "grace": 3})
+    client.control("settings", {"refill": 0.2, "grace": 0.5})
     yield
     client.session.delete(f"{client.url}/_berg/faults")
     for row in client.call("GET", GROUPS).json().get("items", []):
