@@ -16,7 +16,7 @@ from localcloud.artifacts import api as artifacts_api
 from localcloud.call import Call, Cloud, Handler
 from localcloud.compute.listing import resources
 from localcloud.errors import ApiError
-from localcloud.identity.iam import aborted, is_stale, refused, tag, without
+from localcloud.identity.iam import aborted, is_stale, refused, shown, tag, without
 from localcloud.identity.permissions import allowed
 from localcloud.identity.roles import exists, names
 from localcloud.secrets import api as secrets_api
@@ -85,7 +85,11 @@ def repository_name(cloud: Cloud, call: Call) -> str:
 
 
 async def get_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
-    return cloud.iam.policy(find(cloud, call))
+    options = (call.body or {}).get("options") or {}
+    requested = call.params.get("options.requestedPolicyVersion") or options.get(
+        "requestedPolicyVersion", 1
+    )
+    return shown(cloud.iam.policy(find(cloud, call)), int(requested))
 
 
 async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:

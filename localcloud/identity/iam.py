@@ -7,7 +7,9 @@ Policies of buckets lie with the buckets (storage.py). A policy names its member
 an account rewrites them, as on Google, to `deleted:serviceAccount:...?uid=...`, so that a new
 account of the same name inherits nothing.
 
-Not covered: conditions (refused), groups, domains, deny policies, organizations and folders, keys,
+Bindings may have conditions (conditions.py): a policy with one is written as version 3, and read so.
+
+Not covered: groups, domains, deny policies, organizations and folders, keys,
 audit configurations, limits of size, disabled and undeleted accounts, undeleted roles (a deleted
 role is gone at once).
 """
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.errors import ApiError
+from localcloud.identity import conditions
 from localcloud.identity.roles import trouble
 from localcloud.identity.tokens import LAPTOP, write_private
 
@@ -33,6 +36,37 @@ CONVENIENCE = (
     "projectEditor:",
     "projectViewer:",
 )
+
+
+BASIC = ("roles/owner", "roles/editor", "roles/viewer")
+PUBLIC = {"allUsers", "allAuthenticatedUsers"}
+
+
+def version_of(bindings: list[dict]) -> int:
+    """The version of a policy: 3 with conditions, else 1."""
+    return 3 if any(each.get("condition") for each in bindings) else 1
+
+
+def grant_of(binding: dict) -> str:
+    """What a binding gives, by its role and condition."""
+    return binding["role"] + json.dumps(binding.get("condition") or "", sort_keys=True)
+
+
+def shown(policy: dict, requested: int) -> dict:
+    """A policy as it is shown to who asked for a version of it.
+
+    Who asks for less than 3 sees bindings with conditions without them, under names that are no
+    roles: https://cloud.google.com/iam/docs/troubleshooting-withcond.
+    """
+    if requested >= 3 or policy["version"] < 3:
+        return policy
+    bindings = []
+    for each in policy["bindings"]:
+        if condition := each.get("condition"):
+            digest = hashlib.sha256(json.dumps(condition, sort_keys=True).encode()).hexdigest()[:20]
+            each = {"role": f"{each['role']}_withcond_{digest}", "members": each["members"]}
+        bindings.append(each)
+    return {**policy, "version": 1, "bindings": bindings}
 
 
 def refused(message: str) -> ApiError:
@@ -69,7 +103,7 @@ class Iam:
         self.account_delay = 0.0  # seconds before other services hear of a new account
         self.granted: dict[
             tuple[str, str, str], float
-        ] = {}  # resource, role, member -> time.monotonic()
+        ] = {}  # resource, role with condition, member -> time.monotonic()
         self.made: dict[str, float] = {}  # account -> time.monotonic()
         empty: dict[str, dict[str, dict]] = {"accounts": {}, "roles": {}, "policies": {}}
         state = json.loads(self.path.read_text()) if self.path.exists() else empty
@@ -141,7 +175,7 @@ class Iam:
         """Google's Policy."""
         bindings = self.bindings(resource)
         return {
-            "version": 1,
+            "version": version_of(bindings),
             "etag": tag([resource, bindings]),
             **({"bindings": bindings} if bindings else {}),
         }
@@ -157,11 +191,11 @@ class Iam:
 
     def note(self, resource: str, old: list[dict], new: list[dict]) -> None:
         """Remember when a policy gave what it did not give before."""
-        had = {(each["role"], member) for each in old for member in each["members"]}
+        had = {(grant_of(each), member) for each in old for member in each["members"]}
         for each in new:
             for member in each["members"]:
-                if (each["role"], member) not in had:
-                    self.granted[resource, each["role"], member] = time.monotonic()
+                if (grant_of(each), member) not in had:
+                    self.granted[resource, grant_of(each), member] = time.monotonic()
 
     def effective(self, resource: str, bindings: list[dict]) -> list[dict]:
         """What counts of a policy by now: grants take minutes on Google, here `grant_delay`
@@ -173,7 +207,7 @@ class Iam:
             return self.granted.get((resource, role, member), since) <= since
 
         return [
-            {**each, "members": [m for m in each["members"] if counts(each["role"], m)]}
+            {**each, "members": [m for m in each["members"] if counts(grant_of(each), m)]}
             for each in bindings
         ]
 
@@ -190,19 +224,33 @@ class Iam:
             raise refused(f"Invalid policy version: {policy['version']}")
         if policy.get("auditConfigs"):
             raise ApiError(501, "notImplemented", "The embedded cloud has no auditConfigs")
-        members: dict[str, list[str]] = {}
+        found: dict[tuple[str, str], dict] = {}
         for binding in policy.get("bindings") or []:
-            if binding.get("condition"):
-                raise ApiError(
-                    501, "notImplemented", "The embedded cloud evaluates no IAM conditions"
-                )
             role = binding.get("role") or ""
             self._check_role(resource, role)
+            condition = self._checked_condition(policy, binding)
+            key = (role, json.dumps(condition, sort_keys=True) if condition else "")
+            kept = found.setdefault(key, {"role": role, "members": []})
+            if condition:
+                kept["condition"] = condition
             for member in binding.get("members") or []:
                 self._check_member(resource, member)
-                if member not in members.setdefault(role, []):
-                    members[role].append(member)
-        return [{"role": role, "members": members[role]} for role in sorted(members)]
+                if member not in kept["members"]:
+                    kept["members"].append(member)
+        return [found[key] for key in sorted(found) if found[key]["members"]]
+
+    def _checked_condition(self, policy: dict, binding: dict) -> dict | None:
+        """The condition of a binding; raise Google's refusal of one that may not stand there."""
+        condition = binding.get("condition")
+        if not condition:
+            return None
+        if policy.get("version") != 3:
+            raise refused("Policies with conditional role bindings must specify version 3.")
+        if binding.get("role") in BASIC:
+            raise refused("Conditions can't be set on primitive roles.")
+        if PUBLIC & set(binding.get("members") or []):
+            raise refused("Conditions can't be set on bindings of allUsers.")
+        return conditions.check(condition)
 
     def _check_role(self, resource: str, role: str) -> None:
         if role.startswith("projects/"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from localcloud import schema
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
-from localcloud.identity import services
+from localcloud.identity import conditions, services
 from localcloud.identity.roles import includes
 from localcloud.secrets import api as secrets_api
 from localcloud.storage.checks import policy_of
@@ -79,18 +79,41 @@ def allowed(cloud: Cloud, principal: str, permission: str, resource: str) -> boo
         return True
     if resource.split("/")[1] not in cloud.projects:
         return False
+    asked = asked_about(cloud, resource)
+    resource = resource.partition("/objects/")[0]
     project = "/".join(resource.split("/")[:2])
     found = cloud.iam.effective(project, cloud.iam.bindings(project))
     if "/buckets/" in resource:
         found = [*found, *cloud.iam.effective(resource, bucket_bindings(cloud, resource))]
     elif resource != project:
         found = [*found, *cloud.iam.effective(resource, cloud.iam.bindings(resource))]
-    for binding in found:
-        if is_member(cloud, principal, binding["members"]) and grants(
-            cloud, binding["role"], permission
-        ):
-            return True
-    return False
+    return any(
+        is_member(cloud, principal, binding["members"])
+        and grants(cloud, binding["role"], permission)
+        and conditions.holds(binding.get("condition"), asked)
+        for binding in found
+    )
+
+
+def asked_about(cloud: Cloud, resource: str) -> conditions.Asked:
+    """What conditions see of a resource: its name as each service writes it, and its type."""
+    parts = resource.split("/")
+    kind = parts[2] if len(parts) > 3 else ""
+    if kind == "buckets":
+        name = f"projects/_/{resource.split('/', 2)[2]}"
+        what = "Object" if "/objects/" in resource else "Bucket"
+        return conditions.Asked(name, f"storage.googleapis.com/{what}", "storage.googleapis.com")
+    if kind == "secrets":
+        number = cloud.projects[parts[1]]["number"]
+        service = "secretmanager.googleapis.com"
+        return conditions.Asked(
+            f"projects/{number}/secrets/{parts[3]}", f"{service}/Secret", service
+        )
+    if kind == "zones" and parts[4:5] == ["instances"]:
+        service = "compute.googleapis.com"
+        return conditions.Asked(resource, f"{service}/Instance", service)
+    service = "cloudresourcemanager.googleapis.com"
+    return conditions.Asked(resource, f"{service}/Project", service)
 
 
 def bucket_bindings(cloud: Cloud, resource: str) -> list[dict]:
@@ -203,33 +226,40 @@ def resource_of(cloud: Cloud, name: str) -> str:
 
 def storage_needs(cloud: Cloud, call: Call, method: str) -> Needs:
     params, body = call.params, call.body or {}
-    if "upload_id" in params:
-        return []  # checked when the session began
+    if method == "objects.insert":
+        return []  # its handler knows the name, and checks when a session begins
     permission = f"storage.{STORAGE.get(method, method)}"
     if "project" in params:
         return [(permission, resource_of(cloud, f"projects/{params['project']}"))]
     result: Needs = []
 
-    def on(name: str, *permissions: str) -> None:
+    def on(name: str, key: str, *permissions: str) -> None:
+        """Need permissions on an object, or on the bucket where no object is named."""
         bucket = cloud.storage.bucket(name)
         if bucket:
-            result.extend(
-                (each, f"projects/{bucket['project']}/buckets/{name}") for each in permissions
-            )
+            resource = f"projects/{bucket['project']}/buckets/{name}"
+            resource += f"/objects/{key}" if key else ""
+            result.extend((each, resource) for each in permissions)
 
     source = (
         params.get("sourceBucket") or params.get("destinationBucket") or params.get("bucket", "")
     )
-    on(source, permission)
+    key = params.get("sourceObject") or params.get("object") or ""
+    if method == "objects.compose":
+        for each in body.get("sourceObjects") or []:
+            on(source, each.get("name", ""), "storage.objects.get")
+    else:
+        on(source, key, permission)
     if method == "objects.patch" or method == "objects.update":
-        on(source, "storage.objects.get")
+        on(source, key, "storage.objects.get")
     if "destinationObject" in params:
-        target = params.get("destinationBucket") or source
-        on(target, "storage.objects.create")
-        if cloud.storage.find(target, params["destinationObject"]) or body.get(
-            "deleteSourceObjects"
-        ):
-            on(target, "storage.objects.delete")
+        target, name = params.get("destinationBucket") or source, params["destinationObject"]
+        on(target, name, "storage.objects.create")
+        if cloud.storage.find(target, name):
+            on(target, name, "storage.objects.delete")
+        if body.get("deleteSourceObjects"):
+            for each in body.get("sourceObjects") or []:
+                on(target, each.get("name", ""), "storage.objects.delete")
     return result
 
 
@@ -250,6 +280,9 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
     if call.method == "compute.imageFamilyViews.get":
         verb = "getFromFamily"
     result = [(f"compute.{collection}.{verb}", project)]
+    if collection == "instances" and "instance" in call.params and "zone" in call.params:
+        one = f"{project}/zones/{call.params['zone']}/instances/{call.params['instance']}"
+        result = [(f"compute.{collection}.{verb}", one)]
     body = call.body or {}
     if collection == "firewalls" and verb not in ("get", "list"):
         result.append(("compute.networks.updatePolicy", project))

@@ -6,13 +6,14 @@ Not covered: policies of single objects and of managed folders.
 
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
-from localcloud.identity.iam import is_stale
+from localcloud.identity.iam import is_stale, shown, version_of
 from localcloud.identity.permissions import PUBLIC, allowed, is_private
 from localcloud.storage.checks import NOT_PUBLIC, find_bucket, policy_of
 
 
 async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
-    return policy_of(cloud, find_bucket(cloud, call))
+    requested = int(call.params.get("optionsRequestedPolicyVersion", 1))
+    return shown(policy_of(cloud, find_bucket(cloud, call)), requested)
 
 
 async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
@@ -30,7 +31,14 @@ async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
     resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
     bindings = cloud.iam.checked(resource, body)
     cloud.iam.note(resource, policy_of(cloud, bucket)["bindings"], bindings)
-    cloud.storage.set_policy(bucket["name"], {"bindings": bindings, "version": 1})
+    uniform = bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]
+    if version_of(bindings) == 3 and not uniform:
+        raise ApiError(
+            412, "conditionNotMet", "IAM Conditions need uniform bucket-level access on the bucket"
+        )
+    cloud.storage.set_policy(
+        bucket["name"], {"bindings": bindings, "version": version_of(bindings)}
+    )
     return policy_of(cloud, bucket)
 
 

@@ -102,13 +102,11 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
         cloud.storage.bucket(call.params["bucket"]) or {},
         cloud.storage.find(call.params["bucket"], name),
     )
-    if bucket and current:
-        require(
-            cloud,
-            call,
-            "storage.objects.delete",
-            f"projects/{bucket['project']}/buckets/{bucket['name']}",
-        )
+    if bucket:
+        resource = f"projects/{bucket['project']}/buckets/{bucket['name']}/objects/{name}"
+        require(cloud, call, "storage.objects.create", resource)
+        if current:
+            require(cloud, call, "storage.objects.delete", resource)
     check_request(call, current)
     if call.params.get("uploadType") != "resumable":  # which writes at its end
         check_rate(cloud, call.params["bucket"], name)

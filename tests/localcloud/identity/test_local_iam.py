@@ -271,8 +271,8 @@ def test_a_project_and_its_policy(api):
         ),
         (
             {"role": "roles/viewer", "members": [], "condition": {"expression": "true"}},
-            501,
-            "conditions",
+            400,
+            "must specify version 3",
         ),
     ],
 )
