@@ -2,10 +2,12 @@
 them, too.
 
 What is there already is recognised by its size and crc32c. Not covered: empty folders, permissions,
-versions of a data set, and writers at the same time: a file that somebody else replaces meanwhile
-is an error, one that he adds is not.
+versions of a data set, and writers at the same time: an object that somebody else replaces meanwhile
+is an error, one that he adds is not. A file that changes here while it is sent is never sent as a
+mixture.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -26,6 +28,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HOME = PurePosixPath("/root/data")  # on machines
 OURS = ("/root/berg", "/root/berg_results")  # berg's own, and what is mirrored
 THREADS = 8
+TRIES = 3  # for a file that changes while it is sent
+SHOWN = 3  # files named in an error
 
 
 def check_name(name: str) -> str:
@@ -111,38 +115,55 @@ class Push:
 
     @property
     def bytes(self) -> int:
-        return sum(self.files[name].stat().st_size for name in self.changed)
+        """Size of the files to send, as far as they are still there."""
+        total = 0
+        for name in self.changed:
+            with contextlib.suppress(FileNotFoundError):
+                total += self.files[name].stat().st_size
+        return total
 
 
 def plan_push(bucket: Bucket, prefix: str, path: Path) -> Push:
     """Compare a file, or the files of a folder, with what lies below the prefix."""
     plan = Push({})
     if path.is_dir():
-        for folder, folders, files in os.walk(
-            path, onerror=lambda error: left_out(plan, path, error)
-        ):
-            for name in [each for each in folders if Path(folder, each).is_symlink()]:
-                plan.left_out[str(Path(folder, name).relative_to(path))] = "a link to a folder"
-            for file in (Path(folder, name) for name in files):
-                add(plan, prefix, file, str(file.relative_to(path)))
+        add_folder(plan, prefix, path)
     else:
         add(plan, prefix, path, path.name)
     there = {blob.name: blob for blob in bucket.list(prefix)}
     plan.extra = [name for name in there if name not in plan.files]
 
-    def compare(name: str) -> tuple[str, Listed | None, bool]:
-        blob, file = there.get(name), plan.files[name]
-        same = (
-            blob is not None
-            and blob.size == file.stat().st_size
-            and blob.crc32c == file_crc32c(file)
-        )
-        return name, blob, same
+    def compare(name: str) -> tuple[str, bool]:
+        return name, is_same(there.get(name), plan.files[name])
 
-    for name, blob, same in side_by_side(compare, list(plan.files), THREADS):
-        if not same:
-            plan.changed[name] = blob.generation if blob else 0
+    for name, same in side_by_side(compare, list(plan.files), THREADS):
+        if same:
+            continue
+        plan.changed[name] = 0
+        if name in there:
+            plan.changed[name] = there[name].generation
     return plan
+
+
+def is_same(blob: Listed | None, file: Path) -> bool:
+    """Return whether an object has the bytes of a file; one that was deleted is no object's."""
+    try:
+        if blob is None or blob.size != file.stat().st_size:
+            return False
+        return blob.crc32c == file_crc32c(file)
+    except FileNotFoundError:
+        return False
+
+
+def add_folder(plan: Push, prefix: str, path: Path) -> None:
+    """Add the files below a folder to a plan; links to folders are left out."""
+    for folder, folders, files in os.walk(path, onerror=lambda error: left_out(plan, path, error)):
+        for each in folders:
+            if Path(folder, each).is_symlink():
+                plan.left_out[str(Path(folder, each).relative_to(path))] = "a link to a folder"
+        for each in files:
+            file = Path(folder, each)
+            add(plan, prefix, file, str(file.relative_to(path)))
 
 
 def left_out(plan: Push, root: Path, error: OSError) -> None:
@@ -161,32 +182,89 @@ def add(plan: Push, prefix: str, file: Path, path: str) -> None:
         plan.files[prefix + path] = file
 
 
-def push(bucket: Bucket, plan: Push, tell: Callable[[int], None]) -> None:
-    """Send what changed; `tell` hears how many bytes went up so far. Repeated, it goes on where it
-    was interrupted.
+class Moving(Exception):
+    """A file that changed while it was read."""
+
+
+def push(bucket: Bucket, plan: Push, on_progress: Callable[[int], None]) -> None:
+    """Send what changed; `on_progress` hears how many bytes went up so far.
+
+    Repeated, it goes on where it was interrupted. A file that changes while it is sent is sent
+    again; raises BergError with the names of those that changed each time, and of those that are
+    gone, when all others are sent.
     """
     sent: dict[str, int] = {}
     lock = threading.Lock()
 
-    def send(name: str) -> None:
+    def send(name: str) -> str:
         def note(count: int) -> None:
             with lock:
                 sent[name] = count
-                tell(sum(sent.values()))
+                on_progress(sum(sent.values()))
 
-        with plan.files[name].open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            try:
-                bucket.upload_stream(name, file, size, plan.changed[name], note)
-            except Changed:
-                # a write whose answer was lost is refused when it is repeated: then what is there
-                # is ours
-                blob = bucket.get(name)
-                if blob is None or blob.crc32c != file_crc32c(plan.files[name]):
-                    raise
+        return push_one(bucket, name, plan.files[name], plan.changed[name], note)
 
-    for _ in side_by_side(send, list(plan.changed), THREADS):
-        pass
+    troubles = [each for each in side_by_side(send, list(plan.changed), THREADS) if each]
+    if troubles:
+        more = len(troubles) - SHOWN
+        named = "; ".join(troubles[:SHOWN])
+        if more > 0:
+            named += f"; and {more:,} more"
+        raise BergError(f"{named}. Push again when nothing writes to the data")
+
+
+def push_one(
+    bucket: Bucket, name: str, file: Path, generation: int, note: Callable[[int], None]
+) -> str:
+    """Send a file as it is at one moment; return why that cannot be done, "" if it was."""
+    for _ in range(TRIES):
+        try:
+            send_unchanged(bucket, name, file, generation, note)
+            return ""
+        except FileNotFoundError:
+            return f"{file} was deleted while the data was sent"
+        except Moving:
+            continue
+    return f"{file} changed each time that it was sent"
+
+
+def send_unchanged(
+    bucket: Bucket, name: str, path: Path, generation: int, note: Callable[[int], None]
+) -> None:
+    """Send a file; raises Moving if it changed meanwhile, before its object is written."""
+    with path.open("rb") as file:
+        before = os.fstat(file.fileno())
+
+        def check(count: int) -> None:
+            note(count)
+            # The object is made with the last bytes, which are read but not sent yet.
+            if count == before.st_size and has_changed(path, before):
+                raise Moving
+
+        try:
+            bucket.upload_stream(name, file, before.st_size, generation, check)
+        except Changed:
+            # a write whose answer was lost is refused when it is repeated: then what is there is
+            # ours
+            blob = bucket.get(name)
+            if blob is None or blob.crc32c != file_crc32c(path):
+                raise
+        except Exception:
+            if has_changed(path, before):  # such as a file that has fewer bytes now
+                raise Moving from None
+            raise
+
+
+def has_changed(path: Path, before: os.stat_result) -> bool:
+    """Return whether a path has another file, or other bytes, than when it was looked at before.
+
+    Raises FileNotFoundError for a path that has no file any more.
+    """
+    return identity(path.stat()) != identity(before)
+
+
+def identity(seen: os.stat_result) -> tuple[int, int, int, int]:
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
 def sets(bucket: Bucket) -> dict[str, list[Listed]]:

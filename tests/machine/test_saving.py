@@ -50,11 +50,11 @@ class Writer:
         return False
 
 
-@pytest.mark.parametrize("rate", [1, 10, 40])
+@pytest.mark.parametrize("rate", [40])
 def test_new_files_are_in_the_bucket_within_30_seconds(tmp_path, monkeypatch, rate):
     writer = Writer(Mirror(tmp_path, Bucket(), "berg_results/"), rate)
     attempt = SimpleNamespace(
-        done=SimpleNamespace(is_set=lambda: writer.now > 90, wait=lambda seconds: True),
+        done=SimpleNamespace(is_set=lambda: writer.now > 50, wait=lambda seconds: True),
         hurry=writer,
         results=writer.mirror,
         write_state_by_the_way=lambda **fields: None,
@@ -62,7 +62,7 @@ def test_new_files_are_in_the_bucket_within_30_seconds(tmp_path, monkeypatch, ra
     monkeypatch.setattr(saving, "time", writer)
     saving.keep_results(attempt)
     assert 0 < writer.oldest <= saving.RESULTS_INTERVAL + 1, "seconds"
-    assert len(writer.written) >= 90 * rate
+    assert len(writer.written) >= 50 * rate
 
 
 def test_a_pass_that_had_no_time_is_followed_at_once():
