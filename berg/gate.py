@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from berg.checks import check_types
@@ -108,3 +109,9 @@ def check_plain(made: Any, free: Collection[str]) -> None:
         text = getattr(made, f.name)
         if STEERING.search(text) or "\n" in text:
             raise ValueError(f"{f.name} is {text[:40]!r}")
+
+
+def check_time(text: str) -> None:
+    """Raise ValueError for what is neither empty nor a time with its zone in ISO 8601."""
+    if text and datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is None:
+        raise ValueError(f"{text[:40]!r} is a time without a zone")

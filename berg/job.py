@@ -271,6 +271,8 @@ def check_state(state: State) -> None:
         raise ValueError(f"{state.state!r} is no state")
     if any(len(change) != 2 for change in state.history):
         raise ValueError("its history is odd")
+    for time in (state.started_at, state.finished_at):
+        gate.check_time(time)
     gate.check_plain(state, free=("reason", "elsewhere", "lost"))
 
 

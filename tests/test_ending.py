@@ -3,9 +3,9 @@
 import pytest
 
 from berg import BergError, job, states
-from berg.inventory import Machine
+from berg.inventory import Machine, Resource
 from berg.job import State, Summary
-from berg.laptop import ending, jobs, records
+from berg.laptop import ending, jobs, names, reap, records
 from berg.laptop.jobs import Entry
 
 
@@ -180,3 +180,88 @@ def test_what_is_damaged_can_be_deleted(bucket):
     removal = records.Removal("a", [Entry("a", stored.state, [], stored)])
     records.remove(bucket.config, removal, lambda gone: None)
     assert list(bucket.list("")) == []
+
+
+def left(*entries: Entry, resources: tuple[Resource, ...] = (), user: str | None = "ada", age=999):
+    seen = reap.Seen(list(entries), list(resources), lambda time: age)
+    found = [*reap.left_machines(seen, user), *reap.left_resources(seen, user)]
+    return {each.name: each.why for each in found}
+
+
+def resource(name: str, kind: str = "disk", why: str = "", user: str = "") -> Resource:
+    return Resource(kind, name, "zone", "2026-01-01T00:00:00Z", why, user)
+
+
+def test_machines_that_nobody_needs_are_found():
+    ended = State("FAILED", finished_at="2026-01-01T00:00:00Z")
+    recent = Entry("recent", ended, [Machine("recent", "zone", "RUNNING")])
+    theirs = Entry("theirs", ended, [Machine("theirs", "zone", "RUNNING")])
+    recent.state.job, theirs.state.job = Summary("ada"), Summary("ada")
+    assert left(recent, age=reap.SETTLED) == {}
+    assert left(recent, age=reap.SETTLED + 1) == {"recent": "the job is FAILED"}
+    assert left(
+        entry("over", "KILLED", ("RUNNING",)),
+        entry("kept", "KILLED", ("RUNNING",), kept=True),
+        entry("lives", "RUNNING", ("RUNNING",)),
+        entry("off", "RUNNING", ("TERMINATED", "TERMINATED")),
+        entry("half", "RUNNING", ("TERMINATED", "RUNNING")),
+        entry("spot", "RUNNING", ("TERMINATED",), group="us-central1"),
+        entry("theirs", "KILLED", ("RUNNING",), user="bob"),
+    ) == {
+        "over-0": "the job is KILLED",
+        "off-0": "it is stopped; the job is RUNNING",
+        "off-1": "it is stopped; the job is RUNNING",
+    }
+
+
+def test_of_a_sweep_machines_go_when_all_jobs_are_over():
+    workers = [Machine("w0", "zone", "RUNNING"), Machine("w1", "zone", "TERMINATED")]
+    first, second = entry("s-0", sweep="s"), entry("s-1", "RUNNING", sweep="s")
+    first.workers = second.workers = workers
+    assert left(first, second) == {"w1": "it is stopped; its sweep goes on"}
+    second.state.state = "LOST"
+    of_sweep = (resource("s", "secret"),)
+    gone = left(first, second, resources=of_sweep)
+    assert gone == dict.fromkeys(("w0", "w1", "s"), "its sweep is over")
+    second.state.state = "RUNNING"
+    assert left(first, second, resources=of_sweep) == {"w1": "it is stopped; its sweep goes on"}
+
+
+def test_resources_go_with_what_owned_them():
+    there = (
+        resource("mine"),
+        resource("lives"),
+        resource("nobodys"),
+        resource("broken", why="it is broken"),
+        resource("lives", why="it is old"),
+        resource("hers", user="bob"),
+        resource("theirs"),
+    )
+    theirs = entry("theirs", user="bob")
+    jobs_there = (entry("mine"), entry("lives", "RUNNING"), theirs)
+    found = left(*jobs_there, resources=there)
+    assert found == {
+        "mine": "the job is FAILED",
+        "nobodys": "no job owns it",
+        "broken": "it is broken",
+        "lives": "it is old",
+    }
+    everybodys = left(*jobs_there, resources=there, user=None)
+    assert everybodys == found | {"hers": "no job owns it", "theirs": "the job is FAILED"}
+
+
+def test_machines_of_a_group_go_with_it_and_templates_last():
+    of_group = Machine("g-x1", "zone", labels={"berg-job": "g"})
+    alone = Machine("alone", "zone", labels={"berg-job": "alone"})
+    found = [
+        reap.Leftover(each, "")
+        for each in (resource("t", "template"), resource("g", "group"), of_group, alone)
+    ]
+    assert [each.name for each in reap.in_order(found)] == ["alone", "g", "t"]
+    assert [each.name for each in reap.in_order(found[2:])] == ["g-x1", "alone"]
+
+
+def test_what_is_no_name_is_not_completed(monkeypatch, tmp_path):
+    monkeypatch.setattr(names, "file", lambda: tmp_path / "names")
+    names.remember([("good", ""), ("bad live\nevil", ""), ("$(x)", ""), ("s-0", "s")], {"good"})
+    assert (tmp_path / "names").read_text() == "good live\ns sweep 1\n"

@@ -163,7 +163,15 @@ def test_a_state_with_an_odd_summary_is_none(summary):
 
 
 @pytest.mark.parametrize(
-    "odd", [{"machine": "a\nb"}, {"zone": "\n"}, {"history": [["RUNNING"]]}, {"claim": 1}]
+    "odd",
+    [
+        {"machine": "a\nb"},
+        {"zone": "\n"},
+        {"history": [["RUNNING"]]},
+        {"claim": 1},
+        {"finished_at": "noon"},
+        {"started_at": "2026-01-01T00:00:00"},
+    ],
 )
 def test_a_state_with_odd_values_is_none(odd):
     with pytest.raises(ValueError, match="no state of a job"):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from berg import BergError, job
 from berg.config import Config
@@ -14,21 +15,13 @@ HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only th
 
 
 def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tuple[str, bytes]]:
-    """The log of a job from the bucket, all its attempts as one, with the machine's name where
-    there are several.
+    """Return the log of a job from the bucket, all its attempts as one, with the machine's name
+    where there are several.
 
     Before it exists, the serial console of its machine.
     """
-    found = jobs.find(config, name)
-    bucket = Bucket(config)
-    logs, several, last = jobs.logs_of(bucket, found.name, machine), jobs.is_cluster(found), b"\n"
-    for log in logs:
-        start = 0
-        if not several and not last.endswith(b"\n"):  # an attempt that was cut off
-            yield "", b"\n"
-        while chunk := bucket.read_from(log, start, start + BLOCK):
-            yield jobs.machine_of(log) if several and not machine else "", chunk
-            start, last = start + len(chunk), chunk
+    found, bucket = jobs.find(config, name), Bucket(config)
+    logs = jobs.logs_of(bucket, found.name, machine)
     if not logs:
         consoles = [each for each in found.machines if machine in (None, each.name)]
         if not consoles:
@@ -36,6 +29,15 @@ def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tu
                 f"{machine or name} left no log: it never reached its worker ({found.status})"
             )
         yield "", found.place.console(config, consoles[0]).encode()
+    several, last = jobs.is_cluster(found), b"\n"
+    for log in logs:
+        start = 0
+        if not several and not last.endswith(b"\n"):  # an attempt that was cut off
+            yield "", b"\n"
+        source = jobs.machine_of(log) if several and not machine else ""
+        while chunk := bucket.read_from(log, start, start + BLOCK):
+            yield source, chunk
+            start, last = start + len(chunk), chunk
 
 
 def follow(
@@ -46,68 +48,119 @@ def follow(
     interval: float = 1.0,
     tell: Callable[[jobs.Entry], None] = lambda found: None,
 ) -> job.State | None:
-    """Write the logs of a job as they grow until the job is over; returns its final state.
+    """Write the logs of a job as they grow until the job is over; return its final state.
 
     `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log
     it gets what the machine writes to its serial console. A machine without a job is followed until
     it is gone, and the state is None; a job whose state is deleted as well, which then is a
     BergError. `tell` gets what is found with each look.
     """
-    bucket = Bucket(config)
-    offsets: dict[str, int] = {}
-    console = ""
-    logs: list[str] = []
-    # what was found at the last list, and when the next one comes
-    stage, pause, due = (
-        ("", 0),
-        interval,
-        0.0,
-    )
-    shown: list[bytes] = []  # lines of the console, which the log begins with
-    last = b"\n"
+    following = Following(Bucket(config), write, machine, interval)
     found, had = None, None
     while True:  # the state before the log, which is complete once that is final
-        found = (
-            jobs.look_again(config, found) if found and found.machine else jobs.find(config, name)
-        )
+        if found and found.machine:
+            found = jobs.look_again(config, found)
+        else:
+            found = jobs.find(config, name)
         tell(found)
         had = found.state or had
-        several = jobs.is_cluster(found) and not machine
-        # A list costs twelve times as much as a look at a log: rarely while nothing changes.
-        now = (found.status, found.state.attempt if found.state else 0)
-        if now != stage or time.monotonic() >= due:
-            known, logs = logs, jobs.logs_of(bucket, found.name, machine)
-            pause = interval if now != stage or logs != known else min(pause * 2, LISTING)
-            stage, due = now, time.monotonic() + pause
-        for log in logs:
-            if not several and log not in offsets and not last.endswith(b"\n"):
-                write("", b"\n")
-            while chunk := bucket.read_from(log, offsets.setdefault(log, 0), offsets[log] + BLOCK):
-                offsets[log], last = offsets[log] + len(chunk), chunk
-                while (line := chunk[: chunk.find(b"\n") + 1]) in shown:
-                    del shown[: shown.index(line) + 1]
-                    chunk = chunk[len(line) :]
-                write(jobs.machine_of(log) if several else "", chunk)
-        if not offsets and found.machine and not several:
-            output = found.place.console(config, found.machine)
-            for text in jobs.STARTUP_LINE.findall(output.removeprefix(console)):
-                if not (found.state and shown and shown[-1].startswith(HANDOVER)):
-                    shown.append(f"[berg] {text}\n".encode())
-                    write("", shown[-1])
-            console = output
-        if (found.state.final and leaves(found)) if found.state else not found.machine:
+        following.look(config, found)
+        if is_at_its_end(found):
             if had and not found.state:
-                saved = f"What it saved: berg fetch {had.job.results_dir or found.name}"
                 raise BergError(
-                    f"the state of {found.name} is gone from the bucket, and its machine is gone. {saved}"
+                    f"the state of {found.name} is gone from the bucket, and its machine is gone. "
+                    f"What it saved: berg fetch {had.job.results_dir or found.name}"
                 )
             return found.state
         time.sleep(interval)
 
 
+@dataclass
+class Following:
+    """What was read of a job's logs so far, and where it is written to."""
+
+    bucket: Bucket
+    write: Callable[[str, bytes], None]
+    machine: str | None  # None: those of all its machines
+    interval: float
+    logs: list[str] = field(default_factory=list)
+    offsets: dict[str, int] = field(default_factory=dict)
+    last: bytes = b"\n"  # the end of what was written
+    console: str = ""
+    # Lines of the console that were written: the log begins with them.
+    shown: list[bytes] = field(default_factory=list)
+    # When the logs were listed: how the job went, and when and after which pause that is due again.
+    stage: tuple[str, int] = ("", 0)
+    due: float = 0.0
+    pause: float = 0.0
+
+    def look(self, config: Config, found: jobs.Entry) -> None:
+        """Write what came since the last look."""
+        several = jobs.is_cluster(found) and not self.machine
+        self.list_logs(found)
+        for log in self.logs:
+            self.read_log(log, several)
+        if not self.offsets and found.machine and not several:
+            output = found.place.console(config, found.machine)
+            self.read_console(output, has_job=found.state is not None)
+
+    def list_logs(self, found: jobs.Entry) -> None:
+        """List the logs if that is due: it costs twelve times as much as a look at one, so it is
+        done rarely while nothing changes.
+        """
+        stage = (found.status, found.state.attempt if found.state else 0)
+        is_new = stage != self.stage
+        if not is_new and time.monotonic() < self.due:
+            return
+        logs = jobs.logs_of(self.bucket, found.name, self.machine)
+        if is_new or logs != self.logs:
+            self.pause = self.interval
+        else:
+            self.pause = min(self.pause * 2, LISTING)
+        self.logs, self.stage, self.due = logs, stage, time.monotonic() + self.pause
+
+    def read_log(self, log: str, several: bool) -> None:
+        """Write what a log has grown by."""
+        if not several and log not in self.offsets and not self.last.endswith(b"\n"):
+            self.write("", b"\n")  # an attempt was cut off
+        start = self.offsets.setdefault(log, 0)
+        while chunk := self.bucket.read_from(log, start, start + BLOCK):
+            start += len(chunk)
+            self.offsets[log], self.last = start, chunk
+            self.write(jobs.machine_of(log) if several else "", self.without_shown(chunk))
+
+    def without_shown(self, chunk: bytes) -> bytes:
+        """Return a part of a log without its first lines that were on the console."""
+        while True:
+            line = chunk[: chunk.find(b"\n") + 1]
+            if line not in self.shown:
+                return chunk
+            del self.shown[: self.shown.index(line) + 1]
+            chunk = chunk[len(line) :]
+
+    def read_console(self, output: str, has_job: bool) -> None:
+        """Write the lines of the console that are new, up to the one from which on only the log has
+        every line.
+        """
+        for text in jobs.STARTUP_LINE.findall(output.removeprefix(self.console)):
+            if has_job and self.shown and self.shown[-1].startswith(HANDOVER):
+                break
+            self.shown.append(f"[berg] {text}\n".encode())
+            self.write("", self.shown[-1])
+        self.console = output
+
+
+def is_at_its_end(found: jobs.Entry) -> bool:
+    """Return whether nothing more comes of a job, or of a machine without one."""
+    if found.state is None:
+        return found.machine is None
+    return found.state.final and leaves(found)
+
+
 def leaves(found: jobs.Entry) -> bool:
-    """Whether the machines of a job that is over are on their way out or off, or were to be kept,
-    or nobody deletes.
+    """Return whether the machines of a job that is over are on their way out or off, or were to be
+    kept, or nobody deletes.
     """
-    stays = found.state and (found.state.job.kept or found.state.state == "LOST")
-    return bool(stays or all(machine.status in jobs.GOING for machine in found.machines))
+    if found.summary.kept or (found.state and found.state.state == "LOST"):
+        return True
+    return all(machine.status in jobs.GOING for machine in found.machines)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from berg import config
+from berg import config, job
 
 
 def file() -> Path:
@@ -16,12 +16,13 @@ def file() -> Path:
 
 
 def remember(named: list[tuple[str, str]], live: set[str]) -> None:
-    """Keep jobs with their sweeps ("" for none); `live` are the jobs and sweeps that are not over."""
+    """Write down jobs with their sweeps ("" for none); `live` are those that are not over."""
     counts = Counter(sweep or name for name, sweep in named)
     sweeps = {sweep for _, sweep in named}
     lines = [
         f"{name}{' live' * (name in live)}{f' sweep {count}' if name in sweeps else ''}\n"
         for name, count in sorted(counts.items())
+        if job.NAME.fullmatch(name)  # else it would be a line of this file, or another's words
     ]
     try:
         file().write_text("".join(lines))
@@ -30,7 +31,7 @@ def remember(named: list[tuple[str, str]], live: set[str]) -> None:
 
 
 def forget(names: Iterable[str]) -> None:
-    """Take names out."""
+    """Delete names from the file."""
     try:
         left = [
             line for line in file().read_text().splitlines() if line.split()[:1][0] not in names

@@ -6,6 +6,7 @@ all the same, and for who does not want to wait for the limit. Idle clusters are
 what earlier versions of berg put into them goes.
 """
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from berg.config import Config
 from berg.google import api, secret
 from berg.inventory import Machine, Resource
 from berg.laptop import clusters, ending, jobs
+from berg.laptop.jobs import Entry
 
-SETTLED = 300  # seconds after a job's end, or a resource's creation, in which resources may still be under way
+# Seconds after a job's end, or a resource's creation, in which resources may still be under way.
+SETTLED = 300
 
 
 @dataclass
 class Leftover:
+    """A machine or a resource, and why nobody needs it."""
+
     what: Machine | Resource
     why: str
 
@@ -42,13 +47,38 @@ class Leftover:
         return {**details, "created_at": self.what.created_at, "why": self.why}
 
 
+@dataclass
+class Seen:
+    """All that there is, and how long ago a time was in seconds."""
+
+    entries: list[Entry]
+    resources: list[Resource]
+    age: Callable[[str], float]
+
+
 def find(
     config: Config, user: str | None, say: Callable[[str], None] = jobs.silent
 ) -> list[Leftover]:
-    """What a user (None: everybody) left behind; machines that were to be kept are not among it.
+    """Return what a user (None: everybody) left behind; machines that were to be kept are not among
+    it.
 
     `say` hears what may still be under way.
     """
+    seen = gather(config, say)
+    leftovers = [*left_machines(seen, user), *left_resources(seen, user)]
+    settled = [each for each in leftovers if is_settled(seen, each.what)]
+    for each in leftovers:
+        if each not in settled:
+            minutes = SETTLED // 60
+            say(
+                f"{each.kind} {each.name} ({each.why}) may still be under way: "
+                f"look again in {minutes} minutes"
+            )
+    return in_order(settled)
+
+
+def gather(config: Config, say: Callable[[str], None]) -> Seen:
+    """Ask all places at once what there is; `say` hears of idle clusters."""
     _ = config.session
     with ThreadPoolExecutor() as pool:
         idle = pool.submit(clusters.idle, config)
@@ -57,107 +87,123 @@ def find(
         entries = jobs.overview(config, None, say=say)
     for line in idle.result():  # it takes ten minutes to make another one: a person decides
         say(line)
-    mine = [entry for entry in entries if user in (None, entry.user)]
-    whys = {entry.name: why for entry in mine if (why := why_left(config, entry))}
-    machines = [
-        Leftover(machine, whys[entry.name])
-        for entry in mine
-        if entry.name in whys
-        for machine in entry.machines
-    ]
-    machines += idle_workers(config, mine)
-    busy = {entry.sweep for entry in entries if not why_left(config, entry)}
-    whys |= {
-        entry.sweep: "its sweep is over"
-        for entry in mine
-        if entry.sweep and entry.sweep not in busy
-    }
-    known = {name for entry in entries for name in (entry.name, entry.sweep)}
-    resources = [
-        Leftover(resource, why)
-        for found in [*listed, secrets.result()]
-        for resource in found
-        if (
-            why := resource.why
-            or whys.get(resource.name)
-            or ("" if resource.name in known else "no job owns it")
-        )
-        and (not resource.user or user in (None, resource.user))
-    ]
-    young = [each for each in machines + resources if not settled(config, each.what)]
-    for each in young:
-        say(
-            f"{each.kind} {each.name} ({each.why}) may still be under way: look again in {SETTLED // 60} minutes"
-        )
-    machines = [each for each in machines if each not in young]
-    resources = [each for each in resources if each not in young]
-    groups = {each.name for each in resources if each.kind == "group"}
-    # Machines of a group go with it.
-    machines = [
+    resources = [resource for found in listed for resource in found] + secrets.result()
+    return Seen(entries, resources, functools.partial(api.age_seconds, config))
+
+
+def left_machines(seen: Seen, user: str | None) -> list[Leftover]:
+    """Return the machines that nobody needs of a user (None: of everybody)."""
+    found = []
+    workers: dict[str, list[Machine]] = {}
+    for entry in seen.entries:
+        if user not in (None, entry.user):
+            continue
+        if entry.sweep:
+            workers[entry.sweep] = entry.workers
+        if why := why_left(seen, entry):
+            found += [Leftover(machine, why) for machine in entry.machines]
+    busy = busy_sweeps(seen)
+    for sweep, machines in workers.items():
+        found += left_workers(machines, is_busy=sweep in busy)
+    return found
+
+
+def left_workers(machines: list[Machine], is_busy: bool) -> list[Leftover]:
+    """Return those of a sweep's machines that it does not need: all when it is over, else those
+    that are stopped.
+    """
+    if not is_busy:
+        return [Leftover(machine, "its sweep is over") for machine in machines]
+    stopped = [machine for machine in machines if machine.status == "TERMINATED"]
+    return [Leftover(machine, "it is stopped; its sweep goes on") for machine in stopped]
+
+
+def left_resources(seen: Seen, user: str | None) -> list[Leftover]:
+    """Return the resources that nobody needs of a user (None: of everybody)."""
+    whys = whys_by_name(seen, user)
+    found = []
+    for resource in seen.resources:
+        is_meant = not resource.user or user in (None, resource.user)
+        why = resource.why or whys.get(resource.name, "no job owns it")
+        if is_meant and why:
+            found.append(Leftover(resource, why))
+    return found
+
+
+def whys_by_name(seen: Seen, user: str | None) -> dict[str, str]:
+    """Return why nobody needs what has the name of a job or a sweep; "" where somebody may, as do
+    others than the user.
+    """
+    whys = dict.fromkeys((name for each in seen.entries for name in (each.name, each.sweep)), "")
+    busy = busy_sweeps(seen)
+    for entry in seen.entries:
+        if user not in (None, entry.user):
+            continue
+        whys[entry.name] = why_left(seen, entry)
+        if entry.sweep and entry.sweep not in busy:
+            whys[entry.sweep] = "its sweep is over"
+    return whys
+
+
+def busy_sweeps(seen: Seen) -> set[str]:
+    """Return the sweeps that have a job that somebody may still need."""
+    return {each.sweep for each in seen.entries if each.sweep and not why_left(seen, each)}
+
+
+def in_order(leftovers: list[Leftover]) -> list[Leftover]:
+    """Return what is to be deleted: machines first, templates last; machines of a group that goes
+    go with it.
+    """
+    groups = {each.name for each in leftovers if each.kind == "group"}
+    alone = [
         each
-        for each in machines
+        for each in leftovers
         if not (isinstance(each.what, Machine) and jobs.owner(each.what) in groups)
     ]
-    return machines + sorted(resources, key=is_last)
+    return sorted(alone, key=lambda each: (each.kind != "machine", is_last(each)))
 
 
 def is_last(leftover: Leftover) -> bool:
-    """Whether what it belongs to is to be deleted first."""
+    """Return whether what it belongs to is to be deleted first."""
     return leftover.kind in ("template", "policy")
 
 
-def idle_workers(config: Config, entries: list[jobs.Entry]) -> list[Leftover]:
-    """Machines of sweeps all of whose jobs have been over for a while, and those that are stopped."""
-    busy = {entry.sweep for entry in entries if entry.sweep and not why_left(config, entry)}
-    workers_of = {entry.sweep: entry.workers for entry in entries if entry.sweep}
-    return [
-        Leftover(
-            machine, "it is stopped; its sweep goes on" if name in busy else "its sweep is over"
-        )
-        for name, workers in workers_of.items()
-        for machine in workers
-        if name not in busy or machine.status == "TERMINATED"
-    ]
-
-
-def settled(config: Config, what: Machine | Resource) -> bool:
-    """Whether nothing more can be under way that made it."""
+def is_settled(seen: Seen, what: Machine | Resource) -> bool:
+    """Return whether nothing more can be under way that made it."""
     if isinstance(what, Machine) and what.status == "TERMINATED":
         return True
-    return api.age_seconds(config, what.created_at) > SETTLED
+    return seen.age(what.created_at) > SETTLED
 
 
-def why_left(config: Config, entry: jobs.Entry) -> str:
-    """Why nobody needs the machines and the group of an entry any more; "" if somebody may."""
+def why_left(seen: Seen, entry: Entry) -> str:
+    """Return why nobody needs the machines and the group of an entry; "" if somebody may."""
     if entry.state is None:
         return "no job owns it"
-    if (
-        entry.machines
-        and all(machine.status == "TERMINATED" for machine in entry.machines)
-        and not entry.group
-    ):
+    statuses = {machine.status for machine in entry.machines}
+    if statuses == {"TERMINATED"} and not entry.group:
         return f"it is stopped; the job is {entry.state.state}"
-    if entry.state.final and not entry.state.job.kept:
-        end = entry.state.finished_at
-        over = api.age_seconds(config, end) if end else SETTLED + 1
-        return f"the job is {entry.state.state}" if over > SETTLED else ""
-    return ""
+    if not entry.state.final or entry.summary.kept:
+        return ""
+    end = entry.state.finished_at
+    is_over = not end or seen.age(end) > SETTLED
+    return f"the job is {entry.state.state}" if is_over else ""
 
 
 def delete(config: Config, leftovers: list[Leftover]) -> None:
     """Delete them all, side by side, templates last; what is gone already is fine."""
-
-    def remove(leftover: Leftover) -> None:
-        what = leftover.what
-        place = places.of(what.place)
-        if leftover.kind == "secret":
-            secret.delete(config, what.name)
-        elif isinstance(what, Resource):
-            place.remove(config, what)
-        else:
-            ending.save_console(config, what.name, what)
-            place.delete(config, what.name, [what], "")
-
     with ThreadPoolExecutor(16) as pool:
         for last in (False, True):
-            list(pool.map(remove, [each for each in leftovers if is_last(each) == last]))
+            part = [each for each in leftovers if is_last(each) == last]
+            list(pool.map(lambda each: delete_one(config, each), part))
+
+
+def delete_one(config: Config, leftover: Leftover) -> None:
+    what = leftover.what
+    place = places.of(what.place)
+    if leftover.kind == "secret":
+        secret.delete(config, what.name)
+    elif isinstance(what, Resource):
+        place.remove(config, what)
+    else:
+        ending.save_console(config, what.name, what)
+        place.delete(config, what.name, [what], "")
