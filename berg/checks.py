@@ -2,6 +2,7 @@
 guessed results dir.
 """
 
+import contextlib
 import json
 import re
 import shlex
@@ -28,15 +29,18 @@ FILE = re.compile(
 
 
 def check_size(job: Any) -> Any:
-    """Raise BergError for a job that is too long for one of the places in which it is kept."""
-    if len(job.cmd.encode()) > MOST_COMMAND:
+    """Return a job; raise BergError if it is too long for one of the places in which it is kept."""
+    size = len(job.cmd.encode())
+    if size > MOST_COMMAND:
         raise BergError(
-            f"the command has {len(job.cmd.encode()):,} bytes, more than {MOST_COMMAND:,}: put it into a script of the "
-            'repo, as in: berg run "bash job.sh"'
+            f"the command has {size:,} bytes, more than {MOST_COMMAND:,}: put it into a script of "
+            'the repo, as in: berg run "bash job.sh"'
         )
-    if (size := len(json.dumps(job.env).encode())) > MOST_VARIABLES:
+    size = len(json.dumps(job.env).encode())
+    if size > MOST_VARIABLES:
         raise BergError(
-            f"the variables have {size:,} bytes, more than {MOST_VARIABLES:,}: put them into a file of the repo"
+            f"the variables have {size:,} bytes, more than {MOST_VARIABLES:,}: "
+            "put them into a file of the repo"
         )
     return job
 
@@ -99,28 +103,42 @@ def check_results_dir(results_dir: str) -> str:
 
 
 def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
-    """The folder named after `berg_results/` in a command, such as sweep1/bs_256; None without one."""
+    """Return the folder named after `berg_results/` in a command, such as sweep1/bs_256; None
+    without one.
+    """
     words = shlex.shlex(cmd, posix=True, punctuation_chars=True)
-    words.whitespace_split, words.commenters, before = True, "", ""
-    try:
+    words.whitespace_split, words.commenters = True, ""
+    before = ""
+    with contextlib.suppress(ValueError):  # a quote that does not end
         for word in words:
-            # A word that is a path may have blanks in it; in one that is code the path ends with
-            # them.
-            found = re.match(r"[^\s'\"(]*berg_results/([^'\"`;|&<>()=,]+)", word)
-            found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
-            if found:
-                folder, unknown = re.split(r"(?=[$*?\\])|$", found[1].strip("/ "), maxsplit=1)
-                option, leaf = (
-                    word.partition("=")[0] if word.startswith("-") else before,
-                    folder.rpartition("/")[2],
-                )
-                is_file = (
-                    before.endswith(">") or before in (">&", "tee", "-a") or FILE.search(folder)
-                )
-                is_file = is_file or FILE_OPTION.fullmatch(option)
-                is_file = is_file or (OUTPUT_OPTION.fullmatch(option) and FILE_NAME.fullmatch(leaf))
-                return (folder.rpartition("/")[0] if unknown or is_file else folder) or None
+            if path := path_of_results(word):
+                return folder_of(path, word, before)
             before = word
-    except ValueError:  # a quote that does not end
-        pass
     return None
+
+
+def path_of_results(word: str) -> str:
+    """Return what follows `berg_results/` in a word of a command; "" without it."""
+    # A word that is a path may have blanks in it; in one that is code the path ends with them.
+    found = re.match(r"[^\s'\"(]*berg_results/([^'\"`;|&<>()=,]+)", word)
+    found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
+    return found[1] if found else ""
+
+
+def folder_of(path: str, word: str, before: str) -> str | None:
+    """Return the folder that a path in a word of a command is or lies in; None without one."""
+    known, unknown = re.split(r"(?=[$*?\\])|$", path.strip("/ "), maxsplit=1)
+    if unknown or names_file(known, word, before):
+        known = known.rpartition("/")[0]
+    return known or None
+
+
+def names_file(path: str, word: str, before: str) -> bool:
+    """Return whether a path in a word of a command, after the word `before`, is a file's."""
+    if before.endswith(">") or before in (">&", "tee", "-a") or FILE.search(path):
+        return True
+    option = word.partition("=")[0] if word.startswith("-") else before
+    if FILE_OPTION.fullmatch(option):
+        return True
+    leaf = path.rpartition("/")[2]
+    return bool(OUTPUT_OPTION.fullmatch(option) and FILE_NAME.fullmatch(leaf))

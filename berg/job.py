@@ -1,12 +1,21 @@
 """The job: the contract between the laptop that submits it and the machine that runs it.
 
-.berg/jobs/<job>_metadata.json   what to run; written once, and anew where a sweep is resumed with
-new code .berg/jobs/<job>_state.json      how it goes; the same JSON also as the object's custom
-metadata .berg/logs/<job>/<machine>.<time>.log   what its machines printed; one for each that had
-the job .berg/logs/<job>/<machine>.<time>.usage.jsonl   what they were busy with (machine/usage.py)
-.berg/folders/<job>/...          the folders beside <results_dir> that it wrote to
-(google/mirror.py) .berg/sweeps/<sweep>.json        the jobs of a sweep, and what its machines are
-(sweep.py) berg_results/<results_dir>/...   what it left
+Where it lies in the bucket:
+
+.berg/jobs/<job>_metadata.json
+    what to run; written once, and anew where a sweep is resumed with new code
+.berg/jobs/<job>_state.json
+    how it goes; the same JSON also as the object's custom metadata
+.berg/logs/<job>/<machine>.<time>.log
+    what its machines printed; one for each that had the job
+.berg/logs/<job>/<machine>.<time>.usage.jsonl
+    what they were busy with (machine/usage.py)
+.berg/folders/<job>/...
+    the folders beside <results_dir> that it wrote to (google/mirror.py)
+.berg/sweeps/<sweep>.json
+    the jobs of a sweep, and what its machines are (states.py)
+berg_results/<results_dir>/...
+    what it left
 """
 
 import json
@@ -302,7 +311,7 @@ def machine_names(name: str, num_machines: int) -> list[str]:
 
 
 def machines_prefix(name: str) -> str:
-    """Where the machines of a job tell each other, and laptops, who they are: one JSON object each."""
+    """Where the machines of a job tell each other, and laptops, who they are: a JSON object each."""
     return f".berg/machines/{name}/"
 
 
@@ -340,14 +349,11 @@ def new_name(repo_name: str) -> str:
 
 
 def check_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        why = (
-            "longer than 63 characters"
-            if len(name) > 63
-            else "not a name that Compute Engine takes"
-        )
-        raise BergError(
-            f"{name!r} is {why}: use lower-case letters, digits and dashes, beginning with a letter, "
-            "for example: berg run -n bs-256"
-        )
-    return name
+    """Return a name; raise BergError if no job can have it."""
+    if NAME.fullmatch(name):
+        return name
+    why = "longer than 63 characters" if len(name) > 63 else "not a name that Compute Engine takes"
+    raise BergError(
+        f"{name!r} is {why}: use lower-case letters, digits and dashes, beginning with a letter, "
+        "for example: berg run -n bs-256"
+    )

@@ -5,7 +5,7 @@ import pytest
 from berg import BergError, job, states
 from berg.inventory import Machine, Resource
 from berg.job import State, Summary
-from berg.laptop import ending, jobs, names, reap, records
+from berg.laptop import ending, jobs, names, reap, records, rows
 from berg.laptop.jobs import Entry
 
 
@@ -265,3 +265,31 @@ def test_what_is_no_name_is_not_completed(monkeypatch, tmp_path):
     monkeypatch.setattr(names, "file", lambda: tmp_path / "names")
     names.remember([("good", ""), ("bad live\nevil", ""), ("$(x)", ""), ("s-0", "s")], {"good"})
     assert (tmp_path / "names").read_text() == "good live\ns sweep 1\n"
+
+
+def test_a_sweep_is_one_row_where_its_first_job_stood():
+    parts = [
+        entry("s-0", sweep="s", results_dir="grid/a/0"),
+        entry("s-1", "RUNNING", sweep="s", results_dir="grid/a/1", gpus="1 x l4"),
+        entry("s-2", "RUNNING", sweep="s", results_dir="grid/b/2"),
+    ]
+    for each in parts:
+        each.workers = [Machine("w0", "zone-a", "RUNNING"), Machine("w1", "zone-a", "RUNNING")]
+        each.state.idle = {each.name: "2026-01-01T00:00:00Z"}
+    alone = entry("alone")
+    shown = rows.folded([parts[0], alone, *parts[1:]])
+    assert [each.name for each in shown] == ["s", "alone"] and shown[1] is alone
+    assert shown[0].state.idle.keys() == {"s-1", "s-2"}, "what is over is not idle"
+    name, status, _, zone, gpus, results, code = rows.cells(shown[0])
+    assert (name, status, zone) == ("s", "2 RUNNING, 1 FAILED", "zone-a")
+    assert (gpus, results, code) == ("2 machines", "grid/…", "")
+    assert rows.common_folder(["/abs", "a"]) == rows.common_folder(["a", "b"]) == "…"
+    bare = rows.cells(Entry("m", None, [Machine("m", "zone-b", "RUNNING", gpus="4 x p100")]))
+    assert bare[:2] == ["m", "no job, machine RUNNING"] and bare[3:] == [
+        "zone-b",
+        "4 x p100",
+        "",
+        "",
+    ]
+    alone.state.exit_code = 0
+    assert rows.cells(alone)[-1] == "0"

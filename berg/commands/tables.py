@@ -12,7 +12,8 @@ from berg.commands.costs import price
 from berg.commands.terminal import labelled, table
 from berg.google import tpus as tpu_types
 from berg.google.accelerators import Shape
-from berg.words import also, cells, folded, idle, plural, size
+from berg.laptop.rows import cells, folded
+from berg.words import also, idle, plural, size
 
 COLORS = {
     "SUCCEEDED": "green",

@@ -80,13 +80,14 @@ def read(config: Config, name: str, lines: int) -> Record:
 
 
 def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
-    """The code that a job ran, as it lies in the bucket; raises BergError if it does no more."""
+    """Return the code that a job ran, from the bucket; raise BergError if it is not there."""
     bucket = Bucket(config)
     for pack in snapshot.all_packs(this.snapshot):
         if not bucket.exists(pack):
             raise BergError(
                 f"the code of {this.job_name} is not in the bucket any more "
-                f"(gs://{bucket.name}/{pack}). Run it with the code around you: berg rerun {this.job_name} --new-code"
+                f"(gs://{bucket.name}/{pack}). "
+                f"Run it with the code around you: berg rerun {this.job_name} --new-code"
             )
     branch, root = this.snapshot.get("branch", ""), Path(this.repo_name)
     commits, changed = (this.git_commit, this.git_snapshot), this.git_changed_files

@@ -15,6 +15,8 @@ from urllib.parse import quote
 from berg import job, words
 from berg.google.storage import Listed
 from berg.laptop import jobs
+from berg.laptop.rows import cells as cells_of
+from berg.laptop.rows import folded
 from berg.watch import charts, collect, events
 from berg.watch.markup import Html, join, of_terminal, tag, text
 
@@ -110,7 +112,7 @@ def overview(
 ) -> Html:
     """All jobs, sweeps and machines, and what those cost that is known of."""
     sweeps = {each.sweep for each in entries if each.sweep}
-    rows = [job_row(frame, each, each.name in sweeps) for each in words.folded(entries)]
+    rows = [job_row(frame, each, each.name in sweeps) for each in folded(entries)]
     machines = {
         each.name: (each, entry) for entry in entries for each in (*entry.machines, *entry.workers)
     }
@@ -132,7 +134,7 @@ def overview(
 
 
 def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
-    name, status, _, zone, gpus, results, code = words.cells(each)
+    name, status, _, zone, gpus, results, code = cells_of(each)
     known = is_sweep or (each.state and job.NAME.fullmatch(name))
     link = frame.link("sweep" if is_sweep else "job", name) if known else text(name)
     reason = each.state.reason if each.state else ""
