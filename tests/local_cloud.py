@@ -171,3 +171,10 @@ def reason(response):
 
 def crc32c(data):
     return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
+
+
+def make_repository(server, session, id="images", location="us-central1"):
+    url = f"{server.url}/artifactregistry/v1/projects/{PROJECT}/locations/{location}/repositories"
+    answer = session.post(url, params={"repositoryId": id}, json={"format": "DOCKER"})
+    assert answer.ok or answer.status_code == 409, answer.text
+    return answer

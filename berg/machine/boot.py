@@ -40,12 +40,10 @@ METADATA = (
 )
 FLAVOR = {"Metadata-Flavor": "Google"}
 CONSOLE_LINE = 8000  # bytes; the reader of a startup script's output gives up at a line of 64 KB
-FORBIDDEN_SECONDS = (
-    900  # for which 403 may pass: what was granted a moment ago counts after minutes
-)
-LOCKED_SECONDS = (
-    600  # for which other packages may be installed while a machine boots for the first time
-)
+# for which 403 may pass: what was granted a moment ago counts after minutes
+FORBIDDEN_SECONDS = 900
+# for which other packages may be installed while a machine boots for the first time
+LOCKED_SECONDS = 600
 SYSTEMD = Path("/run/systemd/system")
 UNIT = """\
 [Unit]

@@ -4,9 +4,15 @@
 import json
 
 import pytest
-from local.artifacts.test_local_registry import IMAGE, MANIFEST, Image, digest_of, make_repository
-from local_cloud import PROJECT, Server, http_session, server  # noqa: F401 (fixtures)
+from local_cloud import (  # noqa: F401 (fixtures)
+    PROJECT,
+    Server,
+    http_session,
+    make_repository,
+    server,
+)
 from local_gcloud import Gcloud
+from test_local_registry import IMAGE, MANIFEST, Image, digest_of
 
 PLACE = f"projects/{PROJECT}/locations/us-central1"
 

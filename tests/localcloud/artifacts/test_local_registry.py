@@ -14,7 +14,13 @@ import subprocess
 import pytest
 import requests
 from containers import Podman, needs_podman
-from local_cloud import PROJECT, Server, http_session, server  # noqa: F401 (fixtures)
+from local_cloud import (  # noqa: F401 (fixtures)
+    PROJECT,
+    Server,
+    http_session,
+    make_repository,
+    server,
+)
 from local_machines import until
 
 IMAGE = f"{PROJECT}/images/demo"
@@ -50,13 +56,6 @@ MANIFEST = json.dumps(
         "layers": [entry("layer", LAYER)],
     }
 ).encode()
-
-
-def make_repository(server, session, id="images", location="us-central1"):
-    url = f"{server.url}/artifactregistry/v1/projects/{PROJECT}/locations/{location}/repositories"
-    answer = session.post(url, params={"repositoryId": id}, json={"format": "DOCKER"})
-    assert answer.ok or answer.status_code == 409, answer.text
-    return answer
 
 
 @pytest.fixture(params=["ours", "Debian's"])

@@ -11,8 +11,13 @@ import tarfile
 import pytest
 import requests
 from containers import needs_podman, slow  # noqa: F401 (a fixture)
-from local.artifacts.test_local_registry import make_repository
-from local_cloud import PROJECT, Server, http_session, server  # noqa: F401 (fixtures)
+from local_cloud import (  # noqa: F401 (fixtures)
+    PROJECT,
+    Server,
+    http_session,
+    make_repository,
+    server,
+)
 from local_gcloud import Gcloud
 from local_machines import until
 
