@@ -152,18 +152,24 @@ def test_deletion_of_instances_ends_at_their_names(cloud):
     role = cloud.call("POST", "/iam/v1/projects/berg-local/roles", body)["name"]
     project = "/cloudresourcemanager/v1/projects/berg-local"
     options = {"options": {"requestedPolicyVersion": 3}}
-    policy = cloud.call("POST", f"{project}:getIamPolicy", options)
+    before = cloud.call("POST", f"{project}:getIamPolicy", options)
     condition = {
         "title": "berg's",
         "expression": 'resource.type == "compute.googleapis.com/Instance" && '
         'resource.name.extract("/instances/{name}").startsWith("berg-")',
     }
     member = [f"serviceAccount:{email}"]
-    policy["bindings"].append({"role": role, "members": member, "condition": condition})
-    cloud.call("POST", f"{project}:setIamPolicy", {"policy": {**policy, "version": 3}})
+    bindings = [
+        *before["bindings"],
+        {"role": role, "members": member, "condition": condition},
+    ]
+    policy = {"etag": before["etag"], "version": 3, "bindings": bindings}
+    cloud.call("POST", f"{project}:setIamPolicy", {"policy": policy})
 
     worker = Api(cloud.url, cloud.folder, email)
     zone = "/compute/v1/projects/berg-local/zones/us-central1-a/instances"
     assert worker("DELETE", f"{zone}/other").status_code == 403
     assert worker("DELETE", f"{zone}/berg-1").status_code == 404
     assert worker("GET", zone).status_code == 403, "a list is asked for on the project"
+    policy = {"version": 1, "bindings": before["bindings"]}
+    cloud.call("POST", f"{project}:setIamPolicy", {"policy": policy})
