@@ -13,9 +13,10 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.google import api, grants, groups, instances
+from berg.google import accelerators, api, grants, groups, instances, networks, offers, tpus
 from berg.inventory import Machine, Resource
-from berg.plan import Plan
+from berg.job import Job
+from berg.plan import Choice, JobSpec, Offer, Plan
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
 warm_up = instances.import_compute
@@ -26,69 +27,218 @@ console = instances.serial_output
 why_gone, proxy, shell = instances.why_gone, instances.tunnel, instances.no_shell
 
 
-def request(plan: Plan) -> dict[str, Any]:
-    """What each machine is to be, by zone in the order of the attempts, in the API's words, without
-    its name.
+# --- what there is for a spec
+
+
+def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
+    """Return the machines that a spec means; raise BergError where Google has no such ones."""
+    if spec.tpu is not None:
+        return choose_tpus(config, tpus.choose(spec.tpu, spec.spot), spec)
+    shape = accelerators.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
+    accelerators.check(shape, config.default_image, spec.spot)
+    return Choice(shape, spec.num_machines, config.default_image, config.default_image_project)
+
+
+def choose_tpus(config: Config, tpu: tpus.Tpu, spec: JobSpec) -> Choice:
+    """Return the machines of TPUs, with an image that is made for these unless one was given."""
+    if spec.image:
+        image, project = config.default_image, config.default_image_project
+    else:
+        image, project = tpu.image, tpus.IMAGE_PROJECT
+    return Choice(tpu.shape, tpu.hosts, image, project)
+
+
+def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
+    """Look up the image, the zones, and what may be short of there; raise BergError without them."""
+    with ThreadPoolExecutor() as pool:
+        image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
+        zones = offers.zones_with(config, choice.shape, config.zones, spec.any_zone)
+        regions = list(dict.fromkeys(region_of(zone) for zone in zones))
+        quotas = pool.submit(offers.quotas, config, regions[0])
+        ways = pool.map(lambda region: ways_out(config, region), with_ways(config, regions))
+        found = Offer(
+            shape=choice.shape,
+            hosts=choice.hosts,
+            image=image.result(),
+            zones=zones,
+            rows=[],
+            ender="Google deletes the machine",
+            disk_gb=spec.disk_gb,
+            ways=list(ways),
+            shortages=shortages(config, spec, choice, sweep, quotas.result()),
+            priced=choice.shape,
+        )
+    if is_kept(spec, choice, sweep):  # a group lies in one region
+        found.group = regions[0]
+        found.heals = "lost machines, wherever there is room"
+        found.zones = [zone for zone in zones if region_of(zone) == regions[0]]
+    found.rows = rows(spec, found)
+    return found
+
+
+def is_kept(spec: JobSpec, choice: Choice, sweep: int) -> bool:
+    """Return whether a group makes the machine anew that Google took away.
+
+    Not a devbox's: people would find another one. TPUs and sweeps have no such groups.
     """
-    return {zone: body(plan, zone) for zone in plan.zones}
+    is_alone = spec.cmd is not None and choice.hosts == 1 and not sweep and spec.tpu is None
+    return is_alone and (spec.spot or spec.wait_for_capacity)
+
+
+def shortages(
+    config: Config,
+    spec: JobSpec,
+    choice: Choice,
+    sweep: int,
+    quotas: dict[str, tuple[float, float]],
+) -> list[str]:
+    """Return a sentence for each quota that has no room for the machines now."""
+    needs = accelerators.quota_needs(
+        choice.shape,
+        machines=sweep or choice.hosts,
+        disk_gb=spec.disk_gb,
+        spot=spec.spot,
+        addresses=not config.no_external_ip,
+        brief=spec.max_hours <= 7 * 24,
+    )
+    return offers.shortages(quotas, needs)
+
+
+def with_ways(config: Config, regions: list[str]) -> list[str]:
+    """Return the regions whose ways out matter: those of machines without an external address."""
+    return regions if config.no_external_ip else []
+
+
+def ways_out(config: Config, region: str) -> networks.Ways:
+    """Return what leads out of a region; raise BergError if a machine would never hear of its job."""
+    ways = networks.ways(config, region)
+    if ways.to_google is False:
+        raise BergError(
+            "a machine without an external address reaches nothing of Google's from the "
+            f"subnetwork {ways.subnetwork} in {ways.region}. "
+            f"Let it: {ways.mend(config.project, to_internet=False)}"
+        )
+    return ways
+
+
+def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
+    """Return what a plan says of the machines."""
+    several = f"{offer.hosts} machines, each " if offer.hosts > 1 else ""
+    spot = ", spot" * spec.spot
+    return [
+        ("Machine", f"{several}{offer.shape}{spot}, {spec.disk_gb} GB disk"),
+        ("Image", api.last_part(offer.image)),
+        ("Zones", ", ".join(offer.zones)),
+    ]
+
+
+def longest_name(first: str, names: list[str]) -> str:
+    """Return the longest name that a machine of these gets."""
+    return names[-1]
+
+
+def summary(job: Job, request: dict[str, Any]) -> str:
+    """Return what the machines of a request are and where, in words."""
+    shape = accelerators.Shape(job.machine_type, job.gpus_per_machine, job.gpu_type)
+    spot = ", spot" if job.spec.get("spot") else ""
+    return f"{shape}{spot}, in {', '.join(request)}"
+
+
+# --- what Google is asked for
+
+
+def request(plan: Plan) -> dict[str, Any]:
+    """Return what each machine is to be, by zone in the order of the attempts, in the API's words.
+
+    Its name is not among it.
+    """
+    return {zone: body(plan, zone) for zone in plan.offer.zones}
 
 
 def body(plan: Plan, zone: str) -> dict[str, Any]:
-    config, shape, name = plan.config, plan.shape, plan.job.job_name
-    scheduling: dict[str, Any] = {
+    """Return what a machine is to be in a zone."""
+    config, shape, labels = plan.config, plan.offer.shape, labels_of(plan)
+    disk = {
+        "sourceImage": plan.job.image,
+        "diskSizeGb": str(plan.offer.disk_gb),
+        "diskType": f"zones/{zone}/diskTypes/{shape.disk_type}",
+        "labels": labels,
+    }
+    items = [{"key": key, "value": value} for key, value in metadata(plan).items()]
+    made = {
+        "machineType": f"zones/{zone}/machineTypes/{shape.machine_type}",
+        "labels": labels,
+        "scheduling": scheduling(plan),
+        "networkInterfaces": [interface(config, shape, zone)],
+        "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
+        "metadata": {"items": items},
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+    }
+    if shape.accelerator:
+        kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
+        attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
+        made["guestAccelerators"] = [attached]
+    return made
+
+
+def labels_of(plan: Plan) -> dict[str, str]:
+    return {
+        "berg": "1",
+        **plan.owner,
+        "berg-kind": plan.job.kind,
+        "berg-user": plan.config.user,
+        "berg-bucket": instances.bucket_label(plan.config),
+    }
+
+
+def scheduling(plan: Plan) -> dict[str, Any]:
+    """Return when Google may stop a machine, and what becomes of it then."""
+    found: dict[str, Any] = {
         "maxRunDuration": {"seconds": str(plan.machine_seconds)},
         "instanceTerminationAction": "DELETE",
         "automaticRestart": plan.job.is_restarted and not plan.spot,
     }
     if plan.spot:
-        scheduling["provisioningModel"] = "SPOT"
+        found["provisioningModel"] = "SPOT"
         # else the machine hears of it with the power-off
-        scheduling["preemptionNoticeDuration"] = {"seconds": "120"}
-    if plan.spot or shape.num_gpus or plan.job.tpu:
-        scheduling["onHostMaintenance"] = "TERMINATE"
-    interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
+        found["preemptionNoticeDuration"] = {"seconds": "120"}
+    if plan.spot or plan.offer.shape.num_gpus or plan.job.tpu:
+        found["onHostMaintenance"] = "TERMINATE"
+    return found
+
+
+def interface(config: Config, shape: accelerators.Shape, zone: str) -> dict[str, Any]:
+    """Return a machine's network interface."""
+    found: dict[str, Any] = {"network": f"global/networks/{config.network}"}
     if shape.nic_type:
-        interface["nicType"] = shape.nic_type
+        found["nicType"] = shape.nic_type
     if not config.no_external_ip:
-        interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+        found["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
     if config.subnetwork:
-        interface["subnetwork"] = f"regions/{region_of(zone)}/subnetworks/{config.subnetwork}"
-    owner = {"berg-sweep": name} if plan.job.sweep else {"berg-job": name}
-    metadata = {
+        found["subnetwork"] = f"regions/{region_of(zone)}/subnetworks/{config.subnetwork}"
+    return found
+
+
+def metadata(plan: Plan) -> dict[str, str]:
+    """Return what a machine finds in its metadata."""
+    config = plan.config
+    found = {
         "berg-bucket": config.bucket,
-        **owner,
+        **plan.owner,
         "berg-dist": f".berg/dist/{plan.wheel[0]}",
-        **({"berg-packages": f".berg/dist/{plan.packages[0]}"} if plan.packages[0] else {}),
-        **({"berg-endpoint": config.endpoint} if config.endpoint else {}),
-        # It refuses the metadata's keys. Root's the worker installs, whatever the organisation says
-        # of OS Login.
-        **({"enable-oslogin": "FALSE"} if config.ssh_user != "root" else {}),
-        **({"ssh-keys": plan.ssh_key} if plan.ssh_key else {}),
         "startup-script": STARTUP_SCRIPT.read_text(),
     }
-    labels = {"berg": "1", **owner, "berg-kind": plan.job.kind, "berg-user": config.user}
-    labels["berg-bucket"] = instances.bucket_label(config)
-    disk = {
-        "sourceImage": plan.job.image,
-        "diskSizeGb": str(plan.disk_gb),
-        "diskType": f"zones/{zone}/diskTypes/{shape.disk_type}",
-        "labels": labels,
-    }
-    made = {
-        "machineType": f"zones/{zone}/machineTypes/{shape.machine_type}",
-        "labels": labels,
-        "scheduling": scheduling,
-        "networkInterfaces": [interface],
-        "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
-        "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
-    }
-    if shape.accelerator:
-        accelerator = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
-        made["guestAccelerators"] = [
-            {"acceleratorType": accelerator, "acceleratorCount": shape.num_gpus}
-        ]
-    return made
+    if plan.packages[0]:
+        found["berg-packages"] = f".berg/dist/{plan.packages[0]}"
+    if config.endpoint:
+        found["berg-endpoint"] = config.endpoint
+    # OS Login refuses the metadata's keys. Root's the worker installs, whatever the organisation
+    # says of OS Login.
+    if config.ssh_user != "root":
+        found["enable-oslogin"] = "FALSE"
+    if plan.ssh_key:
+        found["ssh-keys"] = plan.ssh_key
+    return found
 
 
 def region_of(zone: str) -> str:
@@ -96,15 +246,11 @@ def region_of(zone: str) -> str:
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
-    """The body of the request that makes the machines, or those for the template and the group that
-    keeps one.
-    """
+    """Return the body of the request that makes the machines, or those that make a group."""
     first = next(iter(request.values()))
-    return (
-        groups.requests(config, [*request], first, names[0])
-        if keep
-        else instances.request_body(first, names)
-    )
+    if keep:
+        return groups.requests(config, [*request], first, names[0])
+    return instances.request_body(first, names)
 
 
 def create(
@@ -113,9 +259,9 @@ def create(
     names: list[str],
     keep: bool,
     say: Callable[[str], None],
+    still_trying: Callable[[], None],
 ) -> str:
-    """Create the machines in the first zone that has room for all of them, or a group that keeps
-    one.
+    """Create the machines in the first zone that has room for all, or a group that keeps one.
 
     Returns the zone, "" while the group has no room. Raises BergError with every zone that was
     tried and why it would not do.
@@ -125,87 +271,94 @@ def create(
     what = "the machine" if len(names) == 1 else f"{len(names)} machines"
     hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
 
-    def make(zone: str, body: dict[str, Any]) -> None:
-        instances.insert(config, zone, body, names)
+    def make(zone: str) -> None:
+        say(f"Creating {what} in {zone}")
+        instances_in_zone = functools.partial(instances.insert, config, zone, request[zone], names)
+        grants.once_known(config, instances_in_zone)
 
-    return in_turn(config, request, make, what, say, hint)
+    return in_turn(list(request), make, hint, say, still_trying)
 
 
 def in_turn(
-    config: Config,
-    bodies: dict[str, dict[str, Any]],
-    make: Callable[[str, dict[str, Any]], None],
-    what: str,
-    say: Callable[[str], None],
+    zones: list[str],
+    make: Callable[[str], None],
     hint: str,
+    say: Callable[[str], None],
+    still_trying: Callable[[], None],
 ) -> str:
-    """The first zone in which `make` works; raises BergError with why each that was tried would not
-    do.
+    """Return the first zone in which `make` works; raise BergError with why none of them does.
+
+    `still_trying` is called before each zone but the first, when there are no machines.
     """
     tried: list[str] = []
     full_regions: set[str] = set()
-    for zone, body in bodies.items():
+    for zone in zones:
         region = region_of(zone)
         if region in full_regions:
             continue
+        if tried:
+            still_trying()
         try:
-            say(f"Creating {what} in {zone}")
-            grants.once_known(config, functools.partial(make, zone, body))
-            if tried:
-                say("\n".join(tried))
-            return zone
+            make(zone)
         except api.OperationFailed as error:
             tried.append(f"{zone}: {error.explain(region)}")
             if error.blocks == "region":
                 full_regions.add(region)
-            elif error.blocks != "zone":
-                hint = hint if error.blocks else ""  # no other zone would do
+            elif error.blocks != "zone":  # no other zone would do
+                hint = hint if error.blocks else ""
                 break
+        else:
+            if tried:
+                say("\n".join(tried))
+            return zone
     failed = "no machine could be created, and none was left behind.\n  " + "\n  ".join(tried)
     raise BergError(f"{failed}\n{hint}".rstrip())
 
 
 def let_in(config: Config, machine: Machine, line: str) -> bool | None:
-    """Add a line to the keys in a machine's metadata; whether it was new there, None if the machine
-    is gone.
+    """Add a line to the keys in a machine's metadata.
+
+    Returns whether it was new there, None if the machine is gone.
     """
-    told = instances.metadata(config, machine)
-    if told is None or line in told.get("ssh-keys", "").splitlines():
-        return None if told is None else False
+    items = instances.metadata(config, machine)
+    if items is None:
+        return None
+    if line in items.get("ssh-keys", "").splitlines():
+        return False
     tell(config, machine, "ssh-keys", lambda old: "\n".join([*old.splitlines(), line]))
     return True
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
     """Delete machines, or the group in the region `group` with them, and wait until they are gone."""
-    paths = (
-        [groups.path_of(group, job)]
-        if group
-        else [instances.path_of(machine) for machine in machines]
-    )
+    paths = [instances.path_of(machine) for machine in machines]
+    if group:
+        paths = [groups.path_of(group, job)]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
 
 
 def resources(config: Config) -> list[Resource]:
-    """Groups, disks that no machine has, and templates that no group is made from."""
+    """Return groups, disks that no machine has, and templates that no group is made from."""
     kept = groups.find(config)
+    regional = [group for group in kept if "region" in group]
     found = [
-        Resource("group", each["name"], each["region"], each["creationTimestamp"], "")
-        for each in kept
-        if "region" in each
+        Resource("group", group["name"], group["region"], group["creationTimestamp"], "")
+        for group in regional
     ]
-    for disk in instances.unused_disks(config):
-        user, where = disk.get("labels", {}).get("berg-user", ""), api.last_part(disk["zone"])
-        found.append(
-            Resource(
-                "disk", disk["name"], where, disk["creationTimestamp"], "no machine has it", user
-            )
-        )
-    for template in groups.unused_templates(config, kept):
-        why = "no group is made from it"
-        found.append(Resource("template", template["name"], "", template["creationTimestamp"], why))
+    found += [unused_disk(disk) for disk in instances.unused_disks(config)]
+    why = "no group is made from it"
+    found += [
+        Resource("template", template["name"], "", template["creationTimestamp"], why)
+        for template in groups.unused_templates(config, kept)
+    ]
     return found
+
+
+def unused_disk(disk: dict[str, Any]) -> Resource:
+    user = disk.get("labels", {}).get("berg-user", "")
+    zone, created_at = api.last_part(disk["zone"]), disk["creationTimestamp"]
+    return Resource("disk", disk["name"], zone, created_at, "no machine has it", user)
 
 
 def remove(config: Config, resource: Resource) -> None:

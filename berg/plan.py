@@ -24,9 +24,8 @@ class JobSpec:
     cmd: str | None = None  # None: machines for people
     name: str | None = None
     results_dir: str | None = None
-    results_parent: str | None = (
-        None  # folder for the results of jobs whose command names none, each in its own
-    )
+    # folder for the results of jobs whose command names none, each in its own
+    results_parent: str | None = None
     defaults: tuple[str, ...] = ()  # what came from where, for people to read
     zones: tuple[str, ...] = ()
     any_zone: bool = False  # the region's others after those
@@ -83,96 +82,50 @@ class JobSpec:
         """Raise BergError for what is not possible, whatever there is at Google."""
         if self.cmd is not None and not self.cmd.strip():
             raise BergError('there is no command to run, as in: berg run "python train.py"')
-        if not 1 <= self.num_machines <= 1000:
-            raise BergError(f"--machines {self.num_machines} is not possible: give 1 to 1000")
-        if not math.isfinite(self.max_hours) or not LIMITS[0] <= self.max_hours * 3600 <= LIMITS[1]:
-            raise BergError(
-                f"--max-hours {self.max_hours:g} is not possible: Google takes 30 seconds to 120 days"
-            )
-        if not 0 <= self.idle_hours <= 1e6:
-            raise BergError(
-                f"--idle-hours {self.idle_hours:g} is not possible: give hours, or 0 for never"
-            )
-        if not 10 <= self.disk_gb <= 65536:
-            raise BergError(
-                f"--disk-gb {self.disk_gb} is not possible: a boot disk has 10 to 65536 GB"
-            )
-        if self.sample_seconds != 0 and not 1 <= self.sample_seconds <= 3600:
-            raise BergError(
-                f"--sample-seconds {self.sample_seconds} is not possible: give 1 to 3600, or 0 for none"
-            )
-        if not 0 <= self.min_utilization <= 100:
-            raise BergError(
-                f"--min-utilization {self.min_utilization} is not possible: give percent, 1 to 100"
-            )
-        if self.for_minutes != JobSpec.for_minutes and not self.min_utilization:
-            raise BergError(
-                "--for says in how many minutes: give --min-utilization PERCENT as well"
-            )
-        if (
-            self.min_utilization
-            and not 0 < 2 * self.sample_seconds <= self.for_minutes * 60 < math.inf
-        ):
-            raise BergError(
-                f"--min-utilization needs at least two samples in --for {self.for_minutes:g} minutes: there is one "
-                f"every {self.sample_seconds} s (--sample-seconds)"
-            )
-        if self.tpu is not None:
-            self.check_tpu()
-        if self.cluster is not None:
-            self.check_cluster()
-        elif self.docker is not None or self.wait_hours:
-            option = "--docker" if self.docker is not None else "--wait-hours"
-            raise BergError(f"{option} is for pods: give --cluster NAME as well")
-        if self.max_restarts < 0 or self.restart_on_failure < 0:
-            raise BergError("--max-restarts and --restart-on-failure count times: give 0 or more")
+        for bounds in BOUNDS:
+            bounds.check(self)
+        self.check_utilization()
+        self.check_tpu()
+        self.check_cluster()
         if self.keep_going and not self.each:
             raise BergError(
                 "--keep-going is for a command that runs on every machine: give --each as well"
             )
-        if self.num_machines > 1 and (self.wait_for_capacity or self.restart_on_failure):
-            option = "--wait-for-capacity" if self.wait_for_capacity else "--restart-on-failure"
-            raise BergError(f"{option} is for jobs on one machine, not on {self.num_machines}")
+        self.check_one_machine()
+
+    def check_utilization(self) -> None:
+        """Raise BergError for --min-utilization and --for that no sample could answer."""
+        if not self.min_utilization:
+            if self.for_minutes != JobSpec.for_minutes:
+                raise BergError(
+                    "--for says in how many minutes: give --min-utilization PERCENT as well"
+                )
+            return
+        two_samples = 2 * self.sample_seconds
+        if not 0 < two_samples <= self.for_minutes * 60 < math.inf:
+            raise BergError(
+                f"--min-utilization needs at least two samples in --for {self.for_minutes:g} "
+                f"minutes: there is one every {self.sample_seconds} s (--sample-seconds)"
+            )
 
     def check_tpu(self) -> None:
-        """Raise BergError for options that say otherwise what --tpu says, or need what a slice has
-        not.
-        """
-        machine = {
-            "-g": self.num_gpus,
-            "-t": self.gpu_type,
-            "-c": self.num_cpus,
-            "--machine-type": self.machine_type,
-        }
-        given = [option for option, value in machine.items() if value is not None]
-        given += ["-m"] if self.num_machines != 1 else []
-        given += ["--wait-for-capacity"] if self.wait_for_capacity else []
-        if given:
+        """Raise BergError for options that say otherwise what --tpu says, or that a slice lacks."""
+        given = self.given(SAID_BY_TPU)
+        if self.tpu is not None and given:
             raise BergError(
                 f"--tpu says what the machines are and how many: leave out {', '.join(given)}"
             )
 
     def check_cluster(self) -> None:
-        """Raise BergError for options that a pod cannot have: its nodes are what they are."""
-        nodes: dict[str, Any] = {
-            "--image": self.image,
-            "--image-project": self.image_project,
-            "--machine-type": self.machine_type,
-        }
-        nodes |= {
-            "--tpu": self.tpu,
-            "--zone": self.zones or None,
-            "--any-zone": self.any_zone or None,
-        }
-        nodes |= {"--disk-gb": self.disk_gb if self.disk_gb != JobSpec.disk_gb else None}
-        nodes |= {
-            "--no-kill": self.no_kill or None,
-            "--wait-for-capacity": self.wait_for_capacity or None,
-        }
-        nodes |= {"--no-external-ip": self.no_external_ip or None}
-        if given := [option for option, value in nodes.items() if value is not None]:
+        """Raise BergError for options that a pod cannot have, or that are for pods alone."""
+        if self.cluster is None:
+            if given := self.given(FOR_PODS):
+                raise BergError(f"{given[0]} is for pods: give --cluster NAME as well")
+            return
+        if given := self.given(SAID_BY_CLUSTER):
             raise BergError(
-                f"--cluster: the cluster's nodes are what they are, and pods wait anyway: leave out {given[0]}"
+                "--cluster: the cluster's nodes are what they are, and pods wait anyway: "
+                f"leave out {given[0]}"
             )
         if self.num_cpus is not None and self.num_cpus < 1:
             raise BergError(f"-c {self.num_cpus} is not possible: give 1 or more CPUs for each pod")
@@ -180,10 +133,22 @@ class JobSpec:
             raise BergError(
                 f"--docker {self.docker!r} is no name of an image: it is one as in python:3.12"
             )
-        if not 0 <= self.wait_hours <= 24 * 30:
-            raise BergError(
-                f"--wait-hours {self.wait_hours:g} is not possible: give up to 720, or 0 for ever"
-            )
+        WAIT_HOURS.check(self)
+
+    def check_one_machine(self) -> None:
+        """Raise BergError for options that only a job on one machine can have."""
+        if self.num_machines == 1:
+            return
+        if given := self.given(FOR_ONE_MACHINE):
+            raise BergError(f"{given[0]} is for jobs on one machine, not on {self.num_machines}")
+
+    def given(self, options: dict[str, str]) -> list[str]:
+        """Return those of the options (by the field that each sets) that are not as usual."""
+        return [
+            option
+            for option, name in options.items()
+            if getattr(self, name) != getattr(JobSpec, name)
+        ]
 
     def variables(self) -> dict[str, str]:
         """The command's variables from --env."""
@@ -197,7 +162,71 @@ class JobSpec:
         return found
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What a number of a JobSpec may be."""
+
+    option: str
+    field: str
+    least: float
+    most: float
+    advice: str
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise BergError for a number out of the bounds, or none at all."""
+        value = getattr(spec, self.field)
+        if not self.least <= value <= self.most:
+            raise BergError(f"{self.option} {shown(value)} is not possible: {self.advice}")
+
+
+def shown(number: float) -> str:
+    """Return a number as people write it: 168.0 is 168."""
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
+HOURS = [seconds / 3600 for seconds in LIMITS]
+TIMES = "give how many times, 0 or more"
+BOUNDS = [
+    Bounds("--machines", "num_machines", 1, 1000, "give 1 to 1000"),
+    Bounds("--max-hours", "max_hours", HOURS[0], HOURS[1], "Google takes 30 seconds to 120 days"),
+    Bounds("--idle-hours", "idle_hours", 0, 1e6, "give hours, or 0 for never"),
+    Bounds("--disk-gb", "disk_gb", 10, 65536, "a boot disk has 10 to 65536 GB"),
+    Bounds("--sample-seconds", "sample_seconds", 0, 3600, "give 1 to 3600, or 0 for none"),
+    Bounds("--min-utilization", "min_utilization", 0, 100, "give percent, 1 to 100"),
+    Bounds("--max-restarts", "max_restarts", 0, math.inf, TIMES),
+    Bounds("--restart-on-failure", "restart_on_failure", 0, math.inf, TIMES),
+]
+WAIT_HOURS = Bounds("--wait-hours", "wait_hours", 0, 24 * 30, "give up to 720, or 0 for ever")
+# Options that say what something else says already, by the field of JobSpec that each sets.
+SAID_BY_TPU = {
+    "-g": "num_gpus",
+    "-t": "gpu_type",
+    "-c": "num_cpus",
+    "--machine-type": "machine_type",
+    "-m": "num_machines",
+    "--wait-for-capacity": "wait_for_capacity",
+}
+SAID_BY_CLUSTER = {
+    "--image": "image",
+    "--image-project": "image_project",
+    "--machine-type": "machine_type",
+    "--tpu": "tpu",
+    "--zone": "zones",
+    "--any-zone": "any_zone",
+    "--disk-gb": "disk_gb",
+    "--no-kill": "no_kill",
+    "--wait-for-capacity": "wait_for_capacity",
+    "--no-external-ip": "no_external_ip",
+}
+FOR_PODS = {"--docker": "docker", "--wait-hours": "wait_hours"}
+FOR_ONE_MACHINE = {
+    "--wait-for-capacity": "wait_for_capacity",
+    "--restart-on-failure": "restart_on_failure",
+}
+
+
 def check_variable(option: str, key: str) -> None:
+    """Raise BergError for what is no name of a variable, or one that berg sets itself."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
         raise BergError(f"{option} {key!r} is not the name of a variable")
     if key.startswith(RESERVED):
@@ -207,13 +236,49 @@ def check_variable(option: str, key: str) -> None:
 
 
 def spec_of(job: Job) -> JobSpec:
-    """What a job was asked for with, without its name."""
-    known = {each.name for each in fields(JobSpec)}
-    values = {key: value for key, value in job.spec.items() if key in known - {"defaults"}}
-    values = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-    }
-    return JobSpec(**values, cmd=job.cmd if job.kind == "job" else None)
+    """Return what a job was asked for with, without its name."""
+    known = {each.name for each in fields(JobSpec)} - {"defaults"}
+    values = {key: as_given(value) for key, value in job.spec.items() if key in known}
+    cmd = job.cmd if job.kind == "job" else None
+    return JobSpec(**values, cmd=cmd)
+
+
+def as_given(value: Any) -> Any:
+    """Return an option's value as JobSpec has it: JSON knows lists alone, no tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The machines that a spec means, before anybody was asked where there are such."""
+
+    shape: Shape
+    hosts: int  # number of machines
+    image: str  # an image's family or name; of pods a container's
+    image_project: str = ""
+    cluster: str = ""  # LOCATION/NAME, whose pods the machines are
+    is_slice: bool = False  # machines that run a command together, or not at all
+
+
+@dataclass
+class Offer:
+    """What a place has for a spec, and how people read it."""
+
+    shape: Shape
+    hosts: int  # number of machines
+    image: str  # its path; of pods a container's name
+    zones: list[str]  # to try, in this order
+    rows: list[tuple[str, str]]  # of the plan: machine, image, where
+    ender: str  # who ends a machine whose time is over, and how
+    group: str = ""  # as Job.group
+    heals: str = ""  # what a group makes anew, in words; "": nothing
+    disk_gb: int = 0  # 0: its machines have no disks of their own
+    # quotas that have no room for the machines now
+    shortages: list[str] = field(default_factory=list)
+    # out of the regions, for machines without an external address
+    ways: list[Ways] = field(default_factory=list)
+    priced: Shape | None = None  # what is paid for; None: it is not known
+    is_shared: bool = False  # whether that is a node, which several pods may share
 
 
 @dataclass
@@ -222,20 +287,14 @@ class Plan:
 
     config: Config
     job: Job
-    shape: Shape
-    zones: list[str]
+    offer: Offer
     bucket_region: str
     snapshot: Snapshot
-    disk_gb: int
     spot: bool
     wheel: tuple[str, bytes]
     packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
-    # quotas that have no room for the machines now
-    shortages: list[str] = field(default_factory=list)
-    # out of the regions, for machines without an external address
-    ways: list[Ways] = field(default_factory=list)
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property
@@ -245,7 +304,7 @@ class Plan:
         """
         near = {"eu": "europe"}.get(self.bucket_region, self.bucket_region)
         known = "-" in near or near in ("us", "europe", "asia")
-        return [zone for zone in self.zones if known and not zone.startswith(f"{near}-")]
+        return [zone for zone in self.offer.zones if known and not zone.startswith(f"{near}-")]
 
     @property
     def machine_seconds(self) -> int:
@@ -255,3 +314,9 @@ class Plan:
     @property
     def machines(self) -> list[str]:
         return machine_names(self.job.job_name, self.job.num_machines)
+
+    @property
+    def owner(self) -> dict[str, str]:
+        """The label that tells whose the machines are: a job's, or a sweep's."""
+        key = "berg-sweep" if self.job.sweep else "berg-job"
+        return {key: self.job.job_name}

@@ -43,12 +43,13 @@ def new_claim() -> str:
     return secrets.token_hex(8)
 
 
-def claim(bucket: Bucket, name: str, state: State, generation: int = 0) -> Stored:
+def claim(bucket: Bucket, name: str, state: State, generation: int = 0, token: str = "") -> Stored:
     """Write a state with a new claim; raise Changed if somebody else has the name.
 
-    `generation` is that of the state of a job that is over and goes on; 0 is for a new job.
+    `generation` is that of the state of a job that is over and goes on; 0 is for a new job. A
+    sweep's jobs all carry the claim of its record, the `token`.
     """
-    claimed = replace(state, claim=new_claim())
+    claimed = replace(state, claim=token or new_claim())
     return _write(bucket, name, claimed, generation)
 
 

@@ -4,11 +4,11 @@ Not covered: what was spent; that is Google's billing.
 """
 
 import sys
-from dataclasses import replace
 
 from berg import columns
 from berg.commands.terminal import table
 from berg.google import prices
+from berg.plan import Plan
 
 
 def gpus(found, region: str, everywhere: bool) -> str:
@@ -60,35 +60,45 @@ def per_chip(found) -> str:
     return f" $/h a chip, on demand and Spot: {'; '.join(reversed(shown))}."
 
 
-def price(plan, jobs: int, at_once: int) -> str:
+def price(plan: Plan, jobs: int, at_once: int) -> str:
     """What the machines of a plan cost, as far as it was looked up before; of pods, what a node
     does that they share.
 
     "" for pods without GPUs, which any node may hold.
     """
-    region, spot, shape = plan.zones[0].rpartition("-")[0], plan.spot, plan.shape
-    if is_pod := plan.job.place == "gke":
-        shape = replace(shape, num_gpus=shape.node_gpus)
-        if not shape.num_gpus:
-            return ""
+    shape, region = plan.offer.priced, plan.offer.zones[0].rpartition("-")[0]
+    if shape is None:
+        return ""
     listed = prices.known(plan.config, region)
-    hourly = [listed.per_hour(shape, kind) if listed else None for kind in (spot, not spot)]
-    if listed is None or hourly[0] is None:
-        return "unknown" + ("; berg gpus looks for prices" if listed is None else f" in {region}")
-    count, hours = (
-        1 if is_pod else at_once or plan.job.num_machines,
-        plan.job.max_run_seconds / 3600,
-    )
-    kinds = ("as Spot", "on demand") if spot else ("on demand", "as Spot")
-    each = [
-        f"${dollars(cost * count)} an hour {kind}"
-        for cost, kind in zip(hourly, kinds, strict=True)
-        if cost
-    ]
+    if listed is None:
+        return "unknown; berg gpus looks for prices"
+    hourly = listed.per_hour(shape, plan.spot)
+    if hourly is None:
+        return f"unknown in {region}"
+    count = machines_paid_for(plan, at_once)
+    kinds = ("as Spot", "on demand") if plan.spot else ("on demand", "as Spot")
+    costs = zip((hourly, listed.per_hour(shape, not plan.spot)), kinds, strict=True)
+    each = [f"${dollars(cost * count)} an hour {kind}" for cost, kind in costs if cost]
+    if plan.offer.is_shared:
+        what = f" for each node, {shape}, which pods share"
+    else:
+        what = at_most(plan, hourly, jobs, count)
+    source = f"list price in {region} of {listed.date}, without disks and traffic"
+    return f"{', '.join(each)}{what} ({source})"
+
+
+def machines_paid_for(plan: Plan, at_once: int) -> int:
+    """Return how many machines a plan pays for at a time; of nodes that pods share, one."""
+    if plan.offer.is_shared:
+        return 1
+    return at_once or plan.job.num_machines
+
+
+def at_most(plan: Plan, hourly: float, jobs: int, count: int) -> str:
+    """What a job costs at most, or a sweep of so many jobs."""
+    hours = plan.job.max_run_seconds / 3600
     limit = f"{jobs * hours:,g} machine-hours" if jobs else f"{hours:g} h"
-    most = f"; at most ${hourly[0] * (jobs or count) * hours:,.0f} in {limit}"
-    what = f" for each node, {shape}, which pods share" if is_pod else most
-    return f"{', '.join(each)}{what} (list price in {region} of {listed.date}, without disks and traffic)"
+    return f"; at most ${hourly * (jobs or count) * hours:,.0f} in {limit}"
 
 
 def tpus(found) -> str:

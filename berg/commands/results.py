@@ -298,7 +298,7 @@ def fetch_sweep(
     if folder:
         table = folder / "results.csv"
     for _ in passes():
-        entries = [entry for entry in sweep.states(settings, name) if entry.state]
+        entries = [entry for entry in sweep.entries(settings, name) if entry.state]
         found = Fetched()
         for entry in entries:
             fetch_member(bucket, entry, target, found)

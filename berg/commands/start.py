@@ -45,7 +45,7 @@ def start_machines(spec, dry_run, quiet, code_of=None):
     from berg.laptop import launch
 
     plan = launch.prepare(settings, spec, Path.cwd(), code=code_of and code_of(settings))
-    remember_zones(sorted({*remembered("zones"), *plan.zones}))
+    remember_zones(sorted({*remembered("zones"), *plan.offer.zones}))
     say(tables.plan(plan))
     if dry_run:
         click.echo(json.dumps(launch.preview(plan), indent=2))

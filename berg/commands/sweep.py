@@ -117,7 +117,7 @@ def follow(settings, name: str) -> int:
     """Wait until every job of a sweep is over; 0 if all succeeded."""
     shown = ""
     while True:
-        found = {entry.name: entry.state for entry in sweep.states(settings, name) if entry.state}
+        found = {entry.name: entry.state for entry in sweep.entries(settings, name) if entry.state}
         states = Counter(state.state for state in found.values())
         line = words.counts(states)
         if line != shown:

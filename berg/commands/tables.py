@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Iterable
 from datetime import datetime
 
 import click
@@ -11,8 +12,8 @@ from berg import columns, job, wrapped
 from berg.commands.costs import price
 from berg.commands.terminal import labelled, table
 from berg.google import tpus as tpu_types
-from berg.google.accelerators import Shape
 from berg.laptop.rows import cells, folded
+from berg.plan import Plan
 from berg.words import also, idle, plural, size
 
 COLORS = {
@@ -26,110 +27,114 @@ MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 SHOWN = 8  # files named in a plan; the rest is counted
 
 
-def plan(plan, jobs: int = 0, at_once: int = 0) -> str:
+def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
     """What will run, where, with which code, and what stops it; of a sweep with so many jobs and
     machines.
     """
-    this, snapshot = plan.job, plan.snapshot
-    code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch or 'detached HEAD'})"
-    if this.git_dirty:
-        code += f" with {plural(len(this.git_changed_files), 'uncommitted change')}, as {this.git_snapshot[:12]}"
-    several = f"{this.num_machines} machines, each " if this.num_machines > 1 else ""
-    where = (
-        {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on]
-        if several
-        else ""
-    )
-    is_guess = not this.spec.get("results_dir") and not this.results_dir.endswith(this.job_name)
-    ender = "Kubernetes ends the pod" if this.place == "gke" else "Google deletes the machine"
+    this = plan.job
     rows = [
-        ("Job", this.job_name) if this.cmd else ("Devbox", this.job_name),
-        *([("Command", this.cmd + where)] if this.cmd else []),
-        *([("Folder", f"{this.cwd} of the repo (--cwd)")] if this.cwd else []),
-        ("Code", code),
-        *[("", line) for line in shorten(this.git_changed_files)],
-        *[
-            ("Left out" if n == 0 else "", line)
-            for n, line in enumerate(shorten(snapshot.left_out))
-        ],
-        *(
-            [("TPUs", f"{this.tpu}, {plural(tpu_types.parse(this.tpu).chips, 'chip')}")]
-            if this.tpu
-            else []
-        ),
-        machine(plan, several),
-        ("Image", this.image if this.place == "gke" else this.image.rpartition("/")[2]),
-        ("Cluster", this.group) if this.place == "gke" else ("Zones", ", ".join(plan.zones)),
-        *(
-            [("", f"{', '.join(plan.far_zones)}: not in {plan.bucket_region}, where the bucket is")]
-            if plan.far_zones
-            else []
-        ),
-        *[("Network" if n == 0 else "", text) for n, text in enumerate(network(plan))],
-        *([("Price", cost)] if (cost := price(plan, jobs, at_once)) else []),
-        *[("Quota" if n == 0 else "", text) for n, text in enumerate(plan.shortages)],
-        *([("Restarts", restarts(plan))] if this.group else []),
-        *(
-            [("Again", f"{this.restart_on_failure} times if the command fails")]
-            if this.restart_on_failure
-            else []
-        ),
-        *([("Secrets", ", ".join(this.secrets))] if this.secrets else []),
-        *([("Notify", "a webhook, of the end")] if this.notify else []),
-        *[("Data" if n == 0 else "", data_set(each)) for n, each in enumerate(this.data)],
-        *[
-            ("Defaults" if n == 0 else "", text)
-            for n, text in enumerate(this.spec.get("defaults", ()))
-        ],
-        (
-            "Results",
-            this.gcs_results_dir + (" (read off the command; another: -r)" if is_guess else ""),
-        ),
-        ("Limit", f"{this.max_run_seconds / 3600:g} h, then {ender} (--max-hours)"),
-        *(
-            [("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h")]
-            if this.idle_seconds
-            else []
-        ),
+        *command_rows(this),
+        *code_rows(plan),
+        *tpu_rows(this),
+        *plan.offer.rows,
+        *below("", far_zones(plan)),
+        *below("Network", network(plan)),
+        *below("Price", [price(plan, jobs, at_once)]),
+        *below("Quota", plan.offer.shortages),
+        *restart_rows(plan),
+        *below("Secrets", [", ".join(this.secrets)]),
+        *below("Notify", ["a webhook, of the end"] * this.notify),
+        *below("Data", [data_set(each) for each in this.data]),
+        *below("Defaults", this.spec.get("defaults", ())),
+        *end_rows(plan),
     ]
     return labelled(rows, sys.stderr) + "\n"
 
 
-def restarts(plan) -> str:
-    """What becomes of a job that loses a machine."""
-    this = plan.job
-    if this.place != "gke":
-        return f"{this.max_restarts} after lost machines, wherever there is room"
-    if this.num_machines > 1 or this.kind != "job":
-        return "none: a pod that is taken away ends it" + (
-            f". Go on: berg run --resume {this.job_name}" * bool(this.cmd)
-        )
-    return f"{this.max_restarts} after pods that were taken away"
+def below(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+    """Return rows of a plan: lines below each other, the first one labelled; empty ones are none."""
+    shown = [line for line in lines if line]
+    labels = [label] + [""] * len(shown)
+    return list(zip(labels, shown, strict=False))
 
 
-def machine(plan, several: str) -> tuple[str, str]:
-    this, spot = plan.job, ", spot" if plan.spot else ""
-    if this.place == "gke":
-        pods = f"{this.num_machines} pods, each " if several else ""
-        gpus = f"{plan.shape.num_gpus} x {plan.shape.gpu_type}" if plan.shape.num_gpus else "no GPU"
-        return "Pod", f"{pods}{gpus}{spot}"
-    return "Machine", f"{several}{plan.shape}{spot}, {plan.disk_gb} GB disk"
+def command_rows(this: job.Job) -> list[tuple[str, str]]:
+    """What runs, and in which folder."""
+    if not this.cmd:
+        return [("Devbox", this.job_name)]
+    where = ""
+    if this.num_machines > 1:
+        where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on]
+    folder = f"{this.cwd} of the repo (--cwd)" if this.cwd else ""
+    return [("Job", this.job_name), ("Command", this.cmd + where), *below("Folder", [folder])]
 
 
-def network(plan) -> list[str]:
+def code_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Which code runs."""
+    this, snapshot = plan.job, plan.snapshot
+    code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch or 'detached HEAD'})"
+    if this.git_dirty:
+        changes = plural(len(this.git_changed_files), "uncommitted change")
+        code += f" with {changes}, as {this.git_snapshot[:12]}"
+    changed, left_out = shorten(this.git_changed_files), shorten(snapshot.left_out)
+    return [("Code", code), *below("", changed), *below("Left out", left_out)]
+
+
+def tpu_rows(this: job.Job) -> list[tuple[str, str]]:
+    if not this.tpu:
+        return []
+    return [("TPUs", f"{this.tpu}, {plural(tpu_types.parse(this.tpu).chips, 'chip')}")]
+
+
+def far_zones(plan: Plan) -> list[str]:
+    """A warning of zones that are far from the bucket."""
+    if not plan.far_zones:
+        return []
+    return [f"{', '.join(plan.far_zones)}: not in {plan.bucket_region}, where the bucket is"]
+
+
+def restart_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What becomes of a job that loses a machine, or whose command fails."""
+    this, rows = plan.job, []
+    if plan.offer.heals:
+        rows.append(("Restarts", f"{this.max_restarts} after {plan.offer.heals}"))
+    elif this.group:
+        go_on = f". Go on: berg run --resume {this.job_name}" if this.cmd else ""
+        rows.append(("Restarts", f"none: a pod that is taken away ends it{go_on}"))
+    if this.restart_on_failure:
+        rows.append(("Again", f"{this.restart_on_failure} times if the command fails"))
+    return rows
+
+
+def end_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Where the results go, and what ends the machines."""
+    this, results = plan.job, plan.job.gcs_results_dir
+    is_given = this.spec.get("results_dir") or this.results_dir.endswith(this.job_name)
+    if not is_given:
+        results += " (read off the command; another: -r)"
+    limit = f"{this.max_run_seconds / 3600:g} h, then {plan.offer.ender} (--max-hours)"
+    rows = [("Results", results), ("Limit", limit)]
+    if this.idle_seconds:
+        rows.append(("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h"))
+    return rows
+
+
+def network(plan: Plan) -> list[str]:
     """What machines without an external address reach; pods are reached through their cluster."""
-    if not plan.config.no_external_ip or plan.job.place == "gke":
+    if not plan.offer.ways:
         return []
     lines = ["no external address; ssh goes through IAP, with gcloud"]
-    for ways in plan.ways:
+    for ways in plan.offer.ways:
         if ways.to_google is None:
             lines.append(
-                f"you may not see whether {ways.region} has Private Google Access, without which nothing runs"
+                f"you may not see whether {ways.region} has Private Google Access, "
+                "without which nothing runs"
             )
         if ways.to_internet is False:
             command = ways.mend(plan.config.project, to_internet=True)
             lines.append(
-                f"{ways.region} has no Cloud NAT: pip and the internet are out of reach. For one: {command}"
+                f"{ways.region} has no Cloud NAT: pip and the internet are out of reach. "
+                f"For one: {command}"
             )
     return lines
 
@@ -289,18 +294,14 @@ def again(found, machines: list[str]) -> str:
                 each.state.job.results_dir,
             ]
         )
-    this, spot = found.first, ", spot" if found.first.spec.get("spot") else ""
-    shape = Shape(this.machine_type, this.gpus_per_machine, this.gpu_type)
-    where = this.spec["cluster"] if this.place == "gke" else ", ".join(found.about["machines"])
-    new = (
-        f"{len(machines)} x {'pod' if this.place == 'gke' else shape}{spot}, in {where}"
-        if machines
-        else "none beside those there"
-    )
+    hours = found.first.max_run_seconds / 3600
+    new = "none beside those there"
+    if machines:
+        new = f"{len(machines)} x {found.machines_in_words}"
     rows = [
         ("Code", str(found)),
         ("Machines", new),
-        ("Limit", f"{this.max_run_seconds / 3600:g} h each"),
+        ("Limit", f"{hours:g} h each"),
     ]
     return f"{shortened(jobs, sys.stderr)}\n{labelled(rows, sys.stderr)}\n"
 

@@ -9,20 +9,22 @@ import hashlib
 import math
 import re
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, checks, job, places
+from berg import BergError, __version__, checks, job, places, states
 from berg.code import dist, packages, snapshot
 from berg.config import Config
-from berg.google import accelerators, api, container, data, networks, offers, secret, tpus
+from berg.google import api, data, offers, secret
 from berg.google.storage import Bucket, Changed
 from berg.laptop import ssh
-from berg.places import manifest
-from berg.plan import JobSpec, Plan, check_variable
+from berg.plan import Choice, JobSpec, Plan, check_variable
+
+GOING = 180  # seconds for machines of a job that is over to go
 
 
 def prepare(
@@ -33,130 +35,61 @@ def prepare(
     code: snapshot.Snapshot | None = None,
     again: bool = False,
 ) -> Plan:
-    """Check every wish and take the snapshot, unless there is one; raises BergError and leaves
-    nothing behind.
+    """Check a spec and take the snapshot, unless there is one; raise BergError for what is wrong.
 
-    `sweep` is the number of a sweep's machines, 0 for a job on its own; `again` says that the
-    name's job goes on.
+    Nothing is left behind then. `sweep` is the number of a sweep's machines, 0 for a job on its
+    own; `again` says that the name's job goes on.
     """
     spec.check()
-    cmd = spec.cmd
-    tpu = tpus.choose(spec.tpu, spec.spot) if spec.tpu is not None else None
-    num_machines, is_slice = (tpu.hosts, tpu.hosts > 1) if tpu else (spec.num_machines, False)
-    if is_slice and (sweep or spec.restart_on_failure):
-        what = (
-            "each job of a sweep runs on one machine"
-            if sweep
-            else "--restart-on-failure is for one machine"
-        )
-        raise BergError(f"--tpu {spec.tpu} is a slice of {num_machines} machines: {what}")
-    image_name, image_project = config.default_image, config.default_image_project
-    cluster = container.find(config, spec.cluster) if spec.cluster else None
-    if cluster:
-        shape = manifest.choose(cluster, spec)
-    elif tpu:
-        shape = tpu.shape
-        if not spec.image:
-            image_name, image_project = tpu.image, tpus.IMAGE_PROJECT
-    else:
-        shape = accelerators.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
-        accelerators.check(shape, image_name, spec.spot)
-    if spec.min_utilization and not (shape.num_gpus or tpu):
-        raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
-    variables = spec.variables()
-    secret_values = dict(secret.read(text) for text in spec.secrets)
-    for key in secret_values:
-        check_variable("--secret", key)
-        if key in variables:
-            raise BergError(
-                f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…"
-            )
-    if spec.notify is not None:
-        secret_values[secret.WEBHOOK] = secret.webhook(spec.notify)
+    place_name = places.name_for(spec)
+    place = places.of(place_name)
+    choice = place.choose(config, spec, bool(sweep))
+    check_accelerators(spec, choice)
+    secret_values = read_secrets(spec)
     root = code.root if code else snapshot.find_root(folder)
     spec = replace(spec, cwd=spec.cwd or "") if code else in_folder(spec, folder, root)
-    script = spec.install_script
-    if script and not code and not (root / script).is_file():
-        raise BergError(
-            f"--install-script {script} is not a file in {root}: give its path from there"
-        )
-    name = job.check_name(spec.name or job.new_name(root.name))
-    # Of a pod's name Kubernetes makes the host's, with its number.
-    job.check_name(
-        f"{name}-{num_machines - 1}" if cluster else job.machine_names(name, num_machines)[-1]
-    )
-    guessed = spec.results_dir or checks.sketchy_guess_at_results_dir_from_cmd(cmd or "")
-    guessed = guessed or "/".join(filter(None, (spec.results_parent, name)))
-    results = checks.check_results_dir(guessed.removeprefix("/root/berg_results/"))
+    name = check_names(place, spec.name or job.new_name(root.name), choice.hosts)
+    results_dir = results_dir_of(spec, name)
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         needed = pool.submit(packages.build)
-        if not cluster:
-            image = pool.submit(offers.find_image, config, image_name, image_project)
-            zones = pool.submit(offers.zones_with, config, shape, config.zones, spec.any_zone)
+        offered = pool.submit(place.offer, config, spec, choice, sweep)
         bucket = Bucket(config)
-        wanted = [pool.submit(data.measure, bucket, text) for text in spec.data]
-        where = pool.submit(check_bucket, config)
-        free = None if again else pool.submit(check_free, config, name)
+        measured = [pool.submit(data.measure, bucket, text) for text in spec.data]
+        region = pool.submit(check_bucket, config)
+        free = pool.submit(check_free, config, name, again)
         taken = code or snapshot.take(root)
-        bucket_region, _ = where.result(), free and free.result()
-        planned_zones = [cluster["location"]] if cluster else zones.result()
-        image_path = config.default_docker_image if cluster else image.result()
-        shortages, ways = [], []
-        if not cluster:  # whose nodes have their own disks and addresses, and count by themselves
-            check_room(config, [each.result() for each in wanted], image_path, spec.disk_gb)
-            quotas = pool.submit(offers.quotas, config, planned_zones[0].rpartition("-")[0])
-            regions = (
-                dict.fromkeys(zone.rpartition("-")[0] for zone in planned_zones)
-                if config.no_external_ip
-                else ()
-            )
-            ways = [
-                check_ways(config, pool.submit(networks.ways, config, region).result())
-                for region in regions
-            ]
-            kind = (
-                spec.disk_gb,
-                spec.spot,
-                not config.no_external_ip,
-                spec.max_hours <= 7 * 24,
-            )
-            needs = accelerators.quota_needs(shape, sweep or num_machines, *kind)
-            shortages = offers.shortages(quotas.result(), needs)
-    # A group makes a machine that Google took away anew; people on a devbox would find another one.
-    alone = cmd is not None and num_machines == 1 and not sweep and not tpu and not cluster
-    grouped = alone and (spec.spot or spec.wait_for_capacity)
-    region = planned_zones[0].rpartition("-")[0]
-    if grouped:  # a group lies in one region
-        planned_zones = [zone for zone in planned_zones if zone.startswith(f"{region}-")]
+        bucket_region, _ = region.result(), free.result()
+        offer, data_sets = offered.result(), [each.result() for each in measured]
+    check_room(config, data_sets, offer.image, offer.disk_gb)
     this = job.Job(
         job_name=name,
-        cmd=cmd or "",
+        cmd=spec.cmd or "",
         cwd=spec.cwd or "",
-        results_dir=results,
-        gcs_results_dir=f"gs://{config.bucket}/berg_results/{results}",
+        results_dir=results_dir,
+        gcs_results_dir=f"gs://{config.bucket}/berg_results/{results_dir}",
         repo_name=repo_name(root.name),
         **code_fields(taken),
-        install_script=script or "",
-        env=variables,
+        install_script=spec.install_script or "",
+        env=spec.variables(),
         secrets=sorted(secret_values.keys() - {secret.WEBHOOK}),
         notify=bool(spec.notify),
-        data=[each.result() for each in wanted],
-        kind="devbox" if cmd is None else "job",
-        place="gke" if cluster else "tpu" if is_slice else "gce",
-        num_machines=num_machines,
-        run_on="each" if spec.each or is_slice else "first",
+        data=data_sets,
+        kind="devbox" if spec.cmd is None else "job",
+        place=place_name,
+        num_machines=choice.hosts,
+        run_on="each" if spec.each or choice.is_slice else "first",
         keep_going=spec.keep_going,
         idle_seconds=math.ceil(spec.idle_hours * 3600),
-        gpus_per_machine=shape.num_gpus,
-        gpu_type=shape.gpu_type,
-        tpu=spec.tpu.lower() if spec.tpu else "",
-        machine_type=shape.machine_type,
-        image=image_path,
+        gpus_per_machine=choice.shape.num_gpus,
+        gpu_type=choice.shape.gpu_type,
+        tpu=(spec.tpu or "").lower(),
+        machine_type=choice.shape.machine_type,
+        image=offer.image,
         kill_instance_after_job=not spec.no_kill,
         max_run_seconds=round(spec.max_hours * 3600),
         sweep=name if sweep else "",
-        group=container.where(cluster) if cluster else region if grouped else "",
+        group=offer.group,
         wait_seconds=round(spec.wait_hours * 3600),
         max_restarts=spec.max_restarts,
         sample_seconds=spec.sample_seconds,
@@ -171,31 +104,61 @@ def prepare(
         berg_version=__version__,
     )
     checks.check_size(this)
-    ssh_key = ssh.public_key(create=False)
-    line = ssh.metadata_line(config, ssh_key) if ssh_key else ""
-    about = (
-        spec.disk_gb,
-        spec.spot,
-        dist.build_wheel(),
-        needed.result(),
-        line,
-        secret_values,
-        shortages,
-        ways,
+    return Plan(
+        config=config,
+        job=this,
+        offer=offer,
+        bucket_region=bucket_region,
+        snapshot=taken,
+        spot=spec.spot,
+        wheel=dist.build_wheel(),
+        packages=needed.result(),
+        ssh_key=ssh_line(config),
+        secrets=secret_values,
     )
-    return Plan(config, this, shape, planned_zones, bucket_region, taken, *about)
 
 
-def check_ways(config: Config, ways: networks.Ways) -> networks.Ways:
-    """Raise BergError for a region in which a machine without an external address would never hear
-    of its job.
-    """
-    if ways.to_google is False:
-        raise BergError(
-            f"a machine without an external address reaches nothing of Google's from the subnetwork {ways.subnetwork} "
-            f"in {ways.region}. Let it: {ways.mend(config.project, to_internet=False)}"
-        )
-    return ways
+def check_accelerators(spec: JobSpec, choice: Choice) -> None:
+    """Raise BergError where a utilization is asked for and nothing can have one."""
+    has_accelerators = choice.shape.num_gpus or spec.tpu is not None
+    if spec.min_utilization and not has_accelerators:
+        raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
+
+
+def read_secrets(spec: JobSpec) -> dict[str, str]:
+    """Return the values of a spec's secrets, and of its webhook; raise BergError without them."""
+    variables = spec.variables()
+    values = dict(secret.read(text) for text in spec.secrets)
+    for key in values:
+        check_variable("--secret", key)
+        if key in variables:
+            raise BergError(
+                f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…"
+            )
+    if spec.notify is not None:
+        values[secret.WEBHOOK] = secret.webhook(spec.notify)
+    return values
+
+
+def check_names(place: places.Place, name: str, hosts: int) -> str:
+    """Return a job's name; raise BergError if it or that of one of its machines cannot be one."""
+    job.check_name(name)
+    job.check_name(place.longest_name(name, job.machine_names(name, hosts)))
+    return name
+
+
+def results_dir_of(spec: JobSpec, name: str) -> str:
+    """Return the folder of a job's results: as given, as its command names it, or after the job."""
+    found = spec.results_dir or checks.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
+    if not found:
+        found = f"{spec.results_parent}/{name}" if spec.results_parent else name
+    return checks.check_results_dir(found.removeprefix("/root/berg_results/"))
+
+
+def ssh_line(config: Config) -> str:
+    """Return the line of metadata that lets in the person's key; "" if there is no key yet."""
+    key = ssh.public_key(create=False)
+    return ssh.metadata_line(config, key) if key else ""
 
 
 def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:
@@ -205,11 +168,19 @@ def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:
 
 
 def in_folder(spec: JobSpec, folder: Path, root: Path) -> JobSpec:
-    """The spec with the folder of the repo to run in: that of --cwd, else the one around."""
+    """Return the spec with the folder of the repo to run in: that of --cwd, else the one around.
+
+    Raise BergError if that is no folder of the repo, or the script to install is not in it.
+    """
+    script = spec.install_script
     root = root.resolve()
     wanted = (root if spec.cwd is not None else folder) / (spec.cwd or "")
     if not wanted.is_dir() or not wanted.resolve().is_relative_to(root):
         raise BergError(f"--cwd {spec.cwd} is no folder of {root}: give its path from there")
+    if script and not (root / script).is_file():
+        raise BergError(
+            f"--install-script {script} is not a file in {root}: give its path from there"
+        )
     path = wanted.resolve().relative_to(root)
     return replace(spec, cwd="" if spec.cmd is None or path == Path() else str(path))
 
@@ -244,96 +215,139 @@ def check_bucket(config: Config) -> str:
 
 
 def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb: int) -> None:
-    """Raise BergError unless the disk has room for the data beside the image."""
+    """Raise BergError unless a disk has room for the data beside the image; 0 GB is no disk."""
+    if not disk_gb:
+        return
     paths = [each["path"] for each in wanted]
-    if doubled := next((path for path in paths if paths.count(path) > 1), None):
-        raise BergError(
-            f"--data: two data sets would go to {doubled}. Give one of them another place: NAME:PATH"
-        )
+    for path in paths:
+        if paths.count(path) > 1:
+            raise BergError(
+                f"--data: two data sets would go to {path}. "
+                "Give one of them another place: NAME:PATH"
+            )
     gigabytes = round(sum(each["bytes"] for each in wanted) / 2**30)
-    if gigabytes and disk_gb < (needed := gigabytes + offers.image_gb(config, image)):
+    if gigabytes == 0:
+        return
+    needed = gigabytes + offers.image_gb(config, image)
+    if disk_gb < needed:
         raise BergError(
-            f"a disk of {disk_gb} GB cannot hold the image and {gigabytes} GB of data: --disk-gb {needed + 10}"
+            f"a disk of {disk_gb} GB cannot hold the image and {gigabytes} GB of data: "
+            f"--disk-gb {needed + 10}"
         )
 
 
-def check_free(config: Config, name: str) -> None:
+def check_free(config: Config, name: str, again: bool) -> None:
+    """Raise BergError if a job or a sweep has the name, unless its job goes on."""
+    if again:
+        return
     if any(map(Bucket(config).exists, (job.state_path(name), job.sweep_path(name)))):
-        raise BergError(
-            f"there is a job {name!r} already. Choose another name: -n NAME (or leave -n out)"
-        )
+        raise taken(name)
 
 
-def submit(plan: Plan, say: Callable[[str], None], tell: Callable[[int, int], None]) -> str:
-    """Send the code, write the job, create its machine; returns the machine's zone.
+def taken(name: str, what: str = "job") -> BergError:
+    """Return the error for a name that somebody else has."""
+    return BergError(
+        f"there is a {what} {name!r} already. Choose another name: -n NAME (or leave -n out)"
+    )
 
-    `say` hears sentences, `tell` how many bytes of how many were sent of a part of the code.
-    If that fails or is interrupted, what was created is deleted again.
+
+def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, int], None]) -> str:
+    """Send the code, write the job, create its machine; return the machine's zone.
+
+    `say` hears sentences, `on_progress` how many bytes of how many were sent of a part of the
+    code. If that fails or is interrupted, what was created is deleted again.
     """
     this, bucket = plan.job, Bucket(plan.config)
     place = places.of(this.place)
     importing = import_ahead(place)
-    send_code(plan, bucket, tell)
-    state = job.State(job=this.summary()).to_json()
-    try:  # claims the name
-        generation = bucket.write(
-            job.state_path(this.job_name), state, generation=0, metadata={"state": state}
-        )
-    except Changed:
-        raise BergError(
-            f"there is a job {this.job_name!r} already. Choose another name: -n NAME"
-        ) from None
+    with ThreadPoolExecutor(1) as pool:
+        left = pool.submit(place.machines, plan.config, [this.job_name])
+        send_code(plan, bucket, on_progress)
+    if left.result():
+        wait_until_gone(plan.config, this, say)
     try:
-        bucket.write(job.metadata_path(this.job_name), this.to_json())
+        claimed = states.claim(bucket, this.job_name, job.State(job=this.summary()))
+    except Changed:
+        raise taken(this.job_name) from None
+    try:
+        states.write_job(bucket, this)
         if plan.secrets:
             secret.store(plan.config, this.job_name, plan.secrets, this.max_run_seconds)
         importing.join()
-        tell_alive = alive(plan.config, this, state, generation, say)
-        return place.create(
-            plan.config, place.request(plan), plan.machines, bool(this.group), tell_alive
-        )
+        return create(plan, claimed, say)
     except BaseException:
         say("Taking back what was created")
         try:
-            take_back(plan.config, this)
+            take_back(plan.config, this, claimed)
         except BaseException:
             say(
-                f"That did not work. {this.job_name} may have a machine; delete it:  berg kill --now {this.job_name}"
+                f"That did not work. {this.job_name} may have a machine; delete it:  "
+                f"berg kill --now {this.job_name}"
             )
         raise
 
 
-def alive(
-    config: Config, this: job.Job, state: str, generation: int, say: Callable[[str], None]
-) -> Callable[[str], None]:
-    """`say`, which from its second sentence on also writes the state of a job without machines
-    anew.
+def create(plan: Plan, claimed: states.Stored, say: Callable[[str], None]) -> str:
+    """Create the machines of a job whose name is claimed; return their zone."""
+    place = places.of(plan.job.place)
+    alive = Alive(plan.config, plan.job, claimed)
+    keep = bool(plan.job.group)
+    request = place.request(plan)
+    return place.create(plan.config, request, plan.machines, keep, say, alive.write)
 
-    One that is old is taken for LOST. Machines of a zone that was given up may have begun the job
-    before they went; then it begins anew elsewhere, without what they said of their end. Where
-    there is a machine nothing is written: its worker may be about to.
+
+def wait_until_gone(config: Config, this: job.Job, say: Callable[[str], None]) -> list[str]:
+    """Wait until the machines that an earlier job of this name had are gone.
+
+    A machine goes some time after the state that ends its job. Returns the names of those that
+    stay.
     """
-    bucket, path, said = Bucket(config), job.state_path(this.job_name), 0
+    place, end = places.of(this.place), time.monotonic() + GOING
+    is_said = False
+    while left := [each.name for each in place.machines(config, jobs=[this.job_name])]:
+        if time.monotonic() > end:
+            return left
+        if not is_said:
+            say(f"Waiting for {', '.join(left)} to go, of an earlier job {this.job_name}")
+            is_said = True
+        time.sleep(1)
+    return []
 
-    def tell(text: str) -> None:
-        nonlocal generation, said
-        say(text)
-        said += 1
-        if said == 1 or places.of(this.place).machines(config, jobs=[this.job_name]):
+
+@dataclass
+class Alive:
+    """The state of a job that has no machines yet: written anew while they are looked for.
+
+    A state that is old is taken for LOST. Machines of a zone that was given up may have begun the
+    job before they went; then it begins anew elsewhere, without what they said of their end.
+    """
+
+    config: Config
+    this: job.Job
+    stored: states.Stored
+
+    def write(self) -> None:
+        """Write the state anew, unless there is a machine: its worker may be about to."""
+        bucket, name = Bucket(self.config), self.this.job_name
+        if places.of(self.this.place).machines(self.config, jobs=[name]):
             return
-        forget_machines(bucket, this)
-        for _ in range(2):
-            try:
-                generation = bucket.write(path, state, generation, metadata={"state": state})
-                return
-            except Changed:
-                there = bucket.get(path)
-            words = (there.metadata or {}).get("state", "") if there else ""
-            if not there or not words or job.state_from_json(words).reason.startswith("killed by "):
-                raise BergError(f"{this.job_name} was ended meanwhile")
-            generation = there.generation
+        forget_machines(bucket, self.this)
+        try:
+            self.stored = states.replaced(bucket, self.stored, self.stored.state)
+        except Changed:
+            self.write_over(bucket, states.read(bucket, name))
 
-    return tell
+    def write_over(self, bucket: Bucket, there: states.Stored | None) -> None:
+        """Write the state over what a machine wrote; raise BergError if the job was ended."""
+        ended = BergError(f"{self.this.job_name} was ended meanwhile")
+        if there is None or there.is_damaged or there.state.claim != self.stored.state.claim:
+            raise ended
+        if there.state.reason.startswith("killed by "):
+            raise ended
+        try:
+            self.stored = states.replaced(bucket, there, self.stored.state)
+        except Changed:
+            raise ended from None
 
 
 def forget_machines(bucket: Bucket, this: job.Job) -> None:
@@ -388,15 +402,22 @@ def send_code(plan: Plan, bucket: Bucket, tell: Callable[[int, int], None]) -> N
             each.result()
 
 
-def take_back(config: Config, this: job.Job) -> None:
-    """Delete the machines of a job that could not be submitted, and only then what names it."""
+def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
+    """Delete the machines of a job that could not be submitted, and only then what names it.
+
+    Nothing is deleted once the name is another submit's.
+    """
+    bucket = Bucket(config)
+    there = states.read(bucket, this.job_name)
+    if there and not there.is_damaged and there.state.claim != claimed.state.claim:
+        return
     place = places.of(this.place)
     if this.group:
         place.delete(config, this.job_name, [], this.group)
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), "")
     if this.secrets or this.notify:
         secret.delete(config, this.job_name)
-    Bucket(config).delete(job.state_path(this.job_name), job.metadata_path(this.job_name))
+    states.withdraw(bucket, claimed)
 
 
 def send_archive(bucket: Bucket, name: str, content: bytes) -> None:

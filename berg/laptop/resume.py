@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from berg import BergError, job, places
+from berg import BergError, job, places, states
 from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
@@ -23,14 +23,13 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     state, this = found.state, records.described_job(Bucket(config), found.name)
     if state is None or this is None or not this.spec:
         raise BergError(f"what {name} was asked for with is not known. Start it as new: berg run")
-    if this.kind != "job" or this.sweep:
-        what = (
-            f"a job of the sweep {this.sweep}: berg run --resume {this.sweep}"
-            if this.sweep
-            else "a devbox"
+    if this.sweep:
+        raise BergError(
+            f"{name} is a job of the sweep {this.sweep}: berg run --resume {this.sweep}"
         )
-        raise BergError(f"{name} is {what}")
-    if not records.is_over(found):
+    if this.kind != "job":
+        raise BergError(f"{name} is a devbox")
+    if not (records.is_over(found) or is_about_to_go(found)):
         raise BergError(f"{name} is not over ({found.status}). See it: berg list")
     records.check_kept(found)
     if state.state == "SUCCEEDED":
@@ -43,28 +42,33 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     return found, this
 
 
+def is_about_to_go(found: jobs.Entry) -> bool:
+    """Return whether the machines of a job end themselves, as it is over and they are not kept."""
+    stored = found.stored
+    return stored is not None and stored.state.final and not stored.state.job.kept
+
+
 def plan(config: Config, this: job.Job) -> Plan:
-    """What the job's machines are to be, from its own spec and code."""
+    """Return what the job's machines are to be, from its own spec and code."""
     spec = replace(spec_of(this), name=this.job_name, results_dir=this.results_dir)
     made = launch.prepare(config, spec, Path.cwd(), code=records.code_of(config, this), again=True)
     return replace(made, job=replace(this, place=made.job.place, group=made.job.group))
 
 
 def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
-    """Let the job begin anew on new machines; returns where. If that fails it is over again, and
-    has none.
+    """Let the job begin anew on new machines; return where they are.
+
+    If that fails it is over again, and has none.
     """
-    config, this, bucket = plan.config, plan.job, Bucket(plan.config)
-    place = places.of(this.place)
     assert found.stored
-    state = replace(
-        found.stored.state, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at=""
-    )
-    state.failures = state.ran_seconds = 0
+    config, this, bucket = plan.config, plan.job, Bucket(plan.config)
+    if left := launch.wait_until_gone(config, this, say):
+        raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {found.name}")
     for archive in (plan.wheel, plan.packages):
         launch.send_archive(bucket, *archive)
+    state = begun_anew(found.stored.state)
     try:
-        generation = write(bucket, this.job_name, state, found.stored.generation)
+        claimed = states.claim(bucket, this.job_name, state, found.stored.generation)
     except Changed:
         raise BergError(
             f"{found.name} changed meanwhile. Try again: berg run --resume {found.name}"
@@ -73,21 +77,37 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
         launch.forget_machines(bucket, this)
         if plan.secrets:
             secret.store(config, this.job_name, plan.secrets, this.max_run_seconds)
-        place.warm_up()
-        tell = launch.alive(config, this, state.to_json(), generation, say)
-        return place.create(config, place.request(plan), plan.machines, bool(this.group), tell)
+        places.of(this.place).warm_up()
+        return launch.create(plan, claimed, say)
     except BaseException:
         say("Taking back what was created")
-        place.delete(
-            config, this.job_name, place.machines(config, jobs=[this.job_name]), this.group
-        )
-        if plan.secrets:
-            secret.delete(config, this.job_name)
-        now = bucket.get(job.state_path(this.job_name))
-        write(bucket, this.job_name, found.stored.state, now.generation if now else 0)
+        take_back(plan, claimed, found.stored.state)
         raise
 
 
-def write(bucket: Bucket, name: str, state: job.State, generation: int) -> int:
-    text = state.to_json()
-    return bucket.write(job.state_path(name), text, generation, metadata={"state": text})
+def begun_anew(state: job.State) -> job.State:
+    """Return the state of a job that is over as it is to begin anew."""
+    return replace(
+        state,
+        state="SUBMITTED",
+        exit_code=None,
+        reason="",
+        ending="",
+        finished_at="",
+        failures=0,
+        ran_seconds=0,
+    )
+
+
+def take_back(plan: Plan, claimed: states.Stored, before: job.State) -> None:
+    """Delete the machines of a job that could not go on, and let it be over as it was before."""
+    config, this, bucket = plan.config, plan.job, Bucket(plan.config)
+    there = states.read(bucket, this.job_name)
+    if there is None or there.state.claim != claimed.state.claim:
+        return  # somebody deleted the job, or lets it go on as well
+    place = places.of(this.place)
+    place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), this.group)
+    if plan.secrets:
+        secret.delete(config, this.job_name)
+    if there := states.read(bucket, this.job_name):
+        states.replaced(bucket, there, before)

@@ -19,13 +19,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, checks, job, places
+from berg import BergError, checks, job, places, states
 from berg.code import snapshot
 from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import jobs, launch, records
+from berg.laptop.resume import begun_anew
 from berg.plan import LIMITS, Plan, spec_of
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
@@ -50,43 +51,58 @@ def grid(options: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def tasks(file: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file with a header, or of a file with one JSON object a line; raises
-    BergError with the row.
+    """Return the rows of a CSV file with a header, or of a file with one JSON object a line.
+
+    Raise BergError with the row that is none.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise BergError(f"--tasks: cannot read {file}: {why}") from None
-    rows: list[dict[str, str]] = []
-    if file.suffix == ".csv":
-        header, *records = list(csv.reader(lines)) or [[]]
-        if len(set(header)) < len(header):
-            raise BergError(f"{file}: a column is named twice: {', '.join(header)}")
-        for number, record in enumerate(records, 2):
-            if record and len(record) != len(header):
-                raise BergError(
-                    f"{file}, row {number}: {len(record)} values for {len(header)} columns"
-                )
-            rows += [dict(zip(header, record, strict=True))] if record else []
-    else:
-        for number, line in enumerate(lines, 1):
-            try:
-                values = json.loads(line) if line.strip() else {}
-                if not isinstance(values, dict) or any(
-                    isinstance(value, (dict, list)) for value in values.values()
-                ):
-                    raise ValueError("not an object of plain values")
-            except ValueError as error:
-                raise BergError(f"{file}, line {number}: {error}") from None
-            row = {
-                key: value if isinstance(value, str) else json.dumps(value)
-                for key, value in values.items()
-            }
-            rows += [row] if row else []
+    except UnicodeDecodeError:
+        raise BergError(f"--tasks: cannot read {file}: it is not text") from None
+    except OSError as error:
+        raise BergError(f"--tasks: cannot read {file}: {error.strerror}") from None
+    rows = csv_rows(file, lines) if file.suffix == ".csv" else json_rows(file, lines)
     if not rows:
         raise BergError(f"{file} holds no tasks")
     return rows
+
+
+def csv_rows(file: Path, lines: list[str]) -> list[dict[str, str]]:
+    """Return the rows of a CSV file with a header; empty lines are passed over."""
+    header, *records = list(csv.reader(lines)) or [[]]
+    if len(set(header)) < len(header):
+        raise BergError(f"{file}: a column is named twice: {', '.join(header)}")
+    rows = []
+    for number, record in enumerate(records, 2):
+        if not record:
+            continue
+        if len(record) != len(header):
+            raise BergError(f"{file}, row {number}: {len(record)} values for {len(header)} columns")
+        rows.append(dict(zip(header, record, strict=True)))
+    return rows
+
+
+def json_rows(file: Path, lines: list[str]) -> list[dict[str, str]]:
+    """Return the JSON objects of a file, one a line; empty ones are passed over."""
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json_row(line) if line.strip() else {}
+        except ValueError as error:
+            raise BergError(f"{file}, line {number}: {error}") from None
+        if row:
+            rows.append(row)
+    return rows
+
+
+def json_row(line: str) -> dict[str, str]:
+    """Return the texts of a JSON object; raise ValueError if it is none, or holds others."""
+    values = json.loads(line)
+    if not isinstance(values, dict) or any(isinstance(v, (dict, list)) for v in values.values()):
+        raise ValueError("not an object of plain values")
+    return {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
+    }
 
 
 def fill(cmd: str, values: dict[str, str]) -> str:
@@ -151,48 +167,34 @@ def submit(
     all_jobs: list[job.Job],
     parallel: int,
     say: Callable[[str], None],
-    tell: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
 ) -> None:
     """Send the code once and the jobs side by side, and create the machines; or leave nothing."""
     bucket, name = Bucket(plan.config), plan.job.job_name
     on = machines(name, min(parallel, len(all_jobs)))
-    job.check_name(f"{on[-1]}-{len(on) - 1}" if plan.job.place == "gke" else on[-1])
     place = places.of(plan.job.place)
+    job.check_name(place.longest_name(on[-1], on))
     importing = launch.import_ahead(place)
-    launch.send_code(plan, bucket, tell)
-    request = place.request(plan)
-    names, ours = [each.job_name for each in all_jobs], set[str]()
-    about = {"jobs": names, "place": plan.job.place, "machines": request}
+    launch.send_code(plan, bucket, on_progress)
+    names = [each.job_name for each in all_jobs]
+    record = states.Sweep(names, plan.job.place, place.request(plan))
     try:
-        bucket.write(job.sweep_path(name), json.dumps(about), generation=0)
+        claimed = states.claim_sweep(bucket, name, record)
     except Changed:
-        raise BergError(
-            f"there is a sweep {name!r} already. Choose another name: -n NAME"
-        ) from None
+        raise launch.taken(name, "sweep") from None
     try:
         say(f"Sending {len(all_jobs):,} jobs")
+        with_code = [replace(each, snapshot=plan.job.snapshot) for each in all_jobs]
         with ThreadPoolExecutor(THREADS) as pool:
-            list(
-                pool.map(
-                    lambda each: write_job(bucket, replace(each, snapshot=plan.job.snapshot), ours),
-                    all_jobs,
-                )
-            )
+            list(pool.map(lambda this: write_job(bucket, this, claimed), with_code))
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds)
         importing.join()
-        create(plan.config, place, request, on, say)
+        create(plan.config, place, claimed.machines, on, say)
     except BaseException:
         say("Taking back what was created")
         try:
-            delete_machines(plan.config, name)
-            with ThreadPoolExecutor(THREADS) as pool:
-                list(
-                    pool.map(lambda n: bucket.delete(job.state_path(n), job.metadata_path(n)), ours)
-                )
-            if plan.secrets:
-                secret.delete(plan.config, name)
-            bucket.delete(job.sweep_path(name))
+            take_back(plan, claimed)
         except BaseException:
             say(
                 f"That did not work. {name} may have machines; delete them:  berg kill --now {name}"
@@ -200,20 +202,32 @@ def submit(
         raise
 
 
-def write_job(bucket: Bucket, this: job.Job, ours: set[str]) -> None:
-    """Claim the job's name, which then is one of `ours`, and describe it; a job that has it already
-    stays as it is.
-    """
-    state = job.State(job=this.summary()).to_json()
-    ours.add(this.job_name)
+def write_job(bucket: Bucket, this: job.Job, sweep: states.Sweep) -> None:
+    """Claim the job's name for its sweep, and describe it; one that has it already stays."""
     try:
-        bucket.write(job.state_path(this.job_name), state, generation=0, metadata={"state": state})
+        state = job.State(job=this.summary())
+        states.claim(bucket, this.job_name, state, token=sweep.claim)
     except Changed:
-        ours.remove(this.job_name)
-        raise BergError(
-            f"there is a job {this.job_name!r} already. Choose another name: -n NAME"
-        ) from None
-    bucket.write(job.metadata_path(this.job_name), this.to_json())
+        raise launch.taken(this.job_name) from None
+    states.write_job(bucket, this)
+
+
+def take_back(plan: Plan, claimed: states.Sweep) -> None:
+    """Delete what a sweep made that could not be submitted, its record last.
+
+    Nothing is deleted that another submit of its name made.
+    """
+    config, bucket, name = plan.config, Bucket(plan.config), plan.job.job_name
+    there = states.read_sweep(bucket, name)
+    if there and there.claim != claimed.claim:
+        return
+    delete_machines(config, name)
+    ours = [states.Stored(each, job.State(claim=claimed.claim), 0) for each in claimed.jobs]
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda each: states.withdraw(bucket, each), ours))
+    if plan.secrets:
+        secret.delete(config, name)
+    states.withdraw_sweep(bucket, name, claimed)
 
 
 def create(
@@ -224,7 +238,8 @@ def create(
     say: Callable[[str], None],
 ) -> None:
     for start in range(0, len(names), BULK):
-        place.create(config, request, names[start : start + BULK], False, say)
+        some = names[start : start + BULK]
+        place.create(config, request, some, False, say, still_trying=lambda: None)
 
 
 def members(config: Config, name: str) -> list[Machine]:
@@ -239,20 +254,14 @@ def delete_machines(config: Config, name: str) -> None:
         )
 
 
-def read(bucket: Bucket, name: str) -> dict[str, Any] | None:
-    """What a sweep is (see above); None if there is none of that name."""
-    data = bucket.read(job.sweep_path(name)) if job.NAME.fullmatch(name) else None
-    return json.loads(data) if data else None
-
-
-def states(config: Config, name: str) -> list[jobs.Entry]:
+def entries(config: Config, name: str) -> list[jobs.Entry]:
     """The jobs of a sweep, in their order, as a reader must see them."""
     there = [entry for entry in jobs.overview(config, None, f"{name}-") if entry.sweep == name]
     return sorted(there, key=lambda entry: entry.name)
 
 
 def exists(config: Config, name: str) -> bool:
-    return bool(job.NAME.fullmatch(name)) and Bucket(config).exists(job.sweep_path(name))
+    return states.sweep_exists(Bucket(config), name)
 
 
 @dataclass
@@ -262,7 +271,7 @@ class Again:
     """
 
     sweep: str
-    about: dict[str, Any]  # as read() returns it
+    record: states.Sweep
     jobs: list[jobs.Entry]
     first: job.Job | None = None
     code: snapshot.Snapshot | None = None
@@ -272,55 +281,61 @@ class Again:
         before = ", ".join(sorted({str(entry.to_dict().get("commit")) for entry in self.jobs}))
         if self.code is None:
             return f"the code that they ran before, {before}. With the code around you: --new-code"
-        changes = len(self.code.all_changed())
-        with_changes = (
-            f", HEAD {self.code.head[:12]} with {changes} of its files changed" if changes else ""
-        )
-        return (
-            f"the code as it is now, {self.code.commit[:12]}{with_changes}; before it was {before}"
-        )
+        now = f"the code as it is now, {self.code.commit[:12]}"
+        if changes := len(self.code.all_changed()):
+            now += f", HEAD {self.code.head[:12]} with {changes} of its files changed"
+        return f"{now}; before it was {before}"
+
+    @property
+    def machines_in_words(self) -> str:
+        """What a machine of the sweep is, and where."""
+        assert self.first
+        return places.of(self.record.place).summary(self.first, self.record.machines)
 
 
 def again(
     config: Config, name: str, say: Callable[[str], None], folder: Path | None = None
 ) -> Again:
-    """What failed or was lost, or the one job named SWEEP/INDEX; creates nothing.
+    """Return what failed or was lost, or the one job named SWEEP/INDEX; create nothing.
 
     With a folder they run the working tree around it from now on, else the code that they ran
     before.
     """
     bucket = Bucket(config)
     name, _, index = name.partition("/")
-    about = read(bucket, name)
-    if about is None:
+    record = states.read_sweep(bucket, name)
+    if record is None:
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
-    there_are = {entry.name: entry for entry in states(config, name) if entry.state}
+    there = {entry.name: entry for entry in entries(config, name) if entry.state}
     if index:
-        chosen = there_are[jobs.find(config, f"{name}/{index}").name]
-        if not chosen.state or not chosen.state.final:
-            raise BergError(
-                f"{chosen.name} is not over ({chosen.status}). See it: berg tail {chosen.name}"
-            )
-        found = Again(name, about, [chosen])
+        chosen = [one_over(there[jobs.find(config, f"{name}/{index}").name])]
     else:
-        over = [
-            entry
-            for entry in there_are.values()
-            if entry.state and entry.state.state in ("FAILED", "LOST")
-        ]
-        found = Again(name, about, over)
-    if not found.jobs:
+        chosen = [entry for entry in there.values() if state_of(entry) in ("FAILED", "LOST")]
+    found = Again(name, record, chosen)
+    if not chosen:
         return found
-    for entry in found.jobs:
+    for entry in chosen:
         records.check_kept(entry)
-    found.first = described(bucket, found.jobs[0])
+    found.first = described(bucket, chosen[0])
     if folder:
         found.code = snapshot.take(folder)
         check_code(found.first, found.code)
-    # else they are there
-    if all(entry.state and entry.state.final for entry in there_are.values()):
-        found.secrets = read_secrets(found.first, say)
+    if all(state_of(entry) in job.FINAL for entry in there.values()):
+        found.secrets = read_secrets(found.first, say)  # else they are there
     return found
+
+
+def state_of(entry: jobs.Entry) -> str:
+    return entry.state.state if entry.state else ""
+
+
+def one_over(entry: jobs.Entry) -> jobs.Entry:
+    """Return a job of a sweep; raise BergError unless it is over."""
+    if state_of(entry) not in job.FINAL:
+        raise BergError(
+            f"{entry.name} is not over ({entry.status}). See it: berg tail {entry.name}"
+        )
+    return entry
 
 
 def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
@@ -329,7 +344,7 @@ def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
     used = {machine.name for machine in there}
     free = [
         each
-        for each in machines(found.sweep, len(found.about["jobs"]) + len(used))
+        for each in machines(found.sweep, len(found.record.jobs) + len(used))
         if each not in used
     ]
     count = len(found.jobs)
@@ -341,8 +356,8 @@ def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
 
 def preview(config: Config, found: Again, names: list[str]) -> Any:
     """What would be asked for to make these machines."""
-    place = places.of(found.about["place"])
-    return launch.without_script(place.preview(config, found.about["machines"], names, False))
+    place = places.of(found.record.place)
+    return launch.without_script(place.preview(config, found.record.machines, names, False))
 
 
 def resume(
@@ -364,8 +379,8 @@ def resume(
         secret.store(config, found.sweep, found.secrets, seconds)
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda entry: submit_again(bucket, entry, code), found.jobs))
-    place = places.of(found.about["place"])
-    create(config, place, found.about["machines"], missing(config, found, parallel), say)
+    place = places.of(found.record.place)
+    create(config, place, found.record.machines, missing(config, found, parallel), say)
 
 
 def read_secrets(this: job.Job, say: Callable[[str], None]) -> dict[str, str]:
@@ -403,26 +418,24 @@ def submit_again(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> Non
     changed it.
     """
     assert entry.stored
-    state = replace(
-        entry.stored.state, state="SUBMITTED", exit_code=None, reason="", ending="", finished_at=""
-    )
-    state.failures = state.ran_seconds = 0
+    state = begun_anew(entry.stored.state)
     state.restarts = -1  # the start to come is none
-    path = job.metadata_path(entry.name)
     try:
         if code:
-            generation = blob.generation if (blob := bucket.get(path)) else 0
-            this = checks.check_size(replace(described(bucket, entry), **code))
-            bucket.write(path, this.to_json(), generation)
-            state.job = this.summary()
-        text = state.to_json()
-        bucket.write(
-            job.state_path(entry.name), text, entry.stored.generation, metadata={"state": text}
-        )
+            state.job = with_other_code(bucket, entry, code).summary()
+        states.claim(bucket, entry.name, state, entry.stored.generation)
     except Changed:
         raise BergError(
             f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}"
         ) from None
+
+
+def with_other_code(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> job.Job:
+    """Write a job's metadata with other code and return it; raise Changed if it changed."""
+    blob = bucket.get(job.metadata_path(entry.name))
+    this = checks.check_size(replace(described(bucket, entry), **code))
+    states.write_job(bucket, this, blob.generation if blob else 0)
+    return this
 
 
 def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> Iterable[dict[str, Any]]:

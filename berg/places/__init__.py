@@ -10,9 +10,11 @@ from typing import Any, Protocol
 
 from berg import BergError, gce
 from berg.config import Config
+from berg.google import tpus
 from berg.inventory import Machine, Resource
+from berg.job import Job
 from berg.places import gke, tpu
-from berg.plan import Plan
+from berg.plan import Choice, JobSpec, Offer, Plan
 
 
 class Place(Protocol):
@@ -21,9 +23,25 @@ class Place(Protocol):
     def warm_up(self) -> None:
         """Import what `create` needs, if that takes long: it is called while the code is sent."""
 
+    def choose(self, config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
+        """Return the machines that a spec means; raise BergError where nobody has such ones."""
+
+    def offer(self, config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
+        """Look up what there is for a choice; raise BergError where there is nothing.
+
+        `sweep` is the number of a sweep's machines, 0 for a job on its own.
+        """
+
+    def longest_name(self, first: str, names: list[str]) -> str:
+        """Return the longest name that a host gets of those machines, of which one is `first`."""
+
+    def summary(self, job: Job, request: dict[str, Any]) -> str:
+        """Return what the machines of a sweep's request are and where, in words."""
+
     def request(self, plan: Plan) -> dict[str, Any]:
-        """What each machine of a plan is to be, as JSON that `create` takes, now or when a sweep is
-        resumed.
+        """Return what each machine of a plan is to be, as JSON that `create` takes.
+
+        A sweep that is resumed takes it again.
         """
 
     def preview(self, config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
@@ -36,9 +54,14 @@ class Place(Protocol):
         names: list[str],
         keep: bool,
         say: Callable[[str], None],
+        still_trying: Callable[[], None],
     ) -> str:
         """Create machines, all or none; with `keep` the place makes them anew when they go, without
         this computer.
+
+        `still_trying` is called again and again while there are none: before each further zone that
+        is tried, and every minute in which machines are waited for. What it raises ends the
+        attempt.
 
         Returns where they are, "" if the place makes them when it has room. Raises BergError with
         what was tried.
@@ -116,10 +139,20 @@ def machines(
         ]
 
 
+def name_for(spec: JobSpec) -> str:
+    """Return the name of the place that a spec asks for."""
+    if spec.cluster:
+        return "gke"
+    if spec.tpu is not None and tpus.choose(spec.tpu, spec.spot).hosts > 1:
+        return "tpu"
+    return "gce"
+
+
 def of(name: str) -> Place:
     """The place of that name; raises BergError for one that only a newer berg knows."""
     if name not in PLACES:
         raise BergError(
-            f"this berg knows no place {name!r} for jobs, only {', '.join(PLACES)}; a newer one wrote it"
+            f"this berg knows no place {name!r} for jobs, only {', '.join(PLACES)}; "
+            "a newer one wrote it"
         )
     return PLACES[name]

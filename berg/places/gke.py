@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from berg import BergError
@@ -22,8 +23,10 @@ from berg.config import Config
 from berg.google import api, container, podexec
 from berg.google import kubernetes as k8s
 from berg.inventory import Machine, Resource
+from berg.job import Job
 from berg.places import manifest
 from berg.places.podstatus import ending, how_ended, is_of, machine_of
+from berg.plan import Choice, JobSpec, Offer
 
 GONE = 180  # seconds for pods to go
 LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
@@ -44,7 +47,57 @@ servers: dict[str, k8s.Server] = {}  # by PROJECT/LOCATION/NAME, as this process
 
 
 def warm_up() -> None:
-    """Nothing: its requests need no library of Google's."""
+    """Do nothing: its requests need no library of Google's."""
+
+
+def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
+    """Return the pods that a spec means; raise BergError if the cluster cannot hold them."""
+    cluster = container.find(config, spec.cluster or "")
+    shape = manifest.choose(cluster, spec)
+    image = config.default_docker_image
+    return Choice(shape, spec.num_machines, image, cluster=container.where(cluster))
+
+
+def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
+    """Return what the cluster has; its nodes have their own disks and addresses."""
+    shape = choice.shape
+    is_job_of_one = spec.cmd is not None and choice.hosts == 1
+    return Offer(
+        shape=shape,
+        hosts=choice.hosts,
+        image=choice.image,
+        zones=[choice.cluster.partition("/")[0]],
+        rows=rows(spec, choice),
+        ender="Kubernetes ends the pod",
+        group=choice.cluster,
+        heals="pods that were taken away" if is_job_of_one else "",
+        priced=replace(shape, num_gpus=shape.node_gpus) if shape.node_gpus else None,
+        is_shared=True,
+    )
+
+
+def rows(spec: JobSpec, choice: Choice) -> list[tuple[str, str]]:
+    """Return what a plan says of the pods."""
+    shape = choice.shape
+    several = f"{choice.hosts} pods, each " if choice.hosts > 1 else ""
+    gpus = f"{shape.num_gpus} x {shape.gpu_type}" if shape.num_gpus else "no GPU"
+    spot = ", spot" * spec.spot
+    return [
+        ("Pod", f"{several}{gpus}{spot}"),
+        ("Image", choice.image),
+        ("Cluster", choice.cluster),
+    ]
+
+
+def longest_name(first: str, names: list[str]) -> str:
+    """Return the longest name that a pod's host gets: its Job's, with a number."""
+    return f"{first}-{len(names) - 1}"
+
+
+def summary(job: Job, request: dict[str, Any]) -> str:
+    """Return what the pods of a request are and where, in words."""
+    spot = ", spot" if job.spec.get("spot") else ""
+    return f"pod{spot}, in {job.spec['cluster']}"
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
@@ -67,6 +120,7 @@ def create(
     names: list[str],
     keep: bool,
     say: Callable[[str], None],
+    still_trying: Callable[[], None],
 ) -> str:
     """Make the Job; its pods come when the cluster has room."""
     server = connect(config, request["cluster"])
@@ -190,29 +244,33 @@ def listed(
 def machines(
     config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
 ) -> list[Machine]:
-    """The pods of this bucket's jobs that live or are to come, as machines, by name; a cluster is
-    their zone.
+    """Return the pods of this bucket's jobs that live or are to come, as machines, by name.
+
+    A cluster is their zone.
     """
+    where = [zone] if zone else places(config)
     found = []
-    for place, pods in listed(
-        config, [zone] if zone else places(config), f"{k8s.CORE}/pods"
-    ).items():
-        mine = [
-            pod
-            for pod in pods or []
-            if pod["status"].get("phase") in ("Pending", "Running")
-            and (not (jobs or sweeps) or is_of(pod, jobs, sweeps))
-        ]
-        # Why a pod waits, another list tells.
-        waits = any(pod["status"]["phase"] == "Pending" for pod in mine)
-        events: list[dict[str, Any]] = []
-        if waits:
-            with contextlib.suppress(BergError):
-                events = k8s.items(
-                    config, connect(config, place), f"{k8s.CORE}/events", patience=LISTING
-                )
+    for place, pods in listed(config, where, f"{k8s.CORE}/pods").items():
+        mine = [pod for pod in pods or [] if is_wanted(pod, jobs, sweeps)]
+        events = events_for(config, place, mine)
         found += [machine_of(pod, place, events) for pod in mine]
     return sorted(found, key=lambda machine: machine.name)
+
+
+def is_wanted(pod: dict[str, Any], jobs: Collection[str], sweeps: Collection[str]) -> bool:
+    """Return whether a pod lives or is to come, and is of those jobs and sweeps, or of any."""
+    if pod["status"].get("phase") not in ("Pending", "Running"):
+        return False
+    return is_of(pod, jobs, sweeps) or not (jobs or sweeps)
+
+
+def events_for(config: Config, place: str, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what tells why a pod waits: another list of the cluster's, if any of these does."""
+    if any(pod["status"]["phase"] == "Pending" for pod in pods):
+        with contextlib.suppress(BergError):
+            server = connect(config, place)
+            return k8s.items(config, server, f"{k8s.CORE}/events", patience=LISTING)
+    return []
 
 
 def waiting(config: Config, job: str | None = None) -> set[str]:
@@ -298,76 +356,85 @@ def console(config: Config, machine: Machine) -> str:
 
 def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
     """Delete a job's or a sweep's Jobs with their pods, and pods, and wait until they are gone."""
-    where = {group} if group else {each.zone for each in machines} or set(places(config))
+    where = {each.zone for each in machines} or set(places(config))
+    if group:
+        where = {group}
     for place in where:
-        try:
-            server = connect(config, place)
-        except container.Gone:
-            continue
-        jobs_ = [each for each in ours(config, place, k8s.JOBS) if is_of(each, [job], [job])]
-        for each in jobs_:
-            k8s.delete(config, server, f"{k8s.JOBS}/{each['metadata']['name']}")
         pods = {each.pod for each in machines if each.zone == place}
-        end = time.monotonic() + GONE
-        asked: set[str] = set()
-        while True:
-            there = ours(config, place, f"{k8s.CORE}/pods")
-            alive = [pod for pod in there if pod["status"].get("phase") in ("Pending", "Running")]
-            left = {
-                pod["metadata"]["name"]
-                for pod in alive
-                if is_of(pod, [job], [job] if jobs_ else [])
-            }
-            left |= pods & {pod["metadata"]["name"] for pod in alive}
-            for name in left - asked:
-                k8s.delete(config, server, f"{k8s.CORE}/pods/{name}", gracePeriodSeconds=30)
-            asked |= left
-            if not left:
-                break
-            if time.monotonic() > end:
-                raise BergError(
-                    f"the pods {', '.join(sorted(left))} do not go. See: kubectl describe pods"
-                )
-            time.sleep(0.5)
+        with contextlib.suppress(container.Gone):
+            delete_in(config, connect(config, place), place, job, pods)
+
+
+def delete_in(config: Config, server: k8s.Server, place: str, job: str, pods: set[str]) -> None:
+    """Delete a job's Jobs in a cluster and their pods, and pods by name; wait for their end."""
+    jobs = [each for each in ours(config, place, k8s.JOBS) if is_of(each, [job], [job])]
+    for each in jobs:
+        k8s.delete(config, server, f"{k8s.JOBS}/{each['metadata']['name']}")
+    sweeps = [job] if jobs else []
+    end = time.monotonic() + GONE
+    asked: set[str] = set()
+    while left := living(config, place, job, sweeps, pods):
+        for name in left - asked:
+            k8s.delete(config, server, f"{k8s.CORE}/pods/{name}", gracePeriodSeconds=30)
+        asked |= left
+        if time.monotonic() > end:
+            raise BergError(
+                f"the pods {', '.join(sorted(left))} do not go. See: kubectl describe pods"
+            )
+        time.sleep(0.5)
+
+
+def living(config: Config, place: str, job: str, sweeps: list[str], pods: set[str]) -> set[str]:
+    """Return the names of the pods that live of a job, of sweeps, and among those named."""
+    found = set()
+    for pod in ours(config, place, f"{k8s.CORE}/pods"):
+        name = pod["metadata"]["name"]
+        is_meant = name in pods or is_of(pod, [job], sweeps)
+        if is_meant and pod["status"].get("phase") in ("Pending", "Running"):
+            found.add(name)
+    return found
 
 
 def resources(config: Config) -> list[Resource]:
-    """The Jobs of Kubernetes' that are not over, and boot.py as other versions of berg brought it,
-    if no Job has it.
-    """
-    found, own = [], manifest.bucket_label(config)
+    """Return Kubernetes' Jobs that are not over, and ConfigMaps with a boot.py that no Job has."""
     everybodys = listed(config, places(config), k8s.JOBS, "berg=1")
-    seen = [place for place, there in everybodys.items() if there is not None]
-    scripts = listed(config, seen, f"{k8s.CORE}/configmaps", "berg=1")
-    for place, there in everybodys.items():
-        live = [each for each in there or [] if not ending(each)]
-        used = {manifest.boot_map()["metadata"]["name"]}
-        for each in live:
-            volumes = each["spec"]["template"]["spec"].get("volumes", [])
-            used |= {volume.get("configMap", {}).get("name") for volume in volumes}
-            about, labels = each["metadata"], each["metadata"]["labels"]
-            if labels.get("berg-bucket") == own:
-                name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
-                user = labels.get("berg-user", "")
-                found.append(
-                    Resource(
-                        "group", name, place, about["creationTimestamp"], "", user, place="gke"
-                    )
-                )
-        for each in scripts.get(place) or []:
-            about, why = each["metadata"], "it has a boot.py that no job of the cluster has"
-            if about["name"] not in used:
-                found.append(
-                    Resource(
-                        "configmap",
-                        about["name"],
-                        place,
-                        about["creationTimestamp"],
-                        why,
-                        place="gke",
-                    )
-                )
+    answering = [place for place, jobs in everybodys.items() if jobs is not None]
+    scripts = listed(config, answering, f"{k8s.CORE}/configmaps", "berg=1")
+    found = []
+    for place in answering:
+        live = [each for each in everybodys[place] or [] if not ending(each)]
+        found += own_jobs(config, place, live)
+        found += unused_scripts(place, scripts[place] or [], live)
     return found
+
+
+def own_jobs(config: Config, place: str, live: list[dict[str, Any]]) -> list[Resource]:
+    """Return those of a cluster's Jobs that are this bucket's."""
+    found = []
+    for each in live:
+        about, labels = each["metadata"], each["metadata"]["labels"]
+        if labels.get("berg-bucket") != manifest.bucket_label(config):
+            continue
+        name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
+        user, created_at = labels.get("berg-user", ""), about["creationTimestamp"]
+        found.append(Resource("group", name, place, created_at, "", user, place="gke"))
+    return found
+
+
+def unused_scripts(
+    place: str, scripts: list[dict[str, Any]], live: list[dict[str, Any]]
+) -> list[Resource]:
+    """Return the ConfigMaps with a boot.py of another version of berg, if no Job has them."""
+    used = {manifest.boot_map()["metadata"]["name"]}
+    for each in live:
+        volumes = each["spec"]["template"]["spec"].get("volumes", [])
+        used |= {volume.get("configMap", {}).get("name") for volume in volumes}
+    why = "it has a boot.py that no job of the cluster has"
+    unused = [each["metadata"] for each in scripts if each["metadata"]["name"] not in used]
+    return [
+        Resource("configmap", about["name"], place, about["creationTimestamp"], why, place="gke")
+        for about in unused
+    ]
 
 
 def remove(config: Config, resource: Resource) -> None:

@@ -14,6 +14,7 @@ from berg.config import Config
 from berg.google import container, instances
 from berg.google.accelerators import ALIASES, CAPABILITY, Shape
 from berg.google.container import LABEL
+from berg.job import Job
 from berg.plan import JobSpec, Plan
 
 BOOT = Path(__file__).parent.parent / "machine" / "boot.py"
@@ -30,62 +31,82 @@ FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE":
 
 
 def choose(cluster: dict[str, Any], spec: JobSpec) -> Shape:
-    """What each pod has, from a pool of the cluster that can hold them all; raises BergError if
-    none can.
-    """
+    """Return what each pod has, from a pool that can hold them all; raise BergError if none can."""
     name = cluster["name"]
-    wanted = (spec.gpu_type or "").lower()
-    wanted = ALIASES.get(wanted, wanted)
-    if wanted and wanted not in CAPABILITY:
-        raise BergError(f"unknown GPU type {spec.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}")
-    pools = [
-        pool
-        for pool in container.pools(cluster)
-        if pool.get("config", {}).get("spot") or not spec.spot
-    ]
-    if not pools:
-        raise BergError(
-            f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot"
-        )
+    wanted = gpu_type_of(spec)
+    pools = container.pools(cluster)
+    if spec.spot:
+        pools = [pool for pool in pools if pool.get("config", {}).get("spot")]
+        if not pools:
+            raise BergError(
+                f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot"
+            )
     with_gpus = [pool for pool in pools if container.gpus_of(pool)[1]]
-    count = spec.num_gpus if spec.num_gpus is not None else int(bool(with_gpus))
+    count = int(bool(with_gpus)) if spec.num_gpus is None else spec.num_gpus
     if count < 0:
         raise BergError(f"--num-gpus {count} makes no sense: give 0 for pods without GPUs")
     if count == 0:
-        others = [
-            pool for pool in pools if pool not in with_gpus and pool["name"] != container.CACHE
-        ]
-        # Kubernetes' own small node is for jobs only where there is no other.
-        others = [pool for pool in others if pool["name"] != container.SYSTEM] or others
-        check_cpus(name, others, spec.num_cpus or 0)
-        kinds = [
-            pool["config"]["machineType"] for pool in others if pool["name"] != container.SYSTEM
-        ]
-        return Shape(max(kinds, key=lambda kind: Shape(kind, 0, "").num_cpus, default=""), 0, "")
-    there = sorted({"{1} x {0}".format(*container.gpus_of(pool)) for pool in with_gpus})
-    what = f"its nodes have {', '.join(there)}" if there else "its nodes have none"
-    fitting = [pool for pool in with_gpus if wanted in ("", container.gpus_of(pool)[0])]
-    if not fitting:
-        raise BergError(
-            f"the cluster {name} has no {wanted or 'GPUs'}: {what}. "
-            f"Add a pool: berg cluster create {name} -t {wanted or 'l4'}"
-        )
-    large = [pool for pool in fitting if container.gpus_of(pool)[1] >= count]
-    if not large:
-        raise BergError(
-            f"no node of the cluster {name} has {count} GPUs: {what}. Give fewer (-g), and more pods (-m)"
-        )
-    check_cpus(name, large, spec.num_cpus or 0)
-    pool = max(large, key=lambda pool: room(pool, count))
+        without = [pool for pool in pools if pool not in with_gpus]
+        return choose_without_gpus(name, without, spec)
+    pool = choose_pool(name, with_gpus, wanted, count)
+    check_cpus(name, pools_for(with_gpus, wanted, count), spec.num_cpus or 0)
     if room(pool, count) < spec.num_machines:
         raise BergError(
-            f"the cluster {name} grows to {container.most_nodes(pool)} nodes with {container.gpus_of(pool)[1]} GPUs "
-            f"each, which have room for {room(pool, count)} pods, not for {spec.num_machines}. "
+            f"the cluster {name} grows to {container.most_nodes(pool)} nodes with "
+            f"{container.gpus_of(pool)[1]} GPUs each, which have room for {room(pool, count)} "
+            f"pods, not for {spec.num_machines}. "
             f"Let it grow: berg cluster resize {name} --max-nodes N"
         )
     gpu_type, gpus = container.gpus_of(pool)
     accelerator = container.ACCELERATORS.get(gpu_type, gpu_type)
     return Shape(pool["config"]["machineType"], count, gpu_type, accelerator, gpus)
+
+
+def gpu_type_of(spec: JobSpec) -> str:
+    """Return the type of GPUs asked for, "" for any; raise BergError for one that is unknown."""
+    wanted = (spec.gpu_type or "").lower()
+    wanted = ALIASES.get(wanted, wanted)
+    if wanted and wanted not in CAPABILITY:
+        raise BergError(f"unknown GPU type {spec.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}")
+    return wanted
+
+
+def choose_without_gpus(name: str, pools: list[dict[str, Any]], spec: JobSpec) -> Shape:
+    """Return what a pod without GPUs runs on: the largest kind of node, "" for whichever."""
+    pools = [pool for pool in pools if pool["name"] != container.CACHE]
+    own = [pool for pool in pools if pool["name"] != container.SYSTEM]
+    # Kubernetes' own small node is for jobs only where there is no other.
+    check_cpus(name, own or pools, spec.num_cpus or 0)
+    shapes = [Shape(pool["config"]["machineType"], 0, "") for pool in own]
+    return max(shapes, key=lambda shape: shape.num_cpus, default=Shape("", 0, ""))
+
+
+def pools_for(pools: list[dict[str, Any]], wanted: str, count: int) -> list[dict[str, Any]]:
+    """Return the pools whose nodes have so many GPUs of a type; "" is any."""
+    found = []
+    for pool in pools:
+        gpu_type, gpus = container.gpus_of(pool)
+        if wanted in ("", gpu_type) and gpus >= count:
+            found.append(pool)
+    return found
+
+
+def choose_pool(name: str, pools: list[dict[str, Any]], wanted: str, count: int) -> dict[str, Any]:
+    """Return the pool with room for the most pods; raise BergError if none can hold one."""
+    large = pools_for(pools, wanted, count)
+    if large:
+        return max(large, key=lambda pool: room(pool, count))
+    there = sorted({"{1} x {0}".format(*container.gpus_of(pool)) for pool in pools})
+    what = f"its nodes have {', '.join(there) or 'none'}"
+    if not pools_for(pools, wanted, 0):
+        raise BergError(
+            f"the cluster {name} has no {wanted or 'GPUs'}: {what}. "
+            f"Add a pool: berg cluster create {name} -t {wanted or 'l4'}"
+        )
+    raise BergError(
+        f"no node of the cluster {name} has {count} GPUs: {what}. "
+        "Give fewer (-g), and more pods (-m)"
+    )
 
 
 def check_cpus(name: str, pools: list[dict[str, Any]], count: int) -> None:
@@ -96,8 +117,9 @@ def check_cpus(name: str, pools: list[dict[str, Any]], count: int) -> None:
     sizes = [1 if kind in SHARED_CORE else Shape(kind, 0, "").num_cpus for kind in types]
     if sizes and all(sizes) and count >= max(sizes):
         raise BergError(
-            f"no node of the cluster {name} gives a pod {count} CPUs: its nodes for this are {', '.join({*types})}, of "
-            "which Kubernetes keeps a part of one CPU. Give fewer (-c), or add a pool of larger machines: "
+            f"no node of the cluster {name} gives a pod {count} CPUs: its nodes for this are "
+            f"{', '.join({*types})}, of which Kubernetes keeps a part of one CPU. "
+            "Give fewer (-c), or add a pool of larger machines: "
             f"berg cluster create {name} --machine-type TYPE"
         )
 
@@ -121,12 +143,121 @@ def boot_map() -> dict[str, Any]:
 
 
 def request(plan: Plan) -> dict[str, Any]:
-    """The cluster, and the Job without its name and the names of its machines."""
+    """Return the cluster, and the Job without its name and the names of its machines."""
+    this, labels = plan.job, labels_of(plan)
+    is_alone = this.num_machines == 1
+    restarts = this.max_restarts if is_alone and this.kind == "job" else 0
+    annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "backoffLimit": restarts,
+        "podReplacementPolicy": "Failed",
+        "ttlSecondsAfterFinished": KEPT,
+        "podFailurePolicy": {"rules": failure_rules(restarts)},
+        "template": {
+            "metadata": {"labels": labels, "annotations": annotations},
+            "spec": pod_spec(plan),
+        },
+    }
+    if not this.sweep:  # the first one ends last
+        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+    if this.wait_seconds:
+        # until all are there, when the first one takes it away
+        spec["activeDeadlineSeconds"] = this.wait_seconds
+    name = "" if this.sweep else this.job_name
+    return {"cluster": this.group, "name": name, "labels": labels, "spec": spec}
+
+
+def labels_of(plan: Plan) -> dict[str, str]:
+    return {
+        "berg": "1",
+        **plan.owner,
+        "berg-kind": plan.job.kind,
+        "berg-user": plan.config.user,
+        "berg-bucket": bucket_label(plan.config),
+    }
+
+
+def failure_rules(restarts: int) -> list[dict[str, Any]]:
+    """Return what becomes of the Job when a pod fails, or is taken away."""
+    over = {"containerName": "main", "operator": "In", "values": [OVER]}
+    taken_away = {"type": "DisruptionTarget", "status": "True"}
+    return [
+        {"action": "FailJob", "onExitCodes": over},
+        {"action": "Ignore" if restarts else "FailJob", "onPodConditions": [taken_away]},
+    ]
+
+
+def pod_spec(plan: Plan) -> dict[str, Any]:
+    """Return what each pod is to be."""
+    annotations = {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": ACCOUNT,
+        "shareProcessNamespace": True,  # so that orphans are reaped, and boot.py hears SIGTERM
+        "terminationGracePeriodSeconds": GRACE,
+        "enableServiceLinks": False,
+        # From when a node has the pod; the Job's own deadline counts from when it was made.
+        "activeDeadlineSeconds": plan.machine_seconds + SPARE,
+        "nodeSelector": node_selector(plan),
+        "tolerations": tolerations(plan),
+        "containers": [main_container(plan)],
+        "volumes": [
+            {"name": "boot", "configMap": {"name": boot_map()["metadata"]["name"]}},
+            {"name": "pod", "downwardAPI": {"items": [annotations]}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+
+
+def node_selector(plan: Plan) -> dict[str, str]:
+    """Return which nodes may have the pods."""
+    shape, found = plan.offer.shape, {}
+    if plan.job.gpus_per_machine:
+        found[f"{LABEL}gke-accelerator"] = shape.accelerator
+    elif shape.machine_type:
+        found["node.kubernetes.io/instance-type"] = shape.machine_type
+    if plan.spot:
+        found[f"{LABEL}gke-spot"] = "true"
+    return found
+
+
+def tolerations(plan: Plan) -> list[dict[str, str]]:
+    """Return the taints of nodes that the pods do not mind."""
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+    return [gpu, spot] if plan.job.gpus_per_machine else [spot]
+
+
+def main_container(plan: Plan) -> dict[str, Any]:
+    """Return the container of each pod, which boot.py begins."""
+    fields = [
+        {"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in FACTS.items()
+    ]
+    return {
+        "name": "main",
+        "image": plan.job.image,
+        "command": ["python3", "/etc/berg/boot/boot.py"],
+        "env": [
+            {"name": "BERG_FACTS", "value": json.dumps(facts(plan))},
+            {"name": "BERG_UNIT", "value": "1"},  # what boot.py prints is for people who wait
+            *fields,
+        ],
+        # No limit of memory: the kernel would end all of the container for it, worker included.
+        "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},  # for `berg profile`
+        "resources": wanted_resources(plan.job),
+        "volumeMounts": [
+            {"name": "boot", "mountPath": "/etc/berg/boot", "readOnly": True},
+            {"name": "pod", "mountPath": "/etc/berg/pod", "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+
+
+def facts(plan: Plan) -> dict[str, Any]:
+    """Return what boot.py needs to know in a pod."""
     config, this = plan.config, plan.job
-    owner = {"berg-sweep": this.job_name} if this.sweep else {"berg-job": this.job_name}
-    labels = {"berg": "1", **owner, "berg-kind": this.kind, "berg-user": config.user}
-    labels["berg-bucket"] = bucket_label(config)
-    facts = {
+    return {
         "job": this.job_name,
         "sweep": this.sweep,
         "project": config.project,
@@ -135,88 +266,13 @@ def request(plan: Plan) -> dict[str, Any]:
         "packages": f".berg/dist/{plan.packages[0]}" if plan.packages[0] else "",
         "endpoint": config.endpoint or "",
     }
+
+
+def wanted_resources(this: Job) -> dict[str, Any]:
+    """Return the GPUs and CPUs of a pod."""
     gpus = {"nvidia.com/gpu": str(this.gpus_per_machine)} if this.gpus_per_machine else {}
     cpus = {"cpu": str(this.spec["num_cpus"])} if this.spec.get("num_cpus") else {}
-    container_ = {
-        "name": "main",
-        "image": this.image,
-        "command": ["python3", "/etc/berg/boot/boot.py"],
-        "env": [
-            {"name": "BERG_FACTS", "value": json.dumps(facts)},
-            {"name": "BERG_UNIT", "value": "1"},  # what boot.py prints is for people who wait
-            *(
-                {"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-                for key, path in FACTS.items()
-            ),
-        ],
-        # No limit of memory: the kernel would end all of the container for it, worker included.
-        "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},  # for `berg profile`
-        "resources": {"limits": gpus, "requests": {**gpus, **cpus}},
-        "volumeMounts": [
-            {"name": "boot", "mountPath": "/etc/berg/boot", "readOnly": True},
-            {"name": "pod", "mountPath": "/etc/berg/pod", "readOnly": True},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],
-    }
-    spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
-    selector = {f"{LABEL}gke-accelerator": plan.shape.accelerator} if this.gpus_per_machine else {}
-    if plan.shape.machine_type and not this.gpus_per_machine:
-        selector = {"node.kubernetes.io/instance-type": plan.shape.machine_type}
-    told = {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]}
-    pod = {
-        "restartPolicy": "Never",
-        "serviceAccountName": ACCOUNT,
-        "shareProcessNamespace": True,  # so that orphans are reaped, and boot.py hears SIGTERM
-        "terminationGracePeriodSeconds": GRACE,
-        "enableServiceLinks": False,
-        # From when a node has the pod; the Job's own deadline counts from when it was made.
-        "activeDeadlineSeconds": plan.machine_seconds + SPARE,
-        "nodeSelector": {**selector, **({f"{LABEL}gke-spot": "true"} if plan.spot else {})},
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-        * bool(gpus)
-        + [spot],
-        "containers": [container_],
-        "volumes": [
-            {"name": "boot", "configMap": {"name": boot_map()["metadata"]["name"]}},
-            {"name": "pod", "downwardAPI": told},
-            {"name": "shm", "emptyDir": {"medium": "Memory"}},
-        ],
-    }
-    alone = this.num_machines == 1
-    again = this.max_restarts if alone and this.kind == "job" else 0
-    gone = {"type": "DisruptionTarget", "status": "True"}
-    rules = [
-        {
-            "action": "FailJob",
-            "onExitCodes": {"containerName": "main", "operator": "In", "values": [OVER]},
-        },
-        {"action": "Ignore" if again else "FailJob", "onPodConditions": [gone]},
-    ]
-    spec: dict[str, Any] = {
-        "completionMode": "Indexed",
-        "backoffLimit": again,
-        "podReplacementPolicy": "Failed",
-        "ttlSecondsAfterFinished": KEPT,
-        "podFailurePolicy": {"rules": rules},
-        "template": {
-            "metadata": {
-                "labels": labels,
-                "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
-            },
-            "spec": pod,
-        },
-    }
-    if not this.sweep:  # the first one ends last
-        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
-    if this.wait_seconds:
-        # until all are there, when the first one takes it away
-        spec["activeDeadlineSeconds"] = this.wait_seconds
-    return {
-        "cluster": this.group,
-        "name": "" if this.sweep else this.job_name,
-        "labels": labels,
-        "spec": spec,
-    }
+    return {"limits": gpus, "requests": {**gpus, **cpus}}
 
 
 def body(request: dict[str, Any], names: list[str]) -> dict[str, Any]:

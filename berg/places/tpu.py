@@ -10,17 +10,19 @@ Not covered: flex-start and reservations, for which the template's scheduling ha
 slices for one job.
 """
 
+import functools
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from berg import gce
+from berg import BergError, gce
 from berg.config import Config
-from berg.google import api, groups, instances, tpus
+from berg.google import api, grants, groups, instances, tpus
 from berg.inventory import Machine, Resource
-from berg.plan import Plan
+from berg.plan import Choice, JobSpec, Plan
 
 PATIENCE = 1500  # seconds; Google may take 12 minutes to say that there is no room
 TELL_INTERVAL = 60  # seconds between two notes on how far it is
@@ -29,14 +31,26 @@ tell = gce.tell
 let_in = gce.let_in
 console = gce.console
 why_gone, proxy, shell = gce.why_gone, gce.proxy, gce.shell
+offer, longest_name, summary = gce.offer, gce.longest_name, gce.summary
 
 
 def warm_up() -> None:
-    """Nothing: its requests need no library of Google's."""
+    """Do nothing: its requests need no library of Google's."""
+
+
+def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
+    """Return the machines of a slice; raise BergError for what only one machine can be."""
+    choice = gce.choose(config, spec, is_sweep)
+    slice_ = f"--tpu {spec.tpu} is a slice of {choice.hosts} machines"
+    if is_sweep:
+        raise BergError(f"{slice_}: each job of a sweep runs on one machine")
+    if spec.restart_on_failure:
+        raise BergError(f"{slice_}: --restart-on-failure is for one machine")
+    return replace(choice, is_slice=True)
 
 
 def request(plan: Plan) -> dict[str, Any]:
-    """The topology, and what each machine is to be, by zone in the order of the attempts."""
+    """Return the topology, and what each machine is to be, by zone in the order of the attempts."""
     bodies = gce.request(plan)
     for body in bodies.values():
         for labels in (body["labels"], body["disks"][0]["initializeParams"]["labels"]):
@@ -90,29 +104,40 @@ def create(
     names: list[str],
     keep: bool,
     say: Callable[[str], None],
+    still_trying: Callable[[], None],
 ) -> str:
-    """Create the slice in the first zone that has room for it, and wait until all of it runs;
-    returns the zone.
+    """Create the slice in the first zone that has room for it, and wait until all of it runs.
 
-    Raises BergError with every zone that was tried and why it would not do.
+    Returns the zone. Raises BergError with every zone that was tried and why it would not do.
     """
 
-    def make(zone: str, body: dict[str, Any]) -> None:
-        bodies = requests(config, zone, request["topology"], body, names)
-        try:
-            ask(config, zone, bodies)
-            wait(config, zone, names, say)
-        except api.OperationFailed as error:
-            if error.code != "alreadyExists":
-                say(f"Taking back what there is in {zone}")
-                delete(config, bodies["group"]["name"], [], "")
-            raise
+    def make(zone: str) -> None:
+        bodies = requests(config, zone, request["topology"], request["zones"][zone], names)
+        say(f"Creating a slice of {len(names)} machines in {zone}")
+        ask_and_wait = functools.partial(make_slice, config, zone, bodies, names, say, still_trying)
+        grants.once_known(config, ask_and_wait)
 
-    what, hint = (
-        f"a slice of {len(names)} machines",
-        "Try other zones (--zone), another topology, or --spot",
-    )
-    return gce.in_turn(config, request["zones"], make, what, say, hint)
+    hint = "Try other zones (--zone), another topology, or --spot"
+    return gce.in_turn(list(request["zones"]), make, hint, say, still_trying)
+
+
+def make_slice(
+    config: Config,
+    zone: str,
+    bodies: dict[str, Any],
+    names: list[str],
+    say: Callable[[str], None],
+    still_trying: Callable[[], None],
+) -> None:
+    """Make a slice in a zone, all of it or nothing; raise OperationFailed with what Google says."""
+    try:
+        ask(config, zone, bodies)
+        wait(config, zone, names, say, still_trying)
+    except api.OperationFailed as error:
+        if error.code != "alreadyExists":
+            say(f"Taking back what there is in {zone}")
+            delete(config, bodies["group"]["name"], [], "")
+        raise
 
 
 def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
@@ -139,36 +164,55 @@ def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
         raise api.OperationFailed(api.reason(error), error.message) from None
 
 
-def wait(config: Config, zone: str, names: list[str], say: Callable[[str], None]) -> None:
-    """Wait until every machine of a slice runs; raises OperationFailed when that will not be."""
-    path = f"/zones/{zone}/instanceGroupManagers/{names[0].rpartition('-')[0]}"
-    began = told = time.monotonic()
+def wait(
+    config: Config,
+    zone: str,
+    names: list[str],
+    say: Callable[[str], None],
+    still_trying: Callable[[], None],
+) -> None:
+    """Wait until every machine of a slice runs; raise OperationFailed when that will not be."""
+    path = path_of(zone, names[0].rpartition("-")[0])
+    began = said_at = time.monotonic()
     while True:
         status = api.call(config, "GET", path, fields="status").get("status", {})
         running = status.get("currentInstanceStatuses", {}).get("running", 0)
         if running == len(names):
             return
-        progress = status.get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
-        for error in progress.get("error", {}).get("errors", []):
-            code, message = error.get("code", ""), error.get("message", "")
-            # after minutes of STAGING; what it says is none of the user's business
-            if code == "INTERNAL_ERROR":
-                say(
-                    f"{zone}: INTERNAL_ERROR, by which Google means for TPUs that there is no room: {message}"
-                )
-                code = "insufficientCapacity"
-            raise api.OperationFailed(code, message)
-        if time.monotonic() > began + PATIENCE:
-            there = {
-                each.name for each in machines(config, [names[0].rpartition("-")[0]], zone=zone)
-            }
-            missing = [name for name in names if name not in there] or names
-            message = f"{', '.join(missing)} did not come within {PATIENCE // 60} minutes"
-            raise api.OperationFailed("RESOURCE_NOT_READY", message)
-        if time.monotonic() > told + TELL_INTERVAL:
-            told = time.monotonic()
-            say(f"{running} of {len(names)} machines run after {told - began:.0f} s")
-        time.sleep(min(0.5 + (time.monotonic() - began) / 30, 5))
+        check_progress(status, zone, say)
+        waited = time.monotonic() - began
+        if waited > PATIENCE:
+            raise not_there(config, zone, names)
+        if time.monotonic() > said_at + TELL_INTERVAL:
+            said_at = time.monotonic()
+            say(f"{running} of {len(names)} machines run after {waited:.0f} s")
+            still_trying()
+        time.sleep(min(0.5 + waited / 30, 5))
+
+
+def check_progress(status: dict[str, Any], zone: str, say: Callable[[str], None]) -> None:
+    """Raise OperationFailed with the first error that Google names for a slice in the making."""
+    progress = status.get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
+    errors = progress.get("error", {}).get("errors", [])
+    if not errors:
+        return
+    code, message = errors[0].get("code", ""), errors[0].get("message", "")
+    # after minutes of STAGING; what it says is none of the user's business
+    if code == "INTERNAL_ERROR":
+        say(
+            f"{zone}: INTERNAL_ERROR, by which Google means for TPUs that there is no room: "
+            f"{message}"
+        )
+        code = "insufficientCapacity"
+    raise api.OperationFailed(code, message)
+
+
+def not_there(config: Config, zone: str, names: list[str]) -> api.OperationFailed:
+    """Return the error that says which machines of a slice did not come."""
+    there = {each.name for each in machines(config, [names[0].rpartition("-")[0]], zone=zone)}
+    missing = [name for name in names if name not in there] or names
+    message = f"{', '.join(missing)} did not come within {PATIENCE // 60} minutes"
+    return api.OperationFailed("RESOURCE_NOT_READY", message)
 
 
 def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
@@ -200,31 +244,29 @@ def path_of(zone: str, name: str) -> str:
 
 
 def resources(config: Config) -> list[Resource]:
-    """Slices, and workload policies that no slice has."""
+    """Return slices, and workload policies that no slice has."""
     slices = find(config)
     found = [
         Resource("group", each["name"], each["zone"], each["creationTimestamp"], "", place="tpu")
         for each in slices
     ]
     used = {each.get("resourcePolicies", {}).get("workloadPolicy", "") for each in slices}
-    for page in api.pages(
-        config, "/aggregated/resourcePolicies", filter=f'description="{groups.description(config)}"'
-    ):
+    unused = [policy for policy in policies(config) if policy["selfLink"] not in used]
+    return found + [unused_policy(policy) for policy in unused]
+
+
+def policies(config: Config) -> Iterator[dict[str, Any]]:
+    """Return the workload policies of this bucket's jobs, in the API's words."""
+    mine = f'description="{groups.description(config)}"'
+    for page in api.pages(config, "/aggregated/resourcePolicies", filter=mine):
         for scope in page.get("items", {}).values():
-            for policy in scope.get("resourcePolicies", []):
-                if policy["selfLink"] not in used:
-                    region, why = api.last_part(policy["region"]), "no group has it"
-                    found.append(
-                        Resource(
-                            "policy",
-                            policy["name"],
-                            region,
-                            policy["creationTimestamp"],
-                            why,
-                            place="tpu",
-                        )
-                    )
-    return found
+            yield from scope.get("resourcePolicies", [])
+
+
+def unused_policy(policy: dict[str, Any]) -> Resource:
+    region, created_at = api.last_part(policy["region"]), policy["creationTimestamp"]
+    why = "no group has it"
+    return Resource("policy", policy["name"], region, created_at, why, place="tpu")
 
 
 def remove(config: Config, resource: Resource) -> None:

@@ -285,7 +285,7 @@ def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[dict[str, Any]
     """A row for each job of a sweep, as `berg fetch` writes them; raises BergError if there is no
     such sweep.
     """
-    entries = [entry for entry in sweep.states(config, name) if entry.state]
+    entries = [entry for entry in sweep.entries(config, name) if entry.state]
     if not entries:
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
     listed = list(bucket.list(common(entries), glob="**/metrics.jsonl"))

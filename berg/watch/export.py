@@ -53,7 +53,7 @@ def members(config: Config, bucket: Bucket, names: list[str]) -> tuple[list[str]
     ]
     for name in names:
         if name in sweeps:
-            chosen |= dict.fromkeys(entry.name for entry in sweep.states(config, name))
+            chosen |= dict.fromkeys(entry.name for entry in sweep.entries(config, name))
         else:
             chosen[jobs.find(config, name).name] = None
     return [name for name in chosen if job.NAME.fullmatch(name)], sweeps
