@@ -1,0 +1,61 @@
+"""Two people, or one in a hurry, and one name: who has it keeps it, and nobody deletes another's."""
+
+import pytest
+from conftest import Berg, wait_for
+from test_run import check_ended
+
+pytestmark = pytest.mark.golden
+RUN = ["run", "-g", "0", "-n", "twin"]
+
+
+def start_two(berg: Berg, *words: str) -> list[tuple[int, str]]:
+    """Run a command twice at the same time; returns exit code and standard error of each."""
+    both = [berg.start(*words) for _ in range(2)]
+    errors = [each.communicate(timeout=120)[1] for each in both]
+    return sorted((each.returncode, said) for each, said in zip(both, errors, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        ("sweeps/twin.json", [*RUN, "--grid", "x=1,2", "sleep 3; echo {x}"]),
+        ("jobs/twin_state.json", [*RUN, "sleep 3"]),
+    ],
+    ids=["sweep", "job"],
+)
+def test_of_two_equal_submits_one_runs_and_the_other_deletes_nothing(berg, cloud, claim, words):
+    # Both have looked whether the name is free before either has it.
+    cloud.fault("storage.objects.insert", match=f".berg/{claim}", delay=3, times=2)
+    (code, _), (other_code, said) = start_two(berg, *words)
+    assert (code, other_code) == (0, 1), said
+    assert "already. Choose another name" in said and "Taking back" not in said
+    for name in ["twin-0", "twin-1"] if "{x}" in words[-1] else ["twin"]:
+        wait_for(lambda name=name: berg.state(name)["state"] == "SUCCEEDED", 90)
+
+
+def test_who_lost_a_name_meanwhile_takes_nothing_back(berg, cloud):
+    """A submit that fails after another one has its name leaves what is the other's."""
+    cloud.fault("compute.instances.insert", delay=4)
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "left": 0})
+    first = berg.start(*RUN, "--zone", "us-central1-a", "true")
+    path = ".berg/jobs/twin_state.json"
+    wait_for(lambda: berg.bucket.exists(path), 60, "the first one's claim")
+    other = berg.bucket.read(path).decode().replace('"claim": "', '"claim": "another')
+    berg.bucket.write(path, other, metadata={"state": other})
+    _, said = first.communicate(timeout=90)
+    assert first.returncode == 1 and "Taking back" in said
+    assert berg.bucket.read(path).decode() == other
+
+
+def test_resume_and_a_new_job_of_the_name_wait_for_the_machine_that_goes(berg, cloud):
+    assert berg(*RUN, "--max-hours", "1", "exit 3").returncode == 0
+    cloud.fault("compute.instances.delete", delay=6, times=None)
+    wait_for(lambda: berg.state("twin")["state"] == "FAILED", 60)
+    assert "twin" in berg.machines()
+    resumed = berg("run", "--resume", "twin", "--wait")
+    assert resumed.returncode == 3, resumed.stderr
+    assert "Waiting for twin to go" in resumed.stderr
+    wait_for(lambda: berg("rm", "--yes", "twin").returncode == 0, 30, "its deletion")
+    anew = berg(*RUN, "--wait", "true")
+    assert anew.returncode == 0, anew.stderr
+    check_ended(berg, "twin", "SUCCEEDED", 0)
