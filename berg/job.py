@@ -83,7 +83,8 @@ class Job:
     sweep: str = ""  # whose job this is; "": a job on its own
     # of a sweep's job, what fills the command's placeholders
     params: dict[str, str] = field(default_factory=dict)
-    # region of the instance group that Google refills, or cluster that makes its pods; "": neither
+    # region of the instance group that Google refills, or LOCATION/NAME of the cluster that makes
+    # its pods; "": neither
     group: str = ""
     wait_seconds: int = (
         0  # for all its pods to have a node, after which it is given up; 0: for ever
@@ -271,6 +272,7 @@ def check_summary(summary: Summary) -> None:
         check_name(summary.sweep)
     if summary.machines < 0 or summary.secrets < 0:
         raise ValueError("a number is below zero")
+    gate.check_resource(summary.group)
     gate.check_plain(summary, free=("cmd",))
 
 
@@ -282,6 +284,8 @@ def check_state(state: State) -> None:
         raise ValueError("its history is odd")
     for time in (state.started_at, state.finished_at):
         gate.check_time(time)
+    gate.check_resource(state.machine)
+    gate.check_resource(state.zone)
     gate.check_plain(state, free=("reason", "elsewhere", "lost"))
 
 

@@ -152,6 +152,8 @@ def test_what_would_steer_a_terminal_is_taken_out():
         {"machines": -1},
         {"secrets": True},
         {"user": "a\nb"},
+        {"group": "us-central1/../../secrets/x"},
+        {"group": "../x"},
         {"gpus": "\x9b"},
         {"params": {"lr": 1}},
         [],
@@ -169,6 +171,8 @@ def test_a_state_with_an_odd_summary_is_none(summary):
         {"zone": "\n"},
         {"history": [["RUNNING"]]},
         {"claim": 1},
+        {"zone": "../x"},
+        {"machine": "a?b"},
         {"finished_at": "noon"},
         {"started_at": "2026-01-01T00:00:00"},
     ],
@@ -188,3 +192,9 @@ def test_states_are_written_as_earlier_versions_read_them():
     assert (of_sweep["job"]["sweep"], of_sweep["job"]["params"]) == ("lr", {"lr": "1"})
     earlier = json.dumps({"state": "RUNNING", "job": {"user": "ada", "later": 1}})
     assert job.state_from_json(earlier).job == Summary("ada")
+
+
+@pytest.mark.parametrize("group", ["", "us-central1", "us-central1-a/my-cluster"])
+def test_groups_as_berg_writes_them_pass(group):
+    written = State("RUNNING", machine="a-x1b2", zone="us-central1-a", job=Summary(group=group))
+    assert job.state_from_json(written.to_json()).job.group == group
