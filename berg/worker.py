@@ -16,13 +16,15 @@ import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from typing import NoReturn
 
 import click
 
 from berg import BergError, job
 from berg.code import snapshot
 from berg.google import api, paths, secret
+from berg.job import State
 from berg.machine import (
     boot,
     cluster,
@@ -36,20 +38,30 @@ from berg.machine import (
     sweep_worker,
     waste,
 )
-from berg.machine.attempt import (
-    COMMAND_FILE,
-    GRACE,
-    LAST_WORD,
-    MAINTAINED,
+from berg.machine.attempt import LAST_STATE_SECONDS, Attempt
+from berg.machine.command import COMMAND_FILE, GRACE
+from berg.machine.outcome import (
     PREEMPTED,
     SHUT_DOWN,
-    Attempt,
-    Damaged,
-    Ended,
-    NoJob,
-    Stopped,
+    Ending,
+    Restart,
+    Uploads,
+    after_uploads,
+    decide,
+    final_reason,
 )
-from berg.machine.process import RESULTS, end_group, full_disk, is_alone, judge
+from berg.machine.process import (
+    RESULTS,
+    delete_soon,
+    end_group,
+    full_disk,
+    is_alone,
+    judge,
+    shell_exit_code,
+    start_thread,
+)
+from berg.machine.state_writer import Damaged, Ended, NoJob
+from berg.machine.stopping import Stopped
 from berg.machine.surroundings import (
     InstallationFailed,
     environment,
@@ -57,10 +69,6 @@ from berg.machine.surroundings import (
     install_commands,
     repo_folder,
 )
-
-ROOT = boot.ROOT
-ELSEWHERE = "; the job begins anew where there is capacity"
-MOST_LOST = 500  # characters of a state for what was not kept
 
 
 def run(attempt: Attempt) -> None:
@@ -72,43 +80,71 @@ def run(attempt: Attempt) -> None:
         if not attempt.state.job.kept:
             attempt.machine.insist_on_deletion()
         return
-    signal.signal(signal.SIGTERM, lambda *_: attempt.stop(*SHUT_DOWN))
+    signal.signal(signal.SIGTERM, lambda *_: attempt.stop(SHUT_DOWN))
     api.tell = attempt.say
-    exit_code = None
     try:
-        begin(attempt)
-        restore(attempt)
-        meet(attempt)
-        install(attempt)
-        if attempt.job.num_machines > 1:
-            cluster.get_ready(attempt.member)
-        saving.mirror_results(attempt)
-        exit_code, where = run_command(attempt)
-        while attempt.runs_again(exit_code):
-            exit_code, where = run_command(attempt)
-        state, reason = judge(exit_code, where)
-    except Stopped:
-        state, reason = "KILLED", ""
+        ending = ending_of_phases(attempt)
     except Ended as error:
         leave(attempt, str(error))
         return
+    if attempt.stopping.ending == SHUT_DOWN:
+        attempt.stopping.ending = reason_of_shutdown(attempt)
+    finish(attempt, requested_or(attempt.stopping.ending, ending))
+
+
+def ending_of_phases(attempt: Attempt) -> Ending:
+    """Go through the phases of a job; return how it ended, whatever happened on the way."""
+    try:
+        return go_through_phases(attempt)
+    except Stopped:
+        return Ending("KILLED", "")
     except InstallationFailed as error:
-        state, reason, exit_code = "FAILED", error.message, error.code
+        return Ending("FAILED", error.message, error.code)
     except BergError as error:
-        state, reason = "FAILED", error.message
+        return Ending("FAILED", error.message)
+    except Ended:
+        raise
     except Exception as error:
         boot.console(traceback.format_exc())
-        state, reason = "FAILED", f"berg's worker failed: {type(error).__name__}: {error}"
-    if attempt.outcome == SHUT_DOWN:
-        with contextlib.suppress(OSError, ValueError):  # its metadata may tell whose doing it is
-            attempt.outcome = outside.ending_in(attempt, attempt.machine.told()) or SHUT_DOWN
-    exit_code = exit_code if attempt.exit_code is None else attempt.exit_code
-    finish(attempt, *(attempt.outcome or (state, reason)), exit_code)
+        return Ending("FAILED", f"berg's worker failed: {type(error).__name__}: {error}")
+
+
+def go_through_phases(attempt: Attempt) -> Ending:
+    """Prepare this machine for the job and run its command; return how that ended."""
+    begin(attempt)
+    restore(attempt)
+    meet(attempt)
+    install(attempt)
+    if not attempt.member.is_alone:
+        cluster.get_ready(attempt.member)
+    saving.mirror_results(attempt)
+    ending = run_command(attempt)
+    while attempt.runs_again(ending.exit_code):
+        ending = run_command(attempt)
+    return ending
+
+
+def reason_of_shutdown(attempt: Attempt) -> Ending:
+    """Return why this machine shuts down, if its metadata says more than that it does."""
+    with contextlib.suppress(OSError, ValueError):
+        return outside.ending_in(attempt, attempt.machine.told()) or SHUT_DOWN
+    return SHUT_DOWN
+
+
+def requested_or(requested: Ending | None, ending: Ending) -> Ending:
+    """Return the ending that was requested, with the command's exit code if it has none; or else
+    how the job ended by itself.
+    """
+    if requested is None:
+        return ending
+    if requested.exit_code is None:
+        return replace(requested, exit_code=ending.exit_code)
+    return requested
 
 
 def begin(attempt: Attempt) -> None:
-    """Say that this machine has the job, and read it; a job that began before goes on with its
-    results.
+    """Claim the job for this machine, read it, and start what watches it; a job that began before
+    goes on with its results.
     """
     if not attempt.sweep:  # else it was taken already
         attempt.claim()
@@ -124,11 +160,11 @@ def begin(attempt: Attempt) -> None:
     attempt.member.nodes = [attempt.member.node]
     if attempt.member.is_alone:
         introduce(attempt)
-    attempt.start_thread(outside.watch, attempt)
-    attempt.start_thread(outside.limit_time, attempt)
-    attempt.sampling = attempt.start_thread(waste.watch, attempt)
+    start_thread(outside.watch, attempt)
+    start_thread(outside.limit_time, attempt)
+    attempt.sampling = start_thread(waste.watch, attempt)
     kineto.listen(attempt)
-    attempt.reachable = attempt.start_thread(attempt.become_reachable)
+    attempt.reachable = start_thread(attempt.become_reachable)
 
 
 def restore(attempt: Attempt) -> None:
@@ -171,8 +207,8 @@ def meet(attempt: Attempt) -> None:
     if not attempt.member.is_alone:
         attempt.reachable.join()
         attempt.member.nodes = cluster.gather(attempt.member)
-        attempt.start_thread(cluster.heartbeat, attempt.member)
-        attempt.start_thread(outside.watch_others, attempt)
+        start_thread(cluster.heartbeat, attempt.member)
+        start_thread(outside.watch_others, attempt)
         introduce(attempt)
         cluster.announce(attempt.member)
 
@@ -191,159 +227,208 @@ def introduce(attempt: Attempt) -> None:
     logins.introduce(attempt.member, ours)
 
 
-def run_command(attempt: Attempt) -> tuple[int, str]:
-    """Run the job's command where it is to run, or wait for its end; an exit code, and whose it is."""
+def run_command(attempt: Attempt) -> Ending:
+    """Run the job's command where it is to run, or wait for its end; return how it ended."""
     this = attempt.job
-    attempt.write_state(state="RUNNING")
-    if not this.cmd or not (attempt.leads or this.run_on == "each"):
-        attempt.say("Ready")
-        if this.idle_seconds and attempt.leads:
-            rest(attempt)
-        elif this.idle_seconds:
-            cluster.tell_use(attempt.member, attempt.stopped.wait)
-        attempt.pause()
+    attempt.states.write(state="RUNNING")
+    runs_here = attempt.leads or this.run_on == "each"
+    if not this.cmd or not runs_here:
+        wait_for_the_end(attempt)
     attempt.say(f"Running: {this.cmd}")
     folder = repo_folder(this) / this.cwd
     folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
-    code = attempt.execute(
-        ["bash", "-c", this.cmd], cwd=folder, env=kineto.variables(attempt, environment(attempt))
-    )
-    if this.num_machines > 1 and this.run_on == "each" and not attempt.outcome:
-        cluster.announce(
-            attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time())
-        )
-        if attempt.leads:
-            return cluster.wait_for_commands(attempt.member)
-        attempt.pause()
-    return code, ""
+    variables = kineto.variables(attempt, environment(attempt))
+    code = attempt.runner.execute(["bash", "-c", this.cmd], folder, variables)
+    runs_elsewhere = this.num_machines > 1 and this.run_on == "each"
+    if runs_elsewhere and not attempt.stopping.ending:
+        return wait_for_other_commands(attempt, code)
+    return judge(code)
 
 
-def rest(attempt: Attempt) -> None:
+def wait_for_other_commands(attempt: Attempt, code: int) -> Ending:
+    """Tell the other machines that the command has ended here, and return how it ended on all of
+    them. On a machine that does not lead, wait until the job ends.
+    """
+    cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
+    if not attempt.leads:
+        wait_for_stop(attempt)
+    return judge(*cluster.wait_for_commands(attempt.member))
+
+
+def wait_for_the_end(attempt: Attempt) -> NoReturn:
+    """Wait until the job is to end, on a machine that runs no command: a devbox, or one that does
+    not lead. Raises Stopped.
+    """
+    attempt.say("Ready")
+    if attempt.job.idle_seconds and attempt.leads:
+        end_when_idle(attempt)
+    elif attempt.job.idle_seconds:
+        cluster.report_use(attempt.member, attempt.stopping.event.wait)
+    wait_for_stop(attempt)
+
+
+def wait_for_stop(attempt: Attempt) -> NoReturn:
+    """Wait until the job is to end, and raise Stopped."""
+    attempt.stopping.event.wait()
+    raise Stopped
+
+
+def end_when_idle(attempt: Attempt) -> None:
     """Wait until the devbox has been idle for too long, and end it."""
 
     def warn(left: float) -> None:
-        text = f"berg: this devbox is idle and deletes itself in {max(left / 60, 1):.0f} minutes, unless it is used."
-        text += f" Only {RESULTS} is kept"
+        minutes = max(left / 60, 1)
+        text = (
+            f"berg: this devbox is idle and deletes itself in {minutes:.0f} minutes, unless it is "
+            f"used. Only {RESULTS} is kept"
+        )
         attempt.say(text)
         idle.tell_terminals(text)
         if not attempt.member.is_alone:
             cluster.announce(attempt.member, warning=f"{time.time()} {text}")
 
-    this, elsewhere = attempt.job, functools.partial(cluster.others_are_used, attempt.member)
-    if idle.wait(this.idle_seconds, attempt.stopped.wait, warn, elsewhere, bool(this.tpu)):
-        attempt.stop("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h")
+    this = attempt.job
+    is_used_elsewhere = functools.partial(cluster.others_are_used, attempt.member)
+    stopped = attempt.stopping.event.wait
+    if idle.wait(this.idle_seconds, stopped, warn, is_used_elsewhere, bool(this.tpu)):
+        attempt.stop(Ending("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h"))
 
 
-def finish(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> None:
+def finish(attempt: Attempt, ending: Ending) -> None:
     """Upload what is left, write the final state, and delete the machines of the job."""
-    code = exit_code if exit_code is None or exit_code >= 0 else 128 - exit_code
-    reason += full_disk() if state == "FAILED" else ""
+    ending = replace(ending, exit_code=shell_exit_code(ending.exit_code))
+    if ending.state == "FAILED":
+        ending = replace(ending, reason=ending.reason + full_disk())
     saving.stop_mirrors(attempt)
-    in_cluster = attempt.job.num_machines > 1
-    uploading = {"state": "UPLOADING", "ending": state, "exit_code": code, "reason": reason}
     try:
-        if not attempt.machine_goes:  # else every second is for the results
-            attempt.write_state(soon=True, **uploading, uploading_since=job.now())
-        if not attempt.leads and state != "ENDED":
-            attempt.insist(
-                lambda: cluster.announce(attempt.member, phase="FAILED", reason=reason), 1
-            )
-        left, is_whole = saving.save(attempt, reason)
+        begin_upload(attempt, ending)
+        left, is_whole = saving.save(attempt, ending.reason)
         for path, why in left.items():
-            attempt.say(f"Not in the bucket: {paths.shorten(path, 2 * paths.MAX_NAME)}: {why}")
-        if not is_whole and state == "SUCCEEDED" and not attempt.begins_anew():
-            state = "FAILED"
-        lost = paths.tell(left)
-        seconds = LAST_WORD if attempt.machine_goes else saving.UNREACHABLE
-        last: dict[str, Any] = {}
-        attempt.insist(
-            lambda: last.update(conclude(attempt, state, reason, code, lost, is_whole)), seconds
-        )
-        attempt.insist(lambda: attempt.write_state(**last), seconds)
+            name = paths.shorten(path, 2 * paths.MAX_NAME)
+            attempt.say(f"Not in the bucket: {name}: {why}")
+        uploads = Uploads(is_whole=is_whole, lost=paths.tell(left))
+        write_end(attempt, ending, uploads)
     except Ended as error:
         leave(attempt, str(error))
         return
+    release_machines(attempt)
+
+
+def begin_upload(attempt: Attempt, ending: Ending) -> None:
+    """Write that the job uploads its last results, and tell the other machines of a failure."""
+    # A machine that Google takes needs every second for the results.
+    if not attempt.machine_goes:
+        attempt.states.write(
+            soon=True,
+            state="UPLOADING",
+            ending=ending.state,
+            exit_code=ending.exit_code,
+            reason=ending.reason,
+            uploading_since=job.now(),
+        )
+    if not attempt.leads and ending.state != "ENDED":
+        attempt.insist(
+            lambda: cluster.announce(attempt.member, phase="FAILED", reason=ending.reason), 1
+        )
+
+
+def write_end(attempt: Attempt, ending: Ending, uploads: Uploads) -> None:
+    """Write the last state of this attempt, once the other machines have uploaded their results."""
+    seconds: float = saving.UNREACHABLE
+    if attempt.machine_goes:
+        seconds = LAST_STATE_SECONDS
+    last = attempt.insist(lambda: conclude(attempt, ending, uploads), seconds)
+    if last:
+        attempt.insist(lambda: attempt.states.write_whole(last), seconds)
+    else:
+        attempt.insist(attempt.states.flush, seconds)
+
+
+def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
+    """Wait for the other machines, say how the job ended, and return its last state.
+
+    `uploads` tells what this machine uploaded.
+    """
+    restart = attempt.restart()
+    if not attempt.member.is_alone:
+        ending, uploads = wait_for_others(attempt, ending, uploads)
+    uploads = replace(uploads, synced_until=attempt.mirrors.results.synced_until)
+    if attempt.leads:
+        elsewhere = attempt.mirrors.results.elsewhere(alone=attempt.member.is_alone)
+        uploads = replace(uploads, elsewhere=elsewhere)
+    announce_end(attempt, ending, uploads, restart)
+    uploads = replace(uploads, log_is_whole=saving.send_log(attempt))
+    has_secrets = bool(attempt.job.secrets) or attempt.job.notify
+    if attempt.leads and has_secrets and not attempt.sweep and not restart:
+        attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
+    return decide(attempt.state, ending, uploads, restart, job.now())
+
+
+def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple[Ending, Uploads]:
+    """Tell the other machines what this one uploaded, and wait for their uploads if this one leads,
+    or else for the leader's last word; return how the job ended, and what all uploaded.
+    """
+    member = attempt.member
+    uploaded = "part"
+    if uploads.is_whole:
+        uploaded = "all"
+    cluster.announce(member, uploaded=uploaded, lost=uploads.lost)
+    if not attempt.leads and not cluster.wait_for_end(member, attempt.is_over):
+        # From now on this machine leads.
+        absence = cluster.absence(member, cluster.first_machine(member))
+        ending = replace(ending, state="FAILED", reason=absence)
+    if not attempt.leads:
+        return ending, uploads
+    lost, are_whole = cluster.wait_for_uploads(member, functools.partial(saving.note_left, attempt))
+    return ending, replace(uploads, others_lost=lost, others_are_whole=are_whole)
+
+
+def announce_end(
+    attempt: Attempt, ending: Ending, uploads: Uploads, restart: Restart | None
+) -> None:
+    """Say in the log how the job ended, and notify the webhook."""
+    ending = after_uploads(ending, uploads)
+    reason, how = ending.reason, "begins anew on another machine"
+    if not restart:
+        reason, how = final_reason(ending, uploads, attempt.state.lost), ending.state
+    if uploads.elsewhere:
+        own = f"berg_results/{attempt.job.results_dir}"
+        attempt.say(f"Results that are not in {own}: {uploads.elsewhere}")
+    if attempt.leads:
+        text = f"Job {attempt.name} {how}"
+        if reason:
+            text += f": {reason}"
+        attempt.say(text)
+    if not restart:
+        notify.of_job(attempt, replace(ending, reason=reason))
+
+
+def release_machines(attempt: Attempt) -> None:
+    """Delete the machines of a job that is over, unless they are kept or go on to another job."""
+    this = attempt.job
     if attempt.sweep:
         attempt.clear()
-    elif attempt.job.kill_instance_after_job and attempt.state.state != "SUBMITTED":
-        # a slice goes with its group
-        if in_cluster and attempt.leads and attempt.job.place != "tpu":
-            attempt.insist(lambda: cluster.delete_others(attempt.member), saving.UNREACHABLE)
-        # it comes with the deletion, and ends nothing that is left to do
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        attempt.machine.insist_on_deletion()
-    elif attempt.state.state == "SUBMITTED" and attempt.outcome == PREEMPTED:
-        # Google does it soon; this saves what is left of its notice
-        with contextlib.suppress(Exception):
-            attempt.machine.delete(alone=True)
-
-
-def conclude(
-    attempt: Attempt, state: str, reason: str, code: int | None, lost: str, is_whole: bool
-) -> dict[str, Any]:
-    """Tell how the job ended, once its last results are in the bucket, or given up (then they are
-    not `is_whole`).
-
-    Returns what is to be written into its state.
-    """
-    in_cluster = attempt.job.num_machines > 1
-    again = attempt.begins_anew()
-    if in_cluster:
-        cluster.announce(attempt.member, uploaded="all" if is_whole else "part", lost=lost)
-        if not attempt.leads and not cluster.wait_for_end(attempt.member, attempt.is_over):
-            state, reason = (
-                "FAILED",
-                cluster.absence(attempt.member, cluster.first_machine(attempt.member)),
-            )
-        if attempt.leads:
-            missing, all_whole = cluster.wait_for_uploads(
-                attempt.member, functools.partial(saving.tell_left, attempt)
-            )
-            state = "FAILED" if state == "SUCCEEDED" and not all_whole else state
-            lost = "; ".join(
-                filter(None, [lost, *(text for text in missing if text not in reason)])
-            )
-    lost = "; ".join(dict.fromkeys(filter(None, [lost, attempt.state.lost])))[:MOST_LOST]
-    reason = "; ".join(filter(None, [reason, "" if again or lost in reason else lost]))
-    elsewhere = attempt.results.elsewhere(alone=not in_cluster) if attempt.leads else ""
-    if elsewhere:
-        attempt.say(f"Results that are not in berg_results/{attempt.job.results_dir}: {elsewhere}")
-    if attempt.leads:
-        how = "begins anew on another machine" if again else state
-        attempt.say(f"Job {attempt.name} {how}{': ' + reason if reason else ''}")
-    if not again:
-        notify.tell(attempt, state, reason, code)
-    if not saving.send_log(attempt):
-        reason = "; ".join(filter(None, [reason, "the end of the log is not in the bucket"]))
-    about: dict[str, Any] = {
-        "exit_code": code,
-        "synced_until": attempt.results.synced_until,
-        "lost": lost,
-    }
-    about |= {"elsewhere": elsewhere, "left_files": 0, "left_bytes": 0, "ending": ""}
-    if again:
-        # this machine comes back, and that is none of the restarts it has
-        maintained = attempt.outcome == MAINTAINED
-        reason += "; it comes back, and the job begins anew" if maintained else ELSEWHERE
-        restarts = attempt.state.restarts - maintained
-        return {
-            **about,
-            "exit_code": None,
-            "state": "SUBMITTED",
-            "reason": reason,
-            "restarts": restarts,
-        }
-    if attempt.leads and (attempt.job.secrets or attempt.job.notify) and not attempt.sweep:
-        attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
-    return {**about, "state": state, "reason": reason, "finished_at": job.now()}
+        return
+    if attempt.state.state == "SUBMITTED":
+        if attempt.stopping.ending == PREEMPTED:
+            delete_soon(attempt.machine)
+        return
+    if not this.kill_instance_after_job:
+        return
+    # a slice goes with its group
+    if attempt.leads and this.num_machines > 1 and this.place != "tpu":
+        attempt.insist(lambda: cluster.delete_others(attempt.member), saving.UNREACHABLE)
+    # it comes with the deletion, and ends nothing that is left to do
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    attempt.machine.insist_on_deletion()
 
 
 def leave(attempt: Attempt, why: str) -> None:
-    """Stop without a word in the state: it is somebody else's, or none. What was written is saved
-    all the same.
+    """Stop without writing the state: it is somebody else's, or there is none. What the job wrote
+    is saved all the same.
     """
     attempt.say(why)
-    attempt.end_process()
+    attempt.runner.end()
     saving.stop_mirrors(attempt)
     with contextlib.suppress(Exception):
         saving.save_alone(attempt, why)
@@ -377,7 +462,7 @@ def attempt_at(name: str, sweep: str = "") -> Attempt:
     """The attempt that this machine makes; a machine without a job deletes itself and exits."""
     attempt = Attempt(name, sweep)
     try:
-        attempt.learn()
+        attempt.read_first_state()
     except (NoJob, Damaged) as error:
         if isinstance(error, Damaged) or attempt.marker.exists():
             leave(attempt, error.message)
@@ -405,6 +490,13 @@ def sweep(name: str) -> None:
     sweep_worker.run_sweep(name, run)
 
 
+def ending_after_death(state: State, reason: str) -> Ending:
+    """Return how a job ended whose worker died for `reason`, maybe after the command had ended."""
+    if state.ending:
+        return Ending(state.ending, state.reason, state.exit_code)
+    return Ending("FAILED", reason, state.exit_code)
+
+
 @main.command()
 @click.argument("name", metavar="JOB")
 @click.argument("reason")
@@ -420,14 +512,8 @@ def salvage(name: str, reason: str, sweep: str) -> None:
             attempt.member.node = cluster.describe(attempt.machine, attempt.job)
         with contextlib.suppress(Exception):
             notify.read_secrets(attempt)
-        if attempt.job.num_machines > 1:
-            attempt.start_thread(cluster.heartbeat, attempt.member)
-        ending = attempt.state.ending  # it had seen the command end
-        finish(
-            attempt,
-            ending or "FAILED",
-            attempt.state.reason if ending else reason,
-            attempt.state.exit_code,
-        )
+        if not attempt.member.is_alone:
+            start_thread(cluster.heartbeat, attempt.member)
+        finish(attempt, ending_after_death(attempt.state, reason))
     elif not sweep:
         attempt.machine.insist_on_deletion()

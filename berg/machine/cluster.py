@@ -31,6 +31,7 @@ from berg import BergError, job
 from berg.google import api, instances
 from berg.google.storage import Bucket
 from berg.machine import boot, idle, pods
+from berg.machine.outcome import Ending
 from berg.machine.process import judge
 
 CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and `tt`
@@ -265,34 +266,46 @@ def there(member: Member) -> dict[str, bool]:
     return {machine.name: machine.status in ALIVE for machine in machines}
 
 
+def lives(member: Member, machine: str, zone: str) -> bool:
+    """Whether another machine of the job is on; `zone` is where that machine was made."""
+    if boot.POD:
+        return machine in pods.living(member.job.job_name, member.job.num_machines, others=True)
+    listed = instances.find(member.bucket.config, names=[machine], zone=zone)
+    return any(each.status in ALIVE for each in listed)
+
+
 def living(member: Member) -> list[str]:
     """Names of the job's machines that are on, by rank."""
     return sorted(name for name, is_on in there(member).items() if is_on)
 
 
-def look(member: Member, is_over: Callable[[], bool]) -> tuple[str, str, int | None] | None:
-    """How this machine's part ends now, why, and with which exit code: another one went or failed,
-    or all is over.
+def ending_of_part(member: Member, is_over: Callable[[], bool]) -> Ending | None:
+    """Return how this machine's part ends now: another machine went or failed, or the job is over.
+
+    None if it goes on.
     """
     if member.leads:
-        return look_at_others(member)
+        return ending_by_others(member)
     if is_over():
-        return "ENDED", "the job ended", None
-    return ("FAILED", absence(member, first_machine(member)), None) if takes_over(member) else None
+        return Ending("ENDED", "the job ended")
+    if takes_over(member):
+        return Ending("FAILED", absence(member, first_machine(member)))
+    return None
 
 
-def look_at_others(member: Member) -> tuple[str, str, int | None] | None:
+def ending_by_others(member: Member) -> Ending | None:
+    """Return how the job ends because another machine went or failed; None if it goes on."""
     alive, blobs = living(member), phases(member)
     for name, blob in blobs.items():
         if blob.metadata["phase"] == "FAILED":
-            return "FAILED", f"{name}: {blob.metadata['reason']}", None
+            return Ending("FAILED", f"{name}: {blob.metadata['reason']}")
         if name not in alive or name in member.silent:
-            return "FAILED", absence(member, name), None
+            return Ending("FAILED", absence(member, name))
     failed = first_failure(blobs)
     if failed and not member.job.keep_going:
         member.failure_seen = member.failure_seen or time.monotonic()
         if time.monotonic() - member.failure_seen > FAILURE_GRACE:
-            return *judge(*failed), failed[0]
+            return judge(*failed)
     return None
 
 
@@ -392,7 +405,7 @@ def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
     return True
 
 
-def tell_use(member: Member, stopped: Callable[[float], bool]) -> None:
+def report_use(member: Member, stopped: Callable[[float], bool]) -> None:
     """Tell the machine that leads a devbox when this one is used, and people here what it warns of,
     until it ends.
     """

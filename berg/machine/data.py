@@ -23,7 +23,7 @@ def bring(attempt: Attempt) -> None:
 
         def note(blob, seen=seen) -> None:
             seen.append(blob)
-            attempt.pause(0)  # a job that was killed need not wait for the rest
+            attempt.stopping.pause(0)  # a job that was killed need not wait for the rest
 
         attempt.say(
             f"Bringing data {name}: {plural(wish['files'], 'file')}, {wish['bytes'] / 1e6:,.1f} MB, to {folder}"

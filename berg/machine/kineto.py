@@ -21,6 +21,7 @@ from typing import Any
 
 from berg import BergError
 from berg.machine import boot
+from berg.machine.process import start_thread
 
 FOLDER = boot.BERG / "kineto"
 GUARD = Path(__file__).parent / "guard"
@@ -69,7 +70,7 @@ def listen(attempt: Any) -> None:
         return
     listener.settimeout(0.5)
     attempt.kineto = Desk(listener)
-    attempt.start_thread(serve, attempt.kineto, attempt.done.is_set)
+    start_thread(serve, attempt.kineto, attempt.mirrors.done.is_set)
 
 
 def variables(attempt: Any, values: dict[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from berg.google import secret
 from berg.google.retry import is_retried
 from berg.job import State
 from berg.machine.attempt import Attempt
+from berg.machine.outcome import Ending
 
 TIMEOUT = (5, 10)  # seconds to connect, and for the answer
 PATIENCE, HURRIED = 30, 2  # seconds for all tries; where Google takes the machine
@@ -44,22 +45,34 @@ def read_secrets(attempt: Attempt) -> None:
     attempt.webhook = attempt.secrets.pop(secret.WEBHOOK, "")
 
 
-def tell(attempt: Attempt, state: str, reason: str, exit_code: int | None) -> None:
-    """Tell the webhook that the job is over; that of a sweep hears of it as a whole."""
+def of_job(attempt: Attempt, ending: Ending) -> None:
+    """Notify the webhook that the job is over; that of a sweep hears of it as a whole."""
     if not (attempt.webhook and attempt.leads) or attempt.sweep:
         return
-    about = {"job": attempt.name, "state": state, "exit_code": exit_code, "reason": reason}
-    about |= {"user": attempt.job.created_by, "results": attempt.job.gcs_results_dir}
-    with_code = f" with exit code {exit_code}" if exit_code is not None else ""
-    text = f"{attempt.name} {state}{with_code}{f': {reason}' if reason else ''}"
-    if why := send(attempt.webhook, text, about, HURRIED if attempt.machine_goes else PATIENCE):
+    about = {
+        "job": attempt.name,
+        "state": ending.state,
+        "exit_code": ending.exit_code,
+        "reason": ending.reason,
+        "user": attempt.job.created_by,
+        "results": attempt.job.gcs_results_dir,
+    }
+    text = f"{attempt.name} {ending.state}"
+    if ending.exit_code is not None:
+        text += f" with exit code {ending.exit_code}"
+    if ending.reason:
+        text += f": {ending.reason}"
+    patience = PATIENCE
+    if attempt.machine_goes:
+        patience = HURRIED
+    if why := send(attempt.webhook, text, about, patience):
         attempt.say(f"The webhook of --notify was not told: {why}")
 
 
-def tell_of_sweep(
+def of_sweep(
     config: Config, name: str, states: dict[str, State], say: Callable[[str], None]
 ) -> None:
-    """Delete the secrets of a sweep that is over; the machine that did tells its webhook."""
+    """Delete the secrets of a sweep that is over; the machine that did so notifies its webhook."""
     values: dict[str, str] = {}
     with contextlib.suppress(Exception):  # another machine was faster
         values = secret.fetch(config, name)

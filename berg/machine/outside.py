@@ -7,10 +7,12 @@ is up. Somebody may also ask for a profile, or want to log in.
 import contextlib
 import json
 import os
+from typing import Any
 
 from berg.machine import boot, cluster, logins, profile
-from berg.machine.attempt import MAINTAINED, PREEMPTED, SHUT_DOWN, Attempt
-from berg.machine.process import end_group
+from berg.machine.attempt import Attempt
+from berg.machine.outcome import MAINTAINED, PREEMPTED, SHUT_DOWN, Ending
+from berg.machine.process import end_group, start_thread
 
 MAINTENANCE = (
     "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most machines with GPUs, else a minute
@@ -37,11 +39,11 @@ def watch(attempt: Attempt) -> None:
             attempt.over.wait(1)
             continue
         if ending := ending_in(attempt, values):
-            attempt.stop(*ending)
+            attempt.stop(ending)
         asked = profile.asked(attempt.name, values.get("attributes", {}))
         # those of the first look were an earlier attempt's
         for when in asked.keys() - (profiled or asked.keys()):
-            attempt.start_thread(profile.answer, attempt, when, asked[when])
+            start_thread(profile.answer, attempt, when, asked[when])
         profiled = asked.keys() | {""}
         if values.get("maintenanceEvent") == MAINTENANCE and not warned:
             warned = True
@@ -55,44 +57,45 @@ def watch(attempt: Attempt) -> None:
             logins.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
 
 
-def ending_in(attempt: Attempt, values: dict) -> tuple[str, str] | None:
+def ending_in(attempt: Attempt, values: dict[str, Any]) -> Ending | None:
     """How the job is to end, and why, if the metadata of this machine says so."""
     if killer := values.get("attributes", {}).get(f"berg-kill-{attempt.name}"):
         killer, _, now = killer.partition(" ")
         if now:
             abandon(attempt, killer)
-        return "KILLED", f"killed by {killer}"
+        return Ending("KILLED", f"killed by {killer}")
     if values.get("preempted") == "TRUE":
         return PREEMPTED
-    return (
-        MAINTAINED
-        if attempt.outcome == SHUT_DOWN and values.get("maintenanceEvent") == MAINTENANCE
-        else None
-    )
+    is_maintained = values.get("maintenanceEvent") == MAINTENANCE
+    if attempt.stopping.ending == SHUT_DOWN and is_maintained:
+        return MAINTAINED
+    return None
 
 
 def abandon(attempt: Attempt, killer: str) -> None:
     """End this process and the command at once: nothing of them is wanted any more."""
     attempt.say(f"Killed by {killer}, at once")
-    if attempt.process:
-        end_group(attempt.process.pid, 0)
+    if attempt.runner.process:
+        end_group(attempt.runner.process.pid, 0)
     os._exit(0)
 
 
 def watch_others(attempt: Attempt) -> None:
     """End the job when a machine of it dies or fails; end this machine's part when the job ends."""
-    while not attempt.done.wait(cluster.WATCH_INTERVAL):
+    while not attempt.mirrors.done.wait(cluster.WATCH_INTERVAL):
         try:
-            ending = cluster.look(attempt.member, lambda: attempt.is_over(("UPLOADING",)))
+            ending = cluster.ending_of_part(attempt.member, lambda: attempt.is_over(("UPLOADING",)))
         except Exception as error:  # the network may fail for a while; the next look tells
             attempt.say(f"Cannot see the other machines: {error}")
         else:
             if ending:
-                attempt.stop(*ending)
+                attempt.stop(ending)
 
 
 def limit_time(attempt: Attempt) -> None:
     """Stop the job before Google deletes the machine at its limit: the results come first."""
     limit = attempt.job.max_run_seconds
-    if limit and not attempt.done.wait(limit - min(300, limit / 5) - attempt.ran_before):
-        attempt.stop("FAILED", "it ran into its time limit (--max-hours)")
+    if limit and not attempt.mirrors.done.wait(
+        limit - min(300, limit / 5) - attempt.states.ran_before
+    ):
+        attempt.stop(Ending("FAILED", "it ran into its time limit (--max-hours)"))

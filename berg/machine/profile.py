@@ -71,7 +71,7 @@ def answer(attempt: Any, when: str, seconds: str) -> None:
             taking.release()
         said = {"kind": kind, "files": [str(file.relative_to(RESULTS)) for file in files]}
         attempt.say(f"Took a profile of {seconds} s: {', '.join(said['files'])}")
-        attempt.hurry.set()
+        attempt.mirrors.hurry.set()
     except Exception as error:  # it never troubles the job
         said = {"error": getattr(error, "message", "") or f"{type(error).__name__}: {error}"}
     path = f"{job.log_prefix(attempt.name)}{attempt.machine.name}.{when}.profile.json"
@@ -82,7 +82,7 @@ def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
     """Take a profile of what runs; returns its kind and files. Raises BergError if there is none to
     be had.
     """
-    process = attempt.process
+    process = attempt.runner.process
     if process is None or process.poll() is not None:
         raise BergError("no command runs on this machine")
     folder = RESULTS / attempt.job.results_dir

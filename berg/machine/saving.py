@@ -8,17 +8,24 @@ kept is named.
 import contextlib
 import functools
 import math
+import threading
 import time
+from dataclasses import dataclass, field
 
-from berg import BergError, job
+from berg import BergError, job, states
 from berg.google.paths import tell
+from berg.job import State
 from berg.machine import boot
-from berg.machine.attempt import LAST_WORD, Attempt, Damaged, NoJob
+from berg.machine.attempt import LAST_STATE_SECONDS, Attempt
+from berg.machine.outcome import join
+from berg.machine.process import start_thread
+from berg.machine.state_writer import Damaged, NoJob
 from berg.words import plural
 
 UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
 BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
 LOG_PATIENCE = 120  # seconds for the last lines of the log
+UPLOAD_LOOK = 3  # seconds between two looks at how far the last upload is
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket yet
 
@@ -27,7 +34,7 @@ def restore_results(attempt: Attempt) -> None:
     """Bring what the job's folders have in the bucket, from this job or one before it; it may be
     replaced here.
     """
-    brought, left = attempt.results.restore(bring=attempt.begins_here)
+    brought, left = attempt.mirrors.results.restore(bring=attempt.begins_here)
     if brought:
         attempt.say(f"Brought back {plural(brought, 'file')} of the results")
     for path, why in left.items():
@@ -36,11 +43,11 @@ def restore_results(attempt: Attempt) -> None:
 
 
 def mirror_log(attempt: Attempt) -> None:
-    attempt.mirrors.append(attempt.start_thread(attempt.log.run, LOG_INTERVAL, attempt.done))
+    attempt.mirrors.start(attempt.mirrors.log.run, LOG_INTERVAL, attempt.mirrors.done)
 
 
 def mirror_results(attempt: Attempt) -> None:
-    attempt.mirrors.append(attempt.start_thread(keep_results, attempt))
+    attempt.mirrors.start(keep_results, attempt)
 
 
 def keep_results(attempt: Attempt) -> None:
@@ -50,16 +57,18 @@ def keep_results(attempt: Attempt) -> None:
     """
     written, changed = -math.inf, 0
     pause = float(RESULTS_INTERVAL)
-    while not attempt.done.is_set():
+    while not attempt.mirrors.done.is_set():
         if is_done_after(attempt, pause, changed):
             break
-        changed = attempt.results.sync(RESULTS_INTERVAL, attempt.done.is_set)
+        changed = attempt.mirrors.results.sync(RESULTS_INTERVAL, attempt.mirrors.done.is_set)
         pause = pause_after(changed)
-        if attempt.results.is_behind:
+        if attempt.mirrors.results.is_behind:
             pause = 0
-        if time.monotonic() - written >= STATE_INTERVAL and not attempt.results.failed:
+        if time.monotonic() - written >= STATE_INTERVAL and not attempt.mirrors.results.failed:
             written = time.monotonic()
-            attempt.write_state_by_the_way(soon=True, synced_until=attempt.results.synced_until)
+            attempt.states.write_quietly(
+                soon=True, synced_until=attempt.mirrors.results.synced_until
+            )
 
 
 def is_done_after(attempt: Attempt, pause: float, sent: int) -> bool:
@@ -72,12 +81,12 @@ def is_done_after(attempt: Attempt, pause: float, sent: int) -> bool:
     while (left := end - time.monotonic()) > 0:
         if sent:
             left = min(left, NEW_INTERVAL)
-        if attempt.hurry.wait(left):
-            return attempt.done.wait(1)
+        if attempt.mirrors.hurry.wait(left):
+            return attempt.mirrors.done.wait(1)
         left = end - time.monotonic()
         if sent and left > 0:
-            sent = attempt.results.sync(left, attempt.done.is_set, only_new=True)
-    return attempt.done.is_set()
+            sent = attempt.mirrors.results.sync(left, attempt.mirrors.done.is_set, only_new=True)
+    return attempt.mirrors.done.is_set()
 
 
 def pause_after(changed: int) -> float:
@@ -90,26 +99,25 @@ def pause_after(changed: int) -> float:
 
 
 def stop_mirrors(attempt: Attempt) -> None:
-    attempt.done.set()
-    attempt.hurry.set()
-    for thread in attempt.mirrors:
-        thread.join()
+    attempt.mirrors.stop()
     if attempt.sampling.is_alive():
         attempt.sampling.join(1)  # its last sample goes with the end of the log
 
 
 def last_moment(attempt: Attempt) -> float:
-    """When the last passes have to end for the state to be written before the machine goes;
-    time.monotonic().
+    """Return when the last passes have to end, so that the state is written before the machine
+    goes; time.monotonic().
     """
     if attempt.machine_goes:
-        return attempt.gone_at - LAST_WORD
+        return attempt.stopping.deadline - LAST_STATE_SECONDS
     limit = attempt.job.max_run_seconds
-    return attempt.began + limit - attempt.ran_before - min(75, limit / 8) if limit else math.inf
+    if not limit:
+        return math.inf
+    return attempt.states.began + limit - attempt.states.ran_before - min(75, limit / 8)
 
 
-def tell_trouble(attempt: Attempt, text: str) -> None:
-    attempt.trouble = text
+def say_trouble(attempt: Attempt, text: str) -> None:
+    attempt.mirrors.trouble = text
     attempt.say(text)
 
 
@@ -119,87 +127,104 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
     Returns the files that could not be brought, with why, and whether all is there that can be
     there. It goes on while there is progress, to the last moment.
     """
-    found: dict[str, str] = {}
-    seconds, broken = last_moment(attempt) - time.monotonic(), ""
+    mirrors = attempt.mirrors
+    seconds = last_moment(attempt) - time.monotonic()
+    last = LastPass()
+    sending = start_thread(send_results, attempt, last, seconds)
+    mirrors.last_log_pass = start_thread(mirrors.log.finish, boot.console, seconds)
+    watch_upload(attempt, sending, reason)
+    if last.failure:
+        return {f"berg_results/{attempt.job.results_dir}": last.failure}, False
+    if sending.is_alive():
+        why = mirrors.trouble or "it was being sent"
+        return {path: why for path, _ in mirrors.results.left()}, False
+    say_links(attempt)
+    return last.left, last.left.keys() <= mirrors.results.refused.keys()
 
-    def bring() -> None:
-        nonlocal broken
-        try:
-            found.update(attempt.results.finish(functools.partial(tell_trouble, attempt), seconds))
-        except Exception as error:
-            broken = f"{type(error).__name__}: {error}"
 
-    results = attempt.start_thread(bring)
-    attempt.log_pass = attempt.start_thread(attempt.log.finish, boot.console, seconds)
-    results.join(3)
+@dataclass
+class LastPass:
+    """What came of the last pass over the results."""
+
+    left: dict[str, str] = field(default_factory=dict)  # file -> why it is not in the bucket
+    failure: str = ""  # why the pass broke off
+
+
+def send_results(attempt: Attempt, last: LastPass, seconds: float) -> None:
+    """Send what is left of the results, for at most `seconds`."""
+    note_trouble = functools.partial(say_trouble, attempt)
+    try:
+        last.left = attempt.mirrors.results.finish(note_trouble, seconds)
+    except Exception as error:
+        last.failure = f"{type(error).__name__}: {error}"
+
+
+def watch_upload(attempt: Attempt, sending: threading.Thread, reason: str) -> None:
+    """Write the upload's progress into the state, until it ends, gets stuck, or has no time left."""
+    sending.join(UPLOAD_LOOK)
     ahead: list[tuple[str, int]] = []
     moved, patience = time.monotonic(), attempt.job.patience_seconds
-    while results.is_alive():
+    while sending.is_alive():
         now = time.monotonic()
         if now > last_moment(attempt) + 1 or now - moved > patience:
-            break
-        if (still := attempt.results.left()) != ahead:
+            return
+        still = attempt.mirrors.results.left()
+        if still != ahead:
             ahead, moved = still, now
-        tell_progress(
-            attempt,
-            ahead,
-            f"{reason}; {attempt.trouble}".strip("; ") if attempt.trouble else reason,
-        )
-        if attempt.trouble and patience > BUCKET_PATIENCE and bucket_is_gone(attempt):
+        report_progress(attempt, ahead, reason)
+        if patience > BUCKET_PATIENCE and attempt.mirrors.trouble and bucket_is_gone(attempt):
             patience = BUCKET_PATIENCE
-        results.join(max(0.1, min(3, last_moment(attempt) - now)))
-    if broken:
-        return {f"berg_results/{attempt.job.results_dir}": broken}, False
-    if results.is_alive():
-        return {
-            path: attempt.trouble or "it was being sent" for path, _ in attempt.results.left()
-        }, False
-    if count := len(attempt.results.links):
-        what = "1 link was sent as a copy" if count == 1 else f"{count:,} links were sent as copies"
-        attempt.say(
-            f"{what}: a bucket has no links. {min(attempt.results.links)} leads to what is in the results already"
-        )
-    return found, not (found.keys() - attempt.results.refused.keys())
+        sending.join(max(0.1, min(UPLOAD_LOOK, last_moment(attempt) - now)))
 
 
-def tell_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str) -> None:
+def say_links(attempt: Attempt) -> None:
+    """Say that links were sent as copies of what they lead to."""
+    links = attempt.mirrors.results.links
+    if not links:
+        return
+    what = f"{len(links):,} links were sent as copies"
+    if len(links) == 1:
+        what = "1 link was sent as a copy"
+    attempt.say(
+        f"{what}: a bucket has no links. {min(links)} leads to what is in the results already"
+    )
+
+
+def report_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str) -> None:
     """Write into the state how much of the results is to come, and what keeps it."""
     files, size = len(ahead), sum(size for _, size in ahead)
     attempt.member.summary["left"] = f"{files} {size}"  # goes with the next heartbeat
-    if (files, size, reason) == (
-        attempt.state.left_files,
-        attempt.state.left_bytes,
-        attempt.state.reason,
-    ):
-        return
-    attempt.write_state(soon=True, left_files=files, left_bytes=size, reason=reason)
+    if attempt.mirrors.trouble:
+        reason = f"{reason}; {attempt.mirrors.trouble}".strip("; ")
+    state = attempt.state
+    if (files, size, reason) != (state.left_files, state.left_bytes, state.reason):
+        attempt.states.write(soon=True, left_files=files, left_bytes=size, reason=reason)
 
 
-def tell_left(attempt: Attempt, told: list[str]) -> None:
-    """Write into the state what all other machines have still to send, each a count of files and of
-    bytes.
+def note_left(attempt: Attempt, reports: list[str]) -> None:
+    """Write into the state what all other machines have still to send.
+
+    Each report has the number of files and that of bytes.
     """
-    counts = [text.split() for text in told]
+    counts = [report.split() for report in reports]
     files, size = (sum(int(count[n]) for count in counts) for n in (0, 1))
     if (files, size) != (attempt.state.left_files, attempt.state.left_bytes):
-        attempt.write_state(left_files=files, left_bytes=size)
+        attempt.states.write(left_files=files, left_bytes=size)
 
 
 def send_log(attempt: Attempt) -> bool:
-    """Send the end of the log, with what was said since the last pass; whether that could be done
-    quickly.
+    """Send the end of the log, with what was said since the last pass; return whether that could
+    be done in time.
     """
     now = time.monotonic()
-    end = (
-        max(now + LAST_WORD / 2, attempt.gone_at - LAST_WORD)
-        if attempt.machine_goes
-        else now + LOG_PATIENCE
-    )
-    attempt.log_pass.join(end - time.monotonic())
-    if attempt.log_pass.is_alive():
+    end = now + LOG_PATIENCE
+    if attempt.machine_goes:
+        end = max(now + LAST_STATE_SECONDS / 2, attempt.stopping.deadline - LAST_STATE_SECONDS)
+    attempt.mirrors.last_log_pass.join(end - time.monotonic())
+    if attempt.mirrors.last_log_pass.is_alive():
         return False
     with contextlib.suppress(Exception):  # the state is to be written all the same
-        return not attempt.log.finish(boot.console, end - time.monotonic())
+        return not attempt.mirrors.log.finish(boot.console, end - time.monotonic())
     return False
 
 
@@ -216,40 +241,54 @@ def bucket_is_gone(attempt: Attempt) -> bool:
 
 
 def save_alone(attempt: Attempt, why: str) -> None:
-    """Save what a job left whose state is not to be written any more; one that nobody can read is
-    written anew.
+    """Save what a job left whose state is not to be written any more.
+
+    A state that nobody can read is written anew.
     """
-    damaged, this = False, attempt.machine
+    damaged = False
     attempt.member.leads = False
     try:
-        state = attempt.read_state()
-        if not state.final and (state.machine, state.zone) != (this.name, this.zone):
-            return  # another worker has the job, and its results
+        if another_has(attempt, attempt.states.read()):
+            return
     except NoJob:
         pass
     except Damaged as error:
         damaged, why = True, error.message
-    lost = tell(save(attempt, "")[0])
+    left, _ = save(attempt, "")
     send_log(attempt)
     if damaged:
-        attempt.member.leads = True
-        with contextlib.suppress(BergError):
-            read_job(attempt)
-        if not attempt.state.job.created_at:
-            attempt.state.job = attempt.job.summary()
-        reason = "; ".join(filter(None, [f"the job was ended because {why}", lost]))
-        end = {
-            "state": "FAILED",
-            "ending": "",
-            "finished_at": job.now(),
-            "machine": this.name,
-            "zone": this.zone,
-        }
-        attempt.insist(lambda: attempt.write_state(**end, reason=reason, lost=lost), UNREACHABLE)
+        write_anew(attempt, why, tell(left))
+
+
+def another_has(attempt: Attempt, state: State) -> bool:
+    """Whether another worker has the job, and its results."""
+    this = attempt.machine
+    return not state.final and (state.machine, state.zone) != (this.name, this.zone)
+
+
+def write_anew(attempt: Attempt, why: str, lost: str) -> None:
+    """Write the state of a job that was ended because nobody could read its state."""
+    attempt.member.leads = True
+    with contextlib.suppress(BergError):
+        read_job(attempt)
+    if not attempt.state.job.created_at:
+        attempt.state.job = attempt.job.summary()
+    last = functools.partial(
+        attempt.states.write,
+        state="FAILED",
+        ending="",
+        finished_at=job.now(),
+        machine=attempt.machine.name,
+        zone=attempt.machine.zone,
+        reason=join(f"the job was ended because {why}", lost),
+        lost=lost,
+    )
+    attempt.insist(last, UNREACHABLE)
 
 
 def read_job(attempt: Attempt) -> None:
-    data = attempt.bucket.read(job.metadata_path(attempt.name))
-    if data is None:
+    """Read what the job is; raises BergError if that is missing or damaged."""
+    this = states.read_job(attempt.bucket, attempt.name)
+    if this is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
-    attempt.member.job = job.from_json(data, attempt.name)
+    attempt.member.job = this

@@ -11,8 +11,9 @@ from pathlib import Path
 from berg import BergError, job
 from berg.code import requirements
 from berg.machine import boot, cluster
-from berg.machine.attempt import Attempt, Stopped
+from berg.machine.attempt import Attempt
 from berg.machine.process import RESULTS
+from berg.machine.stopping import Stopped
 
 BIN = boot.BERG / "bin"
 # Variables of the worker, and of the unit that it runs in, which are none of a command's.
@@ -130,7 +131,7 @@ def install(attempt: Attempt) -> None:
         )
     if not steps:
         return
-    attempt.write_state(state="INSTALLING")
+    attempt.states.write(state="INSTALLING")
     # The machine is the user's to install into, also where its distribution guards its python.
     variables = {
         **environment(attempt),
@@ -139,8 +140,8 @@ def install(attempt: Attempt) -> None:
     }
     for step in steps:
         attempt.say(f"Installing: {' '.join(step)}")
-        code = attempt.execute(step, cwd=folder, env=variables)
-        if attempt.outcome:
+        code = attempt.runner.execute(step, folder, variables)
+        if attempt.stopping.ending:
             raise Stopped
         if code:
             raise InstallationFailed(code, step)

@@ -15,6 +15,7 @@ from typing import Any
 from berg.machine import boot, cluster, report, usage
 from berg.machine.attempt import Attempt
 from berg.machine.idle import BUSY_GPU
+from berg.machine.outcome import Ending
 
 NOTICE = 600  # seconds before its end in which a job is warned
 MOST = 8  # machines that a state names
@@ -39,9 +40,9 @@ def watch(attempt: Attempt) -> None:
     if not this.sample_seconds:
         return
     reporter = report.Reporter(attempt.bucket.config, attempt.machine, attempt.say)
-    for sample in usage.samples(this.sample_seconds, attempt.done.wait, bool(this.tpu)):
+    for sample in usage.samples(this.sample_seconds, attempt.mirrors.done.wait, bool(this.tpu)):
         usage.append(file, sample)
-        if attempt.done.is_set():
+        if attempt.mirrors.done.is_set():
             break
         if this.monitoring and not boot.POD:
             reporter.tell(sample)
@@ -74,7 +75,7 @@ def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
         "busy_at": str(meter.busy_at),
         "above_at": str(meter.above_at),
     }
-    if not attempt.leads or attempt.outcome:
+    if not attempt.leads or attempt.stopping.ending:
         return
     machines = {attempt.machine.name: attempt.member.summary}
     if not attempt.member.is_alone:
@@ -85,7 +86,7 @@ def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
     )
     idle = {name: iso(at) for at, name in longest[:MOST]}
     if idle != attempt.state.idle:
-        attempt.write_state_by_the_way(idle=idle)
+        attempt.states.write_quietly(idle=idle)
     if asked:
         judge(
             attempt,
@@ -101,19 +102,21 @@ def judge(attempt: Attempt, meter: Meter, quiet: float) -> None:
     below = f"its accelerators stay below {this.min_utilization} %"
     if left <= 0:
         minutes = f"for {this.waste_seconds / 60:g} minutes (--min-utilization)"
-        attempt.stop("FAILED", f"its accelerators stayed below {this.min_utilization} % {minutes}")
+        attempt.stop(
+            Ending("FAILED", f"its accelerators stayed below {this.min_utilization} % {minutes}")
+        )
     elif left <= min(NOTICE, this.waste_seconds / 2) and not meter.warned:
         meter.warned = True
         attempt.say(
             f"Warning: {below}; the job ends in {left / 60:.1f} minutes, unless they do more"
         )
-        attempt.write_state_by_the_way(
+        attempt.states.write_quietly(
             reason=f"{below}; it ends at {iso(time.time() + left)[11:16]} UTC, unless they do more"
         )
     elif left > min(NOTICE, this.waste_seconds / 2) and meter.warned:
         meter.warned = False
         attempt.say("The accelerators do something again")
-        attempt.write_state_by_the_way(reason="")
+        attempt.states.write_quietly(reason="")
 
 
 def iso(at: float) -> str:

@@ -1,0 +1,136 @@
+"""How an attempt at a job ends: what is known of it, and the state that follows from that.
+
+Nothing here reads, writes or waits: worker.py gathers what is known, and acts on what is decided.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from berg.job import Job, State
+
+MAX_LOST = 500  # characters of a state for what was not kept
+LOG_IS_CUT = "the end of the log is not in the bucket"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job is to end, or has ended, and why."""
+
+    state: str  # one of job.FINAL; ENDED: another machine writes the state
+    reason: str
+    exit_code: int | None = None
+
+
+PREEMPTED = Ending("FAILED", "Google preempted the machine")
+# A machine that shuts down sends SIGTERM to all its processes at once; its metadata may say why.
+SHUT_DOWN = Ending("KILLED", "the machine was shut down from outside")
+MAINTAINED = Ending("FAILED", "Google stopped the machine to maintain its host")
+TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED)  # the machine is gone within seconds
+
+
+@dataclass(frozen=True)
+class Restart:
+    """How a job goes on after its machine was taken away."""
+
+    reason: str
+    is_counted: bool = True  # it is one of the restarts that the job may have
+
+
+AFTER_MAINTENANCE = Restart("it comes back, and the job begins anew", is_counted=False)
+ELSEWHERE = Restart("the job begins anew where there is capacity")
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """What became of the last results and of the end of the log."""
+
+    is_whole: bool = True  # this machine's results are in the bucket, but for what it cannot take
+    lost: str = ""  # what this machine could not upload
+    others_are_whole: bool = True
+    others_lost: list[str] = field(default_factory=list)  # a text for each machine that lost some
+    elsewhere: str = ""  # other folders under berg_results that the job wrote to
+    synced_until: str = ""
+    log_is_whole: bool = True
+
+
+def restart_after(cause: Ending | None, this: Job, sweep: str, restarts: int) -> Restart | None:
+    """Return how the job goes on after `cause` stopped it; None if it does not go on.
+
+    `sweep` is the name of the sweep whose jobs this machine runs, `restarts` how often the job
+    began anew before.
+    """
+    if cause not in TAKEN_AWAY:
+        return None
+    if cause == MAINTAINED and this.is_restarted:
+        return AFTER_MAINTENANCE
+    is_lone_member = this.num_machines == 1 and this.kind == "job" and this.group != ""
+    is_replaced = sweep != "" or is_lone_member
+    if not is_replaced or restarts >= this.max_restarts:
+        return None
+    if cause == MAINTAINED:
+        return AFTER_MAINTENANCE
+    return ELSEWHERE
+
+
+def after_uploads(ending: Ending, uploads: Uploads) -> Ending:
+    """Return the ending once the uploads are known: a job whose results are not kept has failed."""
+    are_kept = uploads.is_whole and uploads.others_are_whole
+    if ending.state == "SUCCEEDED" and not are_kept:
+        return replace(ending, state="FAILED")
+    return ending
+
+
+def lost_by_all(reason: str, uploads: Uploads, lost_before: str) -> str:
+    """Return what all attempts could not bring to the bucket; the reason's own words are left out."""
+    others = [text for text in uploads.others_lost if text not in reason]
+    now = join(uploads.lost, *others)
+    return join(*dict.fromkeys([now, lost_before]))[:MAX_LOST]
+
+
+def final_reason(ending: Ending, uploads: Uploads, lost_before: str) -> str:
+    """Return why a job that does not begin anew is over, with what is lost."""
+    lost = lost_by_all(ending.reason, uploads, lost_before)
+    if lost in ending.reason:
+        return ending.reason
+    return join(ending.reason, lost)
+
+
+def decide(
+    before: State, ending: Ending, uploads: Uploads, restart: Restart | None, now: str
+) -> State:
+    """Return the last state that this attempt writes.
+
+    `before` is the state so far. `now` is the time of the end, ISO 8601 in UTC.
+    """
+    ending = after_uploads(ending, uploads)
+    log = LOG_IS_CUT
+    if uploads.log_is_whole:
+        log = ""
+    common = replace(
+        before,
+        synced_until=uploads.synced_until,
+        lost=lost_by_all(ending.reason, uploads, before.lost),
+        elsewhere=uploads.elsewhere,
+        left_files=0,
+        left_bytes=0,
+        ending="",
+    )
+    if restart:
+        return replace(
+            common,
+            state="SUBMITTED",
+            exit_code=None,
+            reason=join(ending.reason, log, restart.reason),
+            restarts=before.restarts - (not restart.is_counted),
+        )
+    return replace(
+        common,
+        state=ending.state,
+        exit_code=ending.exit_code,
+        reason=join(final_reason(ending, uploads, before.lost), log),
+        finished_at=now,
+    )
+
+
+def join(*texts: str) -> str:
+    """Return the texts that are not empty as one."""
+    return "; ".join(text for text in texts if text)

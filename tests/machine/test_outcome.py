@@ -1,0 +1,132 @@
+"""How an attempt ends, decided from what is known of it, without machines."""
+
+from dataclasses import replace
+
+import pytest
+
+from berg.job import Job, State
+from berg.machine.outcome import (
+    AFTER_MAINTENANCE,
+    ELSEWHERE,
+    LOG_IS_CUT,
+    MAINTAINED,
+    MAX_LOST,
+    PREEMPTED,
+    SHUT_DOWN,
+    Ending,
+    Uploads,
+    decide,
+    restart_after,
+)
+
+NOW = "2026-11-22T20:00:00Z"
+BEFORE = State(
+    state="UPLOADING",
+    exit_code=0,
+    ending="SUCCEEDED",
+    attempt=2,
+    restarts=1,
+    left_files=7,
+    left_bytes=70,
+    machine="box",
+    zone="us-central1-a",
+)
+SUCCEEDED = Ending("SUCCEEDED", "", 0)
+FAILED = Ending("FAILED", "the command failed with exit code 3", 3)
+LOST = "1 file is not in the bucket: a (it is too large)"
+KILLED = Ending("KILLED", "killed by ann")
+LONE = Job("box", "true", "box", "", "", "", "")
+
+
+@pytest.mark.parametrize(
+    ("ending", "uploads", "state", "reason", "lost"),
+    [
+        (SUCCEEDED, Uploads(), "SUCCEEDED", "", ""),
+        (FAILED, Uploads(), "FAILED", FAILED.reason, ""),
+        (KILLED, Uploads(), "KILLED", KILLED.reason, ""),
+        # What cannot be kept is named; only what could have been kept fails the job.
+        (SUCCEEDED, Uploads(lost=LOST), "SUCCEEDED", LOST, LOST),
+        (SUCCEEDED, Uploads(is_whole=False, lost=LOST), "FAILED", LOST, LOST),
+        (SUCCEEDED, Uploads(others_are_whole=False), "FAILED", "", ""),
+        (KILLED, Uploads(is_whole=False), "KILLED", KILLED.reason, ""),
+        (FAILED, Uploads(lost=LOST), "FAILED", f"{FAILED.reason}; {LOST}", LOST),
+        (
+            SUCCEEDED,
+            Uploads(lost=LOST, others_are_whole=False, others_lost=["box-1: b"]),
+            "FAILED",
+            f"{LOST}; box-1: b",
+            f"{LOST}; box-1: b",
+        ),
+        # A machine whose absence is the reason is not named twice.
+        (
+            Ending("FAILED", "machine box-1 is gone"),
+            Uploads(others_are_whole=False, others_lost=["machine box-1 is gone"]),
+            "FAILED",
+            "machine box-1 is gone",
+            "",
+        ),
+        (SUCCEEDED, Uploads(log_is_whole=False), "SUCCEEDED", LOG_IS_CUT, ""),
+        (
+            FAILED,
+            Uploads(lost=LOST, log_is_whole=False),
+            "FAILED",
+            f"{FAILED.reason}; {LOST}; {LOG_IS_CUT}",
+            LOST,
+        ),
+    ],
+)
+def test_the_last_state_of_a_job_that_is_over(ending, uploads, state, reason, lost):
+    last = decide(BEFORE, ending, uploads, None, NOW)
+    assert (last.state, last.reason, last.lost) == (state, reason, lost)
+    assert last.exit_code == ending.exit_code and last.finished_at == NOW
+    assert (last.left_files, last.left_bytes, last.ending) == (0, 0, "")
+    assert (last.machine, last.attempt, last.restarts) == ("box", 2, 1)
+
+
+def test_what_earlier_attempts_lost_is_named_once_and_cut():
+    before = replace(BEFORE, lost="in earlier attempts: b")
+    last = decide(before, SUCCEEDED, Uploads(lost=LOST), None, NOW)
+    assert last.lost == last.reason == f"{LOST}; in earlier attempts: b"
+    assert decide(replace(BEFORE, lost=LOST), SUCCEEDED, Uploads(lost=LOST), None, NOW).lost == LOST
+    assert len(decide(BEFORE, SUCCEEDED, Uploads(lost="x" * 999), None, NOW).lost) == MAX_LOST
+
+
+@pytest.mark.parametrize(("restart", "restarts"), [(ELSEWHERE, 1), (AFTER_MAINTENANCE, 0)])
+def test_a_job_that_begins_anew_is_submitted_and_not_over(restart, restarts):
+    uploads = Uploads(is_whole=False, lost=LOST, synced_until=NOW, log_is_whole=False)
+    last = decide(BEFORE, replace(PREEMPTED, exit_code=143), uploads, restart, NOW)
+    assert (last.state, last.exit_code, last.finished_at) == ("SUBMITTED", None, "")
+    assert last.reason == f"{PREEMPTED.reason}; {LOG_IS_CUT}; {restart.reason}"
+    assert (last.restarts, last.lost, last.synced_until) == (restarts, LOST, NOW)
+
+
+def test_a_job_that_had_succeeded_when_its_machine_was_taken_begins_anew_with_a_plain_reason():
+    assert decide(BEFORE, SUCCEEDED, Uploads(), ELSEWHERE, NOW).reason == ELSEWHERE.reason
+
+
+GROUP = replace(LONE, group="us-central1", max_restarts=2)
+
+
+@pytest.mark.parametrize(
+    ("cause", "this", "sweep", "restarts", "restart"),
+    [
+        (None, GROUP, "", 0, None),
+        (KILLED, GROUP, "", 0, None),
+        (PREEMPTED, LONE, "", 0, None),
+        (SHUT_DOWN, LONE, "", 0, None),
+        (PREEMPTED, GROUP, "", 1, ELSEWHERE),
+        (SHUT_DOWN, GROUP, "", 1, ELSEWHERE),
+        (PREEMPTED, GROUP, "", 2, None),
+        (PREEMPTED, replace(GROUP, num_machines=2), "", 0, None),
+        (PREEMPTED, replace(GROUP, kind="devbox"), "", 0, None),
+        (PREEMPTED, replace(LONE, max_restarts=1), "lr", 0, ELSEWHERE),
+        (PREEMPTED, replace(LONE, max_restarts=1), "lr", 1, None),
+        # Google starts the machine again that it maintained, however often, unless it is a group's.
+        (MAINTAINED, LONE, "", 9, AFTER_MAINTENANCE),
+        (MAINTAINED, replace(LONE, num_machines=2), "", 0, None),
+        (MAINTAINED, GROUP, "", 1, AFTER_MAINTENANCE),
+        (MAINTAINED, GROUP, "", 2, None),
+    ],
+)
+def test_who_begins_anew(cause, this, sweep, restarts, restart):
+    assert restart_after(cause, this, sweep, restarts) == restart
