@@ -4,7 +4,8 @@ itself.
 The phases stand in `run`, in their order; attempt.py holds what they share.
 """
 
-from berg.machine import libraries  # noqa: F401 - first: it makes what comes next fast, or says what is missing
+# First, since it makes what comes next fast, or says what is missing.
+from berg.machine import libraries  # noqa: F401
 
 # isort: split
 import contextlib
@@ -127,7 +128,7 @@ def go_through_phases(attempt: Attempt) -> Ending:
 def reason_of_shutdown(attempt: Attempt) -> Ending:
     """Return why this machine shuts down, if its metadata says more than that it does."""
     with contextlib.suppress(OSError, ValueError):
-        return outside.ending_in(attempt, attempt.machine.told()) or SHUT_DOWN
+        return outside.ending_in(attempt, attempt.machine.instance_now()) or SHUT_DOWN
     return SHUT_DOWN
 
 
@@ -156,7 +157,7 @@ def begin(attempt: Attempt) -> None:
     attempt.check_restarts()
     notify.read_secrets(attempt)
     install_commands(attempt.machine)
-    attempt.member.node = cluster.describe(attempt.machine, attempt.job)
+    attempt.member.node = cluster.describe(attempt.member)
     attempt.member.nodes = [attempt.member.node]
     if attempt.member.is_alone:
         introduce(attempt)
@@ -415,9 +416,8 @@ def release_machines(attempt: Attempt) -> None:
         return
     if not this.kill_instance_after_job:
         return
-    # a slice goes with its group
-    if attempt.leads and this.num_machines > 1 and this.place != "tpu":
-        attempt.insist(lambda: cluster.delete_others(attempt.member), saving.UNREACHABLE)
+    if attempt.leads and this.num_machines > 1:
+        attempt.insist(lambda: attempt.member.host.delete_peers(this), saving.UNREACHABLE)
     # it comes with the deletion, and ends nothing that is left to do
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     attempt.machine.insist_on_deletion()
@@ -509,7 +509,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     if not attempt.state.final:
         with contextlib.suppress(BergError):
             saving.read_job(attempt)
-            attempt.member.node = cluster.describe(attempt.machine, attempt.job)
+            attempt.member.node = cluster.describe(attempt.member)
         with contextlib.suppress(Exception):
             notify.read_secrets(attempt)
         if not attempt.member.is_alone:

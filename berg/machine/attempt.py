@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from berg.google.storage import Bucket
 from berg.job import Job, State
 from berg.machine import boot, cluster, kineto, logins, profile, usage
 from berg.machine.command import GRACE, MAX_FAILURES, Runner
+from berg.machine.host import host_of
 from berg.machine.mirrors import mirrors_of
 from berg.machine.outcome import Ending, Restart, restart_after
 from berg.machine.process import RESULTS, start_thread
@@ -48,7 +50,7 @@ class Attempt:
     def __init__(self, name: str, sweep: str = ""):
         self.name = name
         self.sweep = sweep  # whose job this is, if the machine goes on to others after it
-        self.machine = boot.Machine()
+        self.machine = boot.this_machine()
         if sweep:
             self.machine.log_for(name)
         self.bucket = Bucket(settings_of(self.machine))
@@ -76,6 +78,7 @@ class Attempt:
         node = cluster.Node(self.machine.name, 0)
         return cluster.Member(
             self.machine,
+            host_of(self.machine, self.bucket.config, unread),
             self.bucket,
             unread,
             is_first or self.sweep != "",
@@ -112,6 +115,11 @@ class Attempt:
         """A file that says that the job began on this disk, with its results brought back."""
         return boot.BERG / f"begun-{self.name}"
 
+    def take_job(self, this: Job) -> None:
+        """Note what the job is, now that it has been read."""
+        self.member.job = this
+        self.member.host = host_of(self.machine, self.bucket.config, this)
+
     def say(self, text: str) -> None:
         self.machine.say(text)
 
@@ -130,7 +138,9 @@ class Attempt:
         if not self.leads:
             return
         is_ours = (state.machine, state.zone) == (machine.name, machine.zone)
-        if state.state != "SUBMITTED" and not is_ours and self.lives(state.machine, state.zone):
+        is_taken = state.state != "SUBMITTED" and not is_ours
+        this = replace(self.job, num_machines=state.job.machines)  # it is claimed before it is read
+        if is_taken and self.member.host.is_on(this, state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
         begins_anew = bool(state.started_at)
         lost = ""
@@ -151,12 +161,8 @@ class Attempt:
             left_bytes=0,
         )
 
-    def lives(self, machine: str, zone: str) -> bool:
-        """Whether another machine of the job is there."""
-        return cluster.lives(self.member, machine, zone)
-
     def clear(self) -> None:
-        """Forget a job that is over, for the next one on this machine, which may be the same one."""
+        """Forget a job that is over, for the next one on this machine, which may be the same."""
         self.over.set()
         if self.job.results_dir:
             delete(RESULTS / self.job.results_dir)
@@ -213,7 +219,7 @@ class Attempt:
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     def stop(self, ending: Ending) -> None:
-        """End the job soon: SIGTERM to what runs, SIGKILL after the grace. The first ending stays."""
+        """End the job soon: SIGTERM to what runs, then SIGKILL. The first ending stays."""
         if not self.stopping.request(ending):
             return
         self.say(f"Stopping: {ending.reason}")

@@ -12,15 +12,16 @@ makes a unit that runs this file a second time, with `work`, and ends. The unit 
 once, and the network stays until it has stopped.
 
 In a pod of a cluster it is the one program of the container. What it has to know is in its
-environment, what it is told later in its annotations, and its exit code says whether Kubernetes is
-to make another pod.
+environment, its metadata are its annotations, and its exit code says whether Kubernetes is to make
+another pod.
 """
+
+from __future__ import annotations  # for python 3.8
 
 import fcntl
 import http.client
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,9 @@ import urllib.error
 import urllib.request
 import uuid
 import zipfile
+from email.message import Message
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
@@ -57,7 +60,8 @@ RefuseManualStop=yes
 [Service]
 Type=simple
 ExecStart={python} {script} work
-# The first process is told, and tells its worker, which ends the command; whoever is left at the end is killed.
+# The first process gets SIGTERM and passes it to its worker, which ends the command; whoever is
+# left at the end is killed.
 KillMode=mixed
 TimeoutStopSec=600
 # A command that runs out of memory is not to take the worker with it.
@@ -66,11 +70,12 @@ TasksMax=infinity
 LimitMEMLOCK=infinity
 StandardOutput=tty
 """
-GOING = 60  # seconds in which a machine that was told to stop is gone
-TOLD: list = []  # when this script was told to stop, as it is when the machine stops
+GOING = 60  # seconds in which a machine that shuts down is gone
+# When this script got SIGTERM, as it does when the machine stops; seconds since 1970.
+SIGTERM_TIMES: list[float] = []
 CRASHES = 3  # of its worker, that a machine of a sweep survives
 POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
-ANNOTATIONS = Path("/etc/berg/pod/annotations")  # what the pod is told, a line KEY="VALUE" each
+ANNOTATIONS = Path("/etc/berg/pod/annotations")  # a line KEY="VALUE" each
 # a node's drivers, in a pod
 NVIDIA = {
     "PATH": "/usr/local/nvidia/bin",
@@ -81,9 +86,12 @@ OVER = 42  # exit code of a pod whose job is over without success: no other is t
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/retry.py
 LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
+FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
+PASSING = (408, 429, 500, 502, 503, 504)  # statuses of an answer that may be another one soon
+Headers = dict[str, str]
 
 
-def bypass_proxies():
+def bypass_proxies() -> None:
     """Let everything on this machine reach what is near without the proxy that is set, as berg does
     elsewhere.
     """
@@ -102,7 +110,7 @@ def bypass_proxies():
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
 
 
-def console(text):
+def console(text: str) -> None:
     """Print for the serial console, in lines that its reader takes; a console that is gone takes
     nothing any more.
     """
@@ -118,9 +126,17 @@ def console(text):
         os.dup2(nowhere, 2)
 
 
-def request(url, method="GET", data=None, headers=None, attempts=8, patience=0):
-    """Content and headers of an answer; trouble that may pass is retried for about a minute, 403
-    for `patience` s.
+def request(
+    url: str,
+    method: str = "GET",
+    data: bytes | None = None,
+    headers: Headers | None = None,
+    attempts: int = 8,
+    patience: float = 0,
+) -> tuple[bytes, Message]:
+    """Return content and headers of an answer.
+
+    Trouble that may pass is retried for about a minute, 403 for `patience` seconds.
     """
     attempt, until = 0, time.monotonic() + patience
     while True:
@@ -134,15 +150,16 @@ def request(url, method="GET", data=None, headers=None, attempts=8, patience=0):
                 console(
                     "403 Forbidden; rights that were granted just now take minutes. Trying again"
                 )
-            elif error.code not in RETRIED or attempt >= attempts:
+            elif error.code not in PASSING or attempt >= attempts:
                 raise
         except (OSError, http.client.HTTPException):  # the latter of an answer that breaks off
             if attempt >= attempts:
                 raise
-        time.sleep(min(2 ** min(attempt, 8) * 0.25, 15) * random.uniform(0.8, 1.2))
+        time.sleep(min(2 ** min(attempt, 8) * 0.25, 15))
 
 
-def metadata(path, default=None):
+def metadata(path: str, default: str | None = None) -> str:
+    """Return a value of the metadata server; `default` stands for one that it does not have."""
     try:
         return request(METADATA + path, headers=FLAVOR)[0].decode()
     except urllib.error.HTTPError as error:
@@ -151,8 +168,8 @@ def metadata(path, default=None):
         raise
 
 
-def instance_facts():
-    """What an instance was told when it was created, from its metadata server."""
+def instance_facts() -> dict[str, Any]:
+    """Return what an instance was created with, from its metadata server."""
     name = metadata("instance/name")
     sweep = metadata("instance/attributes/berg-sweep", default="")
     return {
@@ -168,8 +185,8 @@ def instance_facts():
     }
 
 
-def pod_facts():
-    """What a pod was told when it was created, in its environment."""
+def pod_facts() -> dict[str, Any]:
+    """Return what a pod was created with, from its environment."""
     facts = json.loads(os.environ["BERG_FACTS"])
     return {
         **facts,
@@ -178,66 +195,59 @@ def pod_facts():
     }
 
 
-def annotations():
-    """What a pod is told now, as the attributes of an instance; a slash in a key stands for a dash."""
-    lines = ANNOTATIONS.read_text().splitlines() if ANNOTATIONS.exists() else []
-    pairs = [line.partition("=") for line in lines]
-    return {
-        key.replace("/", "-"): json.loads(value) for key, _, value in pairs if value[-1:] == '"'
-    }
+def pod_annotations() -> dict[str, str]:
+    """Return a pod's annotations as the attributes of an instance.
+
+    A slash in a key stands for a dash.
+    """
+    if not ANNOTATIONS.exists():
+        return {}
+    found = {}
+    for line in ANNOTATIONS.read_text().splitlines():
+        key, _, value = line.partition("=")
+        if value.endswith('"'):
+            found[key.replace("/", "-")] = json.loads(value)
+    return found
 
 
 class Machine:
-    """This machine: who it is, by a few facts whose source depends on the place, its console and
-    log, its end.
-    """
+    """An instance of Compute Engine: who it is, its metadata, its console and log, its end."""
 
-    def __init__(self, facts=None):
-        facts = facts or (pod_facts() if POD else instance_facts())
+    def __init__(self) -> None:
+        facts = self.facts()
         self.name, self.zone, self.project = facts["name"], facts["zone"], facts["project"]
         self.bucket, self.dist, self.endpoint = facts["bucket"], facts["dist"], facts["endpoint"]
         self.job, self.sweep, self.packages = facts["job"], facts["sweep"], facts["packages"]
         self.log = self.log_in(BERG / "logs")
 
-    def log_for(self, job):
-        """Let a log begin that is a job's own, with what was logged since the job before it."""
+    def facts(self) -> dict[str, Any]:
+        """Return what this machine was created with."""
+        return instance_facts()
+
+    def log_for(self, job: str) -> None:
+        """Begin a log that is a job's own, with what was logged since the job before it."""
         early, self.log = self.log, self.log_in(BERG / "logs" / job)
         if early.exists() and not self.log.exists():
             early.rename(self.log)
 
-    def log_in(self, folder):
-        """The log that this disk has in a folder, or a new one, named so that logs sort by the time
-        of their begin.
-        """
+    def log_in(self, folder: Path) -> Path:
+        """Return the log that this disk has in a folder, or a new one; logs sort by their begin."""
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
-        name = (
-            self.name
-            + time.strftime(".%Y%m%dT%H%M%S", time.gmtime(now))
-            + f"{now % 1 * 999:03.0f}.log"
-        )
+        begin = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
+        name = f"{self.name}.{begin}{now % 1 * 999:03.0f}.log"
         return max(folder.glob(self.name + ".*.log"), default=folder / name)
 
-    def instance(self):
-        """All that the metadata server knows of this machine; of a pod, in the same words, what it
-        was told.
-        """
-        if POD:
-            return {
-                "id": POD,
-                "networkInterfaces": [{"ip": os.environ["BERG_POD_IP"]}],
-                "attributes": annotations(),
-            }
-        return json.loads(metadata("instance/?recursive=true"))
+    def instance(self) -> dict[str, Any]:
+        """Return all that the metadata server knows of this machine."""
+        return dict(json.loads(metadata("instance/?recursive=true")))
 
-    def told(self):
-        """The same, of a pod with what its node knows, for who has no time: one request."""
-        found = json.loads(
-            request(METADATA + "instance/?recursive=true", headers=FLAVOR, attempts=1)[0]
-        )
-        return {**found, "attributes": annotations()} if POD else found
+    def instance_now(self) -> dict[str, Any]:
+        """Return the same by one request, for who has no time."""
+        url = METADATA + "instance/?recursive=true"
+        return dict(json.loads(request(url, headers=FLAVOR, attempts=1)[0]))
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         """One line for the serial console and for the job's log."""
         console(text)
         try:
@@ -246,50 +256,53 @@ class Machine:
         except OSError:
             pass  # a full disk must not keep the machine from being deleted
 
-    def call(self, url, method="GET", data=None, kind="application/json"):
+    def call(
+        self,
+        url: str,
+        method: str = "GET",
+        data: bytes | None = None,
+        kind: str = "application/json",
+    ) -> tuple[bytes, Message]:
+        """Send a request as this machine's account; return content and headers of the answer."""
         token = json.loads(metadata("instance/service-accounts/default/token"))["access_token"]
         headers = {"Authorization": "Bearer " + token, "Content-Type": kind}
         return request(url, method, data, headers, patience=FORBIDDEN_SECONDS)
 
-    def object_url(self, name, upload=False):
-        base = (self.endpoint or "https://storage.googleapis.com") + ("/upload" if upload else "")
-        return (
-            base
-            + "/storage/v1/b/"
-            + self.bucket
-            + "/o"
-            + ("" if upload else "/" + quote(name, safe=""))
-        )
+    def object_url(self, name: str) -> str:
+        base = self.endpoint or "https://storage.googleapis.com"
+        return f"{base}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}"
 
-    def read(self, name):
+    def upload_url(self, query: str) -> str:
+        base = self.endpoint or "https://storage.googleapis.com"
+        return f"{base}/upload/storage/v1/b/{self.bucket}/o?{query}"
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        """Return an object's content and generation."""
         content, headers = self.call(self.object_url(name) + "?alt=media")
         return content, headers.get("x-goog-generation", "0")
 
-    def delete(self, alone=False):
+    def delete(self, alone: bool = False) -> None:
         """Delete this machine, with the group that would replace it if it belongs to one and this
         is not `alone`.
-
-        A pod just ends.
         """
-        if POD:
-            return
         base = self.endpoint or "https://compute.googleapis.com"
-        path = f"/compute/v1/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
+        project = f"{base}/compute/v1/projects/{self.project}"
         owner = metadata("instance/attributes/created-by", default="")
-        if "/instanceGroupManagers/" in owner and not alone:
-            where = (
-                "zones/" + self.zone
-                if "/zones/" in owner
-                else "regions/" + self.zone.rpartition("-")[0]
-            )
-            path = f"/compute/v1/projects/{self.project}/{where}/instanceGroupManagers/{self.job}"
+        if "/instanceGroupManagers/" not in owner or alone:
+            self.call(f"{project}/zones/{self.zone}/instances/{self.name}?{request_id()}", "DELETE")
+            return
+        where = "regions/" + self.zone.rpartition("-")[0]
+        if "/zones/" in owner:
+            where = "zones/" + self.zone
         try:
-            self.call(base + path + "?requestId=" + str(uuid.uuid4()), "DELETE")
+            self.call(
+                f"{project}/{where}/instanceGroupManagers/{self.job}?{request_id()}", "DELETE"
+            )
         except urllib.error.HTTPError as error:
-            if error.code != 400 or "/instanceGroupManagers/" not in path:
+            if error.code != 400:
                 raise  # else another machine of the group asked for it already
 
-    def insist_on_deletion(self):
+    def insist_on_deletion(self) -> None:
         """Delete this machine whatever it takes. One that may not is turned off: then it costs its
         disk alone.
 
@@ -298,7 +311,8 @@ class Machine:
         pause = 1.0
         while True:
             try:
-                return self.delete()
+                self.delete()
+                return
             except urllib.error.HTTPError as error:
                 self.say(f"The machine could not be deleted: {error}")
                 if error.code == 403:  # and was for a quarter of an hour
@@ -311,27 +325,58 @@ class Machine:
             pause = min(pause * 2, 60)
 
 
-def install(machine):
+class Pod(Machine):
+    """A pod of a cluster; what it has in place of the metadata of an instance has the same form."""
+
+    def facts(self) -> dict[str, Any]:
+        return pod_facts()
+
+    def instance(self) -> dict[str, Any]:
+        return {
+            "id": POD,
+            "networkInterfaces": [{"ip": os.environ["BERG_POD_IP"]}],
+            "attributes": pod_annotations(),
+        }
+
+    def instance_now(self) -> dict[str, Any]:
+        """Return what the node's metadata server knows, with the pod's annotations."""
+        return {**super().instance_now(), "attributes": pod_annotations()}
+
+    def delete(self, alone: bool = False) -> None:
+        """Do nothing: a pod is gone when its process has ended."""
+
+
+def this_machine() -> Machine:
+    """Return the machine that this process runs on."""
+    if POD:
+        return Pod()
+    return Machine()
+
+
+def request_id() -> str:
+    """Return a query that lets Compute Engine do a retried request once."""
+    return f"requestId={uuid.uuid4()}"
+
+
+def install(machine: Machine) -> tuple[str, Path]:
     """Unpack berg and what it needs; returns the python that runs it, and berg's wheel."""
     wheel = unpack(machine, machine.dist, "app")
     python = BERG / "venv/bin/python"
     if python.exists():  # a golden image
-        return python, wheel
+        return str(python), wheel
     if machine.packages and sys.version_info >= (3, 10):
         if not shutil.which("git"):
             apt_install(machine, "git")
         unpack(machine, machine.packages, "packages")
         return sys.executable, wheel
-    why = (
-        "this python is older than 3.10"
-        if machine.packages
-        else "the laptop that sent the job had none to send"
-    )
+    why = "the laptop that sent the job had none to send"
+    if machine.packages:
+        why = "this python is older than 3.10"
     return install_packages(machine, wheel, why), wheel
 
 
-def unpack(machine, name, folder):
-    """Let a folder hold what an archive in the bucket does; returns the archive."""
+def unpack(machine: Machine, name: str, folder: str) -> Path:
+    """Unpack an archive of the bucket into a folder, in place of what is there; return its file."""
     archive = BERG / name.rpartition("/")[2]
     archive.write_bytes(machine.read(name)[0])
     shutil.rmtree(str(BERG / folder), ignore_errors=True)
@@ -340,7 +385,7 @@ def unpack(machine, name, folder):
     return archive
 
 
-def install_packages(machine, wheel, why):
+def install_packages(machine: Machine, wheel: Path, why: str) -> str:
     """Make a python environment for berg with pip, as the last resort; returns its python."""
     machine.say(f"Making a python environment for berg with pip: {why} (a golden image has one)")
     python = BERG / "venv/bin/python"
@@ -352,34 +397,35 @@ def install_packages(machine, wheel, why):
     if not python.exists():
         execute(sys.executable, "-m", "venv", str(BERG / "venv"))
     execute(str(python), "-m", "pip", "install", "--quiet", str(wheel))
-    return python
+    return str(python)
 
 
-def apt_install(machine, *packages):
+def apt_install(machine: Machine, *packages: str) -> None:
     """Install packages of the image's distribution, when what its first boot installs lets go of
     the locks.
 
     apt-get itself waits for dpkg's lock alone, not for those of its lists and archives.
     """
     machine.say("Installing with apt-get: " + " ".join(packages))
-    until, told = time.monotonic() + LOCKED_SECONDS, False
+    until, is_said = time.monotonic() + LOCKED_SECONDS, False
     while True:
         try:
             execute("apt-get", "update", "-q")
-            return execute("apt-get", "install", "-q", "-y", *packages)
+            execute("apt-get", "install", "-q", "-y", *packages)
+            return
         except OSError as error:
             if "lock" not in str(error) or time.monotonic() > until:
                 raise
-            if not told:
+            if not is_said:
                 machine.say(
-                    f"{error}. Trying again for {LOCKED_SECONDS // 60} minutes: the first boot of an image has "
-                    "packages to install, too"
+                    f"{error}. Trying again for {LOCKED_SECONDS // 60} minutes: the first boot of "
+                    "an image has packages to install, too"
                 )
-            told = True
+            is_said = True
         time.sleep(2)
 
 
-def execute(*command):
+def execute(*command: str) -> None:
     """Run a program; raises OSError with its last words if it fails."""
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C.UTF-8")
     pipe = subprocess.PIPE
@@ -395,9 +441,10 @@ def execute(*command):
         raise OSError(" ".join(command[:3]) + " failed: " + "".join(lines[:1]))
 
 
-def run_worker(python, *arguments):
-    """The worker's exit code, and its last words. The command that it runs must not see berg's
-    packages: no PYTHONPATH.
+def run_worker(python: str, *arguments: str) -> tuple[int, str]:
+    """Run the worker; return its exit code, and the last line that it printed.
+
+    The command that it runs must not see berg's packages: no PYTHONPATH.
 
     Its standard error is a file: a pipe would stay open for as long as any process that it left
     behind.
@@ -410,8 +457,8 @@ def run_worker(python, *arguments):
     with errors.open("wb") as file:
         worker = subprocess.Popen([str(python), *options, "-c", code, *arguments], stderr=file)
 
-    def stop(*_):
-        TOLD.append(time.time())
+    def stop(*_: object) -> None:
+        SIGTERM_TIMES.append(time.time())
         worker.terminate()
 
     signal.signal(signal.SIGTERM, stop)
@@ -420,76 +467,79 @@ def run_worker(python, *arguments):
     return ended, said.rpartition("\n")[2][:LAST_WORDS]
 
 
-def give_up(machine, reason):
+def give_up(machine: Machine, reason: str) -> None:
     """Record without berg's help that the job failed, upload the log, and delete the machine."""
     machine.say(reason)
     try:
-        name = f".berg/jobs/{machine.job}_state.json"
-        content, generation = machine.read(name)
-        state = json.loads(content)
-        # A machine of this name in another zone may have the job.
-        is_elsewhere = state.get("machine") == machine.name and state.get("zone") not in (
-            "",
-            machine.zone,
-        )
-        ours = state["state"] == "SUBMITTED" or not is_elsewhere
-        if ours and state["state"] not in ("SUCCEEDED", "FAILED", "KILLED", "LOST"):
-            log = f".berg/logs/{machine.job}/{machine.log.name}"
-            upload = (
-                machine.object_url(log, upload=True)
-                + "?uploadType=media&name="
-                + quote(log, safe="")
-            )
-            machine.call(upload, "POST", machine.log.read_bytes(), "text/plain")
-            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            state.update(
-                state="FAILED",
-                reason=reason,
-                finished_at=now,
-                machine=machine.name,
-                zone=machine.zone,
-            )
-            text = json.dumps(state)
-            resource = json.dumps({"name": name, "metadata": {"state": text}})
-            part = "--berg\r\nContent-Type: application/json\r\n\r\n"
-            body = part + resource + "\r\n" + part + text + "\r\n--berg--\r\n"
-            upload = (
-                machine.object_url(name, upload=True)
-                + "?uploadType=multipart&ifGenerationMatch="
-                + generation
-            )
-            machine.call(upload, "POST", body.encode(), "multipart/related; boundary=berg")
-            if state.get("job", {}).get("secrets") and not machine.sweep:
-                base = (
-                    machine.endpoint + "/secretmanager"
-                    if machine.endpoint
-                    else "https://secretmanager.googleapis.com"
-                )
-                machine.call(
-                    f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}", "DELETE"
-                )
-        if not json.loads(machine.read(f".berg/jobs/{machine.job}_metadata.json")[0])[
-            "kill_instance_after_job"
-        ]:
+        record_failure(machine, reason)
+        job = json.loads(machine.read(f".berg/jobs/{machine.job}_metadata.json")[0])
+        if not job["kill_instance_after_job"]:
             return
     except Exception as error:
         machine.say(f"The state could not be written: {error}")
     machine.insist_on_deletion()
 
 
-def save(machine, python, died):
-    """Let a second worker save what the first one left; whether that worked."""
+def record_failure(machine: Machine, reason: str) -> None:
+    """Upload the log and write that the job failed, unless it is over or another machine has it."""
+    name = state_path(machine)
+    content, generation = machine.read(name)
+    state = json.loads(content)
+    if state["state"] in FINAL or is_elsewhere(machine, state):
+        return
+    log = f".berg/logs/{machine.job}/{machine.log.name}"
+    upload = machine.upload_url("uploadType=media&name=" + quote(log, safe=""))
+    machine.call(upload, "POST", machine.log.read_bytes(), "text/plain")
+    state.update(
+        state="FAILED",
+        reason=reason,
+        finished_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        machine=machine.name,
+        zone=machine.zone,
+    )
+    text = json.dumps(state)
+    resource = json.dumps({"name": name, "metadata": {"state": text}})
+    part = "--berg\r\nContent-Type: application/json\r\n\r\n"
+    body = part + resource + "\r\n" + part + text + "\r\n--berg--\r\n"
+    upload = machine.upload_url("uploadType=multipart&ifGenerationMatch=" + generation)
+    machine.call(upload, "POST", body.encode(), "multipart/related; boundary=berg")
+    if state.get("job", {}).get("secrets") and not machine.sweep:
+        delete_secrets(machine)
+
+
+def state_path(machine: Machine) -> str:
+    return f".berg/jobs/{machine.job}_state.json"
+
+
+def is_elsewhere(machine: Machine, state: dict[str, Any]) -> bool:
+    """Whether a machine of this name in another zone has the job."""
+    if state["state"] == "SUBMITTED" or state.get("machine") != machine.name:
+        return False
+    return state.get("zone") not in ("", machine.zone)
+
+
+def delete_secrets(machine: Machine) -> None:
+    """Delete the secrets of the job."""
+    base = "https://secretmanager.googleapis.com"
+    if machine.endpoint:
+        base = machine.endpoint + "/secretmanager"
+    machine.call(f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}", "DELETE")
+
+
+def save(machine: Machine, python: str, died: str) -> bool:
+    """Let a second worker save what the first one left; return whether that worked."""
     for pause in (1, 10, 60, 300, 0):
         machine.say(f"berg's worker {died}; saving what is left")
-        if not run_worker(python, "salvage", machine.job, "berg's worker " + died, machine.sweep)[
-            0
-        ]:
+        reason = "berg's worker " + died
+        code, _ = run_worker(python, "salvage", machine.job, reason, machine.sweep)
+        if not code:
             return True
         time.sleep(pause)
     return False
 
 
-def goes_down():
+def goes_down() -> bool:
+    """Whether this machine shuts down."""
     try:
         state = subprocess.run(["systemctl", "is-system-running"], stdout=subprocess.PIPE).stdout
     except OSError:
@@ -497,8 +547,8 @@ def goes_down():
     return state.strip() == b"stopping"
 
 
-def hand_over():
-    """Let systemd run this file as a unit of its own; whether it does."""
+def hand_over() -> bool:
+    """Let systemd run this file as a unit of its own; return whether it does."""
     script, unit = BERG / "boot.py", SYSTEMD / "berg.service"
     # where a folder stands for /root, systemd is the host's
     if not SYSTEMD.is_dir() or "BERG_ROOT" in os.environ:
@@ -523,7 +573,7 @@ def hand_over():
     return True
 
 
-def keep_packages():
+def keep_packages() -> None:
     """Let no timer upgrade packages under a job, and the job's apt-get install wait for those that
     do so now.
     """
@@ -536,28 +586,25 @@ def keep_packages():
         pass  # not ours to write
 
 
-def pod_exit_code():
-    """0 for what succeeded, 42 for a job that is over without, 1 for what another pod is to go on
-    with.
+def pod_exit_code() -> int:
+    """Return 0 for a job that succeeded, 42 for one that is over without, 1 for one that another
+    pod is to go on with.
     """
-    machine = Machine()
+    machine = this_machine()
     if machine.sweep:
-        return int(bool(TOLD))
+        return int(bool(SIGTERM_TIMES))
     try:
-        state = json.loads(machine.read(".berg/jobs/" + machine.job + "_state.json")[0])["state"]
+        state = json.loads(machine.read(state_path(machine))[0])["state"]
     except Exception as error:
         console(f"The job's state cannot be read: {error}")
         return 1
     return {"SUCCEEDED": 0, "SUBMITTED": 1}.get(state, OVER)
 
 
-def main():
+def main() -> None:
     bypass_proxies()
     if POD:
-        # until there is a worker, which is told
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        for key, folder in NVIDIA.items():
-            os.environ[key] = ":".join(filter(None, [os.environ.get(key), folder]))
+        prepare_pod()
     if sys.argv[1:] == ["work"]:
         os.environ["BERG_UNIT"] = "1"  # the worker's, too
     else:
@@ -571,7 +618,15 @@ def main():
         sys.exit(pod_exit_code())
 
 
-def work():
+def prepare_pod() -> None:
+    """Let SIGTERM end this process until there is a worker, and find the node's drivers."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    for key, folder in NVIDIA.items():
+        os.environ[key] = ":".join(filter(None, [os.environ.get(key), folder]))
+
+
+def work() -> None:
+    """Run the worker, unless another process does on this machine."""
     BERG.mkdir(parents=True, exist_ok=True)
     lock = (BERG / "boot.lock").open("w")
     try:
@@ -579,38 +634,66 @@ def work():
     except OSError:
         console("Berg works on this machine already: nothing to do")
         return
-    machine = Machine()
+    machine = this_machine()
     machine.say(f"Starting on {machine.name} in {machine.zone}")
-    arguments = ("sweep", machine.sweep) if machine.sweep else ("run", machine.job)
     try:
         python, wheel = install(machine)
-        code, said = run_worker(python, *arguments)
-        if code == DEPENDENCIES_MISSING:
-            python = install_packages(machine, wheel, "what is there does not run here")
-            code, said = run_worker(python, *arguments)
-        for _ in range(CRASHES):
-            if not code:
-                return
-            # before it could listen: the machine is about to go, and so is this script
-            if code == -signal.SIGTERM:
-                for _ in range(GOING * 10):
-                    if TOLD:
-                        return
-                    time.sleep(0.1)
-            died = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            died += f": {said}" if said else ""
-            if machine.sweep and (BERG / "job").exists():
-                machine.job = (BERG / "job").read_text()
-            saved = machine.job == machine.sweep or save(machine, python, died)
-            if not machine.sweep:
-                break
-            code, said = run_worker(python, *arguments)  # the rest of the sweep
-        if machine.sweep or not saved:
-            give_up(
-                machine, f"berg's worker {died}, and so did those that were to save the results"
-            )
+        outlive_worker(machine, python, wheel)
     except Exception as error:
         give_up(machine, f"berg could not be started on {machine.name}: {error}")
+
+
+def outlive_worker(machine: Machine, python: str, wheel: Path) -> None:
+    """Run the worker; when it dies, let another one save the results.
+
+    A machine of a sweep then goes on with the other jobs, until its worker has died too often.
+    """
+    arguments = ("run", machine.job)
+    if machine.sweep:
+        arguments = ("sweep", machine.sweep)
+    code, words = run_worker(python, *arguments)
+    if code == DEPENDENCIES_MISSING:
+        python = install_packages(machine, wheel, "what is there does not run here")
+        code, words = run_worker(python, *arguments)
+    for _ in range(CRASHES):
+        if not code or shuts_down(code):
+            return
+        died = death(code, words)
+        if machine.sweep and (BERG / "job").exists():
+            machine.job = (BERG / "job").read_text()
+        # A machine of a sweep that has no job yet has nothing to save.
+        saved = machine.job == machine.sweep or save(machine, python, died)
+        if not machine.sweep:
+            if not saved:
+                give_up(machine, unsaved(died))
+            return
+        code, words = run_worker(python, *arguments)  # the rest of the sweep
+    give_up(machine, unsaved(died))
+
+
+def shuts_down(code: int) -> bool:
+    """Whether SIGTERM ended the worker, before it could listen, because the machine shuts down."""
+    if code != -signal.SIGTERM:
+        return False
+    for _ in range(GOING * 10):
+        if SIGTERM_TIMES:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def death(code: int, words: str) -> str:
+    """Return how a worker died, with the last line that it printed."""
+    how = f"ended with exit code {code}"
+    if code < 0:
+        how = f"was killed by signal {-code}"
+    if words:
+        how += f": {words}"
+    return how
+
+
+def unsaved(died: str) -> str:
+    return f"berg's worker {died}, and so did those that were to save the results"
 
 
 if __name__ == "__main__":

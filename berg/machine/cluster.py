@@ -15,35 +15,29 @@ seconds after which a silent one is given up. Not covered: how they trust each o
 """
 
 import contextlib
-import functools
 import json
 import os
 import threading
 import time
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from berg import BergError, job
-from berg.google import api, instances
 from berg.google.storage import Bucket
-from berg.machine import boot, idle, pods
+from berg.machine import boot, idle
+from berg.machine.host import Host
 from berg.machine.outcome import Ending
 from berg.machine.process import judge
 
 CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and `tt`
 HOST_FILE = boot.BERG / "hostfile"
-NUMBERED = 300  # seconds for the metadata to say which worker of a slice a machine is
-COMING = 600  # seconds for all machines to come up
-PODS_COMING = 1800  # the same for pods, whose nodes may be made one after another
 WATCH_INTERVAL = 3  # seconds between two looks at the others
 # times that a machine writes its object within the seconds of silence that it may be given up for
 BEATS = 9
 FAILURE_GRACE = 10  # seconds that the others have to end by themselves after a command has failed
-ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 
 
 @dataclass
@@ -65,6 +59,7 @@ class Member:
     """This machine among those of its job."""
 
     machine: boot.Machine
+    host: Host
     bucket: Bucket
     job: job.Job
     leads: bool  # it writes the job's state
@@ -89,46 +84,25 @@ class Member:
         return self.job.num_machines == 1
 
 
-def describe(machine: boot.Machine, this: job.Job) -> Node:
-    """This machine, from its metadata and its ssh keys."""
-    instance = slice_member(machine) if this.place == "tpu" else machine.instance()
-    interface = (instance.get("networkInterfaces") or [{}])[0]
-    names = job.machine_names(this.job_name, this.num_machines)
+def describe(member: Member) -> Node:
+    """Return this machine as the others see it, from its metadata."""
+    instance, rank = member.host.identity(member.job)
+    interface = first(instance.get("networkInterfaces"))
     return Node(
-        name=machine.name,
-        rank=worker_number(instance)
-        if this.place == "tpu"
-        else names.index(machine.name)
-        if machine.name in names
-        else 0,
+        name=member.machine.name,
+        rank=rank,
         instance_id=str(instance.get("id", "")),
         internal_ip=interface.get("ip", ""),
-        external_ip=(interface.get("accessConfigs") or [{}])[0].get("externalIp", ""),
-        slots=this.gpus_per_machine or os.cpu_count() or 1,
+        external_ip=first(interface.get("accessConfigs")).get("externalIp", ""),
+        slots=member.job.gpus_per_machine or os.cpu_count() or 1,
     )
 
 
-def slice_member(machine: boot.Machine) -> dict[str, Any]:
-    """What the metadata server knows of this machine, once Google has numbered the workers of its
-    slice.
-    """
-    end = time.monotonic() + NUMBERED
-    while worker_number(instance := machine.instance()) < 0:
-        if time.monotonic() > end:
-            raise BergError(
-                f"Google did not say within {NUMBERED} s which worker of its slice {machine.name} is"
-            )
-        time.sleep(1)
-    return instance
-
-
-def worker_number(instance: dict[str, Any]) -> int:
-    """A worker's place in its slice, which is not the order of the names; -1 before Google has said
-    it.
-    """
-    told = instance.get("attributes", {})
-    number = told.get("worker-id", told.get("agent-worker-number", ""))
-    return int(number) if number.isdigit() else -1
+def first(listed: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Return the first of the things that were listed; {} if there is none."""
+    if not listed:
+        return {}
+    return listed[0]
 
 
 def announce(member: Member, **changes: str) -> None:
@@ -153,31 +127,46 @@ def gather(member: Member) -> list[Node]:
     Raises BergError with the names of those that did not come, or came and went.
     """
     names = job.machine_names(member.job.job_name, member.job.num_machines)
-    patience = member.job.wait_seconds or (PODS_COMING if boot.POD else COMING)
+    patience = member.job.wait_seconds or member.host.coming_seconds
     end, next_look = time.monotonic() + patience, time.monotonic() + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
     seen: set[str] = set()
     while True:
-        for other, blob in phases(member).items():
-            if blob.metadata["phase"] == "FAILED" and member.leads:
-                raise BergError(f"{other}: {blob.metadata['reason']}")
-            if other in names and other not in nodes:
-                nodes[other] = Node(**json.loads(member.bucket.read(blob.name) or b"{}"))
+        add_nodes(member, names, nodes)
         if len(nodes) == len(names):
-            return sorted((nodes[name] for name in names), key=lambda node: node.rank)
-        missing = [name for name in names if name not in nodes]
+            return sorted(nodes.values(), key=lambda node: node.rank)
         if time.monotonic() > next_look:
             next_look = time.monotonic() + WATCH_INTERVAL * max(member.node.rank, 1)
-            found = there(member)
-            seen |= found.keys()
-            if gone := sorted(name for name in seen if not found.get(name)):
-                alive = sorted(name for name in found if found[name])
-                member.leads = member.leads or alive[:1] == [member.machine.name]
-                raise BergError(f"machine {', '.join(gone)} is gone")
+            check_peers(member, seen)
         if time.monotonic() > end:
-            member.leads = member.leads or sorted(nodes)[:1] == [member.machine.name]
+            lead_if_first(member, sorted(nodes))
+            missing = [name for name in names if name not in nodes]
             raise BergError(f"{', '.join(missing)} did not come up within {patience} s")
         member.pause(0.3)
+
+
+def add_nodes(member: Member, names: list[str], nodes: dict[str, Node]) -> None:
+    """Add the job's machines that are up now to `nodes`; raises BergError if one has failed."""
+    for name, blob in phases(member).items():
+        if blob.metadata["phase"] == "FAILED" and member.leads:
+            raise BergError(f"{name}: {blob.metadata['reason']}")
+        if name in names and name not in nodes:
+            nodes[name] = Node(**json.loads(member.bucket.read(blob.name) or b"{}"))
+
+
+def check_peers(member: Member, seen: set[str]) -> None:
+    """Add the machines that are there to `seen`; raises BergError if one of those is gone."""
+    found = member.host.peers(member.job)
+    seen |= found.keys()
+    gone = sorted(name for name in seen if not found.get(name))
+    if gone:
+        lead_if_first(member, sorted(name for name in found if found[name]))
+        raise BergError(f"machine {', '.join(gone)} is gone")
+
+
+def lead_if_first(member: Member, names: list[str]) -> None:
+    """Let this machine lead if it is the first of those that are there."""
+    member.leads = member.leads or names[:1] == [member.machine.name]
 
 
 def phases(member: Member) -> dict[str, Any]:
@@ -204,17 +193,21 @@ def get_ready(member: Member) -> None:
     announce(member, phase="READY")
     waiting = member.leads
     while waiting:
-        found = [(name, blob.metadata) for name, blob in phases(member).items()]
-        for name, told in found:
-            if told["phase"] == "FAILED":
-                raise BergError(f"{name}: {told['reason']}")
-        waiting = any(told["phase"] == "UP" for _, told in found)
-        member.pause(0.3 if waiting else 0)
+        found = {name: blob.metadata for name, blob in phases(member).items()}
+        for name, about in found.items():
+            if about["phase"] == "FAILED":
+                raise BergError(f"{name}: {about['reason']}")
+        waiting = any(about["phase"] == "UP" for about in found.values())
+        if waiting:
+            member.pause(0.3)
+        else:
+            member.pause(0)
 
 
 def environment(member: Member) -> dict[str, str]:
-    """What a program is told of the machines; `PET_*` is what torchrun reads in place of its
-    options.
+    """Return the variables that describe the machines to a program.
+
+    `PET_*` is what torchrun reads in place of its options.
     """
     this, node, nodes = member.job, member.node, member.nodes
     first = nodes[0]
@@ -234,10 +227,7 @@ def environment(member: Member) -> dict[str, str]:
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": port,
     }
-    # libtpu, JAX and torch_tpu look for these before they ask the metadata server
-    if this.place == "tpu":
-        variables["TPU_WORKER_ID"] = str(node.rank)
-        variables["TPU_WORKER_HOSTNAMES"] = ",".join(n.internal_ip for n in nodes)
+    variables |= member.host.variables(node.rank, [n.internal_ip for n in nodes])
     if len(nodes) > 1:
         variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = interface(
             node.internal_ip
@@ -256,27 +246,9 @@ def interface(address: str) -> str:
     return "eth0"
 
 
-def there(member: Member) -> dict[str, bool]:
-    """The job's machines that Compute Engine has, or its pods that live, and whether each is on."""
-    if boot.POD:
-        return dict.fromkeys(pods.living(member.job.job_name, member.job.num_machines), True)
-    machines = instances.find(
-        member.bucket.config, jobs=[member.job.job_name], zone=member.machine.zone
-    )
-    return {machine.name: machine.status in ALIVE for machine in machines}
-
-
-def lives(member: Member, machine: str, zone: str) -> bool:
-    """Whether another machine of the job is on; `zone` is where that machine was made."""
-    if boot.POD:
-        return machine in pods.living(member.job.job_name, member.job.num_machines, others=True)
-    listed = instances.find(member.bucket.config, names=[machine], zone=zone)
-    return any(each.status in ALIVE for each in listed)
-
-
 def living(member: Member) -> list[str]:
-    """Names of the job's machines that are on, by rank."""
-    return sorted(name for name, is_on in there(member).items() if is_on)
+    """Return the names of the job's machines that are on, by rank."""
+    return sorted(name for name, is_on in member.host.peers(member.job).items() if is_on)
 
 
 def ending_of_part(member: Member, is_over: Callable[[], bool]) -> Ending | None:
@@ -310,29 +282,26 @@ def ending_by_others(member: Member) -> Ending | None:
 
 
 def absence(member: Member, name: str) -> str:
-    """What is to be said of a machine that is not there any more."""
+    """Return a sentence on a machine that is not there any more."""
     if name in member.silent:
         return f"machine {name} was silent for {member.job.silence_seconds} s and was given up"
-    told = phases(member).get(name)
-    why = (
-        ": Google stopped it to maintain its host"
-        if told and "maintenance" in told.metadata
-        else ""
-    )
-    return f"machine {name} is gone{why}"
+    blob = phases(member).get(name)
+    if blob and "maintenance" in blob.metadata:
+        return f"machine {name} is gone: Google stopped it to maintain its host"
+    return f"machine {name} is gone"
 
 
 def first_failure(blobs: dict[str, Any]) -> tuple[int, str] | None:
-    """Exit code and machine of the command that failed first, if one has failed."""
-    ended = [
-        (name, blob.metadata) for name, blob in blobs.items() if blob.metadata["phase"] == "ENDED"
-    ]
-    failed = [
-        (float(told["ended_at"]), int(told["exit_code"]), name)
-        for name, told in ended
-        if told["exit_code"] != "0"
-    ]
-    return min(failed)[1:] if failed else None
+    """Return exit code and machine of the command that failed first; None if none has failed."""
+    failed = []
+    for name, blob in blobs.items():
+        about = blob.metadata
+        if about["phase"] == "ENDED" and about["exit_code"] != "0":
+            failed.append((float(about["ended_at"]), int(about["exit_code"]), name))
+    if not failed:
+        return None
+    _, exit_code, name = min(failed)
+    return exit_code, name
 
 
 def first_machine(member: Member) -> str:
@@ -356,42 +325,45 @@ def takes_over(member: Member) -> bool:
 
 
 def wait_for_commands(member: Member) -> tuple[int, str]:
-    """Wait until the command has ended on every machine; the first exit code that was not 0, and
-    where.
+    """Wait until the command has ended on every machine.
+
+    Returns the first exit code that was not 0, and where; 0 and "" if all were.
     """
     while True:
         blobs = phases(member)
-        if (
-            sum(blob.metadata["phase"] == "ENDED" for blob in blobs.values())
-            == member.job.num_machines
-        ):
+        ended = [name for name, blob in blobs.items() if blob.metadata["phase"] == "ENDED"]
+        if len(ended) == member.job.num_machines:
             return first_failure(blobs) or (0, "")
         member.pause(1)
 
 
-def wait_for_uploads(member: Member, tell: Callable[[list[str]], None]) -> tuple[list[str], bool]:
+def wait_for_uploads(
+    member: Member, on_progress: Callable[[list[str]], None]
+) -> tuple[list[str], bool]:
     """Wait for the last results of all other machines that are there.
 
     Returns what of whom is not in the bucket, and whether that is only what the bucket cannot take.
+    `on_progress` gets what each of them has still to send: a number of files and one of bytes.
     """
     while True:
-        alive, blobs = living(member), phases(member)
-        missing = [
-            n
-            for n, blob in blobs.items()
-            if n != member.machine.name and not blob.metadata.get("uploaded")
-        ]
-        if not any(name in alive and name not in member.silent for name in missing):
-            told = {
-                name: blob.metadata for name, blob in blobs.items() if name != member.machine.name
-            }
-            texts = [
-                f"{name}: {about['lost']}" for name, about in told.items() if about.get("lost")
-            ]
-            is_whole = all(about.get("uploaded") == "all" for about in told.values())
-            return [*map(functools.partial(absence, member), missing), *texts], is_whole
-        tell([blobs[name].metadata.get("left", "0 0") for name in missing])
+        # Before the objects: who is not there has written the last word that there will be.
+        alive = living(member)
+        others = {name: blob.metadata for name, blob in phases(member).items()}
+        others.pop(member.machine.name, None)
+        missing = [name for name, about in others.items() if not about.get("uploaded")]
+        if not awaited(missing, alive, member.silent):
+            break
+        on_progress([others[name].get("left", "0 0") for name in missing])
         time.sleep(1)
+    absences = [absence(member, name) for name in missing]
+    lost = [f"{name}: {about['lost']}" for name, about in others.items() if about.get("lost")]
+    is_whole = all(about.get("uploaded") == "all" for about in others.values())
+    return absences + lost, is_whole
+
+
+def awaited(names: list[str], alive: list[str], silent: list[str]) -> bool:
+    """Whether any of the machines is there, and was heard of lately."""
+    return any(name in alive and name not in silent for name in names)
 
 
 def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
@@ -406,12 +378,12 @@ def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
 
 
 def report_use(member: Member, stopped: Callable[[float], bool]) -> None:
-    """Tell the machine that leads a devbox when this one is used, and people here what it warns of,
-    until it ends.
+    """Report to the machine that leads a devbox when this one is used, and show its warnings to the
+    people here, until the devbox ends.
     """
     heard = ""
     for used in idle.samples(member.job.idle_seconds, stopped, bool(member.job.tpu)):
-        # the network may fail for a while; the next sample tells
+        # the network may fail for a while; the next sample reports
         with contextlib.suppress(Exception):
             if used:
                 announce(member, used_at=str(time.time()))
@@ -436,14 +408,3 @@ def others_are_used(member: Member) -> bool:
         )
     except Exception:  # better one hour too many than a machine taken away from somebody
         return True
-
-
-def delete_others(member: Member) -> None:
-    if boot.POD:  # Kubernetes ends them
-        return
-    config, name = member.bucket.config, member.machine.name
-    others = [
-        each for each in instances.find(config, jobs=[member.job.job_name]) if each.name != name
-    ]
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda machine: api.delete(config, instances.path_of(machine)), others))

@@ -21,12 +21,13 @@ def bring(attempt: Attempt) -> None:
         seen: list[Any] = []
         folder = place(wish["path"])
 
-        def note(blob, seen=seen) -> None:
+        def note(blob: Any, seen: list[Any] = seen) -> None:
             seen.append(blob)
             attempt.stopping.pause(0)  # a job that was killed need not wait for the rest
 
         attempt.say(
-            f"Bringing data {name}: {plural(wish['files'], 'file')}, {wish['bytes'] / 1e6:,.1f} MB, to {folder}"
+            f"Bringing data {name}: {plural(wish['files'], 'file')}, "
+            f"{wish['bytes'] / 1e6:,.1f} MB, to {folder}"
         )
         try:
             new, _, left = fetch(attempt.bucket, data.prefix_of(name), folder, done=note)
@@ -37,7 +38,8 @@ def bring(attempt: Attempt) -> None:
         if left:
             path, why = next(iter(left.items()))
             raise BergError(
-                f"{plural(len(left), 'file')} of data {name} could not be brought to {folder}, {path}: {why}"
+                f"{plural(len(left), 'file')} of data {name} could not be brought to {folder}, "
+                f"{path}: {why}"
             )
         if not seen:
             raise BergError(
@@ -46,7 +48,8 @@ def bring(attempt: Attempt) -> None:
         if data.checksum(seen) != wish["checksum"]:
             attempt.say(f"Data {name} changed since the job was submitted")
         attempt.say(
-            f"Brought {new:,} of {plural(len(seen), 'file')} of data {name} in {time.monotonic() - began:.1f} s"
+            f"Brought {new:,} of {plural(len(seen), 'file')} of data {name} "
+            f"in {time.monotonic() - began:.1f} s"
         )
 
 

@@ -132,7 +132,7 @@ def is_use(process: Path) -> bool:
 
 
 def is_at_prompt(name: str, arguments: list[bytes]) -> bool:
-    """Whether a shell reads its commands from people: it was given neither a command nor a script."""
+    """Whether a shell reads its commands from people: it has neither a command nor a script."""
     plain = [word.decode(errors="replace") for word in arguments]
     scripts = [
         word for before, word in zip(["", *plain], plain, strict=False) if before not in TAKES_FILE

@@ -152,7 +152,8 @@ def take(desk: Desk, seconds: float, folder: Path, host: str) -> list[Path]:
     """Let all processes take a profile at the same time; returns a file for each that wrote one."""
     if seconds > MOST:
         raise BergError(
-            f"PyTorch's profiler keeps what it sees in the command's memory: give it {MOST} s at most (-s)"
+            "PyTorch's profiler keeps what it sees in the command's memory: "
+            f"give it {MOST} s at most (-s)"
         )
     desk.files, desk.seconds, desk.begins = {}, seconds, time.time() + POLL + WARM_UP + 2
     time.sleep(max(0, desk.begins - time.time()))

@@ -35,7 +35,7 @@ def become_reachable(member: Member) -> None:
 def open_to_ssh(member: Member) -> None:
     """Let the people in whose keys the metadata names, and learn this machine's host keys."""
     node = member.node
-    if boot.POD:
+    if member.host.is_pod:
         node.host_keys = pods.open_to_ssh(member.job.kind == "devbox")
         return
     install_keys(member.machine.instance().get("attributes", {}).get("ssh-keys", ""))
@@ -102,42 +102,53 @@ def make_node_key(node: Node) -> None:
 
 
 def introduce(member: Member, variables: dict[str, str]) -> None:
-    """Make the machines known to each other by name: /etc/hosts, ssh, and the files that `mpi`
-    reads.
+    """Make the job's machines known here by name: to people, programs, ssh and `mpi`.
 
     `variables` are what a command of the job has in its environment; who comes by ssh gets them,
     too.
     """
-    node, nodes = member.node, member.nodes
     if member.job.wait_seconds and member.leads:
         pods.keep(member.job.job_name)
-    HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in nodes))
+    write_cluster_files(member, variables)
+    equip_shells(variables)
+    member.node.introduced = True
+    if len(member.nodes) > 1:
+        let_ssh_know(member.nodes)
+        name_in_hosts([each for each in member.nodes if each.name != member.node.name])
+
+
+def write_cluster_files(member: Member, variables: dict[str, str]) -> None:
+    """Write the files by which `mpi` and other programs know the machines."""
+    HOST_FILE.write_text("".join(f"{n.name} slots={n.slots}\n" for n in member.nodes))
     known = {
-        "rank": node.rank,
-        "nodes": [asdict(n) for n in nodes],
+        "rank": member.node.rank,
+        "nodes": [asdict(n) for n in member.nodes],
         "environment": variables,
-        "pods": bool(boot.POD),
+        "pods": member.host.is_pod,
     }
     CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
     CLUSTER_FILE.write_text(json.dumps(known))
-    equip_shells(variables)
-    node.introduced = True
-    if len(nodes) == 1:
-        return
+
+
+def let_ssh_know(nodes: list[Node]) -> None:
+    """Let ssh reach the machines from the first one, and know their host keys."""
     # the first machine's, the only one that has one
     add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])
     port = nodes[0].ssh_port  # they are of one image
-    form = "{}" if port == 22 else f"[{{}}]:{port}"
+    form = f"[{{}}]:{port}"
+    if port == 22:
+        form = "{}"
     hosts = [(f"{form.format(n.name)},{form.format(n.internal_ip)}", n.host_keys) for n in nodes]
     add_lines(SSH / "known_hosts", [f"{host} {key}" for host, keys in hosts for key in keys])
     settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  Port {port}"]
-    add_lines(
-        SSH / "config", [*settings, f"  IdentityFile {NODE_KEY}", "  StrictHostKeyChecking yes"]
-    )
+    settings += [f"  IdentityFile {NODE_KEY}", "  StrictHostKeyChecking yes"]
+    add_lines(SSH / "config", settings)
+
+
+def name_in_hosts(others: list[Node]) -> None:
+    """Let the names of other machines stand for their addresses, if /etc/hosts can be written."""
     with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
-        file.writelines(
-            f"{other.internal_ip} {other.name}\n" for other in nodes if other.name != node.name
-        )
+        file.writelines(f"{other.internal_ip} {other.name}\n" for other in others)
 
 
 def equip_shells(variables: dict[str, str]) -> None:
@@ -163,7 +174,7 @@ def equip_shells(variables: dict[str, str]) -> None:
 
 
 def put_first(file: Path, line: str) -> None:
-    """Let a file begin with a line: distributions end theirs early where nobody is at a terminal."""
+    """Let a file begin with a line: distributions end theirs early where there is no terminal."""
     there = file.read_text(errors="surrogateescape") if file.exists() else ""
     if not there.startswith(f"{line}\n"):
         file.write_text(f"{line}\n{there}", errors="surrogateescape")

@@ -79,7 +79,7 @@ def command(
 
 
 def interface_network(address: str) -> str:
-    """The network of the machines' addresses, for what must not choose docker's or a loopback one."""
+    """Return the network of the machines: mpirun must not choose docker's or a loopback one."""
     if not address or ipaddress.ip_address(address).is_loopback:
         return "lo"
     return cluster.interface(address)
@@ -108,7 +108,8 @@ def main(procs: int | None, program: tuple[str, ...]) -> None:
     nodes = known["nodes"]
     if known["pods"] and len(nodes) > 1:
         raise BergError(
-            "mpi needs ssh from machine to machine, which pods have not. Start programs with: berg run --each"
+            "mpi needs ssh from machine to machine, which pods have not. "
+            "Start programs with: berg run --each"
         )
     if known["rank"] != 0:
         raise BergError(f"mpi runs on the first machine of a cluster: {nodes[0]['name']}")

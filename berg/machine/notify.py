@@ -40,7 +40,8 @@ def read_secrets(attempt: Attempt) -> None:
         if this.secrets:
             raise
         attempt.say(
-            "Nobody will be told of the job's end (--notify): the webhook's URL went with the attempt before"
+            "Nobody will be told of the job's end (--notify): the webhook's URL went with the "
+            "attempt before"
         )
     attempt.webhook = attempt.secrets.pop(secret.WEBHOOK, "")
 

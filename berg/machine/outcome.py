@@ -80,7 +80,7 @@ def after_uploads(ending: Ending, uploads: Uploads) -> Ending:
 
 
 def lost_by_all(reason: str, uploads: Uploads, lost_before: str) -> str:
-    """Return what all attempts could not bring to the bucket; the reason's own words are left out."""
+    """Return what all attempts could not bring to the bucket, but for what the reason says."""
     others = [text for text in uploads.others_lost if text not in reason]
     now = join(uploads.lost, *others)
     return join(*dict.fromkeys([now, lost_before]))[:MAX_LOST]

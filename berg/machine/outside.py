@@ -1,64 +1,67 @@
-"""Word from outside, which threads beside an attempt wait for, and which mostly ends it.
+"""What happens outside of an attempt, which threads beside it watch, and which mostly ends it.
 
 Somebody kills the job, Google takes the machine, another machine of the job dies or fails, the time
 is up. Somebody may also ask for a profile, or want to log in.
 """
 
 import contextlib
-import json
 import os
 from typing import Any
 
-from berg.machine import boot, cluster, logins, profile
+from berg.machine import cluster, logins, profile
 from berg.machine.attempt import Attempt
 from berg.machine.outcome import MAINTAINED, PREEMPTED, SHUT_DOWN, Ending
 from berg.machine.process import end_group, start_thread
 
-MAINTENANCE = (
-    "TERMINATE_ON_HOST_MAINTENANCE"  # told an hour before on most machines with GPUs, else a minute
-)
+# Announced an hour before on most machines with GPUs, else a minute before.
+MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"
+Requests = dict[str, str]  # for profiles: when each was asked for, and how many seconds it takes
 
 
 def watch(attempt: Attempt) -> None:
-    """Wait for word from outside: it arrives through the machine's own metadata, or a pod's
-    annotations.
-    """
-    query = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
-    etag, warned, profiled = "0", False, set[str]()
+    """Act on what is written into this machine's metadata, until it has another job."""
+    requests: Requests | None = None
+    warned = False
     while not attempt.over.is_set():  # also while the last results are sent
         try:
-            if boot.POD:
-                attempt.over.wait(1)
-                values = attempt.machine.instance()
-            else:
-                content, headers = boot.request(
-                    boot.METADATA + query + etag, headers=boot.FLAVOR, attempts=1
-                )
-                etag, values = headers.get("ETag", "0"), json.loads(content)
+            values = attempt.member.host.new_metadata(attempt.over)
         except (OSError, ValueError):
             attempt.over.wait(1)
             continue
         if ending := ending_in(attempt, values):
             attempt.stop(ending)
-        asked = profile.asked(attempt.name, values.get("attributes", {}))
-        # those of the first look were an earlier attempt's
-        for when in asked.keys() - (profiled or asked.keys()):
-            start_thread(profile.answer, attempt, when, asked[when])
-        profiled = asked.keys() | {""}
+        attributes = values.get("attributes", {})
+        requests = answer_requests(attempt, profile.asked(attempt.name, attributes), requests)
         if values.get("maintenanceEvent") == MAINTENANCE and not warned:
             warned = True
-            attempt.say(
-                "Google is going to stop this machine, within the hour, to maintain its host"
-            )
-            with contextlib.suppress(Exception):  # the network; the others then know less
-                if not attempt.member.is_alone:
-                    cluster.announce(attempt.member, maintenance="soon")
+            warn_of_maintenance(attempt)
         with contextlib.suppress(OSError):  # a full disk
-            logins.install_keys(values.get("attributes", {}).get("ssh-keys", ""))
+            logins.install_keys(attributes.get("ssh-keys", ""))
+
+
+def answer_requests(attempt: Attempt, asked: Requests, before: Requests | None) -> Requests:
+    """Take the profiles that were not asked for before, and return all requests.
+
+    Those of the first look (`before` is None) were an earlier attempt's.
+    """
+    if before is None:
+        return asked
+    for when in asked.keys() - before.keys():
+        start_thread(profile.answer, attempt, when, asked[when])
+    return asked
+
+
+def warn_of_maintenance(attempt: Attempt) -> None:
+    """Say that Google is going to stop this machine, and tell the other machines."""
+    attempt.say("Google is going to stop this machine, within the hour, to maintain its host")
+    if attempt.member.is_alone:
+        return
+    with contextlib.suppress(Exception):  # the network; the others then know less
+        cluster.announce(attempt.member, maintenance="soon")
 
 
 def ending_in(attempt: Attempt, values: dict[str, Any]) -> Ending | None:
-    """How the job is to end, and why, if the metadata of this machine says so."""
+    """Return how the job is to end if the metadata of this machine says so."""
     if killer := values.get("attributes", {}).get(f"berg-kill-{attempt.name}"):
         killer, _, now = killer.partition(" ")
         if now:
@@ -95,7 +98,8 @@ def watch_others(attempt: Attempt) -> None:
 def limit_time(attempt: Attempt) -> None:
     """Stop the job before Google deletes the machine at its limit: the results come first."""
     limit = attempt.job.max_run_seconds
-    if limit and not attempt.mirrors.done.wait(
-        limit - min(300, limit / 5) - attempt.states.ran_before
-    ):
+    if not limit:
+        return
+    left = limit - min(300, limit / 5) - attempt.states.ran_before
+    if not attempt.mirrors.done.wait(left):
         attempt.stop(Ending("FAILED", "it ran into its time limit (--max-hours)"))

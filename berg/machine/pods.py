@@ -38,7 +38,8 @@ def ask(method: str, path: str, body: Any = None) -> dict[str, Any]:
         session.headers["Authorization"] = (
             f"Bearer {(ACCOUNT / 'token').read_text().strip()}"  # it changes by the hour
         )
-        return kubernetes.send(session, server, method, path, body, kind=kubernetes.MERGE).json()
+        answer = kubernetes.send(session, server, method, path, body, kind=kubernetes.MERGE)
+        return dict(answer.json())
 
 
 def living(job_name: str, count: int, others: bool = False) -> list[str]:

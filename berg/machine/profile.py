@@ -40,7 +40,8 @@ def free_port() -> int:
     """A port for the command's profiler server."""
     with socket.socket() as listener:
         listener.bind(("", 0))
-        return listener.getsockname()[1]
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def asked(name: str, attributes: dict[str, str]) -> dict[str, str]:

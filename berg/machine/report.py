@@ -33,7 +33,6 @@ class Reporter:
                 monitoring.write(self.config, series)
         except Exception as error:
             if not self.told:
-                self.say(
-                    f"Cloud Monitoring does not hear of this machine: {getattr(error, 'message', error)}"
-                )
+                why = getattr(error, "message", error)
+                self.say(f"Cloud Monitoring does not hear of this machine: {why}")
             self.told = True

@@ -160,7 +160,7 @@ def send_results(attempt: Attempt, last: LastPass, seconds: float) -> None:
 
 
 def watch_upload(attempt: Attempt, sending: threading.Thread, reason: str) -> None:
-    """Write the upload's progress into the state, until it ends, gets stuck, or has no time left."""
+    """Write the upload's progress into the state, until it ends, is stuck, or has no time."""
     sending.join(UPLOAD_LOOK)
     ahead: list[tuple[str, int]] = []
     moved, patience = time.monotonic(), attempt.job.patience_seconds
@@ -291,4 +291,4 @@ def read_job(attempt: Attempt) -> None:
     this = states.read_job(attempt.bucket, attempt.name)
     if this is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
-    attempt.member.job = this
+    attempt.take_job(this)

@@ -13,7 +13,7 @@ from berg.machine.state_writer import Damaged, Ended, NoJob
 
 def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
     """Run the jobs of a sweep that are left, one after another; then delete this machine."""
-    attempt, machine = None, boot.Machine()
+    attempt, machine = None, boot.this_machine()
     while attempt := take(machine, name, attempt):
         run(attempt)
         if attempt.machine_goes:

@@ -10,7 +10,7 @@ Not covered: which program it is; of several on one machine only the first has t
 import socket
 import struct
 import time
-from typing import Any
+from typing import IO, Any
 
 from berg.google import wire
 
@@ -50,46 +50,73 @@ def read(port: int = PORT) -> list[dict[str, Any]]:
 def ask(
     port: int, messages: list[bytes], method: str = METHOD, seconds: float = TIMEOUT
 ) -> list[bytes]:
-    """The answer to each message, b"" where it was refused; raises OSError where nobody answers."""
+    """Return the answer to each message, b"" where it was refused; raises OSError if nobody
+    answers.
+    """
     end = time.monotonic() + seconds
-    pseudo = {
+    answers: dict[int, bytes] = {2 * n + 1: b"" for n in range(len(messages))}
+    block = header_block(port, method)
+    opening = PREFACE + frame(SETTINGS, 0, 0, b"")
+    for stream, message in zip(answers, messages, strict=True):
+        length = struct.pack(">I", len(message))
+        opening += frame(HEADERS, END_HEADERS, stream, block)
+        opening += frame(DATA, END_STREAM, stream, b"\0" + length + message)
+    with socket.create_connection(("localhost", port), TIMEOUT) as connection:
+        connection.sendall(opening)
+        source, underway = connection.makefile("rb"), set(answers)
+        while underway:
+            connection.settimeout(max(end - time.monotonic(), 0.01))
+            kind, flags, stream, payload = next_frame(source)
+            reply_to(connection, kind, flags, payload)
+            if kind == DATA and stream in answers:
+                answers[stream] += payload
+            if ends_stream(kind, flags):
+                underway.discard(stream)
+    return [answer[5:] for answer in answers.values()]
+
+
+def header_block(port: int, method: str) -> bytes:
+    """Return the headers of a request, each a literal that enters no table (RFC 7541, 6.2.2)."""
+    headers = {
         ":method": "POST",
         ":scheme": "http",
         ":path": method,
         ":authority": f"localhost:{port}",
+        "content-type": "application/grpc",
+        "te": "trailers",
     }
-    headers = {**pseudo, "content-type": "application/grpc", "te": "trailers"}
-    # Each a literal that enters no table (RFC 7541, 6.2.2): 0, and name and value behind their
-    # lengths.
-    block = b"".join(
-        bytes([0, len(k)]) + k.encode() + bytes([len(v)]) + v.encode() for k, v in headers.items()
-    )
-    answers: dict[int, bytes] = {2 * n + 1: b"" for n in range(len(messages))}
-    with socket.create_connection(("localhost", port), TIMEOUT) as connection:
-        opening = PREFACE + frame(SETTINGS, 0, 0, b"")
-        for stream, message in zip(answers, messages, strict=True):
-            opening += frame(HEADERS, END_HEADERS, stream, block)
-            opening += frame(
-                DATA, END_STREAM, stream, b"\0" + struct.pack(">I", len(message)) + message
-            )
-        connection.sendall(opening)
-        stream_of, underway = connection.makefile("rb"), set(answers)
-        while underway:
-            connection.settimeout(max(end - time.monotonic(), 0.01))
-            head = stream_of.read(9)
-            if len(head) < 9:
-                raise ConnectionError
-            kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
-            payload = stream_of.read(int.from_bytes(head[:3], "big"))
-            if kind == DATA and stream in answers:
-                answers[stream] += payload
-            elif kind in (SETTINGS, PING) and not flags & ACK:
-                connection.sendall(frame(kind, ACK, 0, payload if kind == PING else b""))
-            elif kind == GOAWAY:
-                raise ConnectionError
-            if kind == RST_STREAM or (kind in (DATA, HEADERS) and flags & END_STREAM):
-                underway.discard(stream)
-    return [answer[5:] for answer in answers.values()]
+    block = b""
+    for name, value in headers.items():
+        block += bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+    return block
+
+
+def next_frame(source: IO[bytes]) -> tuple[int, int, int, bytes]:
+    """Return kind, flags, stream and payload of the next frame."""
+    head = source.read(9)
+    if len(head) < 9:
+        raise ConnectionError
+    payload = source.read(int.from_bytes(head[:3], "big"))
+    return head[3], head[4], int.from_bytes(head[5:], "big"), payload
+
+
+def reply_to(connection: socket.socket, kind: int, flags: int, payload: bytes) -> None:
+    """Acknowledge a frame that wants it; raises ConnectionError if the server goes away."""
+    if kind == GOAWAY:
+        raise ConnectionError
+    if flags & ACK:
+        return
+    if kind == PING:
+        connection.sendall(frame(PING, ACK, 0, payload))
+    if kind == SETTINGS:
+        connection.sendall(frame(SETTINGS, ACK, 0, b""))
+
+
+def ends_stream(kind: int, flags: int) -> bool:
+    """Whether nothing comes on a stream after this frame."""
+    if kind == RST_STREAM:
+        return True
+    return kind in (DATA, HEADERS) and bool(flags & END_STREAM)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

@@ -20,11 +20,9 @@ from typing import Any
 from berg.machine import tpus
 
 SUFFIX = ".usage.jsonl"
-# network interfaces, disks
-VIRTUAL = (
-    ("lo", "docker", "veth", "br-"),
-    ("loop", "ram", "zram", "dm-", "md"),
-)
+# Names of what is virtual, or counted elsewhere.
+INTERFACES = ("lo", "docker", "veth", "br-")
+DISKS = ("loop", "ram", "zram", "dm-", "md")
 LEAST = 1  # seconds that are worth a sample
 PATIENCE = 20  # seconds for nvidia-smi, which takes one or two where nothing holds the driver open
 # What nvidia-smi calls it -> what we do: percent, MiB, watt, degrees Celsius.
@@ -36,9 +34,8 @@ GPU = {
     "power.draw": "watt",
     "temperature.gpu": "celsius",
 }
-stuck: list[
-    subprocess.Popen
-] = []  # an nvidia-smi that its driver does not let end, not even by SIGKILL
+# Each nvidia-smi that its driver does not let end, not even by SIGKILL.
+stuck: list[subprocess.Popen[bytes]] = []
 
 
 def samples(
@@ -72,12 +69,8 @@ def counters() -> dict[str, float]:
     """What the kernel has counted since the machine booted."""
     cpu = [int(word) for word in rows("/proc/stat")[0][1:9]]
     memory = {row[0]: int(row[1]) * 1024 for row in rows("/proc/meminfo")[:3]}
-    disks: list[str] = []
-    interfaces = [row for row in rows("/proc/net/dev")[2:] if not row[0].startswith(VIRTUAL[0])]
-    with contextlib.suppress(OSError):  # a sandbox may hide them
-        disks = os.listdir("/sys/block")  # noqa: PTH208 - a Path for each takes longer than all the rest
-    real = {disk for disk in disks if not disk.startswith(VIRTUAL[1])}
-    moved = [row for row in rows("/proc/diskstats") if row[2] in real] if real else []
+    interfaces = [row for row in rows("/proc/net/dev")[2:] if not row[0].startswith(INTERFACES)]
+    moved = disk_rows()
     return {
         "time": time.time(),
         "busy": sum(cpu) - cpu[3] - cpu[4],
@@ -90,6 +83,19 @@ def counters() -> dict[str, float]:
         "read": sum(int(row[5]) for row in moved) * 512,
         "written": sum(int(row[9]) for row in moved) * 512,
     }
+
+
+def disk_rows() -> list[list[str]]:
+    """Return the kernel's counts of each real disk."""
+    try:
+        # A Path for each would take longer than all the rest.
+        disks = os.listdir("/sys/block")  # noqa: PTH208
+    except OSError:  # a sandbox may hide them
+        return []
+    real = {disk for disk in disks if not disk.startswith(DISKS)}
+    if not real:
+        return []
+    return [row for row in rows("/proc/diskstats") if row[2] in real]
 
 
 def rows(file: str) -> list[list[str]]:
@@ -121,33 +127,42 @@ def sample(
 
 
 def gpus() -> list[dict[str, float | None]]:
-    """The machine's GPUs; [] without any, and while nvidia-smi does not answer."""
+    """Return the machine's GPUs; [] without any, and while nvidia-smi does not answer."""
+    forget_those_that_ended()
+    if stuck or not shutil.which("nvidia-smi"):
+        return []
+    found = []
+    for line in nvidia_smi().splitlines():
+        words = line.split(",")
+        if len(words) == len(GPU):
+            found.append(dict(zip(GPU.values(), map(number, words), strict=True)))
+    return [each for each in found if each["index"] is not None]
+
+
+def forget_those_that_ended() -> None:
+    """Let go of each stuck nvidia-smi that has ended after all."""
     for each in [*stuck]:
         if each.poll() is not None:
             with contextlib.suppress(ValueError):  # another thread saw it as well
                 stuck.remove(each)
-    if stuck or not shutil.which("nvidia-smi"):
-        return []
+
+
+def nvidia_smi() -> str:
+    """Return what nvidia-smi says of the GPUs, a line for each; "" if it does not answer."""
     query = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader,nounits"]
     try:
         asked = subprocess.Popen(
             query, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
     except OSError:
-        return []
+        return ""
     try:
         output, _ = asked.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         asked.kill()
         stuck.append(asked)
-        return []
-    lines = [line.split(",") for line in output.decode(errors="replace").splitlines()]
-    found = [
-        dict(zip(GPU.values(), map(number, words), strict=True))
-        for words in lines
-        if len(words) == len(GPU)
-    ]
-    return [each for each in found if each["index"] is not None]
+        return ""
+    return output.decode(errors="replace")
 
 
 def number(word: str) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from berg.machine import boot, cluster, report, usage
+from berg.machine import cluster, report, usage
 from berg.machine.attempt import Attempt
 from berg.machine.idle import BUSY_GPU
 from berg.machine.outcome import Ending
@@ -34,7 +34,7 @@ class Meter:
 
 
 def watch(attempt: Attempt) -> None:
-    """Keep what this machine is busy with, and see what it wastes, until its part of the job ends."""
+    """Keep what this machine is busy with, and what it wastes, until its part of the job ends."""
     this, meter = attempt.job, Meter()
     file, attempt.state.idle = attempt.usage_file, {}
     if not this.sample_seconds:
@@ -44,7 +44,7 @@ def watch(attempt: Attempt) -> None:
         usage.append(file, sample)
         if attempt.mirrors.done.is_set():
             break
-        if this.monitoring and not boot.POD:
+        if this.monitoring and not attempt.member.host.is_pod:
             reporter.tell(sample)
         with contextlib.suppress(Exception):  # the network may fail for a while
             look(attempt, meter, sample)
@@ -59,16 +59,12 @@ def runs(attempt: Attempt) -> bool:
 
 def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
     """Learn from a sample; on the machine that leads, see how the whole job does."""
-    now, percent, asked = sample["time"], usage.busiest(sample), attempt.job.min_utilization
-    if percent is None or percent > BUSY_GPU or not runs(attempt):
-        meter.busy_at = now
-    if percent is None or percent >= asked or not runs(attempt):
-        meter.above_at = now
-    if runs(attempt):
-        meter.unknown = meter.unknown + 1 if percent is None else 0
-    if asked and meter.unknown == UNKNOWN:
+    now = sample["time"]
+    update(meter, now, usage.busiest(sample), attempt.job.min_utilization, runs(attempt))
+    if attempt.job.min_utilization and meter.unknown == UNKNOWN:
         attempt.say(
-            "No accelerator here tells how busy it is: until one does, --min-utilization does nothing"
+            "No accelerator here tells how busy it is: until one does, --min-utilization does "
+            "nothing"
         )
     # for the next heartbeat
     attempt.member.summary |= {
@@ -80,43 +76,64 @@ def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
     machines = {attempt.machine.name: attempt.member.summary}
     if not attempt.member.is_alone:
         machines |= {name: blob.metadata for name, blob in cluster.phases(attempt.member).items()}
-    busy = {name: float(about.get("busy_at", now)) for name, about in machines.items()}
-    longest = sorted(
-        (at, name) for name, at in busy.items() if now - at >= attempt.job.marked_seconds
-    )
-    idle = {name: iso(at) for at, name in longest[:MOST]}
+    idle = longest_idle(machines, now, attempt.job.marked_seconds)
     if idle != attempt.state.idle:
         attempt.states.write_quietly(idle=idle)
-    if asked:
-        judge(
-            attempt,
-            meter,
-            now - max(float(about.get("above_at", now)) for about in machines.values()),
-        )
+    if attempt.job.min_utilization:
+        quiet_since = max(float(about.get("above_at", now)) for about in machines.values())
+        judge(attempt, meter, now - quiet_since)
+
+
+def update(meter: Meter, now: float, percent: float | None, asked: int, is_running: bool) -> None:
+    """Note what a sample says: use of the busiest accelerator, None where none tells it.
+
+    Until the command runs, nothing counts as idle.
+    """
+    if not is_running:
+        meter.busy_at = meter.above_at = now
+        return
+    if percent is None:
+        meter.busy_at = meter.above_at = now
+        meter.unknown += 1
+        return
+    meter.unknown = 0
+    if percent > BUSY_GPU:
+        meter.busy_at = now
+    if percent >= asked:
+        meter.above_at = now
+
+
+def longest_idle(machines: dict[str, dict[str, str]], now: float, seconds: int) -> dict[str, str]:
+    """Return the machines that were idle for so many seconds, and since when; the longest first."""
+    busy = sorted((float(about.get("busy_at", now)), name) for name, about in machines.items())
+    idle = {name: iso(at) for at, name in busy if now - at >= seconds}
+    return dict(list(idle.items())[:MOST])
 
 
 def judge(attempt: Attempt, meter: Meter, quiet: float) -> None:
     """Warn of the end of a job that was quiet for so many seconds, and end it."""
     this = attempt.job
     left = this.waste_seconds - quiet
-    below = f"its accelerators stay below {this.min_utilization} %"
+    is_near = left <= min(NOTICE, this.waste_seconds / 2)
     if left <= 0:
         minutes = f"for {this.waste_seconds / 60:g} minutes (--min-utilization)"
-        attempt.stop(
-            Ending("FAILED", f"its accelerators stayed below {this.min_utilization} % {minutes}")
-        )
-    elif left <= min(NOTICE, this.waste_seconds / 2) and not meter.warned:
+        why = f"its accelerators stayed below {this.min_utilization} % {minutes}"
+        attempt.stop(Ending("FAILED", why))
+    elif is_near and not meter.warned:
         meter.warned = True
-        attempt.say(
-            f"Warning: {below}; the job ends in {left / 60:.1f} minutes, unless they do more"
-        )
-        attempt.states.write_quietly(
-            reason=f"{below}; it ends at {iso(time.time() + left)[11:16]} UTC, unless they do more"
-        )
-    elif left > min(NOTICE, this.waste_seconds / 2) and meter.warned:
+        warn(attempt, left)
+    elif meter.warned and not is_near:
         meter.warned = False
         attempt.say("The accelerators do something again")
         attempt.states.write_quietly(reason="")
+
+
+def warn(attempt: Attempt, left: float) -> None:
+    """Say in the log and in the state that the job ends in so many seconds."""
+    below = f"its accelerators stay below {attempt.job.min_utilization} %"
+    attempt.say(f"Warning: {below}; the job ends in {left / 60:.1f} minutes, unless they do more")
+    end = iso(time.time() + left)[11:16]
+    attempt.states.write_quietly(reason=f"{below}; it ends at {end} UTC, unless they do more")
 
 
 def iso(at: float) -> str:
