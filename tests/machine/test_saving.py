@@ -53,12 +53,13 @@ class Writer:
 @pytest.mark.parametrize("rate", [40])
 def test_new_files_are_in_the_bucket_within_30_seconds(tmp_path, monkeypatch, rate):
     writer = Writer(Mirror(tmp_path, Bucket(), "berg_results/"), rate)
-    attempt = SimpleNamespace(
+    mirrors = SimpleNamespace(
         done=SimpleNamespace(is_set=lambda: writer.now > 50, wait=lambda seconds: True),
         hurry=writer,
         results=writer.mirror,
-        write_state_by_the_way=lambda **fields: None,
     )
+    states = SimpleNamespace(write_quietly=lambda **fields: None)
+    attempt = SimpleNamespace(mirrors=mirrors, states=states)
     monkeypatch.setattr(saving, "time", writer)
     saving.keep_results(attempt)
     assert 0 < writer.oldest <= saving.RESULTS_INTERVAL + 1, "seconds"
@@ -73,11 +74,12 @@ def test_a_pass_that_had_no_time_is_followed_at_once():
         passes.append(seconds)
         return 1000
 
-    attempt = SimpleNamespace(
+    mirrors = SimpleNamespace(
         done=SimpleNamespace(is_set=lambda: len(passes) > 5, wait=lambda seconds: True),
         hurry=SimpleNamespace(wait=waits.append),
         results=SimpleNamespace(sync=sync, is_behind=True, failed={"late": "no time"}),
     )
+    attempt = SimpleNamespace(mirrors=mirrors)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saving, "is_done_after", lambda attempt, pause, sent: waits.append(pause))
         saving.keep_results(attempt)
