@@ -180,6 +180,7 @@ def fetch_job(
 
     prefix, job_name = jobs.results_prefix(settings, name)
     bucket, target = Bucket(settings), folder or Path.home() / prefix
+    said: set[str] = set()
     for _ in passes():
         state = None
         if job_name:
@@ -191,6 +192,7 @@ def fetch_job(
                 found.add(fetch_beside(bucket, job_name, prefix, folder, listed.add))
         if not keep or state is None or state.final:
             break
+        say_trouble(found.missing, said)
     if not found.files and not found.missing:
         raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
     if as_json:
@@ -258,6 +260,17 @@ class FileList:
             say(f"{size:>14,}  {path}")
 
 
+def say_trouble(left: dict[str, Exception], said: set[str]) -> None:
+    """Say at once what keeps files from coming, such as a full disk; each reason once."""
+    from berg.google.storage import explain
+
+    for path, error in left.items():
+        why = explain(error) or getattr(error, "strerror", None) or str(error)
+        if why not in said:
+            said.add(why)
+            say(f"{path} was not fetched: {why}. Trying again every {PAUSE} s")
+
+
 def tell_missing(states: "dict[str, State]", left: dict[str, Exception]) -> None:
     """Say what the jobs could not save; raises BergError if something of what they saved could not
     be brought.
@@ -297,6 +310,7 @@ def fetch_sweep(
     table = target / name / "results.csv"
     if folder:
         table = folder / "results.csv"
+    said: set[str] = set()
     for _ in passes():
         entries = [entry for entry in sweep.entries(settings, name) if entry.state]
         found = Fetched()
@@ -305,6 +319,7 @@ def fetch_sweep(
         sweep.write_results(entries, target, table)
         if not keep or all(entry.state and entry.state.final for entry in entries):
             break
+        say_trouble(found.missing, said)
     if as_json:
         about = {"folder": str(target), "table": str(table)}
         click.echo(json.dumps({**about, "files": found.files, "fetched": found.new}))

@@ -5,6 +5,7 @@ Not covered: file systems that take two names for one, such as those that do not
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -15,11 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from berg.google.checksum import file_crc32c
+from berg.google.checksum import blocks, crc32c_of
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 THREADS = 8
+LOCK = ".berg-lock"  # in each of them, held by the fetch that lives
 PARTS = re.compile(r"\.berg-parts-[a-z0-9_]{8}")  # folders of what is on its way
 # What no later try will change: a name that this file system cannot hold, or not beside the others.
 NO_PLACE = {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP}
@@ -47,25 +49,28 @@ def fetch(
     at a time.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = parts_beside(folder)
+    parts, lock = make_parts(folder)
 
     def bring(blob) -> tuple[Any, bool, Exception | None]:
         try:
+            if blob.name in hidden:
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
             return *bring_one(
                 bucket, blob, folder / below(blob.name, prefix), parts, progress
             ), None
         except OSError as error:
-            return blob, False, NoPlace(error.strerror) if error.errno in NO_PLACE else error
+            return blob, False, explained(error, bucket.name, blob.name)
         except Exception as error:  # the others are brought all the same
             return blob, False, error
 
     new = total = 0
+    hidden: set[str] = set()
     left: dict[str, Exception] = {}
     blobs = bucket.list(prefix) if listed is None else listed
     try:
         # else what shows as a folder
         files = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
-        for blob, is_new, error in side_by_side(bring, files):
+        for blob, is_new, error in side_by_side(bring, note_hidden(files, hidden)):
             if error:
                 left[blob.name] = error
             elif blob:
@@ -73,7 +78,40 @@ def fetch(
                 new, total = new + is_new, total + 1
     finally:
         shutil.rmtree(parts, ignore_errors=True)
+        os.close(lock)
     return new, total, left
+
+
+def explained(error: OSError, bucket_name: str, name: str) -> Exception:
+    """Return what an error means for an object: NoPlace, or trouble that may pass."""
+    if error.errno not in NO_PLACE:
+        return error
+    if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+        return NoPlace(
+            "a folder of that name is in its place. Move the folder away, and fetch again"
+        )
+    if error.errno == errno.ENOTDIR:
+        address = f"gs://{bucket_name}/{name.rpartition('/')[0]}"
+        return NoPlace(
+            "a file is where its folder should be, and the bucket has both. "
+            f"Bring the folder elsewhere: berg data pull {address} OTHER_FOLDER"
+        )
+    return NoPlace(error.strerror)
+
+
+def note_hidden(blobs: Iterable[Any], hidden: set[str]) -> Iterator[Any]:
+    """Yield objects in the order of their names; note those below what is a file itself.
+
+    The file is brought, whichever of them would be there first.
+    """
+    begins: list[str] = []  # names that the last one began with
+    for blob in blobs:
+        while begins and not blob.name.startswith(begins[-1]):
+            begins.pop()
+        if any(blob.name.startswith(f"{name}/") for name in begins):
+            hidden.add(blob.name)
+        begins.append(blob.name)
+        yield blob
 
 
 def below(name: str, prefix: str) -> str:
@@ -90,24 +128,77 @@ def bring_one(
     from google.api_core import exceptions
 
     while blob:
-        updated = blob.updated.timestamp()
+        if is_here(blob, path):
+            return blob, False
         try:
-            here = path.stat()
-            if here.st_size == blob.size and abs(here.st_mtime - updated) < 1e-3:
-                return blob, False
-            same = here.st_size == blob.size and file_crc32c(path) == blob.crc32c
-        except FileNotFoundError:
-            same = False
-        try:
-            if not same:
-                bucket.download(blob.name, path, blob.generation, parts, blob.size)
-                progress(blob.name, blob.size)
+            bucket.download(blob.name, path, blob.generation, parts, blob)
         except exceptions.NotFound:  # its job wrote it anew since it was listed
             blob = bucket.get(blob.name)
             continue
-        os.utime(path, (updated, updated))
-        return blob, not same
+        progress(blob.name, blob.size)
+        return blob, True
     return None, False
+
+
+def is_here(blob: Any, path: Path) -> bool:
+    """Return whether a file has an object's bytes; give it the object's time then.
+
+    The file is opened once: another fetch may put another one in its place meanwhile.
+    """
+    try:
+        file = path.open("rb")
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    with file:
+        updated, here = blob.updated.timestamp(), os.fstat(file.fileno())
+        if here.st_size != blob.size:
+            return False
+        if abs(here.st_mtime - updated) < 1e-3:
+            return True
+        if crc32c_of(blocks(file, blob.size)) != blob.crc32c:
+            return False
+        os.utime(file.fileno(), (updated, updated))
+        return True
+
+
+def make_parts(folder: Path) -> tuple[Path, int]:
+    """Make a folder for what is on its way, and remove those that killed fetches left beside it.
+
+    Return its path and the descriptor of its lock, which tells that somebody uses it.
+    """
+    parts = parts_beside(folder)
+    lock = os.open(parts / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):  # a file system without locks keeps what was left
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    for other in parts.parent.glob(".berg-parts-*"):
+        if other != parts and PARTS.fullmatch(other.name):
+            remove_if_left(other)
+    return parts, lock
+
+
+def remove_if_left(parts: Path) -> None:
+    """Remove the parts of a fetch that lives no more; another folder of such a name stays."""
+    try:
+        lock = os.open(parts / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(parts, ignore_errors=True)
+    except OSError:
+        pass
+    finally:
+        os.close(lock)
+
+
+def is_parts(path: Path) -> bool:
+    """Return whether a path is a folder of what is on its way, and not somebody's of such a name.
+
+    It is empty for a moment before it has its lock.
+    """
+    if not PARTS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+        return False
+    return (path / LOCK).exists() or not any(path.iterdir())
 
 
 def parts_beside(folder: Path) -> Path:

@@ -275,16 +275,17 @@ class Bucket:
         path: Path,
         generation: int | None = None,
         parts: Path | None = None,
-        size: int = 0,
+        listed: Any = None,
     ) -> None:
         """Download an object to a name of its own in `parts` (beside `path`), check its crc32c,
-        then move it there.
+        then move it there, with the time of what is `listed` of it.
 
-        One of several pieces by its `size` comes in ranges side by side: a single connection seldom
+        One of several pieces by its size comes in ranges side by side: a single connection seldom
         fills the link.
         """
         from google.cloud.storage import transfer_manager
 
+        size = listed.size if listed else 0
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
         try:
@@ -302,6 +303,9 @@ class Bucket:
                 transfer_manager.download_chunks_concurrently(blob, str(temporary), **how)
             else:
                 blob.download_to_filename(str(temporary), checksum="crc32c", **options)
+            if listed:  # before it is moved: afterwards the file may be another download's
+                updated = listed.updated.timestamp()
+                os.utime(temporary, (updated, updated))
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

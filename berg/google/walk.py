@@ -72,7 +72,7 @@ class Walk:
         if entry.is_symlink():
             real = os.path.realpath(entry.path)
             self.allow_own_folder(path, real)
-        if path in self.rejected or fetch.PARTS.fullmatch(entry.name):
+        if path in self.rejected or fetch.is_parts(self.root / path):
             return None
         if why := self.why_not(path, real):
             self.refused[path] = why

@@ -11,7 +11,7 @@ import pytest
 
 from berg import BergError
 from berg.google import api, storage
-from berg.google.fetch import NoPlace, fetch
+from berg.google.fetch import NoPlace, fetch, make_parts
 from berg.google.mirror import Mirror
 
 
@@ -249,6 +249,7 @@ def test_a_restore_that_is_not_whole_leads_to_no_uploads(mirror, tmp_path, cloud
 
 def test_parts_of_a_restore_that_was_killed_are_no_results(mirror):
     (mirror.folder / ".berg-parts-abcd1234").mkdir()
+    (mirror.folder / ".berg-parts-abcd1234/.berg-lock").touch()
     (mirror.folder / ".berg-parts-abcd1234/x").write_bytes(b"half")
     (mirror.folder / ".x.berg-part").write_bytes(b"a user's")
     assert mirror.finish(print) == {} and there(mirror) == {
@@ -272,3 +273,59 @@ def test_after_a_reboot_nothing_is_sent_or_brought_again(mirror):
         not (mirror.folder / "job/deleted").exists()
         and there(mirror)["berg_results/job/changed"] == b"y" * 1001
     )
+
+
+def test_files_of_a_user_that_are_named_as_parts_are_results(mirror):
+    (mirror.folder / ".berg-parts-abcd1234").mkdir()
+    (mirror.folder / ".berg-parts-abcd1234/x").write_bytes(b"mine")
+    (mirror.folder / ".berg-parts-abcd5678").write_bytes(b"mine too")
+    assert mirror.finish(print) == {}
+    assert set(there(mirror).values()) == {b"mine", b"mine too"}
+
+
+def test_what_a_killed_fetch_left_is_removed_and_what_another_one_uses_stays(bucket, tmp_path):
+    bucket.write("job/x", b"x")
+    target = tmp_path / "here"
+    target.mkdir()
+    left, lock = make_parts(target)
+    (left / "half").touch()
+    used, other = make_parts(target)
+    mine = tmp_path / ".berg-parts-abcd1234"
+    mine.mkdir()
+    os.close(lock)  # as when its process was killed
+    fetch(bucket, "job/", target)
+    os.close(other)
+    assert (left.exists(), used.exists(), mine.exists()) == (False, True, True)
+
+
+def test_a_file_has_its_objects_time_when_it_is_in_its_place(bucket, tmp_path, monkeypatch):
+    """Another fetch may put a newer file there a moment later, which must not get this one's."""
+    bucket.write("job/x", b"x")
+    updated = bucket.get("job/x").updated.timestamp()
+    times = []
+    replace = Path.replace
+
+    def noting(self, target):
+        times.append(self.stat().st_mtime)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", noting)
+    fetch(bucket, "job/", tmp_path / "here")
+    assert times == [pytest.approx(updated, abs=1e-3)]
+
+
+def test_a_folder_that_became_a_file_has_advice_that_helps(bucket, tmp_path):
+    target = tmp_path / "here"
+    bucket.write("job/model/weights", b"old")
+    fetch(bucket, "job/", target)
+    bucket.write("job/model", b"new")
+    left = fetch(bucket, "job/", target)[2]
+    assert "Move the folder away, and fetch again" in str(left["job/model"])
+    (target / "model").rename(target / "before")
+    left = fetch(bucket, "job/", target)[2]
+    assert list(left) == ["job/model/weights"] and (target / "model").read_bytes() == b"new"
+    assert f"berg data pull gs://{bucket.name}/job/model OTHER_FOLDER" in str(
+        left["job/model/weights"]
+    )
+    assert fetch(bucket, "job/model/", tmp_path / "other")[2] == {}
+    assert (tmp_path / "other/weights").read_bytes() == b"old"
