@@ -315,7 +315,7 @@ def machine_names(name: str, num_machines: int) -> list[str]:
 
 
 def machines_prefix(name: str) -> str:
-    """Where the machines of a job tell each other, and laptops, who they are: a JSON object each."""
+    """Where the machines of a job say who they are, to each other and to laptops."""
     return f".berg/machines/{name}/"
 
 
