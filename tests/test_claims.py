@@ -4,6 +4,8 @@ import pytest
 from conftest import Berg, wait_for
 from test_run import check_ended
 
+from berg.google import secret as secrets
+
 pytestmark = pytest.mark.golden
 RUN = ["run", "-g", "0", "-n", "twin"]
 
@@ -37,7 +39,9 @@ def test_who_lost_a_name_meanwhile_takes_nothing_back(berg, cloud):
     """A submit that fails after another one has its name leaves what is the other's."""
     cloud.fault("compute.instances.insert", delay=4)
     cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "left": 0})
-    first = berg.start(*RUN, "--zone", "us-central1-a", "true")
+    (berg.repo / "token").write_text("s3cret")
+    secret = ["--secret", "TOKEN=token"]
+    first = berg.start(*RUN, *secret, "--zone", "us-central1-a", "true")
     path = ".berg/jobs/twin_state.json"
     wait_for(lambda: berg.bucket.exists(path), 60, "the first one's claim")
     other = berg.bucket.read(path).decode().replace('"claim": "', '"claim": "another')
@@ -45,6 +49,8 @@ def test_who_lost_a_name_meanwhile_takes_nothing_back(berg, cloud):
     _, said = first.communicate(timeout=90)
     assert first.returncode == 1 and "Taking back" in said
     assert berg.bucket.read(path).decode() == other
+    there = secrets.find(cloud.settings(berg.bucket_name))
+    assert [each.name for each in there] == ["twin"]
 
 
 def test_resume_and_a_new_job_of_the_name_wait_for_the_machine_that_goes(berg, cloud):
