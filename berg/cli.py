@@ -31,12 +31,15 @@ from berg.commands.terminal import (
     Sections,
     complete_names,
     interrupted,
+    is_unanswered,
     job_options,
     machine_options,
     say,
     sweep_options,
     yes_option,
 )
+
+SHOWN = 8  # names that kill says at once; of more the first ones
 
 
 def main() -> None:
@@ -60,6 +63,8 @@ def main() -> None:
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt) as error:
         say(interrupted(error))
+        if is_unanswered(error):
+            sys.exit(1)
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -215,7 +220,7 @@ def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
     say(f"Log in:  berg ssh {this.job_name}\nEnd it:  berg kill {this.job_name}\n")
     if as_json:
         click.echo(
-            json.dumps({"job": this.job_name, "zone": zone, "results": this.gcs_results_dir})
+            json.dumps({"name": this.job_name, "zone": zone, "results": this.gcs_results_dir})
         )
 
 
@@ -250,14 +255,36 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
         say("\n".join(found))
         click.confirm(f"Kill these {len(found)}?", abort=True, err=True)
     _ = settings.session  # before threads want it
+    say(f"Ending {', '.join(found[:SHOWN])}{' …' * (len(found) > SHOWN)}")
     failed = False
-    with ThreadPoolExecutor(8) as pool:
-        endings = [(name, pool.submit(ending.kill, settings, name, now, say)) for name in found]
-        for name, future in endings:
+    pool = ThreadPoolExecutor(8)
+    endings = {name: pool.submit(ending.kill, settings, name, now, say) for name in found}
+    try:
+        for name, future in endings.items():
             try:
                 say(f"{name}: {future.result() or 'machine deleted'}")
             except Exception as error:
                 failed = True
                 show_traceback()
                 BergError(describe(error)).show()
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)
+        say_left(settings, [name for name, future in endings.items() if not future.done()])
+        sys.stderr.flush()
+        os._exit(130)  # the threads that still wait for an end would be waited for
     sys.exit(int(failed))
+
+
+def say_left(settings: config.Config, names: list[str]) -> None:
+    """Say what becomes of jobs whose end nobody waits for any more."""
+    from berg.laptop import jobs
+
+    say("\nberg: interrupted")
+    for name in names:
+        try:
+            status = jobs.find(settings, name).status
+        except Exception as error:
+            say(f"{name}: what became of it cannot be seen: {describe(error)}")
+            continue
+        say(f"{name} is {status}, and goes on ending by itself if it was told to.")
+        say(f"See it:  berg show {name}\nEnd it:  berg kill {name}")

@@ -331,7 +331,12 @@ def log_prefix(name: str) -> str:
 
 
 def now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return timestamp(datetime.now(timezone.utc))
+
+
+def timestamp(moment: datetime) -> str:
+    """Return a moment as berg writes all of them: 2026-01-31T23:59:59Z."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def age_seconds(timestamp: str) -> float:

@@ -191,7 +191,7 @@ def test_the_exit_code_comes_back_also_when_the_cloud_stumbles(berg, cloud):
         cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "on": False})
     assert ran.returncode == 7, ran.stderr
     shown = json.loads(ran.stdout)
-    assert (shown["job"], shown["zone"]) == ("seven", "us-central1-b")
+    assert (shown["name"], shown["zone"]) == ("seven", "us-central1-b")
     assert "us-central1-a: out of stock" in ran.stderr
     assert "seven FAILED: the command failed with exit code 7" in ran.stderr
     assert (

@@ -90,13 +90,13 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
     fetched = berg("fetch", "lr", str(tmp_path / "here"))
     assert fetched.stdout == f"{tmp_path}/here/results.csv\n", fetched.stderr
     rows = list(csv.DictReader((tmp_path / "here/results.csv").open()))
-    assert [row["job"] for row in rows] == ["lr-0", "lr-1", "lr-2", "lr-3"]
+    assert [row["name"] for row in rows] == ["lr-0", "lr-1", "lr-2", "lr-3"]
     third = {
         "state": "SUCCEEDED",
         "exit_code": "0",
-        "lr": "0.01",
-        "pause": "0.1",
-        "metric:loss": "0.02",
+        "param.lr": "0.01",
+        "param.pause": "0.1",
+        "metric.loss": "0.02",
     }
     assert rows[2] | third == rows[2]
     assert (tmp_path / "here/sweep1/0.1_0.2/metrics.jsonl").exists()

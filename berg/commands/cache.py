@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from datetime import datetime, timezone
 
 import click
 
@@ -59,9 +60,20 @@ def status(name: str, as_json: bool) -> None:
 
     found = caches.status(settings, name)
     if as_json:
-        click.echo(json.dumps({**asdict(found), "hit_rate": found.hit_rate}, indent=2))
+        about = asdict(found)
+        about["since_at"] = moment(about.pop("since"))
+        click.echo(json.dumps({**about, "hit_rate": found.hit_rate}, indent=2))
         return
     click.echo(tables.cache(found))
+
+
+def moment(seconds: float) -> str:
+    """Return seconds since 1970 as a moment; "" for 0, which has not come."""
+    from berg import job
+
+    if not seconds:
+        return ""
+    return job.timestamp(datetime.fromtimestamp(seconds, timezone.utc))
 
 
 @cache.command()

@@ -175,7 +175,7 @@ def list_sets(settings: config.Config, as_json: bool) -> None:
             "name": name,
             "files": len(blobs),
             "bytes": sum(blob.size for blob in blobs),
-            "updated": max(str(blob.updated) for blob in blobs),
+            "updated_at": max(moment(blob) for blob in blobs),
         }
         for name, blobs in found.items()
     ]
@@ -187,7 +187,7 @@ def list_sets(settings: config.Config, as_json: bool) -> None:
         width = max(map(len, found))
         for row in rows:
             count, size = words.plural(row["files"], "file"), words.size(row["bytes"])
-            click.echo(f"{row['name']:<{width}}  {count:>14}  {size:>9}  {row['updated'][:16]}")
+            click.echo(f"{row['name']:<{width}}  {count:>14}  {size:>9}  {row['updated_at'][:16]}")
 
 
 @data.command()
@@ -214,6 +214,15 @@ def rm(where: str, yes: bool) -> None:
         click.confirm("Delete it for good?", abort=True, err=True)
     data.delete(bucket, [blob.name for blob in blobs], tables.counter("Deleting", len(blobs)))
     say("Deleted.")
+
+
+def moment(blob: "Listed") -> str:
+    """Return when an object was written, "" if that is not known."""
+    from berg import job
+
+    if blob.updated is None:
+        return ""
+    return job.timestamp(blob.updated)
 
 
 def existing(bucket: "Bucket", prefix: str) -> "list[Listed]":

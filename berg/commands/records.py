@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from berg.job import Job, State
     from berg.laptop.jobs import Entry
     from berg.laptop.records import Record, Removal
+    from berg.laptop.sweep import Row
 
 SHOWN = 20  # files that are named; the rest is summed up
 
@@ -70,7 +71,7 @@ def show_sweep(settings: config.Config, name: str, as_json: bool) -> None:
 
     rows = collect.sweep_rows(settings, Bucket(settings), name)
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         click.echo(describe_sweep(name, rows))
 
@@ -201,14 +202,14 @@ def results_rows(record: "Record") -> list[tuple[str, str]]:
     return [("Results", summary), *listed("", lines)]
 
 
-def describe_sweep(name: str, rows: list[dict[str, Any]]) -> str:
+def describe_sweep(name: str, rows: "list[Row]") -> str:
     """Return a sweep as people read it: how many jobs are in which state, a row for each, and what
     one may do next.
     """
     from berg import job
     from berg.commands import tables
 
-    counts = Counter(row["state"] for row in rows)
+    counts = Counter(row.state for row in rows)
     states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
     head = labelled([("Sweep", name), ("Jobs", f"{len(rows):,}: {states}")], sys.stdout)
     lines = [
@@ -218,7 +219,7 @@ def describe_sweep(name: str, rows: list[dict[str, Any]]) -> str:
         f"One job:    berg show {name}/0",
         f"Results:    berg fetch {name}",
     ]
-    over = all(row["state"] in job.FINAL for row in rows)
+    over = all(row.state in job.FINAL for row in rows)
     lines.append(f"Delete it:  berg rm {name}" if over else f"End it:     berg kill {name}")
     return "\n".join(lines)
 

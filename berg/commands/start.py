@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -66,7 +65,7 @@ def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
     settings, this, zone = launched
     name, about = (
         this.job_name,
-        {"job": this.job_name, "zone": zone, "results": this.gcs_results_dir},
+        {"name": this.job_name, "zone": zone, "results": this.gcs_results_dir},
     )
     if not (tail or wait):
         say(
@@ -75,9 +74,12 @@ def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
         if as_json:
             click.echo(json.dumps(about))
         return 0
+    from berg.laptop import jobs
+
     state = watch(settings, name, quiet=not tail)
     if as_json and state:
-        click.echo(json.dumps({**asdict(state), **about}))
+        ended = jobs.Entry(name, state, []).to_dict()
+        click.echo(json.dumps({**ended, "zone": state.zone, **about}))
     return exit_code(state)
 
 

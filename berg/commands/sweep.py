@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -13,7 +13,9 @@ from berg.commands import start as commands_start
 from berg.commands import tables
 from berg.commands.results import tell_missing
 from berg.commands.terminal import say
+from berg.google.storage import Bucket
 from berg.laptop import launch, sweep
+from berg.watch import collect
 
 POLL = 2  # seconds
 
@@ -58,13 +60,20 @@ def run(spec, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_
         if started is None:
             return 0
         settings, name, count = started
-    if as_json:
-        click.echo(json.dumps({"sweep": name, "jobs": count}))
+    about = {"name": name, "num_jobs": count}
+    if not wait:
+        if as_json:
+            click.echo(json.dumps(about))
+        return 0
     try:
-        return follow(settings, name) if wait else 0
+        code = follow(settings, name)
     except KeyboardInterrupt:
         say(tables.left(name, "berg list -v"))
         raise
+    if as_json:
+        rows = collect.sweep_rows(settings, Bucket(settings), name)
+        click.echo(json.dumps({**about, "jobs": [asdict(row) for row in rows]}))
+    return code
 
 
 def preview(settings, found, parallel) -> None:

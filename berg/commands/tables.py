@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from berg.google import tpus as tpu_types
 from berg.laptop.rows import cells, folded
 from berg.plan import Plan
 from berg.words import also, idle, plural, size
+
+if TYPE_CHECKING:
+    from berg.laptop.sweep import Row
 
 COLORS = {
     "SUCCEEDED": "green",
@@ -306,19 +310,19 @@ def again(found, machines: list[str]) -> str:
     return f"{shortened(jobs, sys.stderr)}\n{labelled(rows, sys.stderr)}\n"
 
 
-def outcomes(rows) -> str:
-    """How the jobs of a sweep went, with what differs between them and the last values of their
-    metrics.
+def outcomes(rows: "list[Row]") -> str:
+    """Return how the jobs of a sweep went, with what differs between them and the last values of
+    their metrics.
     """
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    header = [
-        key.upper() if key in ("job", "state", "exit_code") else key.removeprefix("metric:")
-        for key in keys
-    ]
-    texts = [
-        [str(row.get(key, "") if row.get(key) is not None else "") for key in keys] for row in rows
-    ]
-    return shortened([header, *texts], sys.stdout)
+    params = list(dict.fromkeys(key for row in rows for key in row.params))
+    metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
+    lines = [["JOB", "STATE", "EXIT_CODE", *params, *metrics]]
+    for row in rows:
+        values = [row.name, row.state, row.exit_code]
+        values += [row.params.get(key) for key in params]
+        values += [row.metrics.get(key) for key in metrics]
+        lines.append(["" if value is None else str(value) for value in values])
+    return shortened(lines, sys.stdout)
 
 
 def shortened(rows: list[list[str]], stream) -> str:

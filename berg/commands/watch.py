@@ -174,10 +174,10 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
 class Row:
     """A machine with its samples of the last half hour."""
 
+    name: str
     job: str
     state: str
     over: bool
-    machine: str
     samples: list[Sample]
 
     def last_sample(self, now: float) -> Sample:
@@ -212,7 +212,7 @@ def look(settings: config.Config, names: list[str]) -> list[Row]:
         over = bool(entry.state and entry.state.final)
         machines = [machine.name for machine in entry.machines] or sorted(samples)
         return [
-            Row(entry.name, entry.status, over, machine, samples.get(machine, []))
+            Row(machine, entry.name, entry.status, over, samples.get(machine, []))
             for machine in machines
         ]
 
@@ -243,13 +243,13 @@ def table(rows: list[Row], in_detail: bool, now: float) -> str:
     from berg.watch import usage
 
     room = shutil.get_terminal_size((100, 24)).columns
-    width = max(7, min(32, max(len(row.machine) for row in rows)))
+    width = max(7, min(32, max(len(row.name) for row in rows)))
     columns = "  ".join(f"{name:>9}" for name in COLUMNS)
     head = f"{'MACHINE':<{width}}  {columns}  {'NET/s':>7}  LAST HALF HOUR"
     lines = [click.style(head[:room], bold=True)]
     for row in rows:
         last = row.last_sample(now)
-        begin = f"{shortened(row.machine, width):<{width}}  {current(last)}  "
+        begin = f"{shortened(row.name, width):<{width}}  {current(last)}  "
         if last:
             end = sparkline(row.history(), room - len(begin))
         else:

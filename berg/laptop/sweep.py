@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -438,23 +438,46 @@ def with_other_code(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> 
     return this
 
 
-def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> Iterable[dict[str, Any]]:
-    """A row for each job of a sweep: its parameters, how it went, and the last value of each of its
-    metrics.
+@dataclass
+class Row:
+    """How a job of a sweep went, with its parameters and the last value of each of its metrics."""
+
+    name: str
+    state: str
+    exit_code: int | None
+    params: dict[str, str]
+    metrics: dict[str, Any]
+
+    def flat(self) -> dict[str, Any]:
+        """Return it as a row of a table, in which no parameter or metric hides anything else."""
+        row = {"name": self.name, "state": self.state, "exit_code": self.exit_code}
+        row |= {f"param.{key}": value for key, value in self.params.items()}
+        return row | {f"metric.{key}": value for key, value in self.metrics.items()}
+
+
+def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> list[Row]:
+    """Return a row for each job of a sweep.
 
     `read` gives the text of a file by its path below `berg_results/`, "" if there is none.
     """
+    rows = []
     for entry in entries:
         assert entry.state
-        details = entry.state.job
-        metrics: dict[str, Any] = {}
-        try:
-            for line in read(f"{details.results_dir}/metrics.jsonl").splitlines():
-                metrics.update(json.loads(line))
-        except (ValueError, TypeError, RecursionError):
-            pass  # cut off in the middle of a line: what was read counts
-        row = {"job": entry.name, "state": entry.state.state, "exit_code": entry.state.exit_code}
-        yield (row | details.params | {f"metric:{key}": value for key, value in metrics.items()})
+        state, details = entry.state, entry.state.job
+        metrics = last_values(read(f"{details.results_dir}/metrics.jsonl"))
+        rows.append(Row(entry.name, state.state, state.exit_code, details.params, metrics))
+    return rows
+
+
+def last_values(text: str) -> dict[str, Any]:
+    """Return the last value of each metric in a metrics.jsonl, up to a line that is damaged."""
+    values: dict[str, Any] = {}
+    try:
+        for line in text.splitlines():
+            values.update(json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        pass  # cut off in the middle of a line: what was read counts
+    return values
 
 
 def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
@@ -469,7 +492,7 @@ def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
         except (OSError, ValueError):
             return ""
 
-    rows = list(results(entries, read))
+    rows = [row.flat() for row in results(entries, read)]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="") as output:

@@ -281,9 +281,9 @@ def whole_lines(config: Config, name: str) -> Iterator[tuple[str, str]]:
         yield machine, line.decode(errors="replace")
 
 
-def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[dict[str, Any]]:
-    """A row for each job of a sweep, as `berg fetch` writes them; raises BergError if there is no
-    such sweep.
+def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[sweep.Row]:
+    """Return a row for each job of a sweep, as `berg fetch` writes them; raises BergError if there
+    is no such sweep.
     """
     entries = [entry for entry in sweep.entries(config, name) if entry.state]
     if not entries:
@@ -299,7 +299,7 @@ def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[dict[str, Any]
         each.name.removeprefix("berg_results/"): text
         for each, text in zip(files, read, strict=True)
     }
-    return list(sweep.results(entries, lambda path: texts.get(path, "")))
+    return sweep.results(entries, lambda path: texts.get(path, ""))
 
 
 def common(entries: list[jobs.Entry]) -> str:

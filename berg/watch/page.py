@@ -17,6 +17,7 @@ from berg.google.storage import Listed
 from berg.laptop import jobs
 from berg.laptop.rows import cells as cells_of
 from berg.laptop.rows import folded
+from berg.laptop.sweep import Row
 from berg.watch import charts, collect, events
 from berg.watch.markup import Html, join, of_terminal, tag, text
 
@@ -418,37 +419,30 @@ def log_line(machine: str, line: str, number: int | None = None) -> Html:
     return tag("p", tag("i", number) if number else None, whose, of_terminal(line))
 
 
-def one_sweep(frame: Frame, name: str, rows: list[dict[str, Any]]) -> Html:
-    """A sweep: its jobs with their parameters and last metrics, as a table and as pictures."""
-    columns = list(dict.fromkeys(key for each in rows for key in each))
-    metrics = [key for key in columns if key.startswith("metric:")]
-    params = [
-        key for key in columns if key not in ("job", "state", "exit_code") and key not in metrics
-    ]
-    shown = []
-    for each in rows:
-        cells = [
-            tag("td", value(each.get(key)), data_value=each.get(key))
-            for key in ("exit_code", *params, *metrics)
-        ]
-        link = tag("td", frame.link("job", each["job"]), class_="name")
-        shown.append(row(link, badge(each["state"]), *cells, data_job=each["job"]))
-    header = ["Job", "State", "Exit", *params, *(key.removeprefix("metric:") for key in metrics)]
+def one_sweep(frame: Frame, name: str, rows: list[Row]) -> Html:
+    """Return the page of a sweep: its jobs with their parameters and last metrics, as a table and
+    as pictures.
+    """
+    params = list(dict.fromkeys(key for each in rows for key in each.params))
+    metrics = list(dict.fromkeys(key for each in rows for key in each.metrics))
+    shown = [sweep_row(frame, each, params, metrics) for each in rows]
+    header = ["Job", "State", "Exit", *params, *metrics]
+    listed = table(header, shown, class_="sortable", id="list")
     pictures = sweep_pictures(rows, params, metrics)
+    pictures = pictures or [nothing("jobs with parameters and metrics")]
     return frame.page(
         name,
         tag("h1", name),
-        section(
-            "jobs",
-            words.plural(len(rows), "job"),
-            table(header, shown, class_="sortable", id="list"),
-        ),
-        section(
-            "pictures",
-            "Parameters and metrics",
-            *(pictures or [nothing("jobs with parameters and metrics")]),
-        ),
+        section("jobs", words.plural(len(rows), "job"), listed),
+        section("pictures", "Parameters and metrics", *pictures),
     )
+
+
+def sweep_row(frame: Frame, each: Row, params: list[str], metrics: list[str]) -> Html:
+    link = tag("td", frame.link("job", each.name), class_="name")
+    values = [each.exit_code, *map(each.params.get, params), *map(each.metrics.get, metrics)]
+    cells = [tag("td", value(found), data_value=found) for found in values]
+    return row(link, badge(each.state), *cells, data_job=each.name)
 
 
 def value(found: object) -> str:
@@ -471,34 +465,36 @@ class Column:
         return len(set(self.values)) > 1
 
 
-def columns_of(rows: list[dict[str, Any]], keys: list[str]) -> list[Column]:
+def columns_of(values: list[dict[str, Any]], keys: list[str]) -> list[Column]:
     found = []
     for key in keys:
-        values = [charts.number_or_word(each.get(key)) for each in rows]
-        found.append(Column(charts.Axis(key.removeprefix("metric:"), values), values))
+        column = [charts.number_or_word(each.get(key)) for each in values]
+        found.append(Column(charts.Axis(key, column), column))
     return found
 
 
-def sweep_pictures(rows: list[dict[str, Any]], params: list[str], metrics: list[str]) -> list[Html]:
+def sweep_pictures(rows: list[Row], params: list[str], metrics: list[str]) -> list[Html]:
     """Return parallel coordinates of what differs, and each parameter against each metric."""
-    places = {*events.STEPS, *events.TIMES}
-    numbers = [
-        each
-        for each in columns_of(rows, metrics)
-        if not each.axis.words and each.axis.name not in places
-    ]
+    drawable = [key for key in metrics if key not in (*events.STEPS, *events.TIMES)]
+    measured = columns_of([each.metrics for each in rows], drawable)
+    numbers = [each for each in measured if not each.axis.words]
     if not numbers:
         return []
-    differing = [each for each in columns_of(rows, params) if each.differs]
+    differing = [each for each in columns_of([row.params for row in rows], params) if each.differs]
     chosen = [*differing[: COLUMNS - min(len(numbers), 4)], *numbers[:4]]
-    names = [str(each["job"]) for each in rows]
-    across = [(name, [each.values[at] for each in chosen]) for at, name in enumerate(names)]
-    drawn = [charts.parallel([each.axis for each in chosen], across)]
+    names = [each.name for each in rows]
+    drawn = [all_columns(names, chosen)]
     pairs = [(param, metric) for metric in numbers for param in differing]
     for param, metric in pairs[:SCATTERS]:
         points = list(zip(names, param.values, metric.values, strict=True))
         drawn.append(charts.scatter(param.axis, metric.axis, points))
     return [chart for chart in drawn if chart]
+
+
+def all_columns(names: list[str], columns: list[Column]) -> Html | None:
+    """Return parallel coordinates of some columns, a line for each job."""
+    rows = [(name, [each.values[at] for each in columns]) for at, name in enumerate(names)]
+    return charts.parallel([each.axis for each in columns], rows)
 
 
 def ask_kill(frame: Frame, entry: jobs.Entry) -> Html:

@@ -102,7 +102,7 @@ def test_top_shows_machines_with_bars_and_their_last_half_hour(berg, busy_job):
     assert re.search(r"^  gpu0 +███▉ +97% +██ +49%  310 W  66 °C$", detail, re.M), detail
     assert re.search(r"^  gpu1 +▏ +3% ", detail, re.M), detail
     (told,) = json.loads(berg("top", "--json").stdout)
-    assert told["job"] == told["machine"] == busy_job and told["state"] == "RUNNING"
+    assert told["job"] == told["name"] == busy_job and told["state"] == "RUNNING"
     assert told["samples"][-1]["gpus"][0]["percent"] == 97
     narrow = berg("top", "--once", COLUMNS="60").stdout
     assert all(len(line) <= 90 for line in narrow.splitlines())
