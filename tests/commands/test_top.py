@@ -15,6 +15,7 @@ import pytest
 from conftest import wait_for
 
 from berg.commands import watch
+from berg.google import api
 from berg.watch import usage
 
 
@@ -45,9 +46,13 @@ def test_wait_for_any_ends_with_the_first_of_a_sweep(berg):
     assert waiting.wait(60) == 143 and "naps-1 KILLED" in waiting.communicate()[1]
 
 
-def test_without_a_network_wait_says_so_and_goes_on(berg, capsys):
+def test_without_a_network_wait_says_so_and_goes_on(berg, capsys, monkeypatch):
     assert berg("run", "-n", "far", "-g", "0", "true").returncode == 0
     settings = berg.cloud.settings(berg.bucket_name)
+    retrying = api.patient
+    monkeypatch.setattr(
+        api, "patient", lambda passes, seconds, *args, **more: retrying(passes, 1, *args, **more)
+    )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
         away = replace(settings, endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}")
