@@ -42,6 +42,24 @@ def home() -> Path:
     return Path(os.environ.get("BERG_HOME") or Path.home() / ".berg")
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder of BERG_HOME that only its owner may enter, or close one that is open."""
+    home().mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def close_home() -> None:
+    """Let nobody else into BERG_HOME, if it is a folder of berg's: it has the settings."""
+    try:
+        is_open = path().exists() and home().stat().st_mode & 0o077
+        if is_open and not home().samefile(Path.home()):
+            home().chmod(0o700)
+    except OSError:
+        pass  # somebody else's, or on a file system without modes
+
+
 def path() -> Path:
     return home() / "berg.json"
 
@@ -86,22 +104,23 @@ class Config:
         """Where one of Google's smaller services is, such as secretmanager; its paths begin with
         its version.
         """
-        return (
-            f"{self.endpoint}/{service}" if self.endpoint else f"https://{service}.googleapis.com"
-        )
+        if self.endpoint:
+            return f"{self.endpoint}/{service}"
+        return f"https://{service}.googleapis.com"
 
     @property
     def tunnel_options(self) -> list[str]:
-        """What gcloud is told of where Identity-Aware Proxy is, if it is not Google's."""
-        url = f"wss://127.0.0.2:{(self.endpoint or '').rpartition(':')[2]}/v4"
-        hidden = [
-            f"--iap-tunnel-url-override={url}",
+        """Options of gcloud that lead to an Identity-Aware Proxy which is not Google's."""
+        if not self.endpoint:
+            return []
+        port = self.endpoint.rpartition(":")[2]
+        return [
+            f"--iap-tunnel-url-override=wss://127.0.0.2:{port}/v4",
             "--iap-tunnel-insecure-disable-websocket-cert-check",
         ]
-        return hidden if self.endpoint else []
 
     @functools.cached_property
-    def credentials(self):
+    def credentials(self) -> Any:
         """Google credentials; raises google.auth.exceptions.DefaultCredentialsError without any."""
         from google.auth.transport.requests import Request
 
@@ -114,11 +133,12 @@ class Config:
         return found
 
     @functools.cached_property
-    def session(self):
+    def session(self) -> Any:
         """An HTTP session that signs its requests, for single calls of Compute Engine."""
         from google.auth.transport.requests import AuthorizedSession
 
-        return AuthorizedSession(self.credentials)
+        make: Any = AuthorizedSession  # it has no types
+        return make(self.credentials)
 
     def start_embedded_cloud(self) -> None:
         """Start the embedded cloud if the endpoint is this user's and nothing answers there."""
@@ -149,7 +169,8 @@ def read_file() -> dict[str, Any]:
         ) from None
     except json.JSONDecodeError as error:
         raise BergError(
-            f"{path()} is not valid JSON at line {error.lineno}: {error.msg}. Mend it, or delete it and run: berg init"
+            f"{path()} is not valid JSON at line {error.lineno}: {error.msg}. "
+            "Mend it, or delete it and run: berg init"
         ) from None
     if not isinstance(values, dict):
         raise BergError(
@@ -160,44 +181,46 @@ def read_file() -> dict[str, Any]:
 
 def load(**flags: Any) -> Config:
     """Settings from flags (None: not given), the environment, the file and the defaults."""
+    close_home()
     values = read_file()
     known = {f.name: f for f in fields(Config)}
     for key in sorted(set(values) - set(known)):
         click.secho(f"berg: unknown key {key!r} in {path()} is ignored", fg="yellow", err=True)
     config = Config()
     for key in known.keys() & values.keys():
-        value, default = values[key], getattr(config, key)
-        if value is not None and type(value) is not type(default) and default is not None:
-            kind = {list: "a list", int: "a whole number", bool: "true or false"}.get(
-                type(default), "text"
-            )
-            raise BergError(
-                f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Mend it there"
-            )
-        if value is not None:
-            setattr(config, key, value)
+        if values[key] is not None:
+            check_kind(key, values[key], getattr(config, key))
+            setattr(config, key, values[key])
     for key in HELP:
-        text = os.environ.get(f"BERG_{key.upper()}")
-        value = flags.get(key) if flags.get(key) not in (None, ()) else text or None
+        value = flags.get(key)
+        if value in (None, ()):
+            value = os.environ.get(f"BERG_{key.upper()}") or None
         if value is not None:
             setattr(config, key, convert(key, value, getattr(config, key)))
     return config
 
 
+def check_kind(key: str, value: Any, default: Any) -> None:
+    """Raise BergError for a value in the file that is of another kind than the default."""
+    if default is None or type(value) is type(default):
+        return
+    kinds = {list: "a list", int: "a whole number", bool: "true or false"}
+    kind = kinds.get(type(default), "text")
+    raise BergError(f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Mend it there")
+
+
 def convert(key: str, value: Any, like: Any) -> Any:
-    """A flag's or variable's text as the kind of value that the setting holds."""
+    """Return a flag's or variable's text as the kind of value that the setting holds."""
     if isinstance(like, list):
         return value.split(",") if isinstance(value, str) else list(value)
-    if isinstance(like, int) and isinstance(value, str):
-        kind, form = (
-            ("true or false", "true|false")
-            if isinstance(like, bool)
-            else ("a whole number", "0|[1-9][0-9]*")
-        )
-        if not re.fullmatch(form, value):
-            raise BergError(f"{key} must be {kind}, not {value!r}")
-        return json.loads(value)
-    return value
+    if not isinstance(like, int) or not isinstance(value, str):
+        return value
+    kind, form = "a whole number", "0|[1-9][0-9]*"
+    if isinstance(like, bool):
+        kind, form = "true or false", "true|false"
+    if not re.fullmatch(form, value):
+        raise BergError(f"{key} must be {kind}, not {value!r}")
+    return json.loads(value)
 
 
 def load_ready(**flags: Any) -> Config:
@@ -222,7 +245,7 @@ def save(values: dict[str, Any]) -> None:
 
     merged = {**read_file(), **values, "_version": VERSION}
     merged = {key: value for key, value in merged.items() if value is not None}
-    path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    home().mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.NamedTemporaryFile("w", dir=path().parent, delete=False) as temporary:
         temporary.write(json.dumps(merged, indent=2) + "\n")
     Path(temporary.name).replace(path())

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from berg import BergError
 
@@ -23,31 +24,34 @@ def bypass_proxies() -> None:
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys([*hosts, *NEAR]))
 
 
-def find(file: str | None):
-    """Credentials for the APIs; raises google.auth.exceptions.DefaultCredentialsError without any."""
+def find(file: str | None) -> Any:
+    """Return credentials for the APIs; raise DefaultCredentialsError without any."""
     return read(Path(file)) if file else application_default()[0]
 
 
-def application_default() -> tuple:
-    """Application Default Credentials, and the project that they or gcloud are set to (None: none)."""
+def application_default() -> tuple[Any, str | None]:
+    """Return Application Default Credentials, and the project that they or gcloud are set to."""
     import google.auth
 
     if not on_google():
         os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits seconds for a metadata server
-    return google.auth.default(scopes=SCOPES)
+    found, project = google.auth.default(scopes=SCOPES)
+    return found, project
 
 
-def read(file: Path):
-    """Credentials of a file in any of google-auth's formats; raises BergError without a readable
-    one.
+def read(file: Path) -> Any:
+    """Return the credentials of a file in any of google-auth's formats.
+
+    Raises BergError without a readable one.
     """
     import google.auth
     from google.auth import exceptions
 
+    load: Any = google.auth.load_credentials_from_dict  # it has no types
     try:
-        return google.auth.load_credentials_from_dict(json.loads(file.read_text()), scopes=SCOPES)[
-            0
-        ]
+        row = json.loads(file.read_text())
+        found, _ = load(row, scopes=SCOPES)
+        return found
     except OSError as error:
         why = error.strerror or str(error)
     except (ValueError, TypeError, AttributeError, exceptions.GoogleAuthError):

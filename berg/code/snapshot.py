@@ -150,6 +150,7 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
     git_dir = Path(text(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
     store = config.home() / "repos" / hashlib.sha256(str(git_dir).encode()).hexdigest()[:16]
     snapshot = Snapshot(root, repo_name, branch, head, head, store / "objects")
+    config.make_private(config.home() / "repos")  # they hold private code
     snapshot.objects.mkdir(parents=True, exist_ok=True)
     excluded = leave_out(snapshot)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:

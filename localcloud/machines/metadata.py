@@ -3,7 +3,8 @@
 It serves Google's `computeMetadata/v1` tree: values, directories, `recursive`, `alt`, ETags,
 `wait_for_change`, tokens of the instance's service account. All instances share one port that the
 server chooses and keeps; where the server may (root), port 80 answers too, so
-`http://metadata.google.internal` works inside.
+`http://metadata.google.internal` works inside. It answers nobody but the user of its machines:
+other people on this computer reach loopback as well.
 
 Not covered: guest attributes, identity tokens (501), mTLS, oslogin, disk encryption keys, rate
 limits, tokens of fewer scopes than the machine's.
@@ -24,7 +25,7 @@ from localcloud.compute import power
 from localcloud.compute.checks import LINK
 from localcloud.compute.state import Compute, Instance
 from localcloud.identity.tokens import Tokens
-from localcloud.machines import agent
+from localcloud.machines import agent, peers
 
 HEADERS = {
     "Metadata-Flavor": "Google",
@@ -76,6 +77,8 @@ class MetadataServer:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
+        if not peers.may_ask(request.transport):
+            return page(403, "This metadata server answers only the user of its machine")
         address = request.transport.get_extra_info("sockname")[0]
         instance = self.compute.at_address(address)
         if instance is None or instance.cut or instance.network_down:

@@ -3,11 +3,13 @@
 import os
 import random
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from conftest import commit, git
 
-from berg import BergError
+from berg import BergError, config
 from berg.code import snapshot
 
 
@@ -370,3 +372,36 @@ def test_an_unreadable_file_is_named(repo):
     (repo / "closed").chmod(0)
     with pytest.raises(BergError, match="closed.*Permission denied"):
         snapshot.take(repo)
+
+
+def test_private_code_stays_private_also_in_a_home_of_an_earlier_version(repo, tmp_path):
+    old_umask = os.umask(0o022)
+    try:
+        (repo / "secret.txt").write_text("private")
+        snapshot.take(repo)
+        home = tmp_path / "home"
+        assert home.stat().st_mode & 0o777 == 0o700
+        assert (home / "repos").stat().st_mode & 0o777 == 0o700
+        for path in [home, *home.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o444)
+        (home / "berg.json").write_text("{}")
+        config.load()
+        snapshot.take(repo)
+        assert home.stat().st_mode & 0o777 == 0o700
+        assert (home / "repos").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(old_umask)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_reads_no_code(repo, tmp_path, monkeypatch):
+    with tempfile.TemporaryDirectory() as shared:
+        Path(shared).chmod(0o755)
+        monkeypatch.setenv("BERG_HOME", f"{shared}/home")
+        (repo / "secret.txt").write_text("private")
+        snapshot.take(repo)
+        packs = [path for path in Path(shared).rglob("objects/*/*") if path.is_file()]
+        assert packs
+        for path in packs:
+            done = subprocess.run(["cat", path], user="nobody", capture_output=True, text=True)
+            assert (done.returncode, done.stdout) == (1, ""), "another user read code"

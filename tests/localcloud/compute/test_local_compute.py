@@ -3,6 +3,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -189,6 +191,24 @@ def test_a_cut_machine_reaches_nothing(client):
 
 
 # --- the metadata server
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_users_of_a_machine_get_its_token_and_others_on_this_computer_do_not(client):
+    token = "http://%s/computeMetadata/v1/instance/service-accounts/default/token"
+    ask = ["curl", "-s", "-H", "Metadata-Flavor: Google"]
+    line = shlex.join(["setpriv", "--reuid", "65534", "--clear-groups", *ask])
+    client.insert(
+        "box",
+        "#!/bin/bash\nexec 2>&1\necho host $GCE_METADATA_HOST end\n"
+        f"echo inside $({line} {token % '$GCE_METADATA_HOST'})\nsleep 100 & wait\n",
+    )
+    console = client.console_with("box", "inside")
+    assert "access_token" in console
+    host = re.search(r"host (\S+) end", console)[1]
+    done = subprocess.run([*ask, token % host], user="nobody", capture_output=True, text=True)
+    assert done.returncode == 0 and "only the user of its machine" in done.stdout, done
+    assert "ya29" not in done.stdout
 
 
 def test_metadata_server_and_default_credentials(client):
