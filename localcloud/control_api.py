@@ -32,6 +32,7 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("DELETE", "/_berg/requests", clear_requests),
         ("POST", "/_berg/projects", add_project),
         ("POST", "/_berg/tokens/expire", expire_tokens),
+        ("POST", "/_berg/roles/forget", forget_roles),
         ("POST", "/_berg/quotas", set_quota),
         ("POST", "/_berg/stockout", set_stockout),
         ("POST", "/_berg/settings", change_settings),
@@ -97,6 +98,15 @@ async def add_project(cloud: Cloud, name: str, body: dict) -> dict:
 async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:
     cloud.tokens.expire_all(revoke=bool(body.get("revoke")))
     return {}
+
+
+async def forget_roles(cloud: Cloud, name: str, body: dict) -> dict:
+    """Let what was deleted be gone for good, as it is on Google after 7 days."""
+    gone = [role for role, row in cloud.iam.roles.items() if row.get("deleted")]
+    for role in gone:
+        del cloud.iam.roles[role]
+    cloud.iam.save()
+    return {"forgotten": gone}
 
 
 async def set_quota(cloud: Cloud, name: str, body: dict) -> dict:

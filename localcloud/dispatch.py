@@ -63,6 +63,8 @@ async def api(request: web.Request) -> web.StreamResponse:
     if not found and (values := xml.named(request.method, path, SERVICES)):
         method_id = "storage.objects.get"
         response = await read_by_name(request, values, path, query)
+    elif not found and (bucket := xml.bucket_of(path, SERVICES)):
+        response = refuse_by_name(request, bucket, path)
     else:
         response = await respond(request, found, path, query, request.headers, request.read)
     received = request.content.total_bytes
@@ -86,6 +88,19 @@ async def read_by_name(
         return xml.refusal(error)
     except ConnectionError:
         return web.Response(status=499)  # the client has gone: this is for the log only
+
+
+def refuse_by_name(request: web.Request, bucket: str, path: str) -> web.Response:
+    """Answer a request of the XML API that is not served here."""
+    try:
+        authenticate(request.app[CLOUD], request.headers)
+        made = request.method == "PUT" and path.strip("/") == bucket
+        if not made and request.app[CLOUD].storage.bucket(bucket) is None:
+            raise ApiError(404, "notFound", xml.NO_BUCKET[1])
+        text = f"{request.method} is not served by the embedded cloud's XML API"
+        raise ApiError(501, "notImplemented", text)
+    except ApiError as error:
+        return xml.refusal(error)
 
 
 def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[str, str]] | None:
@@ -185,10 +200,11 @@ async def call_method(
     if upload_id is not None:
         params["upload_id"] = upload_id
     mask = schema.parse_fields(params["fields"]) if "fields" in params else {}
+    schema.check_fields(service, method.response, mask)
     body = None
     if not upload and method.verb not in ("GET", "DELETE"):
         body = parse_json(await read())
-        schema.check_body(service, method, body)
+        body = schema.check_body(service, method, body, path_values)
     if cloud.storage.latency and method.id.startswith("storage."):
         await asyncio.sleep(cloud.storage.latency)
     call = Call(method.id, params, body, request, owner.email, headers)
@@ -214,15 +230,29 @@ def finish(
         return web.Response(status=204)
     if isinstance(answer, web.StreamResponse):
         return answer
-    try:
-        schema.check_answer(service, method, answer)
-    except ApiError as error:
-        raise RuntimeError(
-            f"answer of {method.id} does not fit Google's schema: {error.message}"
-        ) from error
+    answer = checked_answer(service, method, answer)
     return json_response(
         schema.select(answer, mask), indent=1 if params.get("prettyPrint") == "true" else None
     )
+
+
+def checked_answer(service: schema.Api, method: schema.Method, answer: dict) -> dict:
+    """Return an answer of ours that fits Google's schema.
+
+    A list goes out without what does not fit, which is logged: one bad item hides no other.
+    """
+    try:
+        schema.check_answer(service, method, answer)
+        return answer
+    except ApiError as error:
+        why = f"answer of {method.id} does not fit Google's schema: {error.message}"
+        kept = schema.without_misfits(service, method, answer)
+        try:
+            schema.check_answer(service, method, kept)
+        except ApiError:
+            raise RuntimeError(why) from error
+        log.error("%s: left out of the list", why)
+        return kept
 
 
 def authenticate(cloud: Cloud, headers: Any) -> Owner:

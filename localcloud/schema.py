@@ -252,12 +252,74 @@ def _no_match(where: str, text: str, pattern: str) -> ApiError:
 # --- bodies
 
 
-def check_body(api: Api, method: Method, body: Any) -> None:
-    """Check a request body; raise Google's 400 for the first thing that is wrong with it."""
-    if method.request is not None:
-        if not isinstance(body, dict):
-            raise invalid("Invalid JSON payload received. Expected an object.", "parseError")
-        _check(api, method.request, body, "resource", method.id, answer=False)
+def check_body(
+    api: Api, method: Method, body: Any, path_values: dict[str, str] | None = None
+) -> Any:
+    """Return a request body without what is null or goes without saying; raise Google's 400 for the first thing that is
+    wrong with it.
+
+    A null is a field left out, but in a patch of Cloud Storage, where it takes the field away.
+    """
+    if method.request is None:
+        return body
+    if not isinstance(body, dict):
+        raise invalid("Invalid JSON payload received. Expected an object.", "parseError")
+    values = path_values or {}
+    body = {key: value for key, value in body.items() if not is_true(key, value, values)}
+    _check(api, method.request, body, "resource", method.id, answer=False)
+    if method.id.startswith("storage.") and method.id.endswith(".patch"):
+        return body
+    return without_nulls(body)
+
+
+def is_true(key: str, value: Any, path_values: dict[str, str]) -> bool:
+    """Whether an output-only zone or region in a body is the one that the path names."""
+    name = path_values.get(key, "")
+    return (
+        name != ""
+        and key in ("zone", "region")
+        and value in (name, f"{key}s/{name}", _link(key, path_values))
+    )
+
+
+def _link(key: str, path_values: dict[str, str]) -> str:
+    place = f"projects/{path_values.get('project')}/{key}s/{path_values.get(key)}"
+    return f"https://www.googleapis.com/compute/v1/{place}"
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a copy without the fields that are null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def without_misfits(api: Api, method: Method, answer: dict) -> dict:
+    """Return a list without the items that do not fit its schema, so that the others are seen."""
+    kept = dict(answer)
+    if isinstance(answer.get("items"), list):
+        kept["items"] = [item for item in answer["items"] if _fits(api, method, {"items": [item]})]
+    elif isinstance(answer.get("items"), dict):
+        kept["items"] = {
+            place: {
+                kind: [
+                    item for item in rows if _fits(api, method, {"items": {place: {kind: [item]}}})
+                ]
+                if isinstance(rows, list)
+                else rows
+                for kind, rows in scope.items()
+            }
+            for place, scope in answer["items"].items()
+        }
+    return kept
+
+
+def _fits(api: Api, method: Method, answer: dict) -> bool:
+    try:
+        check_answer(api, method, answer)
+    except ApiError:
+        return False
+    return True
 
 
 def check_answer(api: Api, method: Method, body: Any) -> None:
@@ -280,6 +342,8 @@ def _check(api: Api, schema: dict, value: Any, where: str, method_id: str, answe
         if not isinstance(value, list):
             raise _wrong_type(where, "a list", value)
         for index, item in enumerate(value):
+            if item is None:  # only a field can be left out
+                raise _wrong_type(f"{where}[{index}]", "a value", item)
             _check(api, schema["items"], item, f"{where}[{index}]", method_id, answer)
     else:
         _check_scalar(schema, value, where, answer)
@@ -303,7 +367,8 @@ def _check_object(
         # lost; `kind` means nothing, and clients copy it from what they read; all of that, where
         # they change what is there.
         unread = answer or key == "kind" or method_id.endswith((".patch", ".update"))
-        if inner.get("readOnly") and not unread and item not in (None, "", [], {}):
+        # What is empty, 0 or false is as good as left out.
+        if inner.get("readOnly") and not unread and item and not is_position(where, key, item):
             message = f"Invalid value for field '{where}.{key}': {json.dumps(item)[:80]}. The field is output only."
             raise invalid(message, "invalid", f"{where}.{key}")
         _check(api, inner, item, f"{where}.{key}", method_id, answer)
@@ -316,6 +381,11 @@ def _check_object(
             raise invalid(
                 f"Required field '{where}.{key}' not specified", "required", f"{where}.{key}"
             )
+
+
+def is_position(where: str, key: str, value: Any) -> bool:
+    """Whether an output-only `index` of an item of a list, such as a disk's, is the true one."""
+    return key == "index" and where.endswith(f"[{value}]")
 
 
 def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
@@ -396,6 +466,24 @@ def _wrong_type(where: str, wanted: str, value: Any) -> ApiError:
 
 
 # --- partial answers
+
+
+def check_fields(api: Api, schema: dict | None, tree: dict) -> None:
+    """Raise Google's 400 for a mask that names a field which the answer cannot have."""
+    if schema is None:
+        return
+    if "$ref" in schema:
+        schema = api.schemas[schema["$ref"]]
+    while "items" in schema:
+        schema = schema["items"]
+        schema = api.schemas[schema["$ref"]] if "$ref" in schema else schema
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+    for name, below in tree.items():
+        inner = properties.get(name, others)
+        if inner is None and name != "*":
+            raise invalid(f"Invalid field selection {name}", "invalidParameter", "fields")
+        if inner is not None:
+            check_fields(api, inner, below)
 
 
 def parse_fields(text: str) -> dict:

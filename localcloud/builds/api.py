@@ -133,6 +133,8 @@ def check_log(cloud: Cloud, url: str, email: str) -> None:
     """Refuse a log in a bucket that the build's account may not look at."""
     name = url.removeprefix("gs://").partition("/")[0]
     bucket = cloud.storage.bucket(name) if name else None
+    if name and bucket is None:
+        raise bad(f'invalid logs bucket "{url}": the bucket "{name}" does not exist')
     if bucket and not allowed(
         cloud, email, "storage.buckets.get", f"projects/{bucket['project']}/buckets/{name}"
     ):

@@ -137,6 +137,7 @@ async def insert(compute: Compute, call: Call) -> dict:
     project, zone, body = call.params["project"], call.params["zone"], call.body or {}
     if call.params.get("sourceMachineImage"):
         raise checks.missing("sourceMachineImage")
+    checks.check_types_are_links(body)
     if link := call.params.get("sourceInstanceTemplate"):
         # The names of types in it are bare, which is as good as a path here.
         body = {**templates.find(compute, project, checks.last(link))["properties"], **body}

@@ -37,6 +37,10 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     if any(each.get("hostname") for each in body.get("perInstanceProperties", {}).values()):
         raise checks.missing("resource.perInstanceProperties[].hostname")
     properties = body.get("instanceProperties", {})
+    checks.check_types_are_names("resource.instanceProperties", properties)
+    if properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START":
+        field = "resource.instanceProperties.scheduling.provisioningModel"
+        raise checks.invalid(field, "FLEX_START", "It is not supported for bulk inserts.")
     names = choose_names(compute, project, region, body)
     least = int(body.get("minCount", len(names)))
     if not 1 <= least <= len(names):

@@ -281,7 +281,7 @@ class MachineType:
 
     @property
     def shared_core(self) -> bool:
-        return self.name in SHARED_CORE
+        return self.name in SHARED_CORE or re.match(r"e2-custom-[ms]", self.name) is not None
 
 
 @dataclass(frozen=True)
@@ -443,6 +443,8 @@ def machine_type(zone: str, name: str) -> MachineType | None:
     for offered in machine_types_in(zone):
         if offered.name == name:
             return offered
+    if shared := re.fullmatch(r"e2-custom-(micro|small|medium)-(\d{1,7})", name):
+        return custom_shared_core(shared[1], int(shared[2]))
     found = re.fullmatch(r"(?:(n1|n2|e2)-)?custom-(\d{1,4})-(\d{1,7})(-ext)?", name)
     if not found or zone in AI_ZONES:
         return None
@@ -454,6 +456,22 @@ def machine_type(zone: str, name: str) -> MachineType | None:
 # Family -> the vCPUs it may have beside 1 (N1), from, to, in steps of; GB of memory for each, from,
 # to. https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type
 CUSTOM = {"n1": (2, 96, 2, 0.9, 6.5), "n2": (2, 128, 2, 0.5, 8), "e2": (2, 32, 2, 0.5, 8)}
+
+
+# Size of an E2 machine that shares its cores -> MB of memory, from, to.
+CUSTOM_SHARED = {"micro": (1024, 2048), "small": (2048, 4096), "medium": (4096, 8192)}
+
+
+def custom_shared_core(size: str, memory: int) -> MachineType:
+    """An E2 machine type that shares its cores and has a memory of one's own choice."""
+    least, most = CUSTOM_SHARED[size]
+    if memory % 256:
+        raise ValueError(
+            f"Memory should be a multiple of 256MiB, while it is specified as {memory}MB"
+        )
+    if not least <= memory <= most:
+        raise ValueError(f"Memory size for e2-custom-{size} should be {least}MiB to {most}MiB.")
+    return MachineType(f"e2-custom-{size}-{memory}", 2, memory)
 
 
 def check_custom(family: str, cpus: int, memory: int, extended: bool) -> None:

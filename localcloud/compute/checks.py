@@ -86,6 +86,32 @@ def check_name(field: str, name: str) -> None:
         raise invalid(field, name, f"Must be a match of regex '{NAME.pattern}'")
 
 
+def types_in(properties: dict) -> list[tuple[str, str]]:
+    """The fields of a machine's properties that name types, and what they say."""
+    found = [("machineType", properties.get("machineType", ""))]
+    for index, disk in enumerate(properties.get("disks") or []):
+        params = disk.get("initializeParams", {})
+        found.append((f"disks[{index}].initializeParams.diskType", params.get("diskType", "")))
+    for index, row in enumerate(properties.get("guestAccelerators") or []):
+        field = f"guestAccelerators[{index}].acceleratorType"
+        found.append((field, row.get("acceleratorType", "")))
+    return [(field, value) for field, value in found if value]
+
+
+def check_types_are_links(body: dict) -> None:
+    """Raise the refusal of bare names of types, which the insert of an instance does not take."""
+    for field, value in types_in(body):
+        if "/" not in value:
+            raise invalid(f"resource.{field}", value, "The URL is malformed.")
+
+
+def check_types_are_names(where: str, properties: dict) -> None:
+    """Raise the refusal of links to types, which no template and no bulk insert takes."""
+    for field, value in types_in(properties):
+        if "/" in value:
+            raise invalid(f"{where}.{field}", value, "Must be the name of a type, not its URL.")
+
+
 def check_labels(labels: dict[str, str]) -> dict[str, str]:
     if len(labels) > 64:
         raise invalid("resource.labels", "", "At most 64 labels are allowed.")

@@ -222,6 +222,9 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
 
 def check_run(given: dict, run: dict, model: str) -> None:
     seconds = int(run.get("seconds", 0))
+    if given.get("preemptible") and not given.get("provisioningModel"):
+        message = "Max run duration is not supported for preemptible instances; they must be Spot."
+        raise ApiError(400, "invalid", message)
     if given.get("terminationTime"):
         message = "Only one of max run duration and termination time can be specified."
         raise ApiError(400, "invalid", message)

@@ -144,6 +144,16 @@ def check_distribution(project: str, region: str, body: dict) -> dict:
     for zone in zones:
         if zone not in all_zones:
             raise checks.invalid(f"{field}.zones", zone, f"Zone must be in region '{region}'.")
+    for zone in zones:
+        if zones.count(zone) > 1:
+            raise checks.invalid(f"{field}.zones", zone, "Zones must be distinct.")
+    fixed = update_policy(body).get("maxUnavailable", {}).get("fixed")
+    if fixed and fixed < len(zones):
+        why = (
+            "Fixed updatePolicy.maxUnavailable for regional managed instance group has to be either "
+            "0 or at least equal to the number of zones."
+        )
+        raise checks.invalid("resource.updatePolicy.maxUnavailable.fixed", fixed, why)
     if shape != "EVEN" and update_policy(body)["instanceRedistributionType"] != "NONE":
         why = "Must be EVEN unless updatePolicy.instanceRedistributionType is NONE."
         raise checks.invalid(f"{field}.targetShape", shape, why)

@@ -111,6 +111,9 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
         raise invalid(field, "", "At least one disk is required.")
     for index, disk in enumerate(disks):
         honoured(f"{field}[{index}]", disk, DISK)
+        if len(disk.get("deviceName", "")) > 63:
+            why = "Must be at most 63 characters long."
+            raise invalid(f"{field}[{index}].deviceName", disk["deviceName"], why)
         honoured(f"{field}[{index}].initializeParams", disk.get("initializeParams", {}), NEW_DISK)
         if bool(disk.get("boot")) != (index == 0):
             why = "Boot disk must be the first disk attached to the instance."

@@ -9,6 +9,7 @@ quoted comparison, functions, orderBy other than by name or creationTimestamp.
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -108,6 +109,7 @@ def matches(text: str | None) -> Test:
     if not text:
         return lambda row: True
     tokens = tokenize(text)
+    check_language(text, tokens)
     test = parse_or(tokens)
     if tokens:
         raise bad(text)
@@ -120,6 +122,19 @@ def bad(text: str) -> ApiError:
         "invalid",
         f"Invalid value for field 'filter': '{text}'. Invalid list filter expression.",
     )
+
+
+def check_language(text: str, tokens: list[str]) -> None:
+    """Refuse what mixes the two languages: with eq and ne there is no AND, no OR, no NOT, and none
+    of the other operators. Tags can be filtered by in neither.
+    """
+    operators = {each for each in tokens if each in OPERATORS}
+    older = operators & {"eq", "ne"}
+    if older and (operators - older or {"AND", "OR", "NOT", "-"} & set(tokens)):
+        raise bad(text)
+    for token, operator in itertools.pairwise(tokens):
+        if operator in OPERATORS and token.lstrip("-").partition(".")[0] == "tags":
+            raise bad(text)
 
 
 def tokenize(text: str) -> list[str]:

@@ -13,7 +13,15 @@ from collections.abc import Callable
 from localcloud.call import Call
 from localcloud.compute import catalog
 from localcloud.compute.bulk import samples_by_zone
-from localcloud.compute.checks import LINK, already_exists, invalid, missing, not_found, written
+from localcloud.compute.checks import (
+    LINK,
+    already_exists,
+    check_types_are_names,
+    invalid,
+    missing,
+    not_found,
+    written,
+)
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
@@ -50,6 +58,8 @@ async def insert_template(compute: Compute, call: Call) -> dict:
         if field in body:
             raise missing(f"resource.{field}")
     check_properties(compute, project, body.get("properties", {}))
+    for number, interface in enumerate(body["properties"]["networkInterfaces"]):
+        interface["name"] = f"nic{number}"
     row = {
         "kind": "compute#instanceTemplate",
         "id": compute.new_id(),
@@ -69,12 +79,9 @@ async def insert_template(compute: Compute, call: Call) -> dict:
 
 def check_properties(compute: Compute, project: str, properties: dict) -> None:
     kind = properties.get("machineType", "")
-    if not kind or "/" in kind:
-        raise invalid(
-            "resource.properties.machineType",
-            kind,
-            "Must be the name of a machine type, not its URL.",
-        )
+    if not kind:
+        raise invalid("resource.properties.machineType", kind, "Machine type must be specified.")
+    check_types_are_names("resource.properties", properties)
     try:
         # Under a name that no machine has.
         samples_by_zone(

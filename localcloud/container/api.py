@@ -22,9 +22,12 @@ from localcloud.container import planes
 from localcloud.container.checks import (
     NODE_VERSION,
     bad,
+    check_cluster,
+    check_labels,
     check_name,
     check_pool,
     check_scaling,
+    check_upgrades,
     filled_pool,
 )
 from localcloud.container.state import LINK, Container, shown, stamp
@@ -101,7 +104,10 @@ def check_idle(cluster: dict) -> None:
 def check_account(container: Container, pool: dict) -> None:
     """Of a new account Kubernetes Engine hears later than IAM, as Compute Engine does."""
     email = (pool.get("config") or {}).get("serviceAccount", "default")
-    if email != "default" and not container.compute.account_is_known(email):
+    compute = container.compute
+    if email != "default" and not (
+        compute.account_exists(email) and compute.account_is_known(email)
+    ):
         raise bad(f'Service account "{email}" does not exist.')
 
 
@@ -134,8 +140,10 @@ async def create(
         raise bad("Cluster.initial_node_count must be greater than zero.")
     regional = [zone for zone, region in catalog.ZONES.items() if region == place][:3]
     zones = wanted.get("locations") or regional or [place]
+    check_cluster(wanted, pools)
     for pool in pools:
         check_pool(pool, pool.get("locations") or zones, project)
+        check_upgrades(wanted, pool)
         check_account(container, pool)
     cluster = filled(project, place, wanted, zones)
     cluster["nodePools"] = [filled_pool(cluster, pool) for pool in pools]
@@ -281,6 +289,7 @@ async def set_labels(
         raise ApiError(
             412, "conditionNotMet", "Labels could not be set due to fingerprint mismatch."
         )
+    check_labels(body.get("resourceLabels") or {})
     cluster.update(
         resourceLabels=body.get("resourceLabels", {}), labelFingerprint=uuid.uuid4().hex[:8]
     )
@@ -298,6 +307,7 @@ async def create_pool(
 ) -> dict:
     cluster, wanted = find(container, project, place, rest), (call.body or {}).get("nodePool") or {}
     check_pool(wanted, wanted.get("locations") or cluster["locations"], project)
+    check_upgrades(cluster, wanted)
     check_account(container, wanted)
     if any(pool["name"] == wanted["name"] for pool in cluster["nodePools"]):
         name = f"projects/{project}/locations/{place}/clusters/{rest[1]}/nodePools/{wanted['name']}"

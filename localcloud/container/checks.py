@@ -10,12 +10,16 @@ import functools
 import re
 import zlib
 
-from localcloud.compute import catalog
+from localcloud.compute import catalog, checks
 from localcloud.errors import ApiError
 from localcloud.kubernetes.plane import VERSION
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # 40 characters, unlike an instance's 63
 NODE_VERSION = VERSION.removeprefix("v")
+# https://cloud.google.com/kubernetes-engine/docs/concepts/node-images
+IMAGES = ("COS_CONTAINERD", "UBUNTU_CONTAINERD", "WINDOWS_LTSC_CONTAINERD")
+SCOPE = re.compile(r"https://www\.googleapis\.com/auth/[a-z0-9_.-]+")
+RESERVED = ("kubernetes.io", "k8s.io")  # domains of labels' keys
 bad = functools.partial(ApiError, 400, "badRequest")
 
 
@@ -51,6 +55,70 @@ def check_pool(pool: dict, zones: list[str], project: str) -> None:
         raise bad(f"Disk type {config['diskType']} is not compatible with machine type {machine}.")
     check_shutdown(config)
     check_scaling(pool)
+    check_config(pool)
+
+
+def check_config(pool: dict) -> None:
+    """What nodes are made of, beside their machines: image, scopes, labels, pods."""
+    config = pool.get("config") or {}
+    image = config.get("imageType", "COS_CONTAINERD")
+    if image.upper() not in IMAGES:
+        raise bad(f'Node image type "{image}" is not supported. Use one of {", ".join(IMAGES)}.')
+    for scope in config.get("oauthScopes") or []:
+        if not SCOPE.fullmatch(scope):
+            raise bad(f'Invalid OAuth scope: "{scope}".')
+    for key in config.get("labels") or {}:
+        domain = key.partition("/")[0] if "/" in key else ""
+        if any(domain == each or domain.endswith(f".{each}") for each in RESERVED):
+            raise bad(f'Label key "{key}" is reserved for Kubernetes.')
+    check_labels(config.get("resourceLabels") or {})
+    pods = (pool.get("maxPodsConstraint") or {}).get("maxPodsPerNode")
+    if pods is not None and not 8 <= int(pods) <= 256:
+        raise bad(f"Max pods per node must be between 8 and 256, not {pods}.")
+    check_version("node_pool.version", pool.get("version", ""))
+
+
+def check_version(field: str, version: str) -> None:
+    """Refuse a version that is not served: a whole one, or the beginning of one."""
+    if version in ("", "-", "latest") or f"{NODE_VERSION}.".startswith(f"{version}."):
+        return
+    if NODE_VERSION.partition("-")[0] == version:
+        return
+    raise bad(f'{field}: version "{version}" is not supported. Use {NODE_VERSION}.')
+
+
+def check_upgrades(cluster: dict, pool: dict) -> None:
+    """Refuse a pool without upgrades in a cluster that is in a release channel."""
+    channel = (cluster.get("releaseChannel") or {}).get("channel", "REGULAR")
+    management = pool.get("management")
+    if channel != "UNSPECIFIED" and management is not None and not management.get("autoUpgrade"):
+        raise bad(f"Auto_upgrade must be true when release_channel {channel} set.")
+
+
+def check_networks(cluster: dict) -> None:
+    for key in ("network", "subnetwork"):
+        name = cluster.get(key, "default").rpartition("/")[2]
+        if name != "default":
+            raise bad(f'{key.capitalize()} "{name}" does not exist.')
+
+
+def check_cluster(cluster: dict, pools: list[dict]) -> None:
+    """What concerns the whole of a new cluster."""
+    check_networks(cluster)
+    check_labels(cluster.get("resourceLabels") or {})
+    check_version("cluster.initial_cluster_version", cluster.get("initialClusterVersion", ""))
+    names = [pool.get("name") for pool in pools]
+    for name in names:
+        if names.count(name) > 1:
+            raise bad(f'Node pool names must be unique: "{name}".')
+
+
+def check_labels(labels: dict[str, str]) -> None:
+    """Refuse labels that the machines of a cluster cannot have."""
+    try:
+        checks.check_labels(labels)
+    except ApiError as error:
+        raise bad(error.message) from None
 
 
 def check_accelerators(rows: list[dict], kind: catalog.MachineType, zone: str) -> None:

@@ -21,6 +21,7 @@ from localcloud.identity.permissions import allowed
 from localcloud.identity.roles import exists, names
 from localcloud.secrets import api as secrets_api
 
+MOST_TITLE = 100  # bytes
 ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
@@ -38,6 +39,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         f"{roles}list": list_roles,
         f"{roles}patch": patch_role,
         f"{roles}delete": delete_role,
+        f"{roles}undelete": undelete_role,
         f"{projects}get": get_project,
         "iam.permissions.queryTestablePermissions": testable_permissions,
     }
@@ -102,10 +104,18 @@ async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
 async def test_permissions(cloud: Cloud, call: Call, find: Callable) -> dict:
     resource = find(cloud, call)
     asked = (call.body or {}).get("permissions") or []
+    check_asked(asked)
     held = [
         permission for permission in asked if allowed(cloud, call.principal, permission, resource)
     ]
     return {"permissions": held} if held else {}
+
+
+def check_asked(permissions: list[str]) -> None:
+    """Refuse to test what is no permission, such as one with a wildcard."""
+    for permission in permissions:
+        if not exists(permission) and permission != "resourcemanager.projects.list":
+            raise refused(f"Permission {permission} is not valid for this resource.")
 
 
 async def get_project(cloud: Cloud, call: Call) -> dict:
@@ -203,6 +213,8 @@ def check_permissions(role: dict) -> None:
 
 def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
     check_permissions(role)
+    if len((role.get("title") or "").encode()) > MOST_TITLE:
+        raise refused(f"The role title must be at most {MOST_TITLE} bytes long.")
     kept = {"name": name, **{key: role[key] for key in ROLE_FIELDS if role.get(key)}}
     if "includedPermissions" in kept:
         kept["includedPermissions"] = sorted(set(kept["includedPermissions"]))
@@ -222,6 +234,11 @@ async def create_role(cloud: Cloud, call: Call) -> dict:
             "and periods."
         )
     name = f"projects/{project}/roles/{id}"
+    if cloud.iam.roles.get(name, {}).get("deleted"):
+        message = f"You can't create a role with role_id ({id}) where there is an existing role with that role_id in a "
+        raise ApiError(
+            400, "failedPrecondition", f"{message}deleted state.", code="FAILED_PRECONDITION"
+        )
     if name in cloud.iam.roles:
         raise ApiError(
             409, "alreadyExists", f"A role named {id} in projects/{project} already exists."
@@ -236,7 +253,10 @@ async def get_role(cloud: Cloud, call: Call) -> dict:
 async def list_roles(cloud: Cloud, call: Call) -> dict:
     project = project_of(cloud, call, call.params["parent"])
     rows = [
-        role for name, role in cloud.iam.roles.items() if name.startswith(f"projects/{project}/")
+        role
+        for name, role in cloud.iam.roles.items()
+        if name.startswith(f"projects/{project}/")
+        and (call.params.get("showDeleted") or not role.get("deleted"))
     ]
     if call.params.get("view") != "FULL":
         rows = [{key: role[key] for key in role if key != "includedPermissions"} for role in rows]
@@ -245,6 +265,9 @@ async def list_roles(cloud: Cloud, call: Call) -> dict:
 
 async def patch_role(cloud: Cloud, call: Call) -> dict:
     role, body = find_role(cloud, call), call.body or {}
+    if role.get("deleted"):
+        message = f"You can't update role {role['name']} because it is in a deleted state."
+        raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
     if is_stale(body.get("etag"), role["etag"]):
         raise aborted("There were concurrent changes to the role.")
     asked = call.params.get("updateMask", "")
@@ -264,6 +287,16 @@ async def delete_role(cloud: Cloud, call: Call) -> dict[str, Any]:
     role = find_role(cloud, call)
     if is_stale(call.params.get("etag"), role["etag"]):
         raise aborted("There were concurrent changes to the role.")
-    del cloud.iam.roles[role["name"]]
+    cloud.iam.roles[role["name"]] = {**role, "deleted": True}
     cloud.iam.save()
-    return {**role, "deleted": True}
+    return cloud.iam.roles[role["name"]]
+
+
+async def undelete_role(cloud: Cloud, call: Call) -> dict:
+    role = find_role(cloud, call)
+    if is_stale((call.body or {}).get("etag"), role["etag"]):
+        raise aborted("There were concurrent changes to the role.")
+    if not role.get("deleted"):
+        message = f"Role {role['name']} is not in a deleted state."
+        raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
+    return keep_role(cloud, role["name"], role)

@@ -254,7 +254,8 @@ class Iam:
 
     def _check_role(self, resource: str, role: str) -> None:
         if role.startswith("projects/"):
-            if role not in self.roles or role.split("/")[1] != resource.split("/")[1]:
+            kept = role in self.roles and not self.roles[role].get("deleted")
+            if not kept or role.split("/")[1] != resource.split("/")[1]:
                 raise refused(f"Role ({role}) does not exist in the resource's hierarchy.")
             return
         if found := trouble(role, resource):

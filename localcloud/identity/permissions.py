@@ -155,7 +155,8 @@ def is_member(cloud: Cloud, principal: str, members: list[str]) -> bool:
 
 def grants(cloud: Cloud, role: str, permission: str) -> bool:
     if role.startswith("projects/"):
-        return permission in cloud.iam.roles.get(role, {}).get("includedPermissions", [])
+        kept = cloud.iam.roles.get(role, {})
+        return permission in kept.get("includedPermissions", []) and not kept.get("deleted")
     return includes(role, permission)
 
 

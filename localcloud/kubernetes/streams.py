@@ -289,8 +289,11 @@ def status_of(code: int) -> dict:
 async def received(socket: web.WebSocketResponse) -> AsyncIterator[tuple[int, bytes]]:
     """Each channel that something comes on, and what."""
     async for message in socket:
-        if message.type == WSMsgType.BINARY and message.data:
-            yield message.data[0], message.data[1:]
+        data = message.data
+        if message.type == WSMsgType.TEXT:  # as the official client for Python sends what is text
+            data = data.encode()
+        if message.type in (WSMsgType.BINARY, WSMsgType.TEXT) and data:
+            yield data[0], data[1:]
 
 
 async def feed(

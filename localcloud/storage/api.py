@@ -79,7 +79,7 @@ async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
 
 async def list_objects(cloud: "Cloud", call: "Call") -> dict:
     params = call.params
-    find_bucket(cloud, call)
+    found = find_bucket(cloud, call)
     limit = min(params.get("maxResults") or MAX_PAGE, MAX_PAGE)
     glob, prefix = None, params.get("prefix", "")
     if "matchGlob" in params:
@@ -89,7 +89,8 @@ async def list_objects(cloud: "Cloud", call: "Call") -> dict:
     if params.get("pageToken"):
         start = read_page_token(params["pageToken"])
     if params.get("softDeleted"):
-        return {"kind": "storage#objects"}  # nothing is ever kept after its deletion
+        check_nothing_kept(found)
+        return {"kind": "storage#objects"}
     items, prefixes, following = cloud.storage.list_objects(
         params["bucket"],
         prefix,
@@ -202,6 +203,14 @@ async def delete(cloud: "Cloud", call: "Call") -> None:
     cloud.storage.delete(resource)
 
 
+def check_nothing_kept(bucket: dict) -> None:
+    """Raise 501 where Google would keep what was deleted: here nothing is."""
+    kept = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
+    if kept:
+        text = "The embedded cloud keeps nothing after its deletion: no soft-deleted objects"
+        raise ApiError(501, "notImplemented", text)
+
+
 async def compose(cloud: "Cloud", call: "Call") -> dict:
     """Concatenate 1 to 32 objects of one bucket into one; it has a crc32c but no md5."""
     body, bucket, name = (
@@ -209,7 +218,7 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
         call.params["destinationBucket"],
         call.params["destinationObject"],
     )
-    find_bucket(cloud, call, bucket)
+    storage_class = find_bucket(cloud, call, bucket)["storageClass"]
     check_name(name)
     check_supported(cloud, call, body.get("destination") or {})
     wanted = body["sourceObjects"]
@@ -243,8 +252,9 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
             await asyncio.to_thread(concatenate, files, content)
         check_request(call, storage.find(bucket, name))  # again: copying took its time
         check_rate(cloud, bucket, name)
-        # Its hashes say nothing: gcloud sends those of the first source in it.
-        resource = written_fields(body.get("destination") or {}, sources[0])
+        # Its hashes say nothing: gcloud sends those of the first source in it. What it does not say
+        # is not taken from the sources.
+        resource = {"storageClass": storage_class, **written(body.get("destination") or {})}
     except BaseException:
         content.discard()
         raise

@@ -17,6 +17,7 @@ from localcloud.storage.checks import (
 )
 from localcloud.storage.state import timestamp
 
+DAY = 24 * 3600  # seconds
 SOFT_DELETE_SECONDS = "604800"  # Google's default, a week
 # Set by the server, or fixed when a bucket is made.
 FIXED = {
@@ -67,7 +68,8 @@ async def list_buckets(cloud: "Cloud", call: "Call") -> dict:
     prefix = params.get("prefix", "")
     answer: dict[str, Any] = {"kind": "storage#buckets"}
     if params.get("softDeleted"):
-        return answer
+        text = "The embedded cloud keeps nothing after its deletion: no soft-deleted buckets"
+        raise ApiError(501, "notImplemented", text)
     start = params.get("pageToken", "") or prefix
     found, following = cloud.storage.buckets(project, prefix, start, limit)
     if found:
@@ -81,6 +83,7 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     body, project = call.body or {}, check_project(cloud, call)
     name = body["name"]
     check_bucket_name(name)
+    check_uniform(call, body.get("iamConfiguration") or {})
     check_acl(call.params.get("predefinedAcl"), body.get("iamConfiguration") or {})
     check_acl(call.params.get("predefinedDefaultObjectAcl"), body.get("iamConfiguration") or {})
     if call.params.get("enableObjectRetention"):
@@ -258,7 +261,25 @@ def merge_bucket(bucket: dict, body: dict) -> None:
     soft.setdefault("effectiveTime", bucket["timeCreated"])
     # clients may send an int64 as a number; answers hold text
     if "retentionDurationSeconds" in soft:
+        check_soft_delete(int(soft["retentionDurationSeconds"]))
         soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
+
+
+def check_soft_delete(seconds: int) -> None:
+    if seconds and not 7 * DAY <= seconds <= 90 * DAY:
+        message = "Soft delete retention duration must be 0 or between 7 and 90 days."
+        raise ApiError(400, "invalid", message)
+
+
+def check_uniform(call: "Call", access: dict) -> None:
+    """Refuse predefined access lists where access to the bucket is uniform."""
+    uniform = access.get("uniformBucketLevelAccess") or access.get("bucketPolicyOnly") or {}
+    asked = call.params.get("predefinedAcl") or call.params.get("predefinedDefaultObjectAcl")
+    if asked and uniform.get("enabled"):
+        message = (
+            "Cannot use ACL API to set bucket policy when uniform bucket-level access is enabled."
+        )
+        raise ApiError(400, "invalid", message)
 
 
 def is_on(value: Any, switch: str) -> bool:

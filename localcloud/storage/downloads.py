@@ -9,12 +9,15 @@ Not covered: multi-range downloads (the whole object is sent, as by Google).
 import asyncio
 import gzip
 import re
+from datetime import datetime, timezone
+from email.utils import format_datetime
 from urllib.parse import quote
 
 from aiohttp import web
 
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
+from localcloud.storage import xml
 from localcloud.storage.checks import etag
 from localcloud.storage.content import BLOCK
 
@@ -56,6 +59,8 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
         )
     first, last = part or (0, size - 1)
     headers = media_headers(resource)
+    if xml.is_one(call.request.path):
+        headers["Last-Modified"] = last_modified(resource)
     if part:
         headers["Content-Range"] = f"bytes {first}-{last}/{size}"
     status, length = (206 if part else 200), last - first + 1
@@ -102,6 +107,7 @@ async def unpack(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamResp
         packed.seek(0)
         headers = {
             **media_headers(resource),
+            **({"Last-Modified": last_modified(resource)} if xml.is_one(call.request.path) else {}),
             "Warning": "214 UploadServer gunzipped",
             "Vary": "Accept-Encoding",
         }
@@ -116,6 +122,12 @@ async def unpack(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamResp
                 await response.write(data)
         await response.write_eof()
         return response
+
+
+def last_modified(resource: dict) -> str:
+    """Return when an object was changed, as HTTP writes times."""
+    changed = datetime.fromisoformat(resource["updated"].replace("Z", "+00:00"))
+    return format_datetime(changed.astimezone(timezone.utc), usegmt=True)
 
 
 def media_headers(resource: dict) -> dict[str, str]:

@@ -8,6 +8,7 @@ from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
 from localcloud.identity.iam import is_stale, shown, version_of
 from localcloud.identity.permissions import PUBLIC, allowed, is_private
+from localcloud.identity.roles import exists
 from localcloud.storage.checks import NOT_PUBLIC, find_bucket, policy_of
 
 
@@ -46,6 +47,9 @@ async def test_iam_permissions(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
     asked = call.params["permissions"]
+    for permission in asked:
+        if not exists(permission) or not permission.startswith("storage."):
+            raise ApiError(400, "invalid", f"Invalid permission: {permission}")
     held = [
         permission for permission in asked if allowed(cloud, call.principal, permission, resource)
     ]

@@ -85,8 +85,7 @@ def parse_metadata(data: bytes, call: "Call") -> dict:
 
     body = parse_json(data)
     api = schema.load("storage")
-    schema.check_body(api, api.methods[call.method], body)
-    return body
+    return schema.check_body(api, api.methods[call.method], body)
 
 
 def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:

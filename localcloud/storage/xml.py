@@ -40,16 +40,21 @@ ANONYMOUS += "Permission 'storage.objects.get' denied on resource (or it may not
 
 def named(verb: str, path: str, services: tuple[str, ...]) -> dict[str, str] | None:
     """The bucket and the object that a raw path means; None if it is no read of an object."""
-    bucket, _, name = path.lstrip("/").partition("/")
-    if (
-        verb not in ("GET", "HEAD")
-        or not bucket
-        or not name
-        or bucket in TAKEN
-        or bucket in services
-    ):
+    bucket, name = bucket_of(path, services), path.lstrip("/").partition("/")[2]
+    if verb not in ("GET", "HEAD") or not bucket or not name:
         return None
-    return {"bucket": unquote(bucket), "object": unquote(name, errors="surrogateescape")}
+    return {"bucket": bucket, "object": unquote(name, errors="surrogateescape")}
+
+
+def bucket_of(path: str, services: tuple[str, ...]) -> str | None:
+    """The bucket that a raw path of the XML API begins with; None if it is none of that API's."""
+    first = path.lstrip("/").partition("/")[0]
+    return None if not first or first in TAKEN or first in services else unquote(first)
+
+
+def is_one(path: str) -> bool:
+    """Whether the path of a read of content is one of the XML API, not of the JSON API."""
+    return not path.startswith(("/storage/", "/download/", "/batch"))
 
 
 def query_of(query: str) -> str:

@@ -34,6 +34,7 @@ def fresh(cloud):
     cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
     for path in (f"{ACCOUNTS}/{EMAIL}", f"{ROLES}/bergWorker"):
         cloud.session.delete(cloud.url + path)
+    cloud.call("POST", "/_berg/roles/forget", {})
     yield
     make_account(cloud)
 

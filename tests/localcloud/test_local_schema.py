@@ -63,7 +63,7 @@ def test_a_correct_body_passes():
         (machine(guestAccelerators=[{"acceleratorCount": True}]), "acceleratorCount"),
         (machine(fingerprint="not base64!"), "TYPE_BYTES"),
         (machine(status="RUNNING"), "'resource.status': \"RUNNING\". The field is output only."),
-        (machine(disks=[{"index": 0}]), "'resource.disks[0].index': 0. The field is output only."),
+        (machine(disks=[{"index": 1}]), "'resource.disks[0].index': 1. The field is output only."),
         ({"machineType": "x"}, "Required field 'resource.name' not specified"),
         ([], "Expected an object"),
     ],

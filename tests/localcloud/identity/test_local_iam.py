@@ -160,8 +160,37 @@ def test_custom_roles(api):
         'The role_id "berg-worker"'
     )
     assert api.ok("DELETE", f"{ROLES}/berg_worker")["deleted"]
-    missing = refusal(api("GET", f"{ROLES}/berg_worker"))
-    assert missing == (404, "NOT_FOUND", f"The role named {made['name']} was not found.")
+    missing = refusal(api("GET", f"{ROLES}/berg_workers"))
+    assert missing == (404, "NOT_FOUND", f"The role named {made['name']}s was not found.")
+
+
+def test_a_deleted_role_keeps_its_name_for_itself(api):
+    role = {"title": "Berg", "includedPermissions": ["compute.instances.delete"]}
+    made = api.ok("POST", ROLES, {"roleId": "for_a_week", "role": role})
+    api.ok("DELETE", f"{ROLES}/for_a_week")
+    assert api.ok("GET", f"{ROLES}/for_a_week")["deleted"]
+    listed = [row["name"] for row in api.ok("GET", ROLES).get("roles", [])]
+    shown = [row["name"] for row in api.ok("GET", ROLES, showDeleted="true")["roles"]]
+    assert made["name"] not in listed and made["name"] in shown
+    again = refusal(api("POST", ROLES, {"roleId": "for_a_week", "role": role}))
+    assert again[:2] == (400, "FAILED_PRECONDITION") and "in a deleted state" in again[2]
+    assert refusal(api("PATCH", f"{ROLES}/for_a_week", {"title": "x"}))[0] == 400
+    assert "deleted" not in api.ok("POST", f"{ROLES}/for_a_week:undelete", {})
+    assert api.ok("GET", f"{ROLES}/for_a_week") == made
+    assert refusal(api("POST", f"{ROLES}/for_a_week:undelete", {}))[1] == "FAILED_PRECONDITION"
+
+
+def test_lengths_of_roles_and_what_can_be_tested(api):
+    role = {"title": "é" * 50, "includedPermissions": ["compute.instances.delete"]}
+    api.ok("POST", ROLES, {"roleId": "long_title", "role": role})
+    role["title"] += "x"
+    assert refusal(api("POST", ROLES, {"roleId": "longer_title", "role": role}))[0] == 400
+    path = f"/cloudresourcemanager/v1/projects/{PROJECT}:testIamPermissions"
+    for wrong in ("compute.*", "*", "compute.instances.erase", "instances"):
+        body = {"permissions": ["compute.instances.get", wrong]}
+        assert refusal(api("POST", path, body))[0] == 400, wrong
+    held = api.ok("POST", path, {"permissions": ["compute.instances.get"]})
+    assert held == {"permissions": ["compute.instances.get"]}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """What pods are given, and what they may do."""
 
+import asyncio
 import base64
 import json
 import os
+import ssl
 
+import aiohttp
 import pytest
 from local_kube import job
 from local_machines import until
@@ -208,3 +211,27 @@ def test_root_in_a_pod_may_do_what_containerd_lets_it(kube):
     kube.create(job("all", script, container={"securityContext": {"privileged": True}}))
     kube.ended("all")
     assert "mounts" in kube.log(kube.pods("all")[0]["metadata"]["name"])
+
+
+def test_a_command_hears_text_frames(kube):
+    """The official client for Python sends strings as they are; others send bytes."""
+    kube.create(job("hearing", "exec sleep 600"))
+    path = f"{kube.server}/api/v1/namespaces/default/pods/{kube.pod('hearing')['metadata']['name']}/exec"
+    query = [("command", "head"), ("command", "-n1"), ("stdin", "true"), ("stdout", "true")]
+    headers = {"Authorization": f"Bearer {kube.token}"}
+    trust = ssl.create_default_context(cafile=kube.ca)
+
+    async def talk() -> bytes:
+        said = b""
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.ws_connect(
+                path, params=query, protocols=("v4.channel.k8s.io",), ssl=trust
+            ) as socket,
+        ):
+            await socket.send_str("\0höre\n")
+            async for message in socket:
+                said += message.data[1:] if message.data[0] == 1 else b""
+        return said
+
+    assert asyncio.run(asyncio.wait_for(talk(), 20)) == "höre\n".encode()
