@@ -3,7 +3,7 @@
 A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for.
 What goes through streams stands in streams.py, how objects change in changes.py.
 
-Not covered: answers in protobuf, impersonation, who manages which field.
+Not covered: answers in protobuf, impersonation (which is refused), who manages which field.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from localcloud.call import Cloud, suffer
 from localcloud.faults import Fault
 from localcloud.identity.tokens import Owner
 from localcloud.kubernetes import (
+    bodies,
     certificates,
     discovery,
     forward,
     patches,
-    protobuf,
     queries,
     rbac,
     streams,
 )
-from localcloud.kubernetes.changes import delete, replace
+from localcloud.kubernetes.changes import delete, policy_of, replace
 from localcloud.kubernetes.kinds import (
     KINDS,
     Kind,
@@ -112,6 +112,7 @@ async def guarded(
         owner = None
         if request.path.strip("/") not in ("version", "healthz", "livez", "readyz"):
             owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
+            check_not_impersonated(request, owner)
         fault = cloud.faults.take(method, request.path_qs)
         if fault and not fault.after_handler:
             await suffer(fault, request, injected)
@@ -207,10 +208,28 @@ def kind_of(request: web.Request) -> Kind:
 
 
 async def body_of(request: web.Request) -> Any:
-    if request.content_type == protobuf.TYPE:
-        return protobuf.read(await request.read())
-    text = await request.text()
-    return patches.parse(text) if text else {}
+    if "apply-patch" in request.content_type:
+        return patches.parse(bodies.text_of(await request.read()))
+    return await bodies.read(request)
+
+
+def check_manager(plane: Plane, request: web.Request, uid: str) -> None:
+    """Refuse the server-side apply of a second manager: who manages which field is not kept here."""
+    manager = request.query.get("fieldManager", "")
+    if "apply-patch" not in request.content_type or not manager:
+        return
+    first = plane.memory.setdefault("appliers", {}).setdefault(uid, manager)
+    if manager != first:
+        told = f"server-side apply by {manager} after {first} is not part of the embedded cloud"
+        raise Refusal(501, "NotImplemented", told)
+
+
+def check_not_impersonated(request: web.Request, owner: Owner) -> None:
+    name = request.headers.get("Impersonate-User")
+    if name is None and not any(each.startswith("Impersonate-") for each in request.headers):
+        return
+    told = f'users "{name}" is forbidden: User "{owner.email}" cannot impersonate resource "users" in API group "" '
+    raise Refusal(403, "Forbidden", f"{told}at the cluster scope", name=name, kind="users")
 
 
 def wants_table(request: web.Request) -> bool:
@@ -236,10 +255,11 @@ def shown(
 
 async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
     body, flags = await body_of(request), queries.flags(request)
+    bodies.check_twice(request, kind.name, kind.api.rpartition("/")[2], flags[0])
     warned = queries.warnings(request, kind, body)
-    return shown(
-        request, plane, kind, plane.create(kind.plural, namespace, body, *flags), 201, warned
-    )
+    made = plane.create(kind.plural, namespace, body, *flags)
+    check_manager(plane, request, made["metadata"]["uid"])
+    return shown(request, plane, kind, made, 201, warned)
 
 
 # --- collections
@@ -274,6 +294,7 @@ async def collection(
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
     if verb == "deletecollection":
         options = await body_of(request)
+        policy_of(request, options)
         for thing in found:
             live = plane.store.get(
                 kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
@@ -406,7 +427,9 @@ async def single(
     if request.method == "PUT":
         new = await body_of(request)
     elif request.method == "PATCH":
-        new = patches.patched(thing, request.content_type, await request.text())
+        check_manager(plane, request, thing["metadata"]["uid"])
+        text = bodies.text_of(await request.read())
+        new = patches.patched(thing, request.content_type, text)
     else:
         raise Refusal(
             405,
@@ -414,6 +437,7 @@ async def single(
             "the server does not allow this method on the requested resource",
         )
     flags, warned = queries.flags(request), queries.warnings(request, kind, new)
+    bodies.check_twice(request, kind.name, kind.api.rpartition("/")[2], flags[0])
     return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags), warned=warned)
 
 
@@ -451,7 +475,7 @@ async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response
         body = (
             await body_of(request)
             if request.method == "PUT"
-            else patches.parse(await request.text())
+            else patches.parse(bodies.text_of(await request.read()))
         )
         wanted = (body.get("spec") or {}).get("replicas")
         if not isinstance(wanted, int) or wanted < 0:

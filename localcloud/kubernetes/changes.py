@@ -9,7 +9,7 @@ from aiohttp import web
 
 from localcloud.kubernetes import checks, defaults
 from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
-from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.plane import NAMESPACES, Plane
 
 
 def replace(
@@ -90,6 +90,7 @@ def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
             "podFailurePolicy",
             "successPolicy",
             "completionMode",
+            "managedBy",
         ):
             elastic = key == "completions" and after.get(key) == after.get("parallelism")
             scheduled = (
@@ -117,7 +118,8 @@ def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
         checks.refuse(kind, name, ["data: Forbidden: field is immutable when `immutable` is set"])
 
 
-def delete(plane: Plane, kind: Kind, thing: dict, request: web.Request, options: dict) -> None:
+def policy_of(request: web.Request, options: dict) -> str:
+    """Return the propagation policy that a deletion asks for; "" if it asks for none."""
     policy = options.get("propagationPolicy") or request.query.get("propagationPolicy") or ""
     if not policy and options.get("orphanDependents") is not None:
         policy = "Orphan" if options["orphanDependents"] else "Background"
@@ -125,6 +127,15 @@ def delete(plane: Plane, kind: Kind, thing: dict, request: web.Request, options:
         supported = '"Background", "Foreground", "Orphan", "nil"'
         told = f'propagationPolicy: Unsupported value: "{policy}": supported values: {supported}'
         raise Refusal(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {told}')
+    return str(policy)
+
+
+def delete(plane: Plane, kind: Kind, thing: dict, request: web.Request, options: dict) -> None:
+    policy = policy_of(request, options)
+    if kind.plural == "namespaces" and thing["metadata"]["name"] in NAMESPACES:
+        name = thing["metadata"]["name"]
+        told = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+        raise Refusal(403, "Forbidden", told, name=name, kind=kind.plural)
     wanted = options.get("preconditions") or {}
     check_uid(kind, thing, wanted.get("uid"))
     asked, there = wanted.get("resourceVersion"), thing["metadata"]["resourceVersion"]

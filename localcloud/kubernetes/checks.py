@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from localcloud.kubernetes import job_checks, pod_checks, schema, workload_checks
+from localcloud.kubernetes import job_checks, object_checks, pod_checks, schema, workload_checks
 from localcloud.kubernetes.kinds import KINDS, Kind, Refusal
 from localcloud.kubernetes.words import (
     check_key,
@@ -80,6 +80,7 @@ def check_meaning(plural: str, body: dict) -> None:
     meta, spec = body["metadata"], body.get("spec") or {}
     bad: list[str] = []
     check_metadata(plural, meta, bad)
+    bad += object_checks.object_errors(plural, body)
     if plural == "pods":
         bad += pod_checks.pod_errors(spec, "spec")
     elif plural == "services":
@@ -89,6 +90,7 @@ def check_meaning(plural: str, body: dict) -> None:
         if plural == "jobs":
             if spec.get("selector") and not spec.get("manualSelector"):
                 bad += job_checks.selector_errors(meta["name"], meta["uid"], spec)
+            bad += job_checks.label_errors(meta.get("name", ""), meta.get("uid", ""), spec)
             bad += job_checks.job_errors(spec)
         else:
             bad += workload_checks.replica_errors(plural, spec)
@@ -118,6 +120,8 @@ def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
     check_labels(meta.get("labels"), "metadata.labels", bad)
     for key in meta.get("annotations") or {}:
         check_key(key.lower(), "metadata.annotations", bad)
+    bad += object_checks.annotation_errors(meta.get("annotations"), "metadata.annotations")
+    bad += object_checks.finalizer_errors(meta.get("finalizers"))
     for owner in meta.get("ownerReferences") or []:
         if not owner.get("uid"):
             bad.append('metadata.ownerReferences.uid: Invalid value: "": must not be empty')

@@ -1,6 +1,6 @@
 """What Kubernetes checks of a job's own fields, beside its schema, in its words and order.
 
-Not covered: jobs of more than 100,000 completions, `managedBy`.
+Not covered: jobs of more than 100,000 completions.
 """
 
 from __future__ import annotations
@@ -8,7 +8,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from localcloud.kubernetes.words import LABEL, invalid, not_negative, one_of, required, supported
+from localcloud.kubernetes.words import (
+    LABEL,
+    check_subdomain,
+    invalid,
+    not_negative,
+    one_of,
+    required,
+    supported,
+)
 
 MOST_RULES = 20
 COUNTS = (
@@ -43,6 +51,49 @@ def selector_errors(name: str, uid: str, spec: dict) -> list[str]:
     if not selector["matchLabels"].items() <= all_labels.items():
         told = "`selector` does not match template `labels`"
         bad.append(invalid("spec.template.metadata.labels", dict(sorted(all_labels.items())), told))
+    return bad
+
+
+def label_errors(name: str, uid: str, spec: dict) -> list[str]:
+    """Of a job whose template has labels that are Kubernetes' own to write, or that chooses its
+    pods itself and does not say how.
+    """
+    template = (spec.get("template") or {}).get("metadata") or {}
+    given = template.get("labels") or {}
+    if spec.get("manualSelector"):
+        return manual_errors(spec.get("selector"), given)
+    expected = {
+        **{"controller-uid": uid, "job-name": name},
+        **{"batch.kubernetes.io/controller-uid": uid, "batch.kubernetes.io/job-name": name},
+    }
+    shown = dict(sorted({**expected, **given}.items()))
+    return [
+        invalid(f"spec.template.metadata.labels[{key}]", shown, f"must be '{value}'")
+        for key, value in expected.items()
+        if given.get(key, value) != value
+    ]
+
+
+def manual_errors(selector: dict | None, labels: dict) -> list[str]:
+    if not selector:
+        return [required("spec.selector")]
+    if selector.get("matchLabels", {}).items() <= labels.items():
+        return []
+    told = "`selector` does not match template `labels`"
+    return [invalid("spec.template.metadata.labels", dict(sorted(labels.items())), told)]
+
+
+def manager_errors(manager: str) -> list[str]:
+    """Of the name of another controller that is to look after a job."""
+    bad, path = [], "spec.managedBy"
+    host, slash, rest = manager.partition("/")
+    if not slash or not host or not rest:
+        told = 'must be a domain-prefixed path (such as "acme.io/foo")'
+        bad.append(invalid(path, manager, told))
+    else:
+        check_subdomain(host, path, bad)
+    if len(manager) > 63:
+        bad.append(f"{path}: Too long: may not be more than 63 bytes")
     return bad
 
 
@@ -87,6 +138,8 @@ def job_errors(spec: dict) -> list[str]:
         else ("Failed", "TerminatingOrFailed")
     )
     one_of(spec.get("podReplacementPolicy"), allowed, "spec.podReplacementPolicy", bad)
+    if spec.get("managedBy") is not None:
+        bad += manager_errors(spec["managedBy"])
     return bad
 
 

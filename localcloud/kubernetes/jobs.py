@@ -3,7 +3,7 @@ back-offs, deadlines.
 
 A pod is counted once, when it has ended; then it loses the finalizer that kept it until then.
 
-Not covered: elastic indexed jobs, `managedBy`, schedules (cron jobs).
+Not covered: elastic indexed jobs, schedules (cron jobs).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from localcloud.kubernetes.job_checks import indexes_in
 from localcloud.kubernetes.kinds import condition, is_leaving, is_over, owned_by, stamp
 from localcloud.kubernetes.plane import LETTERS, Plane
 
+CONTROLLER = "kubernetes.io/job-controller"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
 LONGEST = 600.0  # seconds between two pods of a job that fail
 NO_FAILURES: dict = {"failures": 0, "at": 0.0, "indexes": {}}
@@ -36,6 +37,8 @@ def since(text: str) -> float:
 
 def look(plane: Plane) -> None:
     for job in plane.store.all("jobs"):
+        if job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
+            continue  # another one looks after it
         try_to_finish(plane, job) if is_finished(job) else sync(plane, job)
     living = {job["metadata"]["uid"] for job in plane.store.all("jobs")}
     for pod in plane.store.all("pods"):  # whose job is gone nobody counts any more

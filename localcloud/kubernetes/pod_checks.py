@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from localcloud.kubernetes.object_checks import annotation_errors
 from localcloud.kubernetes.quantity import amount, canonical
 from localcloud.kubernetes.words import (
     check_key,
@@ -51,6 +52,7 @@ def template_errors(template: dict, path: str) -> list[str]:
     check_labels(meta.get("labels"), f"{path}.labels", bad)
     for key in meta.get("annotations") or {}:
         check_key(key.lower(), f"{path}.annotations", bad)
+    bad += annotation_errors(meta.get("annotations"), f"{path}.annotations")
     return bad + pod_errors(template.get("spec") or {}, f"{path}.spec")
 
 
@@ -104,8 +106,11 @@ def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
             bad.append(required(f"{path}.secret.secretName"))
         if "configMap" in volume and not volume["configMap"].get("name"):
             bad.append(required(f"{path}.configMap.name"))
-        if "hostPath" in volume and not volume["hostPath"].get("path"):
-            bad.append(required(f"{path}.hostPath.path"))
+        if "hostPath" in volume:
+            host_path_errors(volume["hostPath"].get("path"), f"{path}.hostPath.path", bad)
+        for kind in ("secret", "configMap", "downwardAPI"):
+            rows = (volume.get(kind) or {}).get("items") or []
+            item_errors(kind, rows, f"{path}.{kind}.items", bad)
         for kind in ("secret", "configMap", "downwardAPI"):
             mode = (volume.get(kind) or {}).get("defaultMode")
             if mode is not None and not 0 <= mode <= 0o777:
@@ -119,6 +124,29 @@ def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
             bad.append(f'{path}.name: Duplicate value: "{name}"')
         names.add(name)
     return names
+
+
+def host_path_errors(path: str | None, at: str, bad: list[str]) -> None:
+    if not path:
+        bad.append(required(at))
+    elif ".." in path.split("/"):
+        bad.append(invalid(at, path, "must not contain '..'"))
+
+
+def item_errors(kind: str, rows: list[dict], at: str, bad: list[str]) -> None:
+    """Of the files of a volume, which lie below its folder."""
+    for number, row in enumerate(rows):
+        path = row.get("path", "")
+        if kind != "downwardAPI" and not row.get("key"):
+            bad.append(required(f"{at}[{number}].key"))
+        if not path:
+            bad.append(required(f"{at}[{number}].path"))
+        elif path.startswith("/"):
+            bad.append(invalid(f"{at}[{number}].path", path, "must be a relative path"))
+        elif ".." in path.split("/"):
+            bad.append(invalid(f"{at}[{number}].path", path, "must not contain '..'"))
+        elif path.startswith(".."):
+            bad.append(invalid(f"{at}[{number}].path", path, "must not start with '..'"))
 
 
 def container_errors(container: dict, path: str, volumes: set[str], bad: list[str]) -> None:
@@ -204,7 +232,14 @@ def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
 
 
 def port_errors(ports: list[dict], at: str, bad: list[str]) -> None:
+    names: set[str] = set()
     for number, port in enumerate(ports):
+        name, host = port.get("name", ""), port.get("hostPort")
+        if name:
+            port_name_errors(name, f"{at}[{number}].name", bad)
+        if name in names:
+            bad.append(f'{at}[{number}].name: Duplicate value: "{name}"')
+        names |= {name} - {""}
         value = port.get("containerPort")
         if not value:
             bad.append(required(f"{at}[{number}].containerPort"))
@@ -214,7 +249,25 @@ def port_errors(ports: list[dict], at: str, bad: list[str]) -> None:
                     f"{at}[{number}].containerPort", value, "must be between 1 and 65535, inclusive"
                 )
             )
+        if host and not 1 <= host <= 65535:
+            told = "must be between 1 and 65535, inclusive"
+            bad.append(invalid(f"{at}[{number}].hostPort", host, told))
         one_of(port.get("protocol"), ("SCTP", "TCP", "UDP"), f"{at}[{number}].protocol", bad)
+
+
+def port_name_errors(name: str, path: str, bad: list[str]) -> None:
+    """A name of a service as IANA writes it."""
+    if len(name) > 15:
+        bad.append(invalid(path, name, "must be no more than 15 characters"))
+    if not re.fullmatch("[-a-z0-9]+", name):
+        told = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+        bad.append(invalid(path, name, told))
+    if not re.search("[a-z]", name):
+        bad.append(invalid(path, name, "must contain at least one letter (a-z)"))
+    if "--" in name:
+        bad.append(invalid(path, name, "must not contain consecutive hyphens"))
+    if name.startswith("-") or name.endswith("-"):
+        bad.append(invalid(path, name, "must not begin or end with a hyphen"))
 
 
 def env_errors(item: dict, path: str, bad: list[str]) -> None:

@@ -128,8 +128,9 @@ def warnings(request: web.Request, kind: Kind, body: Any) -> list[str]:
     """What an object has that Kubernetes does not know, if a request wants to be warned of it."""
     if request.query.get("fieldValidation", "Warn") != "Warn" or not isinstance(body, dict):
         return []
-    return [
+    unknown = [
         each
         for each in schema.errors(kind.api, kind.name, body)
         if each.startswith("unknown field")
     ]
+    return [*request.get("duplicates", []), *unknown]

@@ -1,0 +1,210 @@
+"""What Kubernetes refuses and an emulation easily takes, in its words."""
+
+import base64
+
+import pytest
+from local_kube import job
+
+CORE = "/api/v1/namespaces/default"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+MB = 1 << 20
+
+
+def named(kind: str, api: str = "v1", **fields) -> dict:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "refused"}, **fields}
+
+
+def refusal(kube, path: str, body, code: int = 422, **query) -> str:
+    answer = kube.raw("POST", path, body, dryRun="All", **query)
+    assert answer.status_code == code, answer.text
+    return answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"data": {"a b": "x"}}, "data[a b]: Invalid value"),
+        ({"data": {"..": "x"}}, "must not be '..'"),
+        ({"data": {"..x": "x"}}, "must not start with '..'"),
+        ({"data": {"a/b": "x"}}, "a valid config key must consist of"),
+        ({"data": {"k" * 254: "x"}}, "must be no more than 253 bytes"),
+        ({"data": {"a": "x" * (MB + 1)}}, "Too long: may not be more than 1048576 bytes"),
+        (
+            {"data": {"a": "x"}, "binaryData": {"a": "eA=="}},
+            "duplicate of key present in binaryData",
+        ),
+    ],
+)
+def test_config_maps(kube, fields, words):
+    assert words in refusal(kube, f"{CORE}/configmaps", named("ConfigMap", **fields))
+
+
+def encoded(size: int) -> str:
+    return base64.b64encode(b"x" * size).decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"data": {"a b": "eA=="}}, "data[a b]: Invalid value"),
+        ({"stringData": {"a/b": "x"}}, "data[a/b]: Invalid value"),
+        ({"data": {"a": encoded(MB + 1)}}, "data: Too long: may not be more than 1048576 bytes"),
+        (
+            {"type": "kubernetes.io/tls", "data": {"tls.crt": "eA=="}},
+            "data[tls.key]: Required value",
+        ),
+    ],
+)
+def test_secrets(kube, fields, words):
+    assert words in refusal(kube, f"{CORE}/secrets", named("Secret", **fields))
+
+
+def test_data_that_just_fits(kube):
+    fits = named("Secret", data={"a": encoded(MB)})
+    assert kube.raw("POST", f"{CORE}/secrets", fits, dryRun="All").status_code == 201
+    fits = named("ConfigMap", data={"a.b_c-D": "x" * MB})
+    assert kube.raw("POST", f"{CORE}/configmaps", fits, dryRun="All").status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"apiGroups": [""], "resources": ["pods"], "verbs": []}, "rules[0].verbs: Required value"),
+        ({"resources": ["pods"], "verbs": ["get"]}, "rules[0].apiGroups: Required value"),
+        ({"apiGroups": [""], "verbs": ["get"]}, "rules[0].resources: Required value"),
+        ({"nonResourceURLs": ["/x"], "verbs": ["get"]}, "namespaced rules cannot apply"),
+    ],
+)
+def test_roles(kube, rule, words):
+    body = named("Role", "rbac.authorization.k8s.io/v1", rules=[rule])
+    assert words in refusal(kube, f"{RBAC}/roles", body)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ({"kind": "Rolle", "name": "x"}, 'roleRef.kind: Unsupported value: "Rolle"'),
+        ({"kind": "Role", "name": ""}, "roleRef.name: Required value"),
+        (
+            {"kind": "Role", "name": "x", "apiGroup": "y"},
+            'roleRef.apiGroup: Unsupported value: "y"',
+        ),
+    ],
+)
+def test_bindings(kube, reference, words):
+    reference = {"apiGroup": "rbac.authorization.k8s.io", **reference}
+    body = named("RoleBinding", "rbac.authorization.k8s.io/v1", roleRef=reference, subjects=[])
+    assert words in refusal(kube, f"{RBAC}/rolebindings", body)
+
+
+def labelled(**labels) -> dict:
+    body = job("refused", "true")
+    body["spec"]["template"]["metadata"] = {"labels": labels}
+    return body
+
+
+def volume(**source) -> dict:
+    return {"pod": {"volumes": [{"name": "v", **source}]}}
+
+
+PATH = "spec.template.spec"
+ITEM = {"configMap": {"name": "m", "items": [{"key": "k", "path": "../x"}]}}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            job("refused", "", managedBy="me"),
+            'spec.managedBy: Invalid value: "me": must be a domain',
+        ),
+        (
+            job("refused", "", managedBy="a.io/" + "x" * 60),
+            "spec.managedBy: Too long: may not be more than 63",
+        ),
+        (job("refused", "", manualSelector=True), "spec.selector: Required value"),
+        (labelled(**{"job-name": "other"}), "labels[job-name]: Invalid value"),
+        (labelled(**{"batch.kubernetes.io/job-name": "other"}), "must be 'refused'"),
+        (
+            job("refused", "", container={"ports": [{"containerPort": 70000}]}),
+            "between 1 and 65535",
+        ),
+        (
+            job("refused", "", container={"ports": [{"containerPort": 1, "name": "A"}]}),
+            "alpha-numeric",
+        ),
+        (
+            job(
+                "refused",
+                "",
+                container={"ports": [{"containerPort": p, "name": "a"} for p in (1, 2)]},
+            ),
+            'ports[1].name: Duplicate value: "a"',
+        ),
+        (job("refused", "", **volume(**ITEM)), f"{PATH}.volumes[0].configMap.items[0].path"),
+        (job("refused", "", **volume(hostPath={"path": "/a/../b"})), "must not contain '..'"),
+    ],
+)
+def test_jobs(kube, body, words):
+    assert words in refusal(kube, JOBS, body)
+
+
+def test_metadata(kube):
+    body = named("ConfigMap")
+    body["metadata"]["annotations"] = {"a": "x" * (256 << 10)}
+    told = refusal(kube, f"{CORE}/configmaps", body)
+    assert "metadata.annotations: Too long: may not be more than 262144 bytes" in told
+    body["metadata"] = {"name": "refused", "finalizers": ["mine"]}
+    told = refusal(kube, f"{CORE}/configmaps", body)
+    assert "name is neither a standard finalizer name nor is it fully qualified" in told
+    body["metadata"]["finalizers"] = ["example.com/mine", "orphan"]
+    assert kube.raw("POST", f"{CORE}/configmaps", body, dryRun="All").status_code == 201
+
+
+def test_a_job_that_another_controller_looks_after_gets_no_pods(kube):
+    kube.create(job("managed", "true", managedBy="example.com/other"))
+    kube.create(job("unmanaged", "true"))
+    kube.ended("unmanaged")
+    assert kube.pods("managed") == [] and not kube.get("jobs", "managed")["status"]
+    kube.call("DELETE", f"{JOBS}/managed", propagationPolicy="Background")
+
+
+def test_a_field_that_is_there_twice(kube):
+    text = '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "name": "twice"}, "data": {}}'
+    told = refusal(kube, f"{CORE}/configmaps", text, 400, fieldValidation="Strict")
+    assert told.endswith('strict decoding error: duplicate field "metadata.name"')
+    warned = kube.raw("POST", f"{CORE}/configmaps", text, dryRun="All")
+    assert warned.status_code == 201 and "duplicate field" in warned.headers["Warning"]
+
+
+def test_bodies_that_cannot_be_read(kube):
+    for data in (b"{", b"nonsense", b"\xff\xfe", b"[" * 100_000):
+        assert "json parse error" in refusal(kube, f"{CORE}/configmaps", data, 400)
+    text = {"Content-Type": "text/plain"}
+    answer = kube.raw("POST", f"{CORE}/configmaps", named("ConfigMap"), headers=text)
+    assert (answer.status_code, answer.json()["reason"]) == (415, "UnsupportedMediaType")
+    assert "accepted media types include: application/json" in answer.json()["message"]
+
+
+def test_what_must_stay_and_who_must_not_be(kube):
+    for name in ("default", "kube-system"):
+        answer = kube.raw("DELETE", f"/api/v1/namespaces/{name}")
+        assert answer.status_code == 403 and "may not be deleted" in answer.text
+    for header in ({"Impersonate-User": "admin"}, {"Impersonate-Group": "system:masters"}):
+        answer = kube.raw("GET", f"{CORE}/pods", headers=header)
+        assert answer.status_code == 403 and "cannot impersonate" in answer.text
+    answer = kube.raw("DELETE", f"{JOBS}", propagationPolicy="Foo", labelSelector="none=such")
+    assert answer.status_code == 422 and "propagationPolicy" in answer.text
+
+
+def test_a_second_manager_does_not_apply(kube):
+    body = named("ConfigMap", data={"a": "1"})
+    apply = {"headers": {"Content-Type": "application/apply-patch+yaml"}}
+    path = f"{CORE}/configmaps/refused"
+    try:
+        assert kube.raw("PATCH", path, body, **apply, fieldManager="one").status_code == 201
+        assert kube.raw("PATCH", path, body, **apply, fieldManager="one").status_code == 200
+        assert kube.raw("PATCH", path, body, **apply, fieldManager="two").status_code == 501
+    finally:
+        kube.raw("DELETE", path)
