@@ -29,6 +29,7 @@ from localcloud.compute import (
 )
 from localcloud.compute import power as compute_power
 from localcloud.compute.checks import LINK, not_found
+from localcloud.compute.fields import check_tags
 from localcloud.compute.firewalls import delete_firewall, insert_firewall
 from localcloud.compute.listing import listed, page
 from localcloud.compute.make import make_instance
@@ -61,6 +62,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.getSerialPortOutput": serial_port_output,
         "instances.setMetadata": set_metadata,
         "instances.setLabels": set_labels,
+        "instances.setTags": set_tags,
         "instances.setDeletionProtection": set_deletion_protection,
         "instances.list": list_instances,
         "instances.aggregatedList": list_instances,
@@ -232,6 +234,21 @@ async def set_labels(compute: Compute, call: Call) -> dict:
     instance.resource.update(labels=labels, labelFingerprint=checks.fingerprint(labels))
     compute.save(instance)
     return compute.finish(new_operation(compute, call, "setLabels", instance))
+
+
+async def set_tags(compute: Compute, call: Call) -> dict:
+    instance, body = instance_of(compute, call), call.body or {}
+    if body.get("fingerprint") != instance.resource["tags"]["fingerprint"]:
+        message = "Supplied fingerprint does not match current tags fingerprint."
+        raise ApiError(412, "conditionNotMet", message)
+    items = body.get("items") or []
+    check_tags("resource.items", items)
+    instance.resource["tags"] = {
+        **({"items": items} if items else {}),
+        "fingerprint": checks.fingerprint(items),
+    }
+    compute.save(instance)
+    return compute.finish(new_operation(compute, call, "setTags", instance))
 
 
 async def list_instances(compute: Compute, call: Call) -> dict:

@@ -291,13 +291,16 @@ def check_rest(
         if not HOST.fullmatch(name) or len(name) > 253:
             raise invalid("resource.hostname", name, "Must be a fully qualified domain name.")
         raise missing("resource.hostname")
-    items = body.get("tags", {}).get("items") or []
+    check_tags("resource.tags.items", body.get("tags", {}).get("items") or [])
+
+
+def check_tags(field: str, items: list[str]) -> None:
     if len(items) > 64:
-        raise invalid("resource.tags.items", "", "At most 64 tags are allowed.")
+        raise invalid(field, "", "At most 64 tags are allowed.")
     for index, tag in enumerate(items):
         if not NAME.fullmatch(tag):
             why = f"Must be a match of regex '(?:{NAME.pattern})'"
-            raise invalid(f"resource.tags.items[{index}]", tag, why)
+            raise invalid(f"{field}[{index}]", tag, why)
 
 
 def check_service_accounts(compute: Compute, project: str, body: dict) -> list[dict]:

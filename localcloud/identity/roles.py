@@ -65,6 +65,7 @@ PREDEFINED = {
     "roles/artifactregistry.writer": f"{ARTIFACTS} artifactregistry.repositories.uploadArtifacts "
     f"artifactregistry.tags.create artifactregistry.tags.update {PROJECT}",
     "roles/iap.tunnelResourceAccessor": "iap.tunnelInstances.accessViaIAP",
+    "roles/iam.roleViewer": f"iam.roles.get iam.roles.list {PROJECT} resourcemanager.projects.getIamPolicy",
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs iam.serviceAccounts.get iam.serviceAccounts.list "
     f"{PROJECT}",
     "roles/monitoring.admin": f"monitoring.* {PROJECT}",

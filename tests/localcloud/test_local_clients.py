@@ -128,6 +128,39 @@ def test_e2_machines_that_share_cores_have_a_memory_of_ones_choice():
             catalog.machine_type(ZONE, f"e2-custom-{wrong}")
 
 
+def test_tags_are_set(machines):
+    machines.wait(insert(machines, "tagged", tags={"items": ["a"]}))
+    path = f"/zones/{ZONE}/instances/tagged/setTags"
+    old = machines.get("tagged")["tags"]["fingerprint"]
+    machines.wait(machines.call("POST", path, {"items": ["b", "c"], "fingerprint": old}))
+    assert machines.get("tagged")["tags"]["items"] == ["b", "c"]
+    stale = machines.call("POST", path, {"items": ["d"], "fingerprint": old})
+    assert stale.status_code == 412
+    new = machines.get("tagged")["tags"]["fingerprint"]
+    wrong = machines.call("POST", path, {"items": ["Upper"], "fingerprint": new})
+    assert wrong.status_code == 400 and "resource.items[0]" in wrong.text
+    machines.wait(machines.call("POST", path, {"fingerprint": new}))
+    assert "items" not in machines.get("tagged")["tags"]
+
+
+def test_who_may_look_at_roles(cloud):
+    from localcloud.identity import roles
+
+    assert roles.PREDEFINED["roles/iam.roleViewer"].split()[:2] == [
+        "iam.roles.get",
+        "iam.roles.list",
+    ]
+    members = ["user:laptop@berg.local"]
+    binding = {"role": "roles/iam.roleViewer", "members": members}
+    base = f"{cloud.url}/cloudresourcemanager/v1/projects/berg-local"
+    policy = cloud.session.post(f"{base}:getIamPolicy", json={}).json()
+    new = {**policy, "bindings": [*policy["bindings"], binding]}
+    assert cloud.session.post(f"{base}:setIamPolicy", json={"policy": new}).ok
+    again = cloud.session.post(f"{base}:getIamPolicy", json={}).json()
+    old = {**again, "bindings": policy["bindings"]}
+    assert cloud.session.post(f"{base}:setIamPolicy", json={"policy": old}).ok
+
+
 # --- Cloud Storage
 
 
