@@ -4,7 +4,7 @@ What a place does says places.py. The single requests stand in google/: instance
 for machines that Google makes anew.
 """
 
-import functools
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -273,8 +273,15 @@ def create(
 
     def make(zone: str) -> None:
         say(f"Creating {what} in {zone}")
-        instances_in_zone = functools.partial(instances.insert, config, zone, request[zone], names)
-        grants.once_known(config, instances_in_zone)
+        tries = itertools.count()
+
+        def insert() -> None:
+            # Machines of the try before may have begun the job before they went.
+            if next(tries):
+                still_trying()
+            instances.insert(config, zone, request[zone], names)
+
+        grants.once_known(config, insert)
 
     return in_turn(list(request), make, hint, say, still_trying)
 

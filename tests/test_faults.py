@@ -28,14 +28,12 @@ from click.testing import CliRunner
 from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
-from berg import BergError, cli, config
-from berg.google import groups
+from berg import BergError, cli, config, gce
+from berg.google import api, grants, groups, instances
 from berg.laptop import ending, jobs, reap
 from berg.places import PLACES, tpu
 from localcloud import control
 
-# how the worker came to a machine makes no difference to what goes wrong later
-pytestmark = pytest.mark.golden
 WRITER = """
 import hashlib, os, sys, time
 seed, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -940,6 +938,24 @@ def test_a_new_account(trial, options):
     trial.run(None, *options)
     trial.check("SUCCEEDED", 8)
     assert all(each["hits"] == 2 for each in faults(trial.berg)), faults(trial.berg)
+
+
+def test_what_machines_said_before_their_account_was_known_is_forgotten(monkeypatch):
+    """They lived, although their creation failed; those that come next are not to wait for them."""
+    calls = []
+
+    def insert(*_) -> None:
+        calls.append("insert")
+        if len(calls) == 1:
+            raise api.OperationFailed("EXTERNAL_RESOURCE_NOT_FOUND", "the account was not found")
+
+    monkeypatch.setattr(instances, "insert", insert)
+    monkeypatch.setattr(grants, "is_settling", lambda settings, error: len(calls) == 1)
+    zones, names = {"us-central1-a": {}}, ["a-0", "a-1"]
+    gce.create(
+        config.Config(), zones, names, False, lambda text: None, lambda: calls.append("forget")
+    )
+    assert calls == ["insert", "forget", "insert"]
 
 
 @pytest.mark.parametrize("options", [(), ("--spot",), ("-m", "2")])

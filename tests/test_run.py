@@ -71,6 +71,7 @@ seq 200000
 """
 
 
+@pytest.mark.default_image
 def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     """One job with everything that may lie in a repo, and every command about a job that is over."""
     head = git(berg.repo, "rev-parse", "HEAD")

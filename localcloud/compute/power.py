@@ -81,7 +81,8 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     image = None
     if not instance.plain_image and compute.image is not None:
         image = await asyncio.shield(compute.image)
-        image = image.with_name("learning") if learns else image
+        kind = "prepared" if compute.settings.prepared else "learning"
+        image = image.with_name(kind) if learns else image
     instance.network_down = False
     compute.set_status(instance, "STAGING")
     await compute.open_address(instance.address)

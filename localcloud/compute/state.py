@@ -139,6 +139,7 @@ class Settings:
     first_boot: float = (
         30.0  # seconds for which an image of Google's holds the locks of dpkg when it first boots
     )
+    prepared: float = 0.0  # 1: Google's images have /root/berg/venv, as a golden one
     refill: float = 1.0  # seconds between two attempts of a group to make a member
     heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
     minute: float = 60.0  # seconds

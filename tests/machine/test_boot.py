@@ -29,6 +29,7 @@ LAST_WORDS = (
 )
 DEBIAN = ("--image", "debian-12", "--image-project", "debian-cloud")
 GPU = ("-g", "1", "-t", "t4")  # hosts of machines without one are maintained without a word
+pytestmark = pytest.mark.default_image
 ENDLESS = LAST_WORDS + "echo up; while :; do sleep 0.1; done"
 
 
