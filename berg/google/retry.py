@@ -1,12 +1,13 @@
 """What is tried again: one rule for every request that berg makes.
 
 408, 429, 500, 502, 503, 504 and broken connections pass. Another status says the same each time it
-is asked. A certificate that cannot be verified says the same, too. berg/machine/boot.py imports the
+is asked. So does a certificate that cannot be verified, or read. berg/machine/boot.py imports the
 standard library alone and keeps a copy of the statuses.
 """
 
 RETRIED = (408, 429, 500, 502, 503, 504)
-UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # how OpenSSL says it, whatever library wraps the error
+# how OpenSSL says it, whatever library wraps the error
+UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "NO_CERTIFICATE_OR_CRL_FOUND")
 
 
 def is_retried(status: int) -> bool:
@@ -43,7 +44,7 @@ def is_connection_error(error: BaseException) -> bool:
     import requests
     import urllib3.exceptions
 
-    if UNTRUSTED in str(error):
+    if any(word in str(error) for word in UNTRUSTED):
         return False
     broken = (
         ConnectionError,
