@@ -26,7 +26,7 @@ import pytest
 import requests
 
 from berg import config
-from berg.google import grants, storage
+from berg.google import grants, rights, storage
 from localcloud import control
 
 HOME = empty_home.enter()
@@ -386,7 +386,9 @@ def bucket(cloud) -> storage.Bucket:
     """An empty bucket."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     fresh = storage.Bucket(cloud.settings(name))
-    fresh.client.create_bucket(name)
+    made = fresh.client.bucket(name)
+    made.iam_configuration.uniform_bucket_level_access_enabled = True  # as berg init makes them
+    made.create()
     return fresh
 
 
@@ -401,9 +403,16 @@ def make_account(cloud: Cloud) -> str:
     settings = cloud.settings()
     email = grants.account(settings)
     grants.create_account(settings)
-    grants.write_role(settings)
-    for role in (f"projects/{settings.project}/roles/{grants.ROLE}", grants.BUCKET_ROLE):
-        grants.bind(settings, grants.project_policy, role, f"serviceAccount:{email}")
+    for right in rights.RIGHTS:
+        grants.write_role(settings, right)
+        role, condition = grants.role_name(settings, right), right.condition("BUCKET")
+        if condition:  # here they hold in every bucket
+            named = 'resource.name.startsWith("projects/_/buckets/BUCKET/objects/'
+            anywhere = 'resource.name.extract("/objects/{name}").startsWith("'
+            expression = condition["expression"].replace(named, anywhere)
+            condition = {**condition, "expression": expression}
+        member = f"serviceAccount:{email}"
+        grants.bind(settings, grants.project_policy, role, member, condition)
     return email
 
 

@@ -137,7 +137,7 @@ def test_credentials_without_a_quota_project_are_no_lack_of_rights(berg, init, c
     ("method", "command"),
     [
         ("container.*", "cluster list"),
-        ("monitoring.*", "dashboard create"),
+        ("monitoring.*", "dashboard"),
         ("artifactregistry.*", "image build --push --builder cloud"),
         ("cloudbuild.*", "image build --push --builder cloud"),
     ],

@@ -1,10 +1,10 @@
 """What the account of the machines may do: the least that works. `berg init` grants it, `berg
 doctor` looks at it.
 
-Machines read and write objects, list the machines of their job, and delete those, themselves, and
-the group that would make them anew. The secrets of a job come through policies of their own
-(secret.py). Policies are read, changed and written with their etag; bindings with conditions stay
-as they are and count for nothing.
+Which rights those are, and for which objects, says rights.py. The secrets of a job come through
+policies of their own (secret.py). Policies are read, changed and written with their etag, as
+version 3 where they have conditions; bindings with conditions of others stay as they are and count
+for nothing.
 
 Not covered: resource tags or conditions that would limit deletion.
 """
@@ -12,29 +12,26 @@ Not covered: resource tags or conditions that would limit deletion.
 import functools
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from berg import BergError
 from berg.config import Config
 from berg.google import api
 from berg.google.monitoring import ROLE as MONITORING_ROLE
+from berg.google.rights import MACHINE, RIGHTS, Right
 from berg.google.storage import Bucket
 
-NAME, ROLE = "berg-worker", "bergWorker"
-PERMISSIONS = (
-    "compute.instances.list",  # which machines of the job live
-    "compute.instances.delete",  # itself, and the others when the job is over
-    "compute.instanceGroupManagers.delete",  # the job's group, which would make the machine anew
-)
+NAME, ROLE = "berg-worker", MACHINE.role
+# What earlier versions gave on the whole bucket.
 BUCKET_ROLE = "roles/storage.objectUser"
 APIS = ("iam", "cloudresourcemanager")
 SOMEBODY = "user:YOUR_ADDRESS"  # for whom the person fills in who that is
 ACT_AS = "iam.serviceAccounts.actAs"
-NEEDS = f"{BUCKET_ROLE} on the bucket, and in the project {', '.join(PERMISSIONS)}"
+NEEDS = f"{BUCKET_ROLE} on the bucket, and in the project {', '.join(MACHINE.permissions)}"
 UNLIMITED = (
-    "Compute Engine cannot limit deletion to berg's own machines without resource tags or conditions, "
-    "so that it may delete any machine and any managed instance group of the project"
+    "Compute Engine cannot limit deletion to berg's own machines without resource tags or "
+    "conditions, so that it may delete any machine and any managed instance group of the project"
 )
 SETTLING = (
     90  # seconds until a new account is known everywhere, or others stop changing the same policy
@@ -64,79 +61,165 @@ def missing(config: Config) -> tuple[list[Grant], str]:
     """What berg's own account lacks, in the order of making; and Google's refusal, if not all can
     be looked up.
     """
-    project, email = config.project, account(config)
-    member, role = f"serviceAccount:{email}", f"projects/{project}/roles/{ROLE}"
-    refusals: list[str] = []
+    look = Look(config)
+    of_roles = missing_roles(config, look)
+    found = [*missing_account(config, look), *of_roles]
+    found += without_uniform_access(config, look)
+    found += missing_bindings(config, look)
+    found += too_wide(config, look)
+    return found, look.refusals[0] if look.refusals else ""
 
-    def look(read: Callable[..., dict], *arguments: Any) -> dict:
+
+@dataclass
+class Look:
+    """Read what there is, and remember what Google refused to show."""
+
+    config: Config
+    refusals: list[str] = field(default_factory=list)
+
+    def __call__(self, read: Callable[..., dict], *arguments: Any) -> dict:
+        """Return what a function reads; nothing where there is nothing, or it may not be seen."""
         from google.api_core import exceptions
 
         try:
-            return read(*arguments)
+            return read(self.config, *arguments)
         except exceptions.NotFound:
             return {}
         except exceptions.Forbidden as error:
             if api.lacks_quota_project(error):
-                raise BergError(api.name_quota_project(config)) from None
-            refusals.append(api.words(error))
+                raise BergError(api.name_quota_project(self.config)) from None
+            self.refusals.append(api.words(error))
             return {}
 
-    there = look(iam, config, "GET", f"/roles/{ROLE}")
-    if there.get("deleted"):
-        undelete = f"gcloud iam roles undelete {ROLE} --project {project}"
-        raise BergError(
-            f"the custom role {ROLE} was deleted. Bring it back: {undelete}; then run berg init again"
-        )
-    lacks = [
-        permission
-        for permission in PERMISSIONS
-        if permission not in there.get("includedPermissions", [])
-    ]
-    update = (
-        f"gcloud iam roles update {ROLE} --project {project} --add-permissions {','.join(lacks)}"
-    )
-    create = f"gcloud iam roles create {ROLE} --project {project} --permissions {','.join(lacks)}"
-    to_project = f"gcloud projects add-iam-policy-binding {project} --member {member} --role {role} --condition None"
-    to_bucket = (
-        f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member {member}"
-    )
-    wanted: list[tuple[Any, str, str, Callable[[], Any]]] = [
-        (
-            look(iam, config, "GET", f"/serviceAccounts/{email}"),
-            f"Create the service account {email}",
-            f"gcloud iam service-accounts create {NAME} --project {project}",
-            functools.partial(create_account, config),
-        ),
-        (
-            not lacks,
-            f"{'Add to' if there else 'Create'} the custom role {ROLE}: {', '.join(lacks)}",
-            update if there else create,
-            functools.partial(write_role, config),
-        ),
-        (
-            role in roles(look(project_policy, config), [member]),
-            f"Give the account {ROLE} in the project {project}. {UNLIMITED}",
-            to_project,
-            functools.partial(bind, config, project_policy, role, member),
-        ),
-        (
-            BUCKET_ROLE in roles(look(bucket_policy, config), [member]),
-            f"Give the account {BUCKET_ROLE} on gs://{config.bucket}",
-            f"{to_bucket} --role {BUCKET_ROLE}",
-            functools.partial(bind, config, bucket_policy, BUCKET_ROLE, member),
-        ),
-    ]
-    if config.monitoring:
-        wanted.append(
-            (
-                MONITORING_ROLE in roles(look(project_policy, config), [member]),
-                f"Give the account {MONITORING_ROLE} in the project {project}, to write metrics and no more",
-                to_project.replace(role, MONITORING_ROLE),
-                functools.partial(bind, config, project_policy, MONITORING_ROLE, member),
+
+def missing_account(config: Config, look: Look) -> list[Grant]:
+    email = account(config)
+    if look(iam, "GET", f"/serviceAccounts/{email}"):
+        return []
+    command = f"gcloud iam service-accounts create {NAME} --project {config.project}"
+    make = functools.partial(create_account, config)
+    return [Grant(f"Create the service account {email}", command, make)]
+
+
+def missing_roles(config: Config, look: Look) -> list[Grant]:
+    """The custom roles that are not there, or lack permissions."""
+    found = []
+    for right in RIGHTS:
+        there = look(iam, "GET", f"/roles/{right.role}")
+        if there.get("deleted"):
+            undelete = f"gcloud iam roles undelete {right.role} --project {config.project}"
+            raise BergError(
+                f"the custom role {right.role} was deleted. Bring it back: {undelete}; "
+                "then run berg init again"
             )
+        held = there.get("includedPermissions", [])
+        lacks = [permission for permission in right.permissions if permission not in held]
+        if lacks:
+            found.append(role_grant(config, right, lacks, bool(there)))
+    return found
+
+
+def role_grant(config: Config, right: Right, lacks: list[str], is_there: bool) -> Grant:
+    """The creation of a custom role, or what it takes to add to it."""
+    words = f"{'Add to' if is_there else 'Create'} the custom role {right.role}: {', '.join(lacks)}"
+    command = f"gcloud iam roles create {right.role} --project {config.project} --permissions"
+    if is_there:
+        command = (
+            f"gcloud iam roles update {right.role} --project {config.project} --add-permissions"
         )
-    found = [Grant(text, command, make) for made, text, command, make in wanted if not made]
-    return found, refusals[0] if refusals else ""
+    make = functools.partial(write_role, config, right)
+    return Grant(words, f"{command} {','.join(lacks)}", make)
+
+
+def without_uniform_access(config: Config, look: Look) -> list[Grant]:
+    """The step that a bucket needs before its policy may have conditions."""
+    if look(has_uniform_access).get("enabled", True):
+        return []
+    text = (
+        f"Turn on uniform access on gs://{config.bucket}: access lists of single objects count no "
+        "more, and rights may be given by prefix"
+    )
+    command = f"gcloud storage buckets update gs://{config.bucket} --uniform-bucket-level-access"
+    return [Grant(text, command, functools.partial(turn_on_uniform_access, config))]
+
+
+def has_uniform_access(config: Config) -> dict[str, Any]:
+    bucket = Bucket(config)
+    found = bucket.client.get_bucket(config.bucket, retry=bucket.retry)
+    return {"enabled": found.iam_configuration.uniform_bucket_level_access_enabled}
+
+
+def turn_on_uniform_access(config: Config) -> None:
+    bucket = Bucket(config)
+    found = bucket.client.get_bucket(config.bucket, retry=bucket.retry)
+    found.iam_configuration.uniform_bucket_level_access_enabled = True
+    found.patch(retry=bucket.retry)
+
+
+def missing_bindings(config: Config, look: Look) -> list[Grant]:
+    """What the policies of the project and of the bucket do not give the account yet."""
+    member = f"serviceAccount:{account(config)}"
+    in_project, on_bucket = look(project_policy), look(bucket_policy)
+    found = []
+    for right in RIGHTS:
+        role, condition = role_name(config, right), right.condition(config.bucket)
+        if right.on_bucket and not is_bound(on_bucket, role, member, condition):
+            found.append(bucket_grant(config, right, condition))
+        elif not right.on_bucket and role not in roles(in_project, [member]):
+            found.append(project_grant(config, right.role, role, f". {UNLIMITED}"))
+    if config.monitoring and MONITORING_ROLE not in roles(in_project, [member]):
+        why = ", to write metrics and no more"
+        found.append(project_grant(config, MONITORING_ROLE, MONITORING_ROLE, why))
+    return found
+
+
+def project_grant(config: Config, name: str, role: str, why: str) -> Grant:
+    """A role for the account in the project; `name` is what people call the role."""
+    project, member = config.project, f"serviceAccount:{account(config)}"
+    command = (
+        f"gcloud projects add-iam-policy-binding {project} --member {member} --role {role} "
+        "--condition None"
+    )
+    make = functools.partial(bind, config, project_policy, role, member)
+    return Grant(f"Give the account {name} in the project {project}{why}", command, make)
+
+
+def bucket_grant(config: Config, right: Right, condition: dict[str, str] | None) -> Grant:
+    """A role for the account on the bucket, on those objects that its condition names."""
+    role, member = role_name(config, right), f"serviceAccount:{account(config)}"
+    limit = "None"
+    if condition:  # without a comma in it, at which gcloud would split
+        limit = f"'expression={condition['expression']},title={right.role}'"
+    command = (
+        f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member {member} "
+        f"--role {role} --condition={limit}"
+    )
+    make = functools.partial(bind, config, bucket_policy, role, member, condition)
+    return Grant(
+        f"Give the account {right.role} on gs://{config.bucket}{right.words}", command, make
+    )
+
+
+def too_wide(config: Config, look: Look) -> list[Grant]:
+    """What earlier versions gave the account on the whole bucket, which makes conditions void."""
+    member = f"serviceAccount:{account(config)}"
+    if BUCKET_ROLE not in roles(look(bucket_policy), [member]):
+        return []
+    text = (
+        f"Take {BUCKET_ROLE} on gs://{config.bucket} from the account: with it a job may replace "
+        "the code and the packages of others"
+    )
+    command = (
+        f"gcloud storage buckets remove-iam-policy-binding gs://{config.bucket} "
+        f"--member {member} --role {BUCKET_ROLE}"
+    )
+    make = functools.partial(unbind, config, bucket_policy, BUCKET_ROLE, member)
+    return [Grant(text, command, make)]
+
+
+def role_name(config: Config, right: Right) -> str:
+    """The full name of a custom role in the project."""
+    return f"projects/{config.project}/roles/{right.role}"
 
 
 def iam(
@@ -224,20 +307,22 @@ def create_account(config: Config) -> None:
         pass
 
 
-def write_role(config: Config) -> None:
-    """Create the custom role, or add what it lacks; what else it holds stays."""
+def write_role(config: Config, right: Right = MACHINE) -> None:
+    """Create a custom role, or add what it lacks; what else it holds stays."""
     from google.api_core import exceptions
+
+    path = f"/roles/{right.role}"
 
     def once() -> None:
         try:
-            there = iam(config, "GET", f"/roles/{ROLE}")
+            there = iam(config, "GET", path)
         except exceptions.NotFound:
-            role = {"title": "Berg's machines", "stage": "GA", "includedPermissions": PERMISSIONS}
-            iam(config, "POST", "/roles", {"roleId": ROLE, "role": role})
+            role = {"title": right.title, "stage": "GA", "includedPermissions": right.permissions}
+            iam(config, "POST", "/roles", {"roleId": right.role, "role": role})
             return
-        together = sorted({*there.get("includedPermissions", []), *PERMISSIONS})
+        together = sorted({*there.get("includedPermissions", []), *right.permissions})
         changed = {"includedPermissions": together, "etag": there["etag"]}
-        iam(config, "PATCH", f"/roles/{ROLE}", changed, updateMask="includedPermissions")
+        iam(config, "PATCH", path, changed, updateMask="includedPermissions")
 
     until_settled(once)
 
@@ -262,23 +347,79 @@ def bucket_policy(config: Config, new: dict | None = None) -> dict:
     return bucket.set_iam_policy(Policy.from_api_repr(new), retry=retry).to_api_repr()
 
 
-def bind(config: Config, policy: Callable[..., dict], role: str, member: str) -> bool:
-    """Give a member a role in a policy; False, and nothing is written, if it has it."""
+def bind(
+    config: Config,
+    policy: Callable[..., dict],
+    role: str,
+    member: str,
+    condition: dict[str, str] | None = None,
+) -> bool:
+    """Give a member a role in a policy; False, and nothing is written, if it has it.
+
+    Other conditions under the same title are an earlier version's, and go.
+    """
 
     def once() -> bool:
         current = policy(config)
+        if is_bound(current, role, member, condition):
+            return False
         bindings = current.setdefault("bindings", [])
-        ours = [each for each in bindings if each["role"] == role and not each.get("condition")]
-        if not ours:
-            bindings.append({"role": role, "members": [member]})
-        elif member not in ours[0]["members"]:
+        if condition:
+            leave(bindings, role, member)
+        ours = [each for each in bindings if is_like(each, role, condition)]
+        if ours:
             ours[0]["members"].append(member)
         else:
-            return False
-        policy(config, current)
+            given = {"condition": condition} if condition else {}
+            bindings.append({"role": role, "members": [member], **given})
+        write_policy(config, policy, current)
         return True
 
     return until_settled(once)
+
+
+def unbind(config: Config, policy: Callable[..., dict], role: str, member: str) -> None:
+    """Take a role without a condition from a member."""
+
+    def once() -> None:
+        current = policy(config)
+        for each in current.get("bindings", []):
+            if is_like(each, role, None) and member in each["members"]:
+                each["members"].remove(member)
+        write_policy(config, policy, current)
+
+    until_settled(once)
+
+
+def leave(bindings: list[dict[str, Any]], role: str, member: str) -> None:
+    """Take a member out of all bindings of a role."""
+    for each in bindings:
+        if each["role"] == role and member in each["members"]:
+            each["members"].remove(member)
+
+
+def write_policy(config: Config, policy: Callable[..., dict], changed: dict[str, Any]) -> None:
+    """Write a policy; one with conditions has version 3, or Google would drop them."""
+    changed["bindings"] = [each for each in changed["bindings"] if each["members"]]
+    if any(each.get("condition") for each in changed["bindings"]):
+        changed["version"] = 3
+    policy(config, changed)
+
+
+def is_bound(
+    policy: dict[str, Any], role: str, member: str, condition: dict[str, str] | None = None
+) -> bool:
+    """Whether a policy gives a member a role under this condition, and no other."""
+    bindings = policy.get("bindings", [])
+    return any(is_like(each, role, condition) and member in each["members"] for each in bindings)
+
+
+def is_like(binding: dict[str, Any], role: str, condition: dict[str, str] | None) -> bool:
+    """Whether a binding is of a role, under the same expression."""
+    wanted = condition["expression"] if condition else None
+    return bool(
+        binding["role"] == role and (binding.get("condition") or {}).get("expression") == wanted
+    )
 
 
 def until_settled(change: Callable[[], Any]) -> Any:

@@ -13,7 +13,7 @@ import requests
 from conftest import make_account, settle, wait_for
 from local_gcloud import Gcloud
 
-from berg.google import grants
+from berg.google import grants, rights
 from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
@@ -21,18 +21,22 @@ EMAIL = f"berg-worker@{PROJECT}.iam.gserviceaccount.com"
 MEMBER, ROLE = f"serviceAccount:{EMAIL}", f"projects/{PROJECT}/roles/bergWorker"
 RESOURCES = f"/cloudresourcemanager/v1/projects/{PROJECT}"
 ACCOUNTS, ROLES = f"/iam/v1/projects/{PROJECT}/serviceAccounts", f"/iam/v1/projects/{PROJECT}/roles"
+VERSION = {"options": {"requestedPolicyVersion": 3}}
+VERSION_3 = "?optionsRequestedPolicyVersion=3"
+OF_OBJECTS = [
+    f"projects/{PROJECT}/roles/{name}" for name in ("bergLister", "bergReader", "bergWriter")
+]
 FLAGS = ("--project", PROJECT, "--region", "us-central1")
 
 
 @pytest.fixture
 def fresh(cloud):
     """A project without berg's account and role."""
-    policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy")
-    policy["bindings"] = [
-        each for each in policy["bindings"] if each["role"] not in (ROLE, grants.BUCKET_ROLE)
-    ]
+    policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy", VERSION)
+    ours = [f"projects/{PROJECT}/roles/{right.role}" for right in rights.RIGHTS]
+    policy["bindings"] = [each for each in policy["bindings"] if each["role"] not in ours]
     cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
-    for path in (f"{ACCOUNTS}/{EMAIL}", f"{ROLES}/bergWorker"):
+    for path in (f"{ACCOUNTS}/{EMAIL}", *(f"{ROLES}/{right.role}" for right in rights.RIGHTS)):
         cloud.session.delete(cloud.url + path)
     cloud.call("POST", "/_berg/roles/forget", {})
     yield
@@ -56,7 +60,7 @@ def init(berg, fresh):
 
 
 def bind(cloud, base: str, role: str, member: str) -> None:
-    policy = cloud.call("POST", f"{base}:getIamPolicy")
+    policy = cloud.call("POST", f"{base}:getIamPolicy", VERSION)
     policy.setdefault("bindings", []).append({"role": role, "members": [member]})
     cloud.call("POST", f"{base}:setIamPolicy", {"policy": policy})
 
@@ -90,21 +94,21 @@ def test_init_grants_what_machines_need_and_nothing_twice(berg, cloud, init):
     for line in (
         f"service account [{EMAIL}]",
         f" Create the service account {EMAIL}\n",
-        f"\nCreate the custom role bergWorker: {', '.join(grants.PERMISSIONS)}\n",
+        f"\nCreate the custom role bergWorker: {', '.join(rights.MACHINES)}\n",
         f"\nGive the account bergWorker in the project {PROJECT}. Compute Engine cannot limit deletion to berg's own",
-        f"\nGive the account roles/storage.objectUser on gs://{berg.bucket_name}\n",
+        f"\nGive the account bergReader on gs://{berg.bucket_name} below .berg/dist/, .berg/repos/,",
+        f"\nGive the account bergWriter on gs://{berg.bucket_name} below berg_results/, .berg/logs/,",
+        f"\nGive the account bergLister on gs://{berg.bucket_name}\n",
         "Do this? [Y/n]",
     ):
         assert line in asked.stderr, asked.stderr
     assert asked.stderr.index("Give the account") < asked.stderr.index("Do this?")
     assert saved(berg)["service_account"] == EMAIL
     assert sorted(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == sorted(
-        grants.PERMISSIONS
+        rights.MACHINES
     )
     assert held(cloud, f"{RESOURCES}:getIamPolicy") == [ROLE]
-    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam", "GET") == [
-        "roles/storage.objectUser"
-    ]
+    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam{VERSION_3}", "GET") == OF_OBJECTS
     now = cloud.call("POST", f"{RESOURCES}:getIamPolicy")["bindings"]
     assert [each for each in now if each["role"] != ROLE] == [
         each for each in others if each["role"] != ROLE
@@ -126,7 +130,7 @@ def test_init_grants_what_machines_need_and_nothing_twice(berg, cloud, init):
         f"Add to the custom role bergWorker: {added}\n" in patched.stderr
         and "Give" not in patched.stderr
     )
-    together = {*grants.PERMISSIONS, "compute.zones.get"}
+    together = {*rights.MACHINES, "compute.zones.get"}
     assert set(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == together
     assert writes(cloud) == ["iam.projects.roles.patch"]
 
@@ -145,9 +149,7 @@ def test_grants_survive_others_who_change_the_same_and_lost_answers(berg, cloud,
     done = init("-y")
     assert done.returncode == 0, done.stderr
     assert held(cloud, f"{RESOURCES}:getIamPolicy") == [ROLE]
-    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam", "GET") == [
-        "roles/storage.objectUser"
-    ]
+    assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam{VERSION_3}", "GET") == OF_OBJECTS
     assert all(fault["hits"] for fault in cloud.call("GET", "/_berg/faults")["faults"])
 
 
@@ -289,6 +291,59 @@ def test_all_kinds_of_jobs_end_well_as_that_account_and_it_may_do_no_more(berg, 
     ):
         assert worker.request(verb, cloud.url + path, json=body).status_code == 403, path
     assert worker.get(f"{cloud.url}/storage/v1/b/{berg.bucket_name}/o").status_code == 200
+
+    # Of the objects it writes what jobs write, and reads what they need; no more.
+    objects = f"{cloud.url}/storage/v1/b/{berg.bucket_name}/o"
+    upload = f"{cloud.url}/upload/storage/v1/b/{berg.bucket_name}/o?uploadType=media&name="
+    for name in (
+        ".berg/dist/berg-0.1.0-py3-none-any.whl",
+        ".berg/repos/proj/pack",
+        ".berg/jobs/spot_metadata.json",
+        ".berg/sweeps/grid.json",
+        "data/mnist/images",
+        "berg_results2/x",
+        "mine",
+    ):
+        assert worker.post(upload + name, data=b"x").status_code == 403, name
+        path = f"{objects}/{name.replace('/', '%2F')}"
+        assert worker.delete(path).status_code == 403, name
+        moved = f"{objects}/berg_results%2Fx/rewriteTo/b/{berg.bucket_name}/o"
+        assert worker.post(f"{moved}/{name.replace('/', '%2F')}").status_code == 403, name
+    for name in ("berg_results/x", ".berg/logs/spot/x.log", ".berg/jobs/any_state.json"):
+        assert worker.post(upload + name, data=b"x").status_code == 200, name
+    assert worker.get(f"{objects}/mine").status_code == 403
+    assert worker.get(f"{objects}/.berg%2Fjobs%2Fspot_metadata.json").status_code == 200
+
+
+def test_the_rights_of_earlier_versions_are_narrowed_by_init_and_named_by_doctor(berg, cloud, init):
+    """The account could write the whole bucket, which had access lists of single objects."""
+    assert init("-y").returncode == 0
+    bucket = f"/storage/v1/b/{berg.bucket_name}"
+    policy = cloud.call("GET", f"{bucket}/iam{VERSION_3}")
+    kept = [each for each in policy["bindings"] if each["role"] not in OF_OBJECTS]
+    wide = [*kept, {"role": grants.BUCKET_ROLE, "members": [MEMBER, "user:laptop@berg.local"]}]
+    cloud.call("PUT", f"{bucket}/iam", {"bindings": wide})
+    uniform = {"uniformBucketLevelAccess": {"enabled": False}}
+    cloud.call("PATCH", bucket, {"iamConfiguration": uniform})
+
+    settings = {**saved(berg), "endpoint": cloud.url, "credentials_file": init.file}
+    berg.write_config(**settings)
+    looked = berg("doctor")
+    assert f"Take {grants.BUCKET_ROLE} on gs://{berg.bucket_name} from the account" in looked.stdout
+    ran = berg("run", "-g", "0", "-n", "meanwhile", "--wait", "true")
+    assert ran.returncode == 0, "jobs go on until then"
+
+    narrowed = init("-y")
+    assert narrowed.returncode == 0, narrowed.stderr
+    assert f"Turn on uniform access on gs://{berg.bucket_name}" in narrowed.stderr
+    assert held(cloud, f"{bucket}/iam{VERSION_3}", "GET") == OF_OBJECTS
+    others = [
+        each["members"]
+        for each in cloud.call("GET", f"{bucket}/iam{VERSION_3}")["bindings"]
+        if each["role"] == grants.BUCKET_ROLE
+    ]
+    assert others == [["user:laptop@berg.local"]], "what others have there stays"
+    assert "nothing was changed" in init("-y").stderr
 
 
 def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init, tmp_path):

@@ -1,0 +1,74 @@
+"""What the machines' account may do: custom roles, and on which objects of the bucket they hold.
+
+A job's code acts as this account. It may read what laptops wrote, write results, logs and states,
+and nothing else: no code, no package, no job and no data set of anybody's. Conditions of IAM say so
+by the prefix of an object's name, each with a `/` at its end, because `a/b` would let `a/bc` in. A
+list is asked for on the bucket, where a condition on objects never holds: it is a right of its own.
+
+Not covered: telling the jobs of one account from each other, which IAM cannot.
+"""
+
+from dataclasses import dataclass
+
+STATES = (".berg/jobs/", "_state.json")  # begin and end of the names of states
+MACHINES = (
+    "compute.instances.list",  # which machines of the job live
+    "compute.instances.delete",  # itself, and the others when the job is over
+    "compute.instanceGroupManagers.delete",  # the job's group, which would make the machine anew
+)
+
+
+@dataclass(frozen=True)
+class Right:
+    """A custom role, and the objects that it holds for: none of them means no condition."""
+
+    role: str
+    title: str
+    permissions: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
+    states: bool = False  # the states of jobs as well
+    on_bucket: bool = True  # else on the project
+
+    @property
+    def words(self) -> str:
+        """Say where the right holds, for people."""
+        if not self.prefixes:
+            return ""
+        return " below " + ", ".join(self.prefixes) + (" and states" if self.states else "")
+
+    def condition(self, bucket: str) -> dict[str, str] | None:
+        """Return the condition of the binding on a bucket, as IAM writes one."""
+        if not self.prefixes:
+            return None
+        start = f"projects/_/buckets/{bucket}/objects/"
+        parts = [f'resource.name.startsWith("{start}{prefix}")' for prefix in self.prefixes]
+        if self.states:
+            begin, end = STATES
+            inside = f'resource.name.startsWith("{start}{begin}")'
+            parts.append(f'({inside} && resource.name.endsWith("{end}"))')
+        return {"title": self.role, "expression": " || ".join(parts)}
+
+
+MACHINE = Right("bergWorker", "Berg's machines", MACHINES, on_bucket=False)
+READ = Right(
+    "bergReader",
+    "Berg's machines read code, jobs and data",
+    ("storage.objects.get",),
+    (".berg/dist/", ".berg/repos/", ".berg/jobs/", ".berg/sweeps/", ".berg/images/", "data/"),
+)
+WRITE = Right(
+    "bergWriter",
+    "Berg's machines write results, logs and states",
+    ("storage.objects.create", "storage.objects.delete", "storage.objects.get"),
+    (
+        "berg_results/",
+        ".berg/logs/",
+        ".berg/machines/",
+        ".berg/folders/",
+        ".berg/builds/",
+        ".berg/tmp/",
+    ),
+    states=True,
+)
+LIST = Right("bergLister", "Berg's machines list objects", ("storage.objects.list",))
+RIGHTS = (MACHINE, READ, WRITE, LIST)
