@@ -1,4 +1,4 @@
-"""Run machine-learning experiments on Google Cloud accelerators and keep the results in a bucket."""
+"""Run machine-learning experiments on Google Cloud accelerators, results kept in a bucket."""
 
 import os
 import sys

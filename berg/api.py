@@ -17,8 +17,9 @@ from typing import Any
 
 from berg import BergError, config
 from berg.config import Config
+from berg.google.explain import explain
 from berg.google.fetch import fetch
-from berg.google.storage import Bucket, explain
+from berg.google.storage import Bucket
 from berg.job import State
 from berg.laptop import defaults, ending, jobs, launch, logs, records
 from berg.plan import JobSpec

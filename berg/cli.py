@@ -84,7 +84,7 @@ def show_traceback() -> None:
 
 def describe(error: Exception) -> str:
     """Return an error as one sentence."""
-    from berg.google.storage import explain
+    from berg.google.explain import explain
     from localcloud.control import LocalCloudError
 
     if isinstance(error, click.ClickException):

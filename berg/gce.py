@@ -49,7 +49,7 @@ def choose_tpus(config: Config, tpu: tpus.Tpu, spec: JobSpec) -> Choice:
 
 
 def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
-    """Look up the image, the zones, and what may be short of there; raise BergError without them."""
+    """Look up image, zones and quotas; raise BergError where there is no image or no zone."""
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
         zones = offers.zones_with(config, choice.shape, config.zones, spec.any_zone)
@@ -110,7 +110,7 @@ def with_ways(config: Config, regions: list[str]) -> list[str]:
 
 
 def ways_out(config: Config, region: str) -> networks.Ways:
-    """Return what leads out of a region; raise BergError if a machine would never hear of its job."""
+    """Return what leads out of a region; raise BergError if machines would not reach Google."""
     ways = networks.ways(config, region)
     if ways.to_google is False:
         raise BergError(
@@ -337,7 +337,7 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
-    """Delete machines, or the group in the region `group` with them, and wait until they are gone."""
+    """Delete machines, or a region's group with them, and wait until they are gone."""
     paths = [instances.path_of(machine) for machine in machines]
     if group:
         paths = [groups.path_of(group, job)]

@@ -42,7 +42,10 @@ DOWNLOAD = (
     "--platform",
     "manylinux2014_x86_64",
 )
-MODULES = "import sys, berg.worker; print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
+MODULES = (
+    "import sys, berg.worker; print(*(getattr(each, '__file__', None) for each in "
+    "[*sys.modules.values()]), sep='\\n')"
+)
 # bytecode that is not compared with its source, whose time is another there
 UNCHECKED = (1).to_bytes(4, "little")
 ANY_PYTHON = '''\
@@ -52,7 +55,8 @@ import ctypes
 from pathlib import Path
 
 try:
-    library = ctypes.CDLL(str(next(Path(__file__).parent.parent.glob("google_crc32c.libs/libcrc32c*"))))
+    here = Path(__file__).parent.parent
+    library = ctypes.CDLL(str(next(here.glob("google_crc32c.libs/libcrc32c*"))))
 except (OSError, StopIteration) as error:
     raise ImportError(error) from None
 library.crc32c_extend.argtypes = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t)

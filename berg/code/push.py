@@ -182,7 +182,7 @@ def index_of(checkout: Checkout) -> bytes:
 
 
 def note(checkout: Checkout, pushed: set[str]) -> None:
-    """Keep the list of what was pushed beside the checkout, so that it is as lasting as the files."""
+    """Keep the list of what was pushed beside the checkout, to last as long as the files."""
     if pushed != checkout.pushed:
         checkout.remote(
             ["tee", f"{checkout.folder}/.git/berg-pushed"], stdin=joined(sorted(pushed))
@@ -241,7 +241,7 @@ def compare(
 
 
 def remove(checkout: Checkout, gone: list[str], files: dict[str, Stamp | None]) -> str:
-    """Delete files on the machine, and the folders that this leaves empty; returns what went wrong."""
+    """Delete files on the machine, and folders that become empty; return what went wrong."""
     done = checkout.remote(
         ["xargs", "-0", "rm", "-f", "--"], joined([f"{checkout.folder}/{path}" for path in gone])
     )
@@ -263,13 +263,17 @@ def send(root: Path, paths: list[str], checkout: Checkout) -> tuple[list[str], s
     done = checkout.call(command, cwd=root, stdin=joined([f"./{path}" for path in paths]))
     if done.returncode == USAGE:
         raise BergError(
-            f"{explain(done.stderr, USAGE)}. Berg needs rsync 3.1, here and on the machine (macOS: brew)"
+            f"{explain(done.stderr, USAGE)}. Berg needs rsync 3.1, here and on the machine (macOS: "
+            "brew)"
         )
     if done.returncode not in (0, PARTIAL, VANISHED):
         raise Away(explain(done.stderr, done.returncode))
     complaint = done.stderr if done.returncode == PARTIAL else ""
     if "symbolic links (40)" in complaint:
-        complaint += "A folder that somebody made a link there stays one; rsync 3.5 sends nothing through it\n"
+        complaint += (
+            "A folder that somebody made a link there stays one; rsync 3.5 sends nothing through "
+            "it\n"
+        )
     return done.stdout.decode(errors="replace").splitlines(), complaint
 
 

@@ -127,7 +127,7 @@ def find_root(folder: Path) -> Path:
 
 
 def take(folder: Path) -> Snapshot:
-    """Make a commit of the working tree around `folder`; raises BergError where it cannot be known."""
+    """Make a commit of the working tree around a folder; raise BergError where there is none."""
     import git as gitpython
 
     root = find_root(folder)
@@ -238,8 +238,10 @@ def leave_out(snapshot: Snapshot) -> list[str]:
     if sum(sizes.values()) > MAX_UNTRACKED_BYTES:
         largest = ", ".join(sorted(sizes, key=lambda name: -sizes[name])[:3])
         raise BergError(
-            f"{len(sizes)} untracked files of {sum(sizes.values()) / 1e9:.1f} GB would travel with the code, "
-            f"the largest: {largest}. Add data to .gitignore (a machine gets it from the bucket), or commit it"
+            f"{len(sizes)} untracked files of {sum(sizes.values()) / 1e9:.1f} GB would travel with "
+            "the code, "
+            f"the largest: {largest}. Add data to .gitignore (a machine gets it from the bucket), "
+            "or commit it"
         )
     return [f":(exclude,literal){name}" for name in sorted(environments)]
 

@@ -88,7 +88,8 @@ def scan(root: Path) -> dict[str, Stamp | None]:
         done = subprocess.run(command(str(root / folder), arguments), capture_output=True)
         if done.returncode and not folder:
             raise BergError(
-                f"git cannot list the files of {root}: {done.stderr.decode(errors='replace').strip()}"
+                f"git cannot list the files of {root}: "
+                f"{done.stderr.decode(errors='replace').strip()}"
             )
         return done.stdout
 

@@ -262,7 +262,7 @@ class FileList:
 
 def say_trouble(left: dict[str, Exception], said: set[str]) -> None:
     """Say at once what keeps files from coming, such as a full disk; each reason once."""
-    from berg.google.storage import explain
+    from berg.google.explain import explain
 
     for path, error in left.items():
         why = explain(error) or getattr(error, "strerror", None) or str(error)
@@ -288,7 +288,7 @@ def say_why(name: str, state: "State") -> None:
 
 def raise_missing(left: dict[str, Exception]) -> None:
     """Name the files that could not be brought, and raise BergError if there are any."""
-    from berg.google.storage import explain
+    from berg.google.explain import explain
     from berg.words import plural
 
     for path, why in left.items():

@@ -89,7 +89,7 @@ def set_up_google(
     settings: config.Config, given: dict[str, str | None], yes: bool, create_bucket: bool
 ) -> dict[str, Any]:
     """Return the settings for Google, which are asked for."""
-    from berg.google.storage import explain
+    from berg.google.explain import explain
     from berg.laptop import init as setup
 
     if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:

@@ -12,7 +12,7 @@ from berg.commands.terminal import given, remember_zones, remembered, say
 
 
 def wish(options: dict):
-    """What was asked for on the command line, and by the repo around this folder for what was not."""
+    """Return what the command line asks for, and for the rest what the repo's defaults do."""
     from berg.laptop import defaults
     from berg.plan import JobSpec
 
@@ -53,7 +53,8 @@ def start_machines(spec, dry_run, quiet, code_of=None):
     zone = launch.submit(plan, say, tables.sending)
     if zone:
         say(
-            f"Created {', '.join(plan.machines[:8])} in {zone} after {time.monotonic() - began:.1f} s\n"
+            f"Created {', '.join(plan.machines[:8])} in {zone} after "
+            f"{time.monotonic() - began:.1f} s\n"
         )
     if not quiet:
         click.echo(plan.job.job_name)
@@ -61,7 +62,7 @@ def start_machines(spec, dry_run, quiet, code_of=None):
 
 
 def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
-    """Say how to go on with a job that was launched, or see it to its end; returns the exit code."""
+    """Say how to go on with a launched job, or see it to its end; return the exit code."""
     settings, this, zone = launched
     name, about = (
         this.job_name,
@@ -69,7 +70,8 @@ def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
     )
     if not (tail or wait):
         say(
-            f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch {name}\n"
+            f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch "
+            f"{name}\n"
         )
         if as_json:
             click.echo(json.dumps(about))

@@ -35,7 +35,8 @@ def run(spec, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_
         if not sweep.exists(settings, resume.partition("/")[0]):
             if new_code:
                 raise click.UsageError(
-                    f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {resume}"
+                    "--new-code with --resume is for sweeps; for a job: berg rerun --new-code "
+                    f"{resume}"
                 )
             return commands_start.resume(settings, resume, dry_run, wait, tail, as_json)
     if tail:
@@ -45,7 +46,8 @@ def run(spec, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_
         name, count = found.sweep, len(found.jobs)
         if not count:
             say(
-                f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0"
+                f"No job of {name} failed or was lost. One that was killed: berg run --resume "
+                f"{name}/0"
             )
         elif dry_run:
             preview(settings, found, parallel)
@@ -94,7 +96,8 @@ def start(spec, grid, tasks, parallel, as_json, dry_run):
     for option in ("no_kill", "wait_for_capacity", "wait_hours"):
         if getattr(spec, option):
             raise BergError(
-                f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job after another"
+                f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job "
+                "after another"
             )
     rows = sweep.grid(grid) if grid else sweep.tasks(Path(tasks))
     settings = config.load_ready(**spec.settings)
@@ -106,7 +109,8 @@ def start(spec, grid, tasks, parallel, as_json, dry_run):
     say(tables.sweep(jobs))
     hours = len(jobs) * plan.job.max_run_seconds / 3600
     say(
-        f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} machine-hours at most\n"
+        f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} "
+        "machine-hours at most\n"
     )
     if dry_run:
         click.echo(json.dumps(launch.preview(plan), indent=2))

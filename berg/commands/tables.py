@@ -56,7 +56,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
 
 
 def below(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
-    """Return rows of a plan: lines below each other, the first one labelled; empty ones are none."""
+    """Return rows of a plan: lines below each other, of which the first has the label."""
     shown = [line for line in lines if line]
     labels = [label] + [""] * len(shown)
     return list(zip(labels, shown, strict=False))
@@ -373,7 +373,10 @@ def progress(found) -> str:
 
 def left(name: str, see: str) -> str:
     """What becomes of what somebody followed and follows no more."""
-    costs = f"\n{name} goes on without you, and its machines cost money until it ends, at most until --max-hours."
+    costs = (
+        f"\n{name} goes on without you, and its machines cost money until it ends, at most until "
+        "--max-hours."
+    )
     return f"{costs}\nSee it:  {see}\nEnd it:  berg kill {name}"
 
 

@@ -115,7 +115,7 @@ def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":
         exceptions.ServerError,
         requests.RequestException,
     ) as error:
-        from berg.google.storage import explain
+        from berg.google.explain import explain
 
         say(f"Waiting on: {explain(error, settings) or error}")
         return []

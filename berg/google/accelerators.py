@@ -181,78 +181,114 @@ class Shape:
         )
 
 
+N1 = ("n1-", "custom-")
+
+
 def choose(
     num_gpus: int | None, gpu_type: str | None, num_cpus: int | None, machine_type: str | None
 ) -> Shape:
-    """The machine for what was asked (None: not given); raises BergError where Google offers no
-    such one.
+    """Return the machine for what was asked (None: not given); raise BergError where Google offers
+    no such one.
 
     With no option given it is one L4, and N1 machines have 8 vCPUs per GPU.
     """
     if machine_type and num_cpus:
         raise BergError("--machine-type fixes the number of CPUs: leave out --num-cpus")
-    built_in = find_built_in(machine_type) if machine_type else None
-    if built_in:
-        return check_built_in(machine_type or "", built_in, num_gpus, gpu_type)
-    wanted = (
-        gpu_type or ("t4" if (machine_type or "").startswith(("n1-", "custom-")) else DEFAULT)
-    ).lower()
+    if machine_type and (built_in := find_built_in(machine_type)):
+        return check_built_in(machine_type, built_in, num_gpus, gpu_type)
+    name = name_of(gpu_type, machine_type)
+    if num_gpus is None:
+        num_gpus = 0 if machine_type and not gpu_type else smallest_number(name)
+    if num_gpus < 0:
+        raise BergError(f"--num-gpus {num_gpus} makes no sense: give 0 for a machine without GPUs")
+    if num_gpus == 0:
+        return choose_cpus_only(num_cpus, machine_type)
+    if name in ATTACHED:
+        return choose_n1(num_gpus, name, num_cpus, machine_type)
+    if machine_type:
+        raise cannot_be_had(name, f"be attached to {machine_type}")
+    return choose_with_built_in(num_gpus, name, num_cpus)
+
+
+def name_of(gpu_type: str | None, machine_type: str | None) -> str:
+    """Return berg's name of a GPU type, or that of the usual one; raise BergError for no type."""
+    usual = DEFAULT
+    if machine_type and machine_type.startswith(N1):
+        usual = "t4"
+    wanted = (gpu_type or usual).lower()
     name = ALIASES.get(wanted, wanted)
     if name not in CAPABILITY:
         raise BergError(f"unknown GPU type {gpu_type!r}. Berg knows: {', '.join(TYPES)}")
-    if num_gpus is None:
-        smallest = min(ATTACHED[name][1] if name in ATTACHED else BUILT_IN[name])
-        num_gpus = 0 if machine_type and not gpu_type else smallest
-    if num_gpus < 0:
-        raise BergError(f"--num-gpus {num_gpus} makes no sense: give 0 for a machine without GPUs")
-    if name in ATTACHED or num_gpus == 0:
-        return choose_n1(num_gpus, name, num_cpus, machine_type)
-    sizes = BUILT_IN[name]
-    if machine_type or num_gpus not in sizes:
-        place = (
-            f"be attached to {machine_type}"
-            if machine_type
-            else f"be had in a number of {num_gpus}"
-        )
-        raise BergError(
-            f"{name} GPUs cannot {place}: Google offers {', '.join(map(str, sizes))} in one machine"
-        )
-    by_cpus = sizes[num_gpus]
-    if num_cpus and num_cpus not in by_cpus:
+    return name
+
+
+def smallest_number(name: str) -> int:
+    """Return how many GPUs of a type a machine has at least."""
+    if name in ATTACHED:
+        return min(ATTACHED[name][1])
+    return min(BUILT_IN[name])
+
+
+def cannot_be_had(name: str, how: str) -> BergError:
+    sizes = ", ".join(map(str, BUILT_IN[name]))
+    return BergError(f"{name} GPUs cannot {how}: Google offers {sizes} in one machine")
+
+
+def choose_with_built_in(num_gpus: int, name: str, num_cpus: int | None) -> Shape:
+    """Return the machine type that has so many GPUs of a type built in."""
+    if num_gpus not in BUILT_IN[name]:
+        raise cannot_be_had(name, f"be had in a number of {num_gpus}")
+    by_cpus = BUILT_IN[name][num_gpus]
+    if not num_cpus:
+        return Shape(next(iter(by_cpus.values())), num_gpus, name)
+    if num_cpus not in by_cpus:
         offered = ", ".join(map(str, sorted(by_cpus)))
         raise BergError(
             f"{num_gpus} x {name} comes with {offered} vCPUs, not {num_cpus}: leave out --num-cpus"
         )
-    return Shape(by_cpus[num_cpus] if num_cpus else next(iter(by_cpus.values())), num_gpus, name)
+    return Shape(by_cpus[num_cpus], num_gpus, name)
+
+
+def choose_cpus_only(num_cpus: int | None, machine_type: str | None) -> Shape:
+    """Return a machine without GPUs."""
+    cpus = n1_cpus(num_cpus, machine_type, 8)
+    check_n1_cpus(cpus, 96, "")
+    return Shape(machine_type or n1_type(cpus), 0, "", "")
 
 
 def choose_n1(num_gpus: int, name: str, num_cpus: int | None, machine_type: str | None) -> Shape:
-    accelerator, most_cpus = ATTACHED.get(name, ("", {}))
-    if num_gpus and num_gpus not in most_cpus:
+    """Return an N1 machine to which GPUs are attached."""
+    accelerator, most_cpus = ATTACHED[name]
+    if num_gpus not in most_cpus:
         offered = ", ".join(map(str, most_cpus))
         raise BergError(f"{num_gpus} x {name} in one machine is not offered: choose -g {offered}")
-    if num_gpus and machine_type and not machine_type.startswith(("n1-", "custom-")):
+    if machine_type and not machine_type.startswith(N1):
         raise BergError(f"{name} GPUs can only be attached to N1 machines, not to {machine_type}")
-    cpus = 8 * max(num_gpus, 1) if num_cpus is None else num_cpus
-    if (
-        machine_type
-        and machine_type.rpartition("-")[2].isdigit()
-        and machine_type.startswith("n1-")
-    ):
-        cpus = int(machine_type.rpartition("-")[2])
-    limit = most_cpus[num_gpus] if num_gpus else 96
+    cpus = n1_cpus(num_cpus, machine_type, 8 * num_gpus)
+    check_n1_cpus(cpus, most_cpus[num_gpus], f"with {num_gpus} x {name} ")
+    return Shape(machine_type or n1_type(cpus), num_gpus, name, accelerator)
+
+
+def n1_cpus(num_cpus: int | None, machine_type: str | None, usual: int) -> int:
+    """Return the vCPUs of an N1 machine: those of its type, those asked for, or the usual."""
+    if machine_type and (named := re.fullmatch(r"n1-.*-(\d+)", machine_type)):
+        return int(named[1])
+    return usual if num_cpus is None else num_cpus
+
+
+def check_n1_cpus(cpus: int, limit: int, what: str) -> None:
+    """Raise BergError for a number of vCPUs that no N1 machine has."""
     if not 1 <= cpus <= limit:
-        what = f"with {num_gpus} x {name} " if num_gpus else ""
         raise BergError(f"an N1 machine {what}has 1 to {limit} vCPUs, not {cpus}: choose -c")
     if cpus not in N1_SIZES and cpus % 2:
         raise BergError(
             f"an N1 machine has 1 or an even number of vCPUs, not {cpus}: choose -c {cpus + 1}"
         )
-    # 3.75 GB per vCPU, as in the standard sizes.
-    n1 = f"n1-standard-{cpus}" if cpus in N1_SIZES else f"custom-{cpus}-{cpus * 3840}"
-    return Shape(
-        machine_type or n1, num_gpus, name if num_gpus else "", accelerator if num_gpus else ""
-    )
+
+
+def n1_type(cpus: int) -> str:
+    """Return the N1 machine type with so many vCPUs, and 3.75 GB for each as in standard sizes."""
+    return f"n1-standard-{cpus}" if cpus in N1_SIZES else f"custom-{cpus}-{cpus * 3840}"
 
 
 def find_built_in(machine_type: str) -> tuple[str, int] | None:
@@ -280,20 +316,24 @@ def check(shape: Shape, image: str, spot: bool) -> None:
     kind = shape.machine_type
     if kind.startswith("a4x"):
         raise BergError(
-            f"{kind} comes from reservations only, and has Arm CPUs; berg uses neither. Choose -t b200 --spot"
+            f"{kind} comes from reservations only, and has Arm CPUs; berg uses neither. Choose -t "
+            "b200 --spot"
         )
     if not spot and kind.startswith(NOT_ON_DEMAND):
         others = ", or take all 8 (-g 8)" if shape.gpu_type == "h100" else ""
         raise BergError(
-            f"{kind} cannot be had on demand: Google offers it as a Spot machine, with flex-start or from a "
+            f"{kind} cannot be had on demand: Google offers it as a Spot machine, with flex-start "
+            "or from a "
             f"reservation. Add --spot{others}"
         )
     torch = WITH_TORCH.fullmatch(image)
     low, high = TORCH.get(torch[1], (0.0, 99.0)) if torch else (0.0, 99.0)
     if torch and shape.num_gpus and not low <= CAPABILITY[shape.gpu_type] <= high:
         raise BergError(
-            f"the torch of image {image} runs on GPUs of compute capability {low} to {high}, and {shape.gpu_type} has "
-            f"{CAPABILITY[shape.gpu_type]}. Give --image common-{torch[1]}-{torch[2]} and let requirements.txt install "
+            f"the torch of image {image} runs on GPUs of compute capability {low} to {high}, and "
+            f"{shape.gpu_type} has "
+            f"{CAPABILITY[shape.gpu_type]}. Give --image common-{torch[1]}-{torch[2]} and let "
+            "requirements.txt install "
             f"torch from {OLD_TORCH}, or choose another GPU: -t {DEFAULT}"
         )
 

@@ -37,7 +37,8 @@ SUMMARY = (
 EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
 ADVICE = {  # what Google says, policies of organisations among it, and what to do then
     r"/networks/\S+'\.? (The referenced network resource cannot be found|was not found)": (
-        "Name another network: berg config set network NAME, or make it: gcloud compute networks create NAME"
+        "Name another network: berg config set network NAME, or make it: gcloud compute networks "
+        "create NAME"
     ),
     EXTERNAL: "Give --no-external-ip, or for all machines: berg config set no_external_ip true",
     OS_LOGIN: "Log in as root, whose keys berg brings itself: berg config set ssh_user root",
@@ -75,7 +76,10 @@ class OperationFailed(BergError):
         """What happened, and the next step."""
         if self.code in BLOCKS_REGION:
             where = "the whole project" if self.blocks == "all" else region
-            return f"quota of {where}: {self.message} Raise it: https://console.cloud.google.com/iam-admin/quotas"
+            return (
+                f"quota of {where}: {self.message} Raise it: "
+                "https://console.cloud.google.com/iam-admin/quotas"
+            )
         if (
             self.code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
             or self.code == "insufficientCapacity"
@@ -130,7 +134,7 @@ def patient(
 
 
 def tell_if_slow(what: str) -> Callable[[Exception], None]:
-    """What a retry calls with each error: if it goes on for long, it says once what it waits for."""
+    """Return what a retry calls with each error: after a while it says what it waits for."""
     began = time.monotonic()
 
     def on_error(error: Exception) -> None:
@@ -196,7 +200,7 @@ def name_quota_project(config: Config) -> str:
 
 
 def refused_to_all(config: Config, error: Any, name: str, service: str) -> str:
-    """What is wrong where no right would help, with the command that mends it; "" where one would."""
+    """Return what is wrong and what mends it where no right would help; "" where one would."""
     if lacks_quota_project(error):
         return name_quota_project(config)
     mend = enable_command(config, service)

@@ -37,12 +37,13 @@ def ask(
     config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any
 ) -> dict[str, Any]:
     """One request below the region's place."""
-    base = f"{config.service_url('artifactregistry')}/v1/projects/{config.project}/locations/{config.region}"
+    place = f"projects/{config.project}/locations/{config.region}"
+    base = f"{config.service_url('artifactregistry')}/v1/{place}"
     return api.call(config, method, base + path, body, **query)
 
 
 def ensure(config: Config) -> bool:
-    """Make the repository if there is none; whether it was made. Raises BergError for who may not."""
+    """Make the repository if there is none; return whether it was made. Raises BergError."""
     from google.api_core import exceptions
 
     try:
@@ -65,13 +66,15 @@ def ensure(config: Config) -> bool:
     while not operation.get("done"):
         if time.monotonic() > end:
             raise BergError(
-                f"the repository {REPOSITORY} did not come within {PATIENCE // 60} minutes. Try again"
+                f"the repository {REPOSITORY} did not come within {PATIENCE // 60} minutes. Try "
+                "again"
             )
         time.sleep(0.3)
         operation = ask(config, "GET", f"/operations/{api.last_part(operation['name'])}")
     if failed := operation.get("error"):
         raise BergError(
-            f"the repository {REPOSITORY} could not be made: {failed.get('message', 'no reason given')}"
+            f"the repository {REPOSITORY} could not be made: "
+            f"{failed.get('message', 'no reason given')}"
         )
     return True
 
@@ -83,7 +86,8 @@ def refusal(config: Config, error: Any, verb: str) -> BergError:
         return BergError(why)
     create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker {where}"
     return BergError(
-        f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: {create}"
+        f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: "
+        f"{create}"
     )
 
 
@@ -94,14 +98,18 @@ def check_push(config: Config) -> None:
     )
     if not held.get("permissions"):
         raise BergError(
-            f"you may not push images to the repository {REPOSITORY} of {config.project}. Somebody who may should run: "
+            f"you may not push images to the repository {REPOSITORY} of {config.project}. Somebody "
+            "who may should run: "
             f"{bind_command(config, grants.person(config), WRITER)}"
         )
 
 
 def bind_command(config: Config, member: str, role: str) -> str:
     where = f"--location {config.region} --project {config.project}"
-    return f"gcloud artifacts repositories add-iam-policy-binding {REPOSITORY} {where} --member {member} --role {role}"
+    return (
+        f"gcloud artifacts repositories add-iam-policy-binding {REPOSITORY} {where} --member "
+        f"{member} --role {role}"
+    )
 
 
 def policy(config: Config, new: dict | None = None) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def run(
         "serviceAccount": f"projects/{config.project}/serviceAccounts/{account}",
         "tags": ["berg"],
     }
-    base = f"{config.service_url('cloudbuild')}/v1/projects/{config.project}/locations/{config.region}/builds"
+    place = f"projects/{config.project}/locations/{config.region}"
+    base = f"{config.service_url('cloudbuild')}/v1/{place}/builds"
     try:
         try:
             # A repeated request builds the same again, which costs minutes and changes nothing.
@@ -162,12 +163,19 @@ def refusal(config: Config, error: Any, account: str) -> BergError:
             f"you may not let {account} build. {said} Run: {grants.act_as_command(config, account)}"
         )
     if "logs bucket" in said:
-        bind = f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member serviceAccount:{account}"
+        bind = (
+            f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member "
+            f"serviceAccount:{account}"
+        )
         return Forbidden(
-            f"Cloud Build refused the build: {said}. Somebody who may should run: {bind} --role {READER}"
+            f"Cloud Build refused the build: {said}. Somebody who may should run: {bind} --role "
+            f"{READER}"
         )
     if error.code == 403:
-        bind = f"gcloud projects add-iam-policy-binding {config.project} --member {grants.person(config)} --role {ROLE}"
+        bind = (
+            f"gcloud projects add-iam-policy-binding {config.project} --member "
+            f"{grants.person(config)} --role {ROLE}"
+        )
         return BergError(
             f"you may not build with Cloud Build ({said}). Somebody who may should run: {bind}"
         )

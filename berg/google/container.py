@@ -55,7 +55,8 @@ def ask(
             raise api.Denied(api.name_quota_project(config)) from None
         role = "developer" if method == "GET" else "admin"
         raise api.Denied(
-            f"Google does not let you look after clusters: {api.words(error)}. Somebody who may has to "
+            f"Google does not let you look after clusters: {api.words(error)}. Somebody who may "
+            "has to "
             f"give you roles/container.{role} in the project {config.project}"
         ) from None
 
@@ -92,7 +93,8 @@ def find(config: Config, name: str) -> dict[str, Any]:
     named = [each for each in clusters(config) if name in (each["name"], where(each))]
     if not named:
         raise BergError(
-            f"there is no cluster {name!r} in project {config.project}. Make it: berg cluster create {name}; "
+            f"there is no cluster {name!r} in project {config.project}. Make it: berg cluster "
+            f"create {name}; "
             "or see what there is: berg cluster list"
         )
     if len(named) > 1:
@@ -100,8 +102,10 @@ def find(config: Config, name: str) -> dict[str, Any]:
         raise BergError(f"there are several clusters {name!r}; give the location as well: {names}")
     if not is_ours(named[0]):
         raise BergError(
-            f"the cluster {name} is not berg's: it has no label berg=1. If berg may use, resize and delete it: gcloud "
-            f"container clusters update {named[0]['name']} --location {named[0]['location']} --update-labels berg=1"
+            f"the cluster {name} is not berg's: it has no label berg=1. If berg may use, resize "
+            "and delete it: gcloud "
+            f"container clusters update {named[0]['name']} --location {named[0]['location']} "
+            "--update-labels berg=1"
         )
     return named[0]
 
@@ -109,7 +113,8 @@ def find(config: Config, name: str) -> dict[str, Any]:
 def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise BergError(
-            f"{name!r} cannot be the name of a cluster: give up to 40 lower-case letters, digits and dashes, "
+            f"{name!r} cannot be the name of a cluster: give up to 40 lower-case letters, digits "
+            "and dashes, "
             "beginning with a letter, as in: berg cluster create train"
         )
     return name

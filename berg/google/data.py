@@ -2,9 +2,9 @@
 them, too.
 
 What is there already is recognised by its size and crc32c. Not covered: empty folders, permissions,
-versions of a data set, and writers at the same time: an object that somebody else replaces meanwhile
-is an error, one that he adds is not. A file that changes here while it is sent is never sent as a
-mixture.
+versions of a data set, and writers at the same time: an object that somebody else replaces
+meanwhile is an error, one that he adds is not. A file that changes here while it is sent is never
+sent as a mixture.
 """
 
 import contextlib
@@ -35,7 +35,8 @@ SHOWN = 3  # files named in an error
 def check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise BergError(
-            f"{name!r} cannot be the name of a data set: use letters, digits, dots, dashes, as in mnist-v2"
+            f"{name!r} cannot be the name of a data set: use letters, digits, dots, dashes, as in "
+            "mnist-v2"
         )
     return name
 
@@ -57,7 +58,7 @@ def find(config: Config, where: str) -> tuple[Bucket, str]:
 
 
 def wanted(text: str) -> tuple[str, str]:
-    """Name and path on the machine for NAME[:PATH]; raises BergError for what is no place for data."""
+    """Return name and path on the machine for NAME[:PATH]; raise BergError for a wrong place."""
     name, _, path = text.partition(":")
     check_name(name)
     given = PurePosixPath(path or HOME / name)
@@ -68,7 +69,8 @@ def wanted(text: str) -> tuple[str, str]:
         or str(given) == "/root"
     ):
         raise BergError(
-            f"--data {text}: {path!r} is no folder for data: give a whole path, as in {name}:{HOME / name}"
+            f"--data {text}: {path!r} is no folder for data: give a whole path, as in "
+            f"{name}:{HOME / name}"
         )
     if any(f"{given}/".startswith(f"{folder}/") for folder in OURS):
         raise BergError(
@@ -106,7 +108,7 @@ def checksum(blobs: Iterable[Any]) -> str:
 
 @dataclass
 class Push:
-    """What a push is to do: which files go up, and onto which generation of their object (0: none)."""
+    """Return which files go up, and onto which generation of their object (0: there is none)."""
 
     files: dict[str, Path]  # name in the bucket -> file
     changed: dict[str, int] = field(default_factory=dict)

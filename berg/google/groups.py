@@ -32,14 +32,16 @@ def description(config: Config) -> str:
 def requests(
     config: Config, zones: list[str], body: dict[str, Any], name: str
 ) -> dict[str, dict[str, Any]]:
-    """The bodies of the two requests that make a group, for a machine with the body of an insert."""
+    """Return the bodies of the two requests that make a group, from the body of an insert."""
     made_from = template(config, body)
     group = {
         "name": name,
         "description": description(config),
         "baseInstanceName": name[:MOST].rstrip("-"),
         "targetSize": 1,
-        "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{made_from['name']}",
+        "instanceTemplate": (
+            f"projects/{config.project}/global/instanceTemplates/{made_from['name']}"
+        ),
         "distributionPolicy": {
             "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
             "targetShape": "ANY",
@@ -111,7 +113,8 @@ def create(
                 raise BergError(f"no machine could be created, and none was left behind.\n  {why}")
         time.sleep(0.5)
     say(
-        f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, without this computer."
+        f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, "
+        "without this computer."
     )
     return ""
 

@@ -185,7 +185,10 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
     except (ValueError, AttributeError):
         reason, message = "", content[:300].decode(errors="replace")
     if code == 401 or (code == 403 and reason in ("Forbidden", "")):
-        message = f"the cluster {server.place} does not let you: {message}. Somebody who may has to give you "
+        message = (
+            f"the cluster {server.place} does not let you: {message}. Somebody who may has to give "
+            "you "
+        )
         message += "roles/container.developer in its project"
     return Refused(code, reason, message)
 

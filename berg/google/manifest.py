@@ -50,7 +50,10 @@ class Manifest:
         self.database = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
         self.database.execute("PRAGMA synchronous=OFF")
         self.database.execute("PRAGMA journal_mode=OFF")
-        columns = "path PRIMARY KEY, inode, size, mtime_ns, ctime_ns, generation, crc32c, last_block, sure"
+        columns = (
+            "path PRIMARY KEY, inode, size, mtime_ns, ctime_ns, generation, crc32c, last_block, "
+            "sure"
+        )
         self.database.execute(f"CREATE TABLE sent ({columns}) WITHOUT ROWID")
         self.database.execute("CREATE TABLE queue (path, large, again, mtime)")
 

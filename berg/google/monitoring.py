@@ -97,7 +97,10 @@ def line(metric: str, legend: str) -> dict[str, Any]:
             *(['metric.label."accelerator"'] if legend == ACCELERATOR else []),
         ],
     }
-    machines = f'metric.type="{metric}" AND resource.type="gce_instance" AND metadata.user_labels."berg"="1"'
+    machines = (
+        f'metric.type="{metric}" AND resource.type="gce_instance" AND '
+        'metadata.user_labels."berg"="1"'
+    )
     query = {"timeSeriesFilter": {"filter": machines, "aggregation": aggregation}}
     return {
         "plotType": "LINE",
@@ -127,7 +130,7 @@ def find(config: Config) -> dict[str, Any] | None:
 
 
 def create(config: Config) -> tuple[dict[str, Any], bool]:
-    """Make the dashboard, or bring the one there is up to date; returns it, and whether it is new."""
+    """Make the dashboard, or update the one there is; return it, and whether it is new."""
     from google.api_core import exceptions
 
     there, wanted = find(config), dashboard()

@@ -28,7 +28,10 @@ class Ways:
         """The commands that open a way."""
         where = f"--region {self.region} --project {project}"
         if not to_internet:
-            return f"gcloud compute networks subnets update {self.subnetwork} {where} --enable-private-ip-google-access"
+            return (
+                f"gcloud compute networks subnets update {self.subnetwork} {where} "
+                "--enable-private-ip-google-access"
+            )
         router = f"gcloud compute routers create berg-nat {where} --network {self.network}"
         nat = f"gcloud compute routers nats create berg-nat --router berg-nat {where}"
         return f"{router} && {nat} --auto-allocate-nat-external-ips --nat-all-subnet-ip-ranges"
@@ -37,7 +40,10 @@ class Ways:
 def let_ssh_in(config: Config, port: int, tunnel: bool) -> str:
     """The command that opens a port: to the person's own address, or to where tunnels come from."""
     name, source = ("berg-iap", IAP) if tunnel else ("berg-ssh", "YOUR_ADDRESS/32")
-    rule = f"gcloud compute firewall-rules create {name} --project {config.project} --network {config.network}"
+    rule = (
+        f"gcloud compute firewall-rules create {name} --project {config.project} --network "
+        f"{config.network}"
+    )
     return f"{rule} --allow tcp:{port} --source-ranges {source}"
 
 
@@ -80,7 +86,8 @@ def enforced(config: Config) -> dict[str, bool]:
     """Whether each of the policies is in force for the project; raises Forbidden where one may not
     ask.
     """
-    url = f"{config.service_url('cloudresourcemanager')}/v1/projects/{config.project}:getEffectiveOrgPolicy"
+    base = config.service_url("cloudresourcemanager")
+    url = f"{base}/v1/projects/{config.project}:getEffectiveOrgPolicy"
     external = api.call(config, "POST", url, {"constraint": EXTERNAL}).get("listPolicy", {})
     login = api.call(config, "POST", url, {"constraint": OS_LOGIN}).get("booleanPolicy", {})
     denied = external.get("allValues") == "DENY" or bool(external.get("allowedValues"))

@@ -42,45 +42,41 @@ def image_gb(config: Config, image: str) -> int:
 
 
 def zones_with(config: Config, shape: Shape, wanted: list[str], others_too: bool) -> list[str]:
-    """Zones to try for a machine: those wanted, or all of the region; raises BergError where there
-    is none.
+    """Return zones to try for a machine: those wanted, or all of the region; raise BergError where
+    there is none.
 
     With `others_too` the region's others come after those wanted.
     """
-    kind, name = (
-        ("acceleratorTypes", shape.accelerator)
-        if shape.accelerator
-        else ("machineTypes", shape.machine_type)
-    )
+    kind, name = "machineTypes", shape.machine_type
+    if shape.accelerator:
+        kind, name = "acceleratorTypes", shape.accelerator
     if name.startswith(("custom-", "n1-custom-")):
         name = "n1-standard-1"  # custom types are in no list; they exist where N1 does
-    offered = set()
-    for page in api.pages(
-        config,
-        f"/aggregated/{kind}",
-        filter=f"name={name}",
-        fields=f"items/*/{kind}(zone),nextPageToken",
-    ):
-        offered |= {
-            api.last_part(item["zone"])
-            for scope in page.get("items", {}).values()
-            for item in scope.get(kind, [])
-        }
-    what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
-    region = wanted[0].rpartition("-")[0] if wanted else config.region
+    offered = zones_that_offer(config, kind, name)
     zones = list(dict.fromkeys(wanted))
     if others_too or not wanted:
-        zones += sorted(
-            zone for zone in offered if zone.startswith(f"{region}-") and zone not in wanted
-        )
+        region = wanted[0].rpartition("-")[0] if wanted else config.region
+        others = offered - set(wanted)
+        zones += sorted(zone for zone in others if zone.startswith(f"{region}-"))
     missing = [zone for zone in zones if zone not in offered]
     if missing or not zones:
+        what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
         where = f"zone {missing[0]}" if missing else f"region {config.region}"
-        others = ", ".join(sorted(offered)) or "no zone at all"
         raise BergError(
-            f"there is no {what} in {where} (or no such place). It is offered in: {others}"
+            f"there is no {what} in {where} (or no such place). It is offered in: "
+            f"{', '.join(sorted(offered)) or 'no zone at all'}"
         )
     return zones
+
+
+def zones_that_offer(config: Config, kind: str, name: str) -> set[str]:
+    """Return the zones of all regions whose list of a kind of types has this one."""
+    asked = {"filter": f"name={name}", "fields": f"items/*/{kind}(zone),nextPageToken"}
+    found: set[str] = set()
+    for page in api.pages(config, f"/aggregated/{kind}", **asked):
+        for scope in page.get("items", {}).values():
+            found |= {api.last_part(item["zone"]) for item in scope.get(kind, [])}
+    return found
 
 
 def quotas(config: Config, region: str) -> dict[str, tuple[float, float]]:

@@ -35,7 +35,8 @@ def read(text: str, option: str = "--secret") -> tuple[str, str]:
             raise BergError(f"{option} {name}: cannot read {file}: {why}") from None
     if name not in os.environ:
         raise BergError(
-            f"{option} {name}: there is no such variable. Export it, or give a file: {option} {name}=FILE"
+            f"{option} {name}: there is no such variable. Export it, or give a file: {option} "
+            f"{name}=FILE"
         )
     return name, os.environ[name]
 
@@ -58,13 +59,15 @@ def webhook(text: str) -> str:
         is_url = False
     if not is_url:
         raise BergError(
-            "--notify: this is not the URL of a webhook. Give one, or a variable or NAME=FILE that holds it"
+            "--notify: this is not the URL of a webhook. Give one, or a variable or NAME=FILE that "
+            "holds it"
         )
     return url
 
 
 def url(config: Config, job_name: str) -> str:
-    return f"{config.service_url('secretmanager')}/v1/projects/{config.project}/secrets/{secret_id(job_name)}"
+    base = f"{config.service_url('secretmanager')}/v1/projects/{config.project}"
+    return f"{base}/secrets/{secret_id(job_name)}"
 
 
 def secret_id(job_name: str) -> str:
@@ -99,7 +102,7 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
 
 
 def find(config: Config) -> list[Resource]:
-    """The secrets of this bucket's jobs and sweeps, named like these; none where nobody may look."""
+    """Return the secrets of this bucket's jobs and sweeps; none where nobody may look."""
     from google.api_core import exceptions
 
     listed = api.pages(

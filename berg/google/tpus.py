@@ -87,11 +87,12 @@ class Tpu:
 
 
 def choose(text: str, spot: bool) -> Tpu:
-    """The TPUs that FAMILY-TOPOLOGY names; raises BergError with what there is for any other name."""
+    """Return the TPUs that FAMILY-TOPOLOGY names; raise BergError for any other name."""
     found = parse(text.lower())
     if spot and not FAMILIES[found.family].spot:
         raise BergError(
-            f"{found.family} cannot be had as a Spot machine unless Google let your project in: no --spot"
+            f"{found.family} cannot be had as a Spot machine unless Google let your project in: no "
+            "--spot"
         )
     return found
 
@@ -102,14 +103,16 @@ def parse(text: str) -> Tpu:
     name, _, rest = text.partition("-")
     if name in OLDER:
         raise BergError(
-            f"--tpu {text}: {name} exists only in the Cloud TPU API, which gets fixes only and has no time limit for "
+            f"--tpu {text}: {name} exists only in the Cloud TPU API, which gets fixes only and has "
+            "no time limit for "
             f"its machines; berg leaves it out. It knows: {', '.join(FAMILIES)}"
         )
     family = FAMILIES.get(name)
     if family is None:
         known = ", ".join(FAMILIES)
         raise BergError(
-            f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg gpus --tpu"
+            f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg "
+            "gpus --tpu"
         )
     alone = {"1": "1x1", "4": "2x2"}.get(rest, rest) if name == "v6e" else rest
     if alone in family.alone:

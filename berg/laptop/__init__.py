@@ -1,1 +1,1 @@
-"""The verbs: what berg does on the laptop for each of its commands. Nothing here runs on a machine."""
+"""The verbs: what berg does on the laptop for each command. Nothing here runs on a machine."""

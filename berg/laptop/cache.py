@@ -72,14 +72,16 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
     pool = next((each for each in container.pools(found) if each["name"] == POOL), None)
     if pool and size > (most := room(pool["config"]["diskSizeGb"])):
         raise BergError(
-            f"--size {size} does not fit the cache's node: its disk has {pool['config']['diskSizeGb']} GB, which leave "
+            f"--size {size} does not fit the cache's node: its disk has "
+            f"{pool['config']['diskSizeGb']} GB, which leave "
             f"{most} GB to the cache. Give --size {most}, or begin anew: berg cache delete {name}"
         )
     try:
         if not pool:
             disk = next(each for each in itertools.count(30) if room(each) >= size)
             say(
-                f"Making a node for the cache: {MACHINE_TYPE} with a disk of {disk} GB, {price(disk)} from now on"
+                f"Making a node for the cache: {MACHINE_TYPE} with a disk of {disk} GB, "
+                f"{price(disk)} from now on"
             )
             path = f"{found['location']}/clusters/{found['name']}/nodePools"
             body = {"nodePool": pool_body(config, disk)}
@@ -90,7 +92,8 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
     except BaseException as error:
         say(f"\nThe dataset cache of {name} is not complete, and what there is of it costs money.")
         say(
-            f"Go on:      berg cache deploy {name} --size {size}\nDelete it:  berg cache delete {name}"
+            f"Go on:      berg cache deploy {name} --size {size}\nDelete it:  berg cache delete "
+            f"{name}"
         )
         if isinstance(error, api.OperationFailed):
             raise BergError(error.message) from None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from berg import BergError, config
 from berg.config import Config
 from berg.google import api
-from berg.google.storage import explain
+from berg.google.explain import explain
 from berg.laptop.readiness import ASKED, FAILED, OK, WARNING, Finding, check_credentials
 
 PATIENCE = 15  # seconds for all answers

@@ -67,18 +67,21 @@ class Wanted:
             )
         if self.name is not None and not NAME.fullmatch(self.name):
             raise BergError(
-                f"--name {self.name!r} cannot be an image's: give lower-case letters and digits, with - _ or . between"
+                f"--name {self.name!r} cannot be an image's: give lower-case letters and digits, "
+                "with - _ or . between"
             )
         if self.python is not None and not re.fullmatch(r"3\.\d{1,2}(\.\d{1,2})?", self.python):
             raise BergError(
-                f"--python {self.python!r} is no version of python. Give one, such as --python {PYTHON}"
+                f"--python {self.python!r} is no version of python. Give one, such as --python "
+                f"{PYTHON}"
             )
         if self.builder == "cloud" and not self.push:
             raise BergError("--builder cloud leaves no image on this computer: give --push as well")
         for platform in self.all_platforms:
             if platform not in PLATFORMS:
                 raise BergError(
-                    f"--platform {platform!r}: there are {', '.join(PLATFORMS)}, or both with a comma"
+                    f"--platform {platform!r}: there are {', '.join(PLATFORMS)}, or both with a "
+                    "comma"
                 )
 
 
@@ -124,7 +127,8 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
             f" and {words.plural(len(taken.all_changed()), 'changed file')}" if taken.dirty else ""
         )
         say(
-            f"Building {image}\nwith {builder}, of commit {taken.head[:12]}{changed}, for {', '.join(this.platforms)}"
+            f"Building {image}\nwith {builder}, of commit {taken.head[:12]}{changed}, for "
+            f"{', '.join(this.platforms)}"
         )
         BUILDERS[builder](config, this, wanted.push, say)
         if wanted.push and builder != "cloud":  # which has let the account at the images already
@@ -142,13 +146,15 @@ def dockerfile(taken: snapshot.Snapshot, wanted: Wanted, say: Say) -> str:
     named = requirements.arguments(taken.root)
     if not named:
         raise BergError(
-            f"{taken.root} has no Dockerfile, and no requirements.txt, pyproject.toml or setup.py to make one from. "
+            f"{taken.root} has no Dockerfile, and no requirements.txt, pyproject.toml or setup.py "
+            "to make one from. "
             "Write one of these, or name a Dockerfile: -f PATH"
         )
     lines = [f"FROM python:{wanted.python or PYTHON}-slim"]
     # A pod's code comes with git; without it each pod would install it.
     lines.append(
-        "RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; }"
+        "RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; "
+        "}"
     )
     lines.append("WORKDIR /app")
     install = "RUN pip install --no-cache-dir"
@@ -162,7 +168,8 @@ def dockerfile(taken: snapshot.Snapshot, wanted: Wanted, say: Say) -> str:
     lines += [f"{install} {' '.join(named)}"] if named else []
     text = "\n".join(lines) + "\n"
     say(
-        f"{taken.root} has no Dockerfile; this one is taken. Save it as Dockerfile to change it:\n\n{text}"
+        f"{taken.root} has no Dockerfile; this one is taken. Save it as Dockerfile to change "
+        f"it:\n\n{text}"
     )
     return text
 
@@ -195,7 +202,8 @@ def choose(wanted: Wanted) -> str:
             return name
         whys.append(why)
     raise BergError(
-        f"nothing here builds images: {'; '.join(whys)}. Install podman, for example: sudo apt-get install podman; "
+        f"nothing here builds images: {'; '.join(whys)}. Install podman, for example: sudo apt-get "
+        "install podman; "
         "or let Google build it: --builder cloud --push"
     )
 
@@ -240,7 +248,8 @@ def docker(config: Config, this: Build, push: bool, say: Say) -> None:
             "docker", "buildx", "create", "--name", "berg"
         ):
             raise BergError(
-                "docker has no builder for several platforms. See why: docker buildx create --name berg"
+                "docker has no builder for several platforms. See why: docker buildx create --name "
+                "berg"
             )
         command += ["--builder", "berg"]
     with login(config, "docker") as variables:
@@ -320,10 +329,13 @@ def run(command: list[str], variables: dict[str, str], say: Say, done: str = "bu
             raise
     if process.returncode:
         last = "\n".join(kept)
-        hint = "\nThis computer cannot run programs of that platform. Install qemu-user-static, or: --builder cloud"
+        hint = (
+            "\nThis computer cannot run programs of that platform. Install qemu-user-static, or: "
+            "--builder cloud"
+        )
         raise BergError(
-            f"the image could not be {done}: {command[0]} ended with exit code {process.returncode}\n{last}"
-            + hint * ("exec format error" in last.lower())
+            f"the image could not be {done}: {command[0]} ended with exit code "
+            f"{process.returncode}\n{last}" + hint * ("exec format error" in last.lower())
         )
 
 
@@ -396,7 +408,8 @@ def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
             if time.monotonic() > late:
                 raise
             say(
-                f"{error.message}\nIts right was granted just now, which takes minutes to count. Building again"
+                f"{error.message}\nIts right was granted just now, which takes minutes to count. "
+                "Building again"
             )
             time.sleep(5)
 

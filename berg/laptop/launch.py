@@ -208,7 +208,8 @@ def check_bucket(config: Config) -> str:
     number = project.get("defaultServiceAccount", "").partition("-")[0]
     if number.isdigit() and int(number) != found.project_number:
         raise BergError(
-            f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) than "
+            f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) "
+            "than "
             f"{config.project!r} (number {number}). Choose a bucket of the project: {init}"
         )
     return found.location.lower()

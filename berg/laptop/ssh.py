@@ -90,7 +90,7 @@ def known_hosts_file() -> Path:
 
 
 def public_key(create: bool, say: Say = lambda text: None) -> str | None:
-    """The public key that machines are to know; None if there is none and it is not to be created."""
+    """Return the public key that machines are to know; None if there is none."""
     private = key_file()
     public = private.with_name(f"{private.name}.pub")
     if create:
@@ -133,7 +133,8 @@ def require(program: str) -> str:
     found = shutil.which(program)
     if not found and program == "gcloud":
         raise NoServer(
-            "the program gcloud is missing, through whose tunnel berg reaches machines without an external address. "
+            "the program gcloud is missing, through whose tunnel berg reaches machines without an "
+            "external address. "
             "Install it: https://cloud.google.com/sdk/docs/install, and run: gcloud auth login",
             [],
         )
@@ -174,7 +175,8 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
         waited = time.monotonic() - began
         if waited > patience:
             raise BergError(
-                f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: berg log {name}"
+                f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: berg log "
+                f"{name}"
             )
         if waited > told + TELL_INTERVAL:
             told = waited
@@ -198,7 +200,8 @@ def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
         if state.state == "SUBMITTED":
             return None, "its machine is being created"
         raise BergError(
-            f"{name} has no machine any more (the job is {state.state}{ended}). Its log: berg log {name}"
+            f"{name} has no machine any more (the job is {state.state}{ended}). Its log: berg log "
+            f"{name}"
         )
     status = machine.status
     if status not in COMING:
@@ -275,7 +278,7 @@ def answers(target: Target) -> bool:
 
 
 def wait_until_admitted(config: Config, target: Target, say: Say) -> None:
-    """Wait until the machine heard of our key; whatever else is wrong, the login itself will tell."""
+    """Wait until the machine knows our key; the login itself says what else is wrong."""
     end = time.monotonic() + NO_ANSWER
     probe = [require("ssh"), *command(config, target, ["-o", "BatchMode=yes"], ["true"])[1:]]
     say(f"Handing your key to {target.machine}")
@@ -299,7 +302,8 @@ def check_port(forward: str) -> None:
             probe.bind(("127.0.0.1", int(port)))
         except OSError as error:
             raise BergError(
-                f"port {port} of this computer cannot be had ({error.strerror}): choose another, as in -L 1{forward}"
+                f"port {port} of this computer cannot be had ({error.strerror}): choose another, "
+                f"as in -L 1{forward}"
             ) from None
 
 

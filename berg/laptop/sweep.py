@@ -391,7 +391,8 @@ def read_secrets(this: job.Job, say: Callable[[str], None]) -> dict[str, str]:
         values[secret.WEBHOOK] = secret.webhook(spec.notify)
     elif this.notify:
         say(
-            "Nobody will be told of its end: --notify gave the webhook's URL itself, which is kept nowhere"
+            "Nobody will be told of its end: --notify gave the webhook's URL itself, which is kept "
+            "nowhere"
         )
     return values
 
@@ -404,7 +405,8 @@ def check_code(this: job.Job, taken: snapshot.Snapshot) -> None:
     """Raise BergError unless a sweep's jobs can run another snapshot."""
     if (here := launch.repo_name(taken.root.name)) != this.repo_name:
         raise BergError(
-            f"{this.sweep} runs the repo {this.repo_name}, and this is {here}. Go there: cd {this.repo_name}"
+            f"{this.sweep} runs the repo {this.repo_name}, and this is {here}. Go there: cd "
+            f"{this.repo_name}"
         )
     script = this.install_script
     if script and not (taken.root / script).is_file():

@@ -44,7 +44,8 @@ def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) 
     repo = found.state.job.repo if found.state else here
     if repo != here:
         raise BergError(
-            f"{name} was started in the repo {repo!r}, and this is {here!r}. Run berg sync in {repo}"
+            f"{name} was started in the repo {repo!r}, and this is {here!r}. Run berg sync in "
+            f"{repo}"
         )
     machines = [machine.name for machine in found.machines if machine.name == name]
     machines = machines or [machine.name for machine in found.machines] or [name]

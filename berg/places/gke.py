@@ -32,7 +32,8 @@ GONE = 180  # seconds for pods to go
 LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
 # One connection's server, whose standard input and output are the connection.
 SSHD = (
-    'exec /usr/sbin/sshd -i -e -f /dev/null -h "${BERG_ROOT:-/root}/berg/ssh_host_key" -o UsePAM=no -o StrictModes=no '
+    'exec /usr/sbin/sshd -i -e -f /dev/null -h "${BERG_ROOT:-/root}/berg/ssh_host_key" -o '
+    "UsePAM=no -o StrictModes=no "
     "-o LogLevel=ERROR -o Subsystem='sftp internal-sftp'"
 )
 # Reads a public key; it is not pasted in.
@@ -142,7 +143,8 @@ def create(
             clear(config, server, name)  # of an earlier attempt
         else:
             raise BergError(
-                f"the cluster {server.place} has a job {name!r} already. Choose another name: -n NAME"
+                f"the cluster {server.place} has a job {name!r} already. Choose another name: -n "
+                "NAME"
             )
     count = "a pod" if len(names) == 1 else f"{len(names)} pods"
     say(f"Asked the cluster {server.place} for {count}")
@@ -156,7 +158,8 @@ def clear(config: Config, server: k8s.Server, name: str) -> None:
     while k8s.find(config, server, f"{k8s.JOBS}/{name}"):
         if time.monotonic() > end:
             raise BergError(
-                f"the job {name} of an earlier attempt does not go. See: kubectl describe job {name}"
+                f"the job {name} of an earlier attempt does not go. See: kubectl describe job "
+                f"{name}"
             )
         time.sleep(0.3)
 

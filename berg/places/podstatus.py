@@ -82,8 +82,14 @@ def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
     said = " ".join(last.get("message", "").split())
     if last.get("reason") == "FailedScaleUp":
         if "quota" in said.lower():
-            return f"no quota for another node: {said}. Raise it: https://console.cloud.google.com/iam-admin/quotas"
-        return f"no stock: Google has no room for another node now, and the cluster goes on trying: {said}"
+            return (
+                f"no quota for another node: {said}. Raise it: "
+                "https://console.cloud.google.com/iam-admin/quotas"
+            )
+        return (
+            "no stock: Google has no room for another node now, and the cluster goes on trying: "
+            f"{said}"
+        )
     if last.get("reason") == "TriggeredScaleUp":
         return f"a node is being made for it: {said}"
     if last:
@@ -124,10 +130,12 @@ def ending(job: dict[str, Any]) -> dict[str, Any] | None:
 def how_ended(pod: dict[str, Any]) -> str:
     """Why a pod ended without a word in its job's state."""
     if reason := pod["status"].get("reason"):
-        return f"the pod {pod['metadata']['name']} ended: {reason}: {pod['status'].get('message', '')}".rstrip(
-            ": "
-        )
+        message = pod["status"].get("message", "")
+        return f"the pod {pod['metadata']['name']} ended: {reason}: {message}".rstrip(": ")
     for each in pod["status"].get("containerStatuses", []):
         if ended := each.get("state", {}).get("terminated"):
-            return f"the pod {pod['metadata']['name']} ended: {ended.get('reason')}, exit code {ended.get('exitCode')}"
+            return (
+                f"the pod {pod['metadata']['name']} ended: {ended.get('reason')}, exit code "
+                f"{ended.get('exitCode')}"
+            )
     return ""

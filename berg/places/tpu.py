@@ -87,7 +87,9 @@ def requests(
         "description": groups.description(config),
         "baseInstanceName": name[: groups.MOST].rstrip("-"),
         "targetSize": 0,
-        "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{template['name']}",
+        "instanceTemplate": (
+            f"projects/{config.project}/global/instanceTemplates/{template['name']}"
+        ),
         "targetSizePolicy": {"mode": "BULK"},
         "resourcePolicies": {"workloadPolicy": f"https://www.googleapis.com/compute/v1/{where}"},
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},

@@ -19,7 +19,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from berg import BergError
 from berg.config import Config
-from berg.google.storage import Bucket, explain
+from berg.google.explain import explain
+from berg.google.storage import Bucket
 from berg.laptop import ending, jobs, logs
 from berg.watch import collect, page
 from berg.watch.markup import Html

@@ -1,0 +1,119 @@
+"""What errors of Google's libraries mean, in a sentence for people, with the next step.
+
+Not covered: errors of one request that its caller can say more about.
+"""
+
+from collections.abc import Callable
+
+from berg.config import Config
+from berg.google import api
+
+Explain = Callable[[BaseException, Config | None], str | None]
+
+
+def explain(error: BaseException, config: Config | None = None) -> str | None:
+    """Return a sentence and the next step for an error of Google's; None for any other error."""
+    kinds: tuple[Explain, ...] = (
+        explain_credentials,
+        explain_network,
+        explain_retried,
+        explain_missing_bucket,
+        explain_forbidden,
+        explain_refusal,
+    )
+    for kind in kinds:
+        if words := kind(error, config):
+            return words
+    return None
+
+
+def init_command(config: Config | None) -> str:
+    return "berg init --local" if config and config.endpoint else "berg init"
+
+
+def explain_credentials(error: BaseException, config: Config | None) -> str | None:
+    from google.api_core import exceptions
+    from google.auth import exceptions as auth
+
+    if isinstance(error, auth.DefaultCredentialsError):
+        return f"no Google credentials found. {renewal(config)}"
+    if isinstance(error, (auth.RefreshError, auth.OAuthError, exceptions.Unauthorized)):
+        return f"your Google credentials have expired or were revoked. {renewal(config)}"
+    return None
+
+
+def renewal(config: Config | None) -> str:
+    """Say how to get new credentials."""
+    if not config or not config.credentials_file:
+        return "Run: gcloud auth application-default login"
+    if config.endpoint:
+        return "Restart the embedded cloud: berg local stop && berg local start"
+    return f"Renew {config.credentials_file}"
+
+
+def explain_network(error: BaseException, config: Config | None) -> str | None:
+    import requests
+    from google.auth import exceptions as auth
+
+    if not isinstance(error, (auth.TransportError, requests.ConnectionError, requests.Timeout)):
+        return None
+    if config and config.endpoint:
+        return (
+            f"cannot reach {config.endpoint}. Check the network, or set up an embedded cloud: "
+            "berg init --local"
+        )
+    return "cannot reach Google Cloud. Check the network and try again"
+
+
+def explain_retried(error: BaseException, config: Config | None) -> str | None:
+    from google.api_core import exceptions
+
+    if not isinstance(error, exceptions.RetryError):
+        return None
+    if config and error.cause and (words := explain(error.cause, config)):
+        return words
+    return f"{error.cause or error}; it was retried. Try again later"
+
+
+def explain_missing_bucket(error: BaseException, config: Config | None) -> str | None:
+    from google.api_core import exceptions
+
+    if not isinstance(error, exceptions.NotFound):
+        return None
+    if "specified bucket does not exist" not in str(error):
+        return None
+    bucket = config.bucket if config else ""
+    step = init_command(config)
+    return f"bucket {bucket!r} does not exist. Create it, or choose another one: {step}"
+
+
+def explain_forbidden(error: BaseException, config: Config | None) -> str | None:
+    from google.api_core import exceptions
+
+    if not isinstance(error, exceptions.Forbidden):
+        return None
+    if config and api.lacks_quota_project(error):
+        return api.name_quota_project(config)
+    if api.is_off(error):
+        return f"an API is not enabled: {error.message}"
+    bucket, project = (config.bucket, config.project) if config else ("", "")
+    if "/storage/v1/" not in error.message:  # in the request, which comes first
+        return f"you lack a right in the project {project!r}: {api.words(error)}. See: berg doctor"
+    return (
+        f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the "
+        f"role roles/storage.objectAdmin on it ({error.message}). "
+        f"Choose another one: {init_command(config)}"
+    )
+
+
+def explain_refusal(error: BaseException, config: Config | None) -> str | None:
+    """Explain what is left of Google's answers, in its own words."""
+    from google.api_core import exceptions
+
+    if not isinstance(error, exceptions.GoogleAPICallError):
+        return None
+    if error.code == 507:
+        return str(error.message)  # the embedded cloud's full disk, in its own sentence
+    cloud = "The embedded cloud" if config and config.endpoint else "Google"
+    refused = f"{cloud} refused: {error.message} (HTTP {error.code})"
+    return f"{refused} {api.advise(error.message)}".rstrip()
