@@ -230,6 +230,8 @@ def metadata(plan: Plan) -> dict[str, str]:
     }
     if plan.packages[0]:
         found["berg-packages"] = f".berg/dist/{plan.packages[0]}"
+    for key, value in plan.checksums.items():
+        found[f"berg-{key.replace('_', '-')}"] = value
     if config.endpoint:
         found["berg-endpoint"] = config.endpoint
     # OS Login refuses the metadata's keys. Root's the worker installs, whatever the organisation

@@ -1,5 +1,6 @@
 """What is asked for, and the plan that `launch` makes of it and a place carries out."""
 
+import hashlib
 import math
 import re
 from dataclasses import asdict, dataclass, field, fields
@@ -281,6 +282,10 @@ class Offer:
     is_shared: bool = False  # whether that is a node, which several pods may share
 
 
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 @dataclass
 class Plan:
     """Everything that is known before the first byte is sent."""
@@ -295,6 +300,9 @@ class Plan:
     packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
+    # signs what the machines of a job tell each other; "": there is one, or it is among the secrets
+    cluster_key: str = field(repr=False, default="")
+    sweep_sha256: str = ""  # of the jobs of a sweep and what they are
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property
@@ -310,6 +318,19 @@ class Plan:
     def machine_seconds(self) -> int:
         """How long a machine may live."""
         return min(self.job.max_run_seconds * self.rounds, LIMITS[1])
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """What a machine compares with what it reads from the bucket, by the names in boot.py."""
+        found = {
+            "dist_sha256": sha256(self.wheel[1]),
+            "job_sha256": self.sweep_sha256 or sha256(self.job.to_json().encode()),
+        }
+        if self.packages[0]:
+            found["packages_sha256"] = sha256(self.packages[1])
+        if self.cluster_key:
+            found["cluster_key"] = self.cluster_key
+        return found
 
     @property
     def machines(self) -> list[str]:

@@ -5,6 +5,7 @@ carries a random token, so that two submits of the same job are told from each o
 else of them is equal. Writing is always at the generation that was read.
 """
 
+import hashlib
 import json
 import secrets
 from collections.abc import Iterator
@@ -37,6 +38,16 @@ class Sweep:
     place: str = "gce"
     machines: dict[str, Any] = field(default_factory=dict)  # a request, as its place makes it
     claim: str = ""
+    sha256: list[str] = field(default_factory=list)  # of each job's metadata
+
+    def fingerprint(self) -> str:
+        """Return the hash of the jobs and what they are, which the machines' metadata hold."""
+        text = json.dumps([self.jobs, self.sha256])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def sha256_of(self, name: str) -> str:
+        """Return the hash of a job's metadata, "" for one that the sweep does not have."""
+        return dict(zip(self.jobs, self.sha256, strict=False)).get(name, "")
 
 
 def new_claim() -> str:
@@ -120,12 +131,22 @@ def withdraw(bucket: Bucket, claimed: Stored) -> bool:
     return False
 
 
-def read_job(bucket: Bucket, name: str) -> Job | None:
-    """Return a job's metadata, None if there is none; raise BergError if it is damaged."""
+def read_job(bucket: Bucket, name: str, sha256: str | None = None) -> Job | None:
+    """Return a job's metadata, None if there is none; raise BergError if it is damaged.
+
+    With a hash it is also damaged if it has another one.
+    """
     if not job.NAME.fullmatch(name):
         return None
     data = bucket.read(job.metadata_path(name))
-    return None if data is None else job.from_json(data, name)
+    if data is None:
+        return None
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise BergError(
+            f"{job.metadata_path(name)} is not what was submitted: somebody replaced it. "
+            "Nothing of it was run; submit the job again"
+        )
+    return job.from_json(data, name)
 
 
 def write_job(bucket: Bucket, this: Job, generation: int | None = None) -> None:
@@ -157,6 +178,14 @@ def sweep_from_json(data: bytes, name: str) -> Sweep:
     except (ValueError, BergError) as error:
         raise BergError(f"{job.sweep_path(name)} is damaged ({error})") from None
     return sweep
+
+
+def replace_sweep(bucket: Bucket, name: str, before: Sweep, sweep: Sweep) -> None:
+    """Write a sweep's record in place of one that was read; raise Changed if another is there."""
+    blob = bucket.get(job.sweep_path(name))
+    if blob is None or read_sweep(bucket, name) != before:
+        raise Changed(f"{job.sweep_path(name)} changed meanwhile")
+    bucket.write(job.sweep_path(name), json.dumps(asdict(sweep)), blob.generation)
 
 
 def sweep_exists(bucket: Bucket, name: str) -> bool:

@@ -30,6 +30,27 @@ MAX_UNTRACKED_BYTES = 1 << 30
 # Content of Git LFS travels as it lies in the working tree: a machine may lack git-lfs.
 NO_LFS = ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.process="]
 NO_LFS += ["-c", "filter.lfs.required=false"]
+# What git refuses in a pack, but for what old programs wrote and honest histories still have.
+STRICT = "--strict=" + ",".join(
+    f"{each}=ignore"
+    for each in (
+        "zeroPaddedFilemode",
+        "badFilemode",
+        "badTimezone",
+        "badDate",
+        "badDateOverflow",
+        "badEmail",
+        "badName",
+        "missingEmail",
+        "missingNameBeforeEmail",
+        "missingSpaceBeforeDate",
+        "missingSpaceBeforeEmail",
+        "multipleAuthors",
+        "zeroPaddedDate",
+        "nulInCommit",
+    )
+)
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass
@@ -345,6 +366,7 @@ def send(
         "commit": snapshot.commit,
         "branch": snapshot.branch,
         "shallow": [snapshot.head],
+        "cut": [base["head"]] if base and len(packs) > 1 else [],
         "packs": packs,
         "submodules": submodules,
     }
@@ -419,6 +441,11 @@ def send_pack(
         return size
 
 
+def write_shallow(folder: Path, commits: list[str]) -> None:
+    """Let git know behind which commits of a repo the history is cut."""
+    (folder / ".git/shallow").write_text("".join(f"{commit}\n" for commit in commits))
+
+
 def all_packs(description: dict[str, Any]) -> Iterator[str]:
     yield from description["packs"]
     for sub in description["submodules"].values():
@@ -430,11 +457,14 @@ def restore(
 ) -> None:
     """Make `folder` a real checkout of a snapshot; `open_pack` opens a pack of it by name.
 
-    Raises BergError if the commit or a part of it is not in the packs.
+    Git makes each object's id anew from its content, so that the commit's id vouches for all files.
+    Raises BergError if the commit or a part of it is not in the packs, or git refuses what is.
     """
     import git as gitpython
 
     commit, branch = description["commit"], description["branch"]
+    if not COMMIT.fullmatch(commit):
+        raise BergError(f"{commit[:80]!r} is not the id of a commit")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         # Older gits, which know sha1 alone, pass over the variable and would refuse an option.
@@ -444,10 +474,14 @@ def restore(
             "--quiet",
             env={"GIT_DEFAULT_HASH": "sha256" if len(commit) == 64 else "sha1"},
         )
-        (folder / ".git/shallow").write_text("".join(f"{c}\n" for c in description["shallow"]))
+        shallow, cut = description["shallow"], description.get("cut")
+        write_shallow(folder, [*shallow, *(cut or [])])
+        # An earlier berg did not say where it cut the history of the first pack.
+        strict = [] if cut is None else [STRICT]
         for name in description["packs"]:
             with open_pack(name) as stream:
-                git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
+                git(folder, "index-pack", *strict, "--fix-thin", "--stdin", stdin=stream)
+        write_shallow(folder, shallow)
         git(
             folder, "update-ref", "--no-deref", f"refs/heads/{branch}" if branch else "HEAD", commit
         )
@@ -458,6 +492,8 @@ def restore(
         for setting in NO_LFS[1::2]:
             git(folder, "config", *setting.split("=", 1))
         git(folder, "reset", "--hard", "--quiet", commit)
+        if text(folder, "rev-parse", "HEAD") != commit:
+            raise BergError(f"commit {commit} cannot be restored: another one was checked out")
         # What an installation writes into the checkout is not a change of the user's.
         with (folder / ".git/info/exclude").open("a") as file:
             file.write("*.egg-info/\n__pycache__/\n/build/\n")

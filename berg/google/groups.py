@@ -23,6 +23,8 @@ PATIENCE = 60  # seconds to wait for the first word on whether there is room
 MOST = 58  # characters of the name that members' names begin with
 # key of the label and of the metadata; all else is the same for jobs of the same kind
 OF_THE_JOB = "berg-job"
+# keys of the metadata that each job has its own values of
+METADATA_OF_THE_JOB = (OF_THE_JOB, "berg-job-sha256", "berg-cluster-key")
 
 
 def description(config: Config) -> str:
@@ -52,14 +54,16 @@ def requests(
             "forceUpdateOnRepair": "YES",
             "onRepair": {"allowChangingZone": "YES"},
         },
-        "allInstancesConfig": all_instances(name),
+        "allInstancesConfig": all_instances(body, name),
     }
     return {"template": made_from, "group": group}
 
 
-def all_instances(name: str) -> dict[str, Any]:
-    """What tells the machines of a job's group whose they are."""
-    return {"properties": {"labels": {OF_THE_JOB: name}, "metadata": {OF_THE_JOB: name}}}
+def all_instances(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what tells the machines of a job's group whose they are, and what the job is."""
+    items = body["metadata"]["items"]
+    own = {item["key"]: item["value"] for item in items if item["key"] in METADATA_OF_THE_JOB}
+    return {"properties": {"labels": {OF_THE_JOB: name}, "metadata": {**own, OF_THE_JOB: name}}}
 
 
 def template(config: Config, body: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +72,9 @@ def template(config: Config, body: dict[str, Any]) -> dict[str, Any]:
     for labels in (properties["labels"], properties["disks"][0]["initializeParams"]["labels"]):
         labels.pop(OF_THE_JOB)
     items = properties["metadata"]["items"]
-    properties["metadata"]["items"] = [item for item in items if item["key"] != OF_THE_JOB]
+    properties["metadata"]["items"] = [
+        item for item in items if item["key"] not in METADATA_OF_THE_JOB
+    ]
     digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
     return {"name": f"berg-{digest}", "description": description(config), "properties": properties}
 

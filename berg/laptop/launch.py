@@ -4,6 +4,7 @@
 job with its machine, or nothing.
 """
 
+import base64
 import contextlib
 import hashlib
 import math
@@ -263,7 +264,7 @@ def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, i
     importing = import_ahead(place)
     with ThreadPoolExecutor(1) as pool:
         left = pool.submit(place.machines, plan.config, [this.job_name])
-        send_code(plan, bucket, on_progress)
+        send_code(plan, bucket, say, on_progress)
     if left.result():
         wait_until_gone(plan.config, this, say)
     try:
@@ -393,14 +394,24 @@ def import_ahead(place: places.Place) -> threading.Thread:
     return importing
 
 
-def send_code(plan: Plan, bucket: Bucket, tell: Callable[[int, int], None]) -> None:
+def send_code(
+    plan: Plan,
+    bucket: Bucket,
+    say: Callable[[str], None],
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Send berg, the packages that it needs, and the code of the job, as far as they are not there.
+
+    `say` hears what somebody had replaced.
+    """
     with ThreadPoolExecutor() as pool:
         archives = [
             pool.submit(send_archive, bucket, *each) for each in (plan.wheel, plan.packages)
         ]
-        plan.job.snapshot = snapshot.send(plan.snapshot, bucket, tell)
+        plan.job.snapshot = snapshot.send(plan.snapshot, bucket, on_progress)
         for each in archives:
-            each.result()
+            if found := each.result():
+                say(found)
 
 
 def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
@@ -421,8 +432,27 @@ def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
     states.withdraw(bucket, claimed)
 
 
-def send_archive(bucket: Bucket, name: str, content: bytes) -> None:
+def send_archive(bucket: Bucket, name: str, content: bytes) -> str:
+    """Send an archive unless the bucket has it; return a warning if something else had its name."""
+    if not name:
+        return ""
     path = f".berg/dist/{name}"
-    if name and not bucket.exists(path):
+    there = bucket.get(path)
+    if there is None:
         with contextlib.suppress(Changed):
             bucket.write(path, content, generation=0)
+        return ""
+    # Who made the archive has the hash that nobody can make another file for.
+    if there.md5_hash == md5(content):
+        return ""
+    with contextlib.suppress(Changed):
+        bucket.write(path, content, generation=there.generation)
+    return (
+        f"gs://{bucket.name}/{path} was not what berg sent: somebody replaced it. It is berg's "
+        "again; no machine ran the other one"
+    )
+
+
+def md5(content: bytes) -> str:
+    """Return the hash that Google keeps of an object that was written at once."""
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()

@@ -65,7 +65,8 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     if left := launch.wait_until_gone(config, this, say):
         raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {found.name}")
     for archive in (plan.wheel, plan.packages):
-        launch.send_archive(bucket, *archive)
+        if warning := launch.send_archive(bucket, *archive):
+            say(warning)
     state = begun_anew(found.stored.state)
     try:
         claimed = states.claim(bucket, this.job_name, state, found.stored.generation)
@@ -75,6 +76,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
         ) from None
     try:
         launch.forget_machines(bucket, this)
+        states.write_job(bucket, this)  # its machines run what has this hash
         if plan.secrets:
             secret.store(config, this.job_name, plan.secrets, this.max_run_seconds)
         places.of(this.place).warm_up()

@@ -27,7 +27,7 @@ from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import jobs, launch, records
 from berg.laptop.resume import begun_anew
-from berg.plan import LIMITS, Plan, spec_of
+from berg.plan import LIMITS, Plan, sha256, spec_of
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs
@@ -175,16 +175,15 @@ def submit(
     place = places.of(plan.job.place)
     job.check_name(place.longest_name(on[-1], on))
     importing = launch.import_ahead(place)
-    launch.send_code(plan, bucket, on_progress)
-    names = [each.job_name for each in all_jobs]
-    record = states.Sweep(names, plan.job.place, place.request(plan))
+    launch.send_code(plan, bucket, say, on_progress)
+    with_code = [replace(each, snapshot=plan.job.snapshot) for each in all_jobs]
+    record = record_of(plan, with_code)
     try:
         claimed = states.claim_sweep(bucket, name, record)
     except Changed:
         raise launch.taken(name, "sweep") from None
     try:
         say(f"Sending {len(all_jobs):,} jobs")
-        with_code = [replace(each, snapshot=plan.job.snapshot) for each in all_jobs]
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda this: write_job(bucket, this, claimed), with_code))
         if plan.secrets:
@@ -200,6 +199,15 @@ def submit(
                 f"That did not work. {name} may have machines; delete them:  berg kill --now {name}"
             )
         raise
+
+
+def record_of(plan: Plan, all_jobs: list[job.Job]) -> states.Sweep:
+    """Return the record of a sweep: its jobs, their hashes, and what its machines are."""
+    names = [each.job_name for each in all_jobs]
+    hashes = [sha256(each.to_json().encode()) for each in all_jobs]
+    record = states.Sweep(names, plan.job.place, sha256=hashes)
+    plan.sweep_sha256 = record.fingerprint()
+    return replace(record, machines=places.of(plan.job.place).request(plan))
 
 
 def write_job(bucket: Bucket, this: job.Job, sweep: states.Sweep) -> None:
@@ -377,10 +385,47 @@ def resume(
     if found.secrets and found.first:
         seconds = min(found.first.max_run_seconds * len(found.jobs), LIMITS[1])
         secret.store(config, found.sweep, found.secrets, seconds)
+    record = found.record
+    changed: dict[str, job.Job] = {}
+    if code:
+        with ThreadPoolExecutor(THREADS) as pool:
+            written = pool.map(lambda entry: with_other_code(bucket, entry, code), found.jobs)
+            changed = {this.job_name: this for this in written}
+        record = vouch_anew(config, found, changed)
     with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(lambda entry: submit_again(bucket, entry, code), found.jobs))
-    place = places.of(found.record.place)
-    create(config, place, found.record.machines, missing(config, found, parallel), say)
+        list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
+    place = places.of(record.place)
+    create(config, place, record.machines, missing(config, found, parallel), say)
+
+
+def vouch_anew(config: Config, found: Again, changed: dict[str, job.Job]) -> states.Sweep:
+    """Let the sweep's machines, those to come and those there, take jobs with their other code.
+
+    Return the sweep's new record.
+    """
+    bucket, record = Bucket(config), found.record
+    hashes = dict(zip(record.jobs, record.sha256, strict=False))
+    hashes |= {name: sha256(this.to_json().encode()) for name, this in changed.items()}
+    new = replace(record, sha256=[hashes.get(name, "") for name in record.jobs])
+    old_hash, new_hash = record.fingerprint(), new.fingerprint()
+    request = json.dumps(record.machines).replace(old_hash, new_hash)
+    new = replace(new, machines=json.loads(request))
+    there = members(config, found.sweep)
+    tell_machines(config, there, f"{old_hash} {new_hash}")  # whichever of them they find
+    states.replace_sweep(bucket, found.sweep, record, new)
+    tell_machines(config, there, new_hash)
+    return new
+
+
+def tell_machines(config: Config, machines: list[Machine], value: str) -> None:
+    """Let running machines of a sweep know which hash its record has."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(
+            pool.map(
+                lambda each: places.of(each.place).tell(config, each, "berg-job-sha256", value),
+                machines,
+            )
+        )
 
 
 def read_secrets(this: job.Job, say: Callable[[str], None]) -> dict[str, str]:
@@ -415,29 +460,35 @@ def check_code(this: job.Job, taken: snapshot.Snapshot) -> None:
         )
 
 
-def submit_again(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> None:
-    """Let a job that is over run again, with other code if there is some; nobody else must have
-    changed it.
+def submit_again(bucket: Bucket, entry: jobs.Entry, changed: dict[str, job.Job]) -> None:
+    """Let a job that is over run again, as what it was changed to; nobody else must have changed
+    it.
     """
     assert entry.stored
     state = begun_anew(entry.stored.state)
     state.restarts = -1  # the start to come is none
+    if entry.name in changed:
+        state.job = changed[entry.name].summary()
     try:
-        if code:
-            state.job = with_other_code(bucket, entry, code).summary()
         states.claim(bucket, entry.name, state, entry.stored.generation)
     except Changed:
-        raise BergError(
-            f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}"
-        ) from None
+        raise meanwhile(entry) from None
 
 
 def with_other_code(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> job.Job:
-    """Write a job's metadata with other code and return it; raise Changed if it changed."""
+    """Write a job's metadata with other code and return it; raise BergError if it changed."""
     blob = bucket.get(job.metadata_path(entry.name))
-    this = checks.check_size(replace(described(bucket, entry), **code))
-    states.write_job(bucket, this, blob.generation if blob else 0)
+    this: job.Job = checks.check_size(replace(described(bucket, entry), **code))
+    try:
+        states.write_job(bucket, this, blob.generation if blob else 0)
+    except Changed:
+        raise meanwhile(entry) from None
     return this
+
+
+def meanwhile(entry: jobs.Entry) -> BergError:
+    """Return the error for a job that somebody else changed."""
+    return BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}")
 
 
 @dataclass

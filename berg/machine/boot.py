@@ -19,6 +19,7 @@ another pod.
 from __future__ import annotations  # for python 3.8
 
 import fcntl
+import hashlib
 import http.client
 import json
 import os
@@ -170,18 +171,23 @@ def metadata(path: str, default: str | None = None) -> str:
 
 def instance_facts() -> dict[str, Any]:
     """Return what an instance was created with, from its metadata server."""
-    name = metadata("instance/name")
-    sweep = metadata("instance/attributes/berg-sweep", default="")
+    instance = json.loads(metadata("instance/?recursive=true"))
+    name, attributes = instance["name"], instance["attributes"]
+    sweep = attributes.get("berg-sweep", "")
     return {
         "name": name,
-        "zone": metadata("instance/zone").rpartition("/")[2],
+        "zone": instance["zone"].rpartition("/")[2],
         "project": metadata("project/project-id"),
-        "bucket": metadata("instance/attributes/berg-bucket"),
+        "bucket": attributes["berg-bucket"],
         "sweep": sweep,
-        "job": metadata("instance/attributes/berg-job", default=sweep or name),
-        "dist": metadata("instance/attributes/berg-dist"),
-        "packages": metadata("instance/attributes/berg-packages", default=""),
-        "endpoint": metadata("instance/attributes/berg-endpoint", default=""),
+        "job": attributes.get("berg-job", sweep or name),
+        "dist": attributes["berg-dist"],
+        "packages": attributes.get("berg-packages", ""),
+        "endpoint": attributes.get("berg-endpoint", ""),
+        "dist_sha256": attributes.get("berg-dist-sha256", ""),
+        "packages_sha256": attributes.get("berg-packages-sha256", ""),
+        "job_sha256": attributes.get("berg-job-sha256", ""),
+        "cluster_key": attributes.get("berg-cluster-key", ""),
     }
 
 
@@ -218,6 +224,12 @@ class Machine:
         self.name, self.zone, self.project = facts["name"], facts["zone"], facts["project"]
         self.bucket, self.dist, self.endpoint = facts["bucket"], facts["dist"], facts["endpoint"]
         self.job, self.sweep, self.packages = facts["job"], facts["sweep"], facts["packages"]
+        # What the submitting laptop wrote here and no machine may write: a bucket that many may
+        # write to cannot change what runs here.
+        self.dist_sha256 = facts["dist_sha256"]
+        self.packages_sha256 = facts["packages_sha256"]
+        self.job_sha256 = facts["job_sha256"]  # of the job's metadata, or of its sweep's list
+        self.cluster_key = facts["cluster_key"]  # signs what the machines of a job tell each other
         self.log = self.log_in(BERG / "logs")
 
     def facts(self) -> dict[str, Any]:
@@ -329,7 +341,9 @@ class Pod(Machine):
     """A pod of a cluster; what it has in place of the metadata of an instance has the same form."""
 
     def facts(self) -> dict[str, Any]:
-        return pod_facts()
+        facts = pod_facts()
+        submitted = pod_annotations().get("berg-job-sha256", facts["job_sha256"])
+        return {**facts, "job_sha256": submitted}
 
     def instance(self) -> dict[str, Any]:
         return {
@@ -360,14 +374,14 @@ def request_id() -> str:
 
 def install(machine: Machine) -> tuple[str, Path]:
     """Unpack berg and what it needs; returns the python that runs it, and berg's wheel."""
-    wheel = unpack(machine, machine.dist, "app")
+    wheel = unpack(machine, machine.dist, machine.dist_sha256, "app")
     python = BERG / "venv/bin/python"
     if python.exists():  # a golden image
         return str(python), wheel
     if machine.packages and sys.version_info >= (3, 10):
         if not shutil.which("git"):
             apt_install(machine, "git")
-        unpack(machine, machine.packages, "packages")
+        unpack(machine, machine.packages, machine.packages_sha256, "packages")
         return sys.executable, wheel
     why = "the laptop that sent the job had none to send"
     if machine.packages:
@@ -375,14 +389,28 @@ def install(machine: Machine) -> tuple[str, Path]:
     return install_packages(machine, wheel, why), wheel
 
 
-def unpack(machine: Machine, name: str, folder: str) -> Path:
-    """Unpack an archive of the bucket into a folder, in place of what is there; return its file."""
+def unpack(machine: Machine, name: str, sha256: str, folder: str) -> Path:
+    """Unpack an archive of the bucket into a folder, in place of what is there; return its file.
+
+    Raises OSError if it is not the archive that the laptop sent.
+    """
     archive = BERG / name.rpartition("/")[2]
-    archive.write_bytes(machine.read(name)[0])
+    content = machine.read(name)[0]
+    check(content, sha256, f"gs://{machine.bucket}/{name}")
+    archive.write_bytes(content)
     shutil.rmtree(str(BERG / folder), ignore_errors=True)
     with zipfile.ZipFile(str(archive)) as zipped:
         zipped.extractall(str(BERG / folder))
     return archive
+
+
+def check(content: bytes, sha256: str, name: str) -> None:
+    """Raise OSError if content of the bucket lacks the hash that this machine's metadata say."""
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise OSError(
+            f"{name} is not what was submitted: somebody replaced it. Nothing of it was run; "
+            "submit the job again"
+        )
 
 
 def install_packages(machine: Machine, wheel: Path, why: str) -> str:
@@ -472,12 +500,21 @@ def give_up(machine: Machine, reason: str) -> None:
     machine.say(reason)
     try:
         record_failure(machine, reason)
-        job = json.loads(machine.read(f".berg/jobs/{machine.job}_metadata.json")[0])
-        if not job["kill_instance_after_job"]:
+        if stays(machine):
             return
     except Exception as error:
         machine.say(f"The state could not be written: {error}")
     machine.insist_on_deletion()
+
+
+def stays(machine: Machine) -> bool:
+    """Whether this machine is kept when its job is over, if the job is the one that was sent."""
+    if machine.sweep:
+        return False
+    name = f".berg/jobs/{machine.job}_metadata.json"
+    content = machine.read(name)[0]
+    check(content, machine.job_sha256, f"gs://{machine.bucket}/{name}")
+    return not json.loads(content)["kill_instance_after_job"]
 
 
 def record_failure(machine: Machine, reason: str) -> None:

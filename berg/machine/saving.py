@@ -286,9 +286,24 @@ def write_anew(attempt: Attempt, why: str, lost: str) -> None:
     attempt.insist(last, UNREACHABLE)
 
 
+def sha256_of_job(attempt: Attempt) -> str:
+    """Return the hash that the job's metadata must have: this machine's metadata vouch for it."""
+    if not attempt.sweep:
+        return attempt.machine.job_sha256
+    record = states.read_sweep(attempt.bucket, attempt.sweep)
+    # now: the laptop changes it when the sweep goes on with other code
+    submitted = attempt.machine.facts()["job_sha256"]
+    if record is None or record.fingerprint() not in submitted.split():
+        raise BergError(
+            f"{job.sweep_path(attempt.sweep)} is not what was submitted: somebody replaced it. "
+            "Submit the sweep again"
+        )
+    return record.sha256_of(attempt.name)
+
+
 def read_job(attempt: Attempt) -> None:
-    """Read what the job is; raises BergError if that is missing or damaged."""
-    this = states.read_job(attempt.bucket, attempt.name)
+    """Read what the job is; raises BergError if that is missing, damaged, or not what was sent."""
+    this = states.read_job(attempt.bucket, attempt.name, sha256_of_job(attempt))
     if this is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
     attempt.take_job(this)

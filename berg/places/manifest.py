@@ -265,6 +265,9 @@ def facts(plan: Plan) -> dict[str, Any]:
         "dist": f".berg/dist/{plan.wheel[0]}",
         "packages": f".berg/dist/{plan.packages[0]}" if plan.packages[0] else "",
         "endpoint": config.endpoint or "",
+        "packages_sha256": "",
+        "cluster_key": "",
+        **plan.checksums,
     }
 
 

@@ -94,7 +94,7 @@ def requests(
         "resourcePolicies": {"workloadPolicy": f"https://www.googleapis.com/compute/v1/{where}"},
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
         "updatePolicy": {"type": "OPPORTUNISTIC"},
-        "allInstancesConfig": groups.all_instances(name),
+        "allInstancesConfig": groups.all_instances(body, name),
     }
     members = {"instances": [{"name": each} for each in names]}
     return {"policy": policy, "template": template, "group": group, "members": members}
