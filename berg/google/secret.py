@@ -21,6 +21,7 @@ from berg.inventory import Resource
 
 ROLE = "roles/secretmanager.admin"  # on this one secret: to read and to delete it
 WEBHOOK = "BERG_NOTIFY"  # among them, but none of the command's variables: the URL of --notify
+CLUSTER_KEY = "BERG_CLUSTER_KEY"  # the same: signs what the machines of a job tell each other
 SLACK = 30 * 24 * 3600  # seconds after a job's limit in which it may still wait for machines
 
 

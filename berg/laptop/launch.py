@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import math
 import re
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -105,6 +106,9 @@ def prepare(
         berg_version=__version__,
     )
     checks.check_size(this)
+    cluster_key = secrets.token_hex(32) if choice.hosts > 1 else ""
+    if cluster_key and secret_values:  # where fewer may read it than the machines' metadata
+        secret_values, cluster_key = {**secret_values, secret.CLUSTER_KEY: cluster_key}, ""
     return Plan(
         config=config,
         job=this,
@@ -116,6 +120,7 @@ def prepare(
         packages=needed.result(),
         ssh_key=ssh_line(config),
         secrets=secret_values,
+        cluster_key=cluster_key,
     )
 
 

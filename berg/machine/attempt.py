@@ -85,6 +85,7 @@ class Attempt:
             self.stopping.pause,
             node,
             [node],
+            key=self.machine.cluster_key,
         )
 
     @property

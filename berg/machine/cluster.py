@@ -9,25 +9,26 @@ Every machine writes one object to the bucket and reads those of the others:
     reason, uploaded,
                                           lost (what it could not upload), used_at, warning
 
+Both are signed (cards.py); what is not is ignored.
+
 The machine with the lowest rank that is there leads: it writes the job's state. A machine is there
 if Compute Engine says that it lives and if it writes its object, as each does many times in the
 seconds after which a silent one is given up. Not covered: how they trust each other (logins.py).
 """
 
 import contextlib
-import json
 import os
 import threading
 import time
 import zlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job
+from berg import BergError, gate, job
 from berg.google.storage import Bucket
-from berg.machine import boot, idle
+from berg.machine import boot, cards, idle
 from berg.machine.host import Host
 from berg.machine.outcome import Ending
 from berg.machine.process import judge
@@ -68,6 +69,8 @@ class Member:
     nodes: list[Node]  # all machines by rank, this one among them
     # what the others see of this one
     summary: dict[str, str] = field(default_factory=lambda: {"phase": "UP"})
+    key: str = field(repr=False, default="")  # signs what the machines write (cards.py)
+    ignored: set[str] = field(default_factory=set)  # objects that were not signed
     next_look: float = (
         0.0  # time.monotonic() from which a machine that does not lead looks who does
     )
@@ -110,7 +113,9 @@ def announce(member: Member, **changes: str) -> None:
     with member.lock:
         member.summary |= changes
         name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
-        member.bucket.write(name, json.dumps(asdict(member.node)), metadata=member.summary)
+        content = cards.write(member.key, name, member.node)
+        metadata = cards.signed(member.key, name, member.summary)
+        member.bucket.write(name, content, metadata=metadata)
 
 
 def heartbeat(member: Member) -> None:
@@ -151,7 +156,26 @@ def add_nodes(member: Member, names: list[str], nodes: dict[str, Node]) -> None:
         if blob.metadata["phase"] == "FAILED" and member.leads:
             raise BergError(f"{name}: {blob.metadata['reason']}")
         if name in names and name not in nodes:
-            nodes[name] = Node(**json.loads(member.bucket.read(blob.name) or b"{}"))
+            node = read_node(member, blob.name)
+            if node and node.name == name:
+                nodes[name] = node
+
+
+def read_node(member: Member, where: str) -> Node | None:
+    """Return what a machine wrote of itself; None, and say so, if it is not to be believed."""
+    try:
+        node: Node = cards.read(member.key, where, member.bucket.read(where) or b"{}", Node)
+    except ValueError as error:
+        ignore(member, where, str(error))
+        return None
+    return node
+
+
+def ignore(member: Member, where: str, why: str) -> None:
+    """Say once that an object is ignored."""
+    if where not in member.ignored:
+        member.ignored.add(where)
+        member.machine.say(f"Ignored gs://{member.bucket.name}/{gate.clean(where)}: {why}")
 
 
 def check_peers(member: Member, seen: set[str]) -> None:
@@ -174,7 +198,7 @@ def phases(member: Member) -> dict[str, Any]:
     silent.
     """
     prefix = job.machines_prefix(member.job.job_name)
-    listed = member.bucket.list(prefix, "name,metadata,generation")
+    listed = believed(member, member.bucket.list(prefix, "name,metadata,generation"))
     blobs = {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in listed}
     now, patience = time.monotonic(), member.job.silence_seconds
     if now - member.listened > patience / 3 + WATCH_INTERVAL * member.node.rank:
@@ -186,6 +210,17 @@ def phases(member: Member) -> dict[str, Any]:
     quiet = [name for name, (_, since) in member.heard.items() if now - since > patience]
     member.silent = sorted(name for name in quiet if name != member.machine.name)
     return blobs
+
+
+def believed(member: Member, blobs: Iterable[Any]) -> list[Any]:
+    """Return the objects whose metadata a machine of this job signed."""
+    found = []
+    for blob in blobs:
+        if cards.is_signed(member.key, blob.name, blob.metadata):
+            found.append(blob)
+        else:
+            ignore(member, blob.name, "it is not signed by a machine of this job")
+    return found
 
 
 def get_ready(member: Member) -> None:

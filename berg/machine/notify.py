@@ -43,6 +43,7 @@ def read_secrets(attempt: Attempt) -> None:
             "Nobody will be told of the job's end (--notify): the webhook's URL went with the "
             "attempt before"
         )
+    attempt.member.key = attempt.secrets.pop(secret.CLUSTER_KEY, attempt.member.key)
     attempt.webhook = attempt.secrets.pop(secret.WEBHOOK, "")
 
 
