@@ -7,7 +7,7 @@ REPEATS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo wheel test test-versions foreign chaos storm bench lint docs clean
+.PHONY: demo wheel test test-versions foreign chaos hostile storm bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -31,6 +31,10 @@ test-versions: $(VENV)/test
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_pod_faults.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
+
+# A job that is root, with its machine's token, tries what it can; writes the table in docs/security.md.
+hostile: $(VENV)/test $(VENV)/wheelhouse
+	HOSTILE_TABLE=docs/security.md $(BIN)/pytest -q tests/test_hostile.py $(PYTEST)
 
 # Jobs, clusters and sweeps under random faults for MINUTES; a seed that failed can be run again: SEED=17 MINUTES=0.
 storm: $(VENV)/test $(VENV)/wheelhouse

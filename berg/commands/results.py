@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from berg import BergError, config
+from berg import BergError, config, gate
 from berg.commands.terminal import json_option, name_argument, ready, say
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class FileList:
     def add(self, path: str, size: int) -> None:
         self.sizes.append(size)
         if len(self.sizes) <= MOST_NAMED:
-            say(f"{size:>14,}  {path}")
+            say(f"{size:>14,}  {gate.clean(path)}")
 
 
 def say_trouble(left: dict[str, Exception], said: set[str]) -> None:
