@@ -175,11 +175,10 @@ def run(
     if grid or tasks or resume or new_code:
         from berg.commands import sweep as cli_sweep
 
-        sys.exit(
-            cli_sweep.run(
-                spec, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run
-            )
+        asked = cli_sweep.Asked(
+            grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run
         )
+        sys.exit(cli_sweep.run(spec, asked))
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
     launched = start.start_machines(spec, dry_run, quiet=as_json or tail)

@@ -67,7 +67,7 @@ def start(
         return wait_until_ready(folder, process, wait)
 
 
-def wait_until_ready(folder: Path, process: subprocess.Popen | None, wait: float) -> int:
+def wait_until_ready(folder: Path, process: subprocess.Popen[bytes] | None, wait: float) -> int:
     deadline = time.monotonic() + wait
     while time.monotonic() < deadline:
         port = read_json(folder / "server.json").get("port")

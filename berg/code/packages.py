@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path, PurePosixPath
 
 from berg.config import home
@@ -113,34 +113,23 @@ def find(names: tuple[str, ...]) -> list[Distribution]:
             if name in (root.lower() for root in names):
                 raise
             continue
-        needs = [
-            need for need in found[name].requires or [] if not re.search(r";.*\bextra\b", need)
-        ]
-        ahead += [match[0] for need in needs if (match := re.match(r"[\w.-]+", need))]
+        ahead += needs_of(found[name])
     return [found[name] for name in sorted(found)]
+
+
+def needs_of(package: Distribution) -> list[str]:
+    """Return the names of what a package needs, without its extras."""
+    needs = [need for need in package.requires or [] if not re.search(r";.*\bextra\b", need)]
+    return [match[0] for need in needs if (match := re.match(r"[\w.-]+", need))]
 
 
 def collect(wanted: list[Distribution]) -> dict[str, bytes]:
     """The archive's files; {} where the packages do not know theirs, or google-crc32c's library
     cannot be had.
     """
-    sources: dict[str, Path] = {}  # by their names in the archive
-    ours = sysconfig.get_platform() == "linux-x86_64"
-    for each in wanted:
-        if each.files is None:
-            return {}
-        for path in each.files:
-            about = path.parts[0].endswith(".dist-info") and path.name not in (
-                "METADATA",
-                "entry_points.txt",
-            )
-            compiled = bool({".so", ".pyd", ".dylib"} & set(path.suffixes))
-            if compiled:
-                taken = ours and path.parts[0].startswith(COMPILED)
-            else:
-                taken = not about and path.parts[0] != ".." and path.suffix not in LEFT_OUT
-            if taken:
-                sources[path.as_posix()] = Path(str(path.locate()))
+    if any(each.files is None for each in wanted):
+        return {}
+    sources = {path.as_posix(): Path(str(path.locate())) for path in files_of(wanted)}
     files = {name: source.read_bytes() for name, source in sources.items()} | bytecode(sources)
     if not any(name.startswith(LIBRARY) for name in files):
         files |= download_library(
@@ -149,6 +138,20 @@ def collect(wanted: list[Distribution]) -> dict[str, bytes]:
     # A python imports what was compiled for it before a file of this name.
     files["google_crc32c/_crc32c.py"] = ANY_PYTHON.encode()
     return files if any(name.startswith(LIBRARY) for name in files) else {}
+
+
+def files_of(packages: list[Distribution]) -> list[PackagePath]:
+    """Return the files of packages that go into the archive."""
+    return [path for each in packages for path in each.files or [] if is_taken(path)]
+
+
+def is_taken(path: PackagePath) -> bool:
+    """Tell whether a file of a package goes into the archive."""
+    if {".so", ".pyd", ".dylib"} & set(path.suffixes):
+        return sysconfig.get_platform() == "linux-x86_64" and path.parts[0].startswith(COMPILED)
+    if path.parts[0].endswith(".dist-info"):
+        return path.name in ("METADATA", "entry_points.txt") and path.suffix not in LEFT_OUT
+    return path.parts[0] != ".." and path.suffix not in LEFT_OUT
 
 
 def bytecode(sources: dict[str, Path]) -> dict[str, bytes]:

@@ -103,12 +103,12 @@ class Checkout:
     index: bytes = b""  # which one git has there; a checkout that is made anew has another
     ready: bool = False
     reached: float = 0  # when it answered, on the monotonic clock
-    process: subprocess.Popen | None = None
+    process: subprocess.Popen[bytes] | None = None
     ended: bool = False
 
     def call(
         self, command: list[str], cwd: Path | None = None, stdin: bytes = b""
-    ) -> subprocess.CompletedProcess:
+    ) -> subprocess.CompletedProcess[Any]:
         """Run a program of this computer; `end` ends it, too."""
         # The ssh that holds the connection outlives the one that opened it, and would keep a pipe
         # open.
@@ -125,7 +125,7 @@ class Checkout:
             said = errors.read().decode(errors="replace")
         return subprocess.CompletedProcess(command, self.process.returncode, output, said)
 
-    def remote(self, words: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess:
+    def remote(self, words: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[Any]:
         """Run a program of the machine; raises Away if it cannot be reached."""
         command = [*self.ssh, self.destination, shlex.join([*self.sudo, *words])]
         done = self.call(command, stdin=stdin)
@@ -208,25 +208,42 @@ def push(
     if first:
         look(checkout)
         changed, gone = compare(root, files, checkout)
+    if not first:
+        announce(checkout, changed, files, say)
     ours = files.keys() - checkout.started
     # before they are sent: what is lost from here on is still known to be ours
     note(checkout, checkout.pushed | ours)
     complaint = remove(checkout, gone, files) if gone else ""
-    size = sum(stamp[1] for path in changed if (stamp := files[path]))
-    if size > LARGE and not first:
-        say(f"{checkout.name}: sending {megabytes(size)}")
     lines, more = send(root, changed, checkout) if changed else ([], "")
     note(checkout, ours)
     checkout.has = dict(files)
+    sent = sizes_of(lines, first)
+    return Report(
+        sorted(sent),
+        sorted(gone),
+        sum(sent.values()),
+        time.monotonic() - began,
+        len(files) if first else 0,
+        complaint + more,
+    )
+
+
+def announce(
+    checkout: Checkout, changed: list[str], files: dict[str, Stamp | None], say: Say
+) -> None:
+    """Say that much is about to be sent."""
+    size = sum(stamp[1] for path in changed if (stamp := files[path]))
+    if size > LARGE:
+        say(f"{checkout.name}: sending {megabytes(size)}")
+
+
+def sizes_of(lines: list[str], first: bool) -> dict[str, int]:
+    """Return the size in bytes of each file that rsync says it sent."""
     # The machine that made the checkout had a umask of its own, so that at first all modes may
     # differ.
     telling = SENT if first else SENT_OR_MODE
     matches = [match for line in lines if (match := telling.fullmatch(line))]
-    sent, size = [match[2] for match in matches], sum(int(match[1]) for match in matches)
-    seconds = time.monotonic() - began
-    return Report(
-        sorted(sent), sorted(gone), size, seconds, len(files) if first else 0, complaint + more
-    )
+    return {match[2]: int(match[1]) for match in matches}
 
 
 def compare(
@@ -327,30 +344,36 @@ class Push:
                     )
 
     def work(self, pool: ThreadPoolExecutor, once: bool, began: float) -> None:
+        """Push after each change; with `once` return when every machine has the working tree."""
         while not self.over.is_set():
             self.wait_for_change(PATIENCE if once else None, began)
-            checkouts = [checkout for checkout in self.checkouts if checkout.ready]
-            if checkouts:
-                files = worktree.scan(self.root)
-                reports = list(pool.map(self.attempt, repeat(files), checkouts))
-                done = [
-                    (checkout, report)
-                    for checkout, report in zip(checkouts, reports, strict=True)
-                    if report
-                ]
-                for line in tell(done):
-                    self.say(line)
-                if once and (
-                    names := [checkout.name for checkout, report in done if report.complaint]
-                ):
-                    raise BergError(
-                        f"not all of it could be put in place on {', '.join(names)}, as said above"
-                    )
-            living = [checkout for checkout in self.checkouts if checkout.name not in self.lost]
-            if not living or (once and self.lost):
-                raise BergError("; ".join(self.lost.values()))
-            if once and all(checkout.has is not None for checkout in living):
+            refused = self.push_to_all(pool)
+            if once and refused:
+                raise BergError(
+                    f"not all of it could be put in place on {', '.join(refused)}, as said above"
+                )
+            if self.is_done(once):
                 return
+
+    def is_done(self, once: bool) -> bool:
+        """Tell whether every machine has the working tree; raise BergError where none is left."""
+        living = [checkout for checkout in self.checkouts if checkout.name not in self.lost]
+        if not living or (once and self.lost):
+            raise BergError("; ".join(self.lost.values()))
+        return once and all(checkout.has is not None for checkout in living)
+
+    def push_to_all(self, pool: ThreadPoolExecutor) -> list[str]:
+        """Push to the machines that answer; return the names of those that took not all of it."""
+        checkouts = [checkout for checkout in self.checkouts if checkout.ready]
+        if not checkouts:
+            return []
+        files = worktree.scan(self.root)
+        reports = list(pool.map(self.attempt, repeat(files), checkouts))
+        pairs = zip(checkouts, reports, strict=True)
+        done = [(checkout, report) for checkout, report in pairs if report]
+        for line in tell(done):
+            self.say(line)
+        return [checkout.name for checkout, report in done if report.complaint]
 
     def wait_for_change(self, patience: float | None, began: float) -> None:
         # Without a timeout, an interrupt would be heard only after the next change on some
@@ -369,7 +392,7 @@ class Push:
                 f"changes are no longer noticed: {type(self.failure).__name__}: {self.failure}"
             )
 
-    def start(self, function: Callable, *arguments) -> None:
+    def start(self, function: Callable[..., Any], *arguments: Any) -> None:
         def work() -> None:
             try:
                 function(*arguments)
@@ -452,7 +475,7 @@ class Push:
 
 def tell(reports: list[tuple[Checkout, Report]]) -> Iterator[str]:
     """Lines about a pass: one for all machines to which the same happened."""
-    groups: dict[tuple, list[tuple[Checkout, Report]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[Checkout, Report]]] = {}
     for checkout, report in reports:
         key = tuple(report.sent), tuple(report.removed), report.compared, report.complaint
         groups.setdefault(key, []).append((checkout, report))

@@ -83,8 +83,15 @@ class Snapshot:
         return self.changed + inner
 
 
+OnProgress = Callable[[int, int], None]  # bytes that were sent, of how many
+
+
 def git(
-    folder: Path, *arguments: str, env=None, stdin: bytes | IO[bytes] | None = None, stdout=None
+    folder: Path,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    stdin: bytes | IO[bytes] | None = None,
+    stdout: Any = None,
 ) -> bytes:
     """Run git in `folder` and return what it printed, or write that to `stdout`; raises
     git.GitCommandError.
@@ -299,7 +306,7 @@ def add_lfs_content(root: Path, env: dict[str, str]) -> None:
         git(root, *NO_LFS, "add", *from_stdin, env=literal, stdin=present)
 
 
-def last_line(error) -> str:
+def last_line(error: Any) -> str:
     output = (
         error.stderr
         if isinstance(error.stderr, str)
@@ -333,12 +340,12 @@ def write_out(snapshot: Snapshot, folder: Path) -> None:
 
 
 def send(
-    snapshot: Snapshot, bucket, tell: Callable[[int, int], None] = lambda n, size: None
+    snapshot: Snapshot, bucket: Any, on_progress: Callable[[int, int], None] = lambda n, size: None
 ) -> dict[str, Any]:
     """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's
     metadata.
 
-    `tell` hears how many bytes of how many went up, pack by pack. What was sent before is
+    `on_progress` hears how many bytes of how many went up, pack by pack. What was sent before is
     remembered in a file beside the objects. That is a hint: the bucket is asked whether it is still
     there, and so is the repo, whose history may have been rewritten since.
     """
@@ -355,13 +362,13 @@ def send(
     if base and has_commits(snapshot, base["commit"], base["head"]):
         first = f"{prefix}{base['commit']}.pack"
         if bucket.exists(first):
-            packs = add_to(snapshot, bucket, first, base, tell)
+            packs = add_to(snapshot, bucket, first, base, on_progress)
     if not packs:
         packs = [f"{prefix}{snapshot.commit}.pack"]
-        size = send_pack(snapshot, bucket, packs[0], None, tell)
+        size = send_pack(snapshot, bucket, packs[0], None, on_progress)
         bases[bucket.name] = {"commit": snapshot.commit, "head": snapshot.head, "bytes": size}
         memory.write_text(json.dumps(bases))
-    submodules = {path: send(sub, bucket, tell) for path, sub in snapshot.submodules.items()}
+    submodules = {path: send(sub, bucket, on_progress) for path, sub in snapshot.submodules.items()}
     return {
         "commit": snapshot.commit,
         "branch": snapshot.branch,
@@ -393,18 +400,27 @@ def objects_of(snapshot: Snapshot) -> dict[str, str]:
     }
 
 
-def add_to(snapshot: Snapshot, bucket, first: str, base: dict[str, Any], tell) -> list[str]:
+def add_to(
+    snapshot: Snapshot, bucket: Any, first: str, base: dict[str, Any], on_progress: OnProgress
+) -> list[str]:
     """The packs of a snapshot on top of one that was sent before; [] if it is better sent anew."""
     if base["commit"] == snapshot.commit:
         return [first]
     name = f"{first.rpartition('/')[0]}/{snapshot.commit}-on-{base['commit'][:12]}.pack"
     # A pack that approaches the first one in size is better made the new first one.
     most = max(1 << 20, base["bytes"] / 3)
-    return [first, name] if send_pack(snapshot, bucket, name, base, tell, most) < most else []
+    return (
+        [first, name] if send_pack(snapshot, bucket, name, base, on_progress, most) < most else []
+    )
 
 
 def send_pack(
-    snapshot: Snapshot, bucket, name: str, base: dict[str, Any] | None, tell, most: float = math.inf
+    snapshot: Snapshot,
+    bucket: Any,
+    name: str,
+    base: dict[str, Any] | None,
+    on_progress: OnProgress,
+    most: float = math.inf,
 ) -> int:
     """Upload the objects of a snapshot that its base lacks, if they are less than `most`; returns
     their bytes.
@@ -437,7 +453,7 @@ def send_pack(
             )
         size = pack.stat().st_size
         if size < most:
-            bucket.upload(name, pack, lambda n: tell(n, size))
+            bucket.upload(name, pack, lambda n: on_progress(n, size))
         return size
 
 

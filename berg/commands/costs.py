@@ -4,6 +4,7 @@ Not covered: what was spent; that is Google's billing.
 """
 
 import sys
+from typing import Any
 
 from berg import columns
 from berg.commands.terminal import table
@@ -11,7 +12,7 @@ from berg.google import prices
 from berg.plan import Plan
 
 
-def gpus(found, region: str, everywhere: bool) -> str:
+def gpus(found: list[Any], region: str, everywhere: bool) -> str:
     """GPU types as a table."""
     rows = [
         [
@@ -39,14 +40,14 @@ def dollars(*amounts: float | None) -> str:
     return ", ".join("?" if amount is None else f"{amount:,.2f}" for amount in amounts)
 
 
-def about_prices(listed, why: str) -> str:
+def about_prices(listed: Any, why: str) -> str:
     """Where prices come from and what is not in them, or why they are unknown."""
     if listed is None:
         return f"Prices: unknown: {why}"
     return f"List prices in {listed.region} of {listed.date}, without disks and traffic."
 
 
-def per_chip(found) -> str:
+def per_chip(found: Any) -> str:
     """Prices of each family of TPUs, of which every chip costs the same."""
     first = {each["family"]: each for each in reversed(found)}
     costs = {
@@ -101,7 +102,7 @@ def at_most(plan: Plan, hourly: float, jobs: int, count: int) -> str:
     return f"; at most ${hourly * (jobs or count) * hours:,.0f} in {limit}"
 
 
-def tpus(found) -> str:
+def tpus(found: list[Any]) -> str:
     """What there is of TPUs, as a table."""
     rows, before = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]], None
     for each in found:
@@ -112,7 +113,7 @@ def tpus(found) -> str:
     return table(rows, sys.stdout)
 
 
-def elsewhere(gpu) -> str:
+def elsewhere(gpu: Any) -> str:
     regions = sorted({zone.rpartition("-")[0] for zone in gpu.zones})
     return (
         f"none; in {', '.join(regions[:3])}{', …' if len(regions) > 3 else ''}"

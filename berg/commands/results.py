@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -182,9 +182,7 @@ def fetch_job(
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     said: set[str] = set()
     for _ in passes():
-        state = None
-        if job_name:
-            state = jobs.find(settings, job_name).state
+        state = jobs.find(settings, job_name).state if job_name else None
         with FileList() as listed:
             found = Fetched()
             found.add(fetch(bucket, prefix, target, listed.add))
@@ -193,8 +191,7 @@ def fetch_job(
         if not keep or state is None or state.final:
             break
         say_trouble(found.missing, said)
-    if not found.files and not found.missing:
-        raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
+    check_found(found, f"gs://{bucket.name}/{prefix}")
     if as_json:
         about = {"folder": str(target), "files": found.files, "fetched": found.new}
         click.echo(json.dumps(about))
@@ -204,6 +201,12 @@ def fetch_job(
     if state and job_name:
         say_why(job_name, state)
     raise_missing(found.missing)
+
+
+def check_found(found: Fetched, where: str) -> None:
+    """Raise BergError if there was nothing to bring."""
+    if not found.files and not found.missing:
+        raise BergError(f"there is nothing in {where}. See: berg list")
 
 
 def passes() -> Iterator[None]:
@@ -304,12 +307,9 @@ def fetch_sweep(
     """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
     from berg.google.storage import Bucket
     from berg.laptop import sweep
-    from berg.words import plural
 
     bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
-    table = target / name / "results.csv"
-    if folder:
-        table = folder / "results.csv"
+    table = (folder or target / name) / "results.csv"
     said: set[str] = set()
     for _ in passes():
         entries = [entry for entry in sweep.entries(settings, name) if entry.state]
@@ -317,18 +317,29 @@ def fetch_sweep(
         for entry in entries:
             fetch_member(bucket, entry, target, found)
         sweep.write_results(entries, target, table)
-        if not keep or all(entry.state and entry.state.final for entry in entries):
+        if not keep or all_over(entries):
             break
         say_trouble(found.missing, said)
-    if as_json:
-        about = {"folder": str(target), "table": str(table)}
-        click.echo(json.dumps({**about, "files": found.files, "fetched": found.new}))
-    else:
-        files, jobs = plural(found.files, "file"), plural(len(entries), "job")
-        say(f"{found.new} of {files} of {jobs} new or changed")
-        click.echo(table)
+    about = {"folder": str(target), "table": str(table)}
+    print_sweep({**about, "files": found.files, "fetched": found.new}, len(entries), as_json)
     lost = {entry.name: entry.state for entry in entries if entry.state and entry.state.lost}
     tell_missing(lost, found.missing)
+
+
+def print_sweep(about: dict[str, Any], num_jobs: int, as_json: bool) -> None:
+    """Print how many files of a sweep were brought, and where its table is."""
+    from berg.words import plural
+
+    if as_json:
+        click.echo(json.dumps(about))
+        return
+    files, jobs = plural(about["files"], "file"), plural(num_jobs, "job")
+    say(f"{about['fetched']} of {files} of {jobs} new or changed")
+    click.echo(about["table"])
+
+
+def all_over(entries: "list[Entry]") -> bool:
+    return all(entry.state and entry.state.final for entry in entries)
 
 
 def fetch_member(bucket: "Bucket", entry: "Entry", target: Path, found: Fetched) -> None:

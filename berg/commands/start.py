@@ -1,8 +1,12 @@
 """What the commands that start machines share: the plan, the launch, and what comes after it."""
 
+from __future__ import annotations
+
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,8 +14,18 @@ from berg import config
 from berg.commands.results import exit_code, watch
 from berg.commands.terminal import given, remember_zones, remembered, say
 
+if TYPE_CHECKING:
+    from berg.code.snapshot import Snapshot
+    from berg.job import Job
+    from berg.plan import JobSpec
 
-def wish(options: dict):
+    # Makes of the settings a snapshot that was sent before.
+    CodeOf = Callable[[config.Config], Snapshot]
+    # Settings, the job, and the zone of its machines.
+    Launched = tuple[config.Config, Job, str]
+
+
+def wish(options: dict[str, Any]) -> JobSpec:
     """Return what the command line asks for, and for the rest what the repo's defaults do."""
     from berg.laptop import defaults
     from berg.plan import JobSpec
@@ -20,7 +34,7 @@ def wish(options: dict):
     return JobSpec(**defaults.fill(options, set(on_command_line), Path.cwd()))
 
 
-def check_resume(name: str | None, options: dict) -> None:
+def check_resume(name: str | None, options: dict[str, Any]) -> None:
     """Raise UsageError for what a job or sweep that goes on cannot have otherwise than it had it,
     and for neither.
     """
@@ -33,7 +47,9 @@ def check_resume(name: str | None, options: dict) -> None:
         raise click.UsageError(f"--resume goes on with what {name} was asked for with: {how}")
 
 
-def start_machines(spec, dry_run, quiet, code_of=None):
+def start_machines(
+    spec: JobSpec, dry_run: bool, quiet: bool, code_of: CodeOf | None = None
+) -> Launched | None:
     """Show the plan and launch it; returns settings, job and zone, or None after a dry run.
 
     `code_of` makes of the settings a snapshot that was sent before; without it that is the working
@@ -61,7 +77,7 @@ def start_machines(spec, dry_run, quiet, code_of=None):
     return settings, plan.job, zone
 
 
-def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
+def follow(launched: Launched, wait: bool, tail: bool, as_json: bool) -> int:
     """Say how to go on with a launched job, or see it to its end; return the exit code."""
     settings, this, zone = launched
     name, about = (
@@ -85,7 +101,9 @@ def follow(launched, wait: bool, tail: bool, as_json: bool) -> int:
     return exit_code(state)
 
 
-def resume(settings, name: str, dry_run: bool, wait: bool, tail: bool, as_json: bool) -> int:
+def resume(
+    settings: config.Config, name: str, dry_run: bool, wait: bool, tail: bool, as_json: bool
+) -> int:
     """Let a job that is over go on; returns the exit code."""
     from berg.commands import tables
     from berg.laptop import launch, records

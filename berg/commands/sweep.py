@@ -3,8 +3,9 @@
 import json
 import time
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,70 +16,118 @@ from berg.commands.results import tell_missing
 from berg.commands.terminal import say
 from berg.google.storage import Bucket
 from berg.laptop import launch, sweep
+from berg.plan import JobSpec
 from berg.watch import collect
 
 POLL = 2  # seconds
 
 
-def run(spec, grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run) -> int:
-    """Launch or resume a sweep; returns the exit code."""
-    if grid and tasks:
-        raise click.UsageError("give --grid or --tasks, not both")
-    if new_code and not resume:
-        raise click.UsageError(
-            "--new-code goes with --resume; what is new runs the code around you anyway"
-        )
-    if resume:
-        if grid or tasks:
-            raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
-        settings = config.load_ready()
-        if not sweep.exists(settings, resume.partition("/")[0]):
-            if new_code:
-                raise click.UsageError(
-                    "--new-code with --resume is for sweeps; for a job: berg rerun --new-code "
-                    f"{resume}"
-                )
-            return commands_start.resume(settings, resume, dry_run, wait, tail, as_json)
-    if tail:
-        raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
-    if resume:
-        found = sweep.again(settings, resume, say, Path.cwd() if new_code else None)
-        name, count = found.sweep, len(found.jobs)
-        if not count:
-            say(
-                f"No job of {name} failed or was lost. One that was killed: berg run --resume "
-                f"{name}/0"
+@dataclass(frozen=True)
+class Asked:
+    """What `berg run` was asked for with a sweep, beside what each of its jobs is to be."""
+
+    grid: tuple[str, ...] = ()
+    tasks: str | None = None
+    parallel: int | None = None
+    resume: str | None = None
+    new_code: bool = False
+    wait: bool = False
+    tail: bool = False
+    as_json: bool = False
+    dry_run: bool = False
+
+    def check(self) -> None:
+        """Raise UsageError for options that do not go together."""
+        if self.grid and self.tasks:
+            raise click.UsageError("give --grid or --tasks, not both")
+        if self.new_code and not self.resume:
+            raise click.UsageError(
+                "--new-code goes with --resume; what is new runs the code around you anyway"
             )
-        elif dry_run:
-            preview(settings, found, parallel)
-        else:
-            sweep.resume(settings, found, parallel, say, tables.sending)
-            say(f"They run {found}")
-            say(f"{tables.plural(count, 'job')} of {name} {'runs' if count == 1 else 'run'} again")
-        if dry_run:
-            return 0
+        if self.resume and (self.grid or self.tasks):
+            raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A sweep that runs."""
+
+    settings: config.Config
+    name: str
+    num_jobs: int
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"name": self.name, "num_jobs": self.num_jobs}
+
+
+def run(spec: JobSpec, asked: Asked) -> int:
+    """Launch or resume a sweep; return the exit code."""
+    asked.check()
+    if asked.resume:
+        settings = config.load_ready()
+        if not sweep.exists(settings, asked.resume.partition("/")[0]):
+            return resume_job(settings, asked.resume, asked)
+    if asked.tail:
+        raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
+    if asked.resume:
+        launched = resume(settings, asked.resume, asked)
     else:
-        started = start(spec, grid, tasks, parallel, as_json, dry_run)
-        if started is None:
-            return 0
-        settings, name, count = started
-    about = {"name": name, "num_jobs": count}
-    if not wait:
-        if as_json:
-            click.echo(json.dumps(about))
+        launched = start(spec, asked)
+    if launched is None:
         return 0
+    return see_it_through(launched, asked)
+
+
+def resume_job(settings: config.Config, name: str, asked: Asked) -> int:
+    """Let a job go on that is of no sweep; return the exit code."""
+    if asked.new_code:
+        raise click.UsageError(
+            f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {name}"
+        )
+    return commands_start.resume(
+        settings, name, asked.dry_run, asked.wait, asked.tail, asked.as_json
+    )
+
+
+def resume(settings: config.Config, name: str, asked: Asked) -> Launched | None:
+    """Run again what of a sweep failed or was lost; return None after a dry run."""
+    found = sweep.again(settings, name, say, Path.cwd() if asked.new_code else None)
+    count = len(found.jobs)
+    if not count:
+        say(
+            f"No job of {found.sweep} failed or was lost. One that was killed: berg run --resume "
+            f"{found.sweep}/0"
+        )
+    elif asked.dry_run:
+        preview(settings, found, asked.parallel)
+    else:
+        sweep.resume(settings, found, asked.parallel, say, tables.sending)
+        say(f"They run {found}")
+        verb = "runs" if count == 1 else "run"
+        say(f"{words.plural(count, 'job')} of {found.sweep} {verb} again")
+    return None if asked.dry_run else Launched(settings, found.sweep, count)
+
+
+def see_it_through(launched: Launched, asked: Asked) -> int:
+    """Wait for a sweep's end if that was asked for; return the exit code."""
+    if not asked.wait:
+        if asked.as_json:
+            click.echo(json.dumps(launched.about))
+        return 0
+    settings, name = launched.settings, launched.name
     try:
         code = follow(settings, name)
     except KeyboardInterrupt:
         say(tables.left(name, "berg list -v"))
         raise
-    if as_json:
+    if asked.as_json:
         rows = collect.sweep_rows(settings, Bucket(settings), name)
-        click.echo(json.dumps({**about, "jobs": [asdict(row) for row in rows]}))
+        click.echo(json.dumps({**launched.about, "jobs": [asdict(row) for row in rows]}))
     return code
 
 
-def preview(settings, found, parallel) -> None:
+def preview(settings: config.Config, found: Any, parallel: int | None) -> None:
     """Show what would run again, and the request for the machines that it takes."""
     machines = sweep.missing(settings, found, parallel)
     say(tables.again(found, machines))
@@ -86,10 +135,8 @@ def preview(settings, found, parallel) -> None:
         click.echo(json.dumps(sweep.preview(settings, found, machines), indent=2))
 
 
-def start(spec, grid, tasks, parallel, as_json, dry_run):
-    """Show a sweep and launch it; returns settings, name and number of jobs, or None after a dry
-    run.
-    """
+def check_for_sweep(spec: JobSpec) -> None:
+    """Raise BergError for options that no sweep takes."""
     for option, value in (("-m", spec.num_machines > 1), ("--each", spec.each)):
         if value:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
@@ -99,9 +146,14 @@ def start(spec, grid, tasks, parallel, as_json, dry_run):
                 f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job "
                 "after another"
             )
-    rows = sweep.grid(grid) if grid else sweep.tasks(Path(tasks))
+
+
+def start(spec: JobSpec, asked: Asked) -> Launched | None:
+    """Show a sweep and launch it; return None after a dry run."""
+    check_for_sweep(spec)
+    rows = sweep.grid(asked.grid) if asked.grid else sweep.tasks(Path(asked.tasks or ""))
     settings = config.load_ready(**spec.settings)
-    at_once = min(parallel or len(rows), len(rows))
+    at_once = min(asked.parallel or len(rows), len(rows))
     plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)
     plan = replace(plan, rounds=-(-len(rows) // at_once))
     jobs = sweep.expand(plan, rows, spec.results_dir)
@@ -112,21 +164,21 @@ def start(spec, grid, tasks, parallel, as_json, dry_run):
         f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} "
         "machine-hours at most\n"
     )
-    if dry_run:
+    if asked.dry_run:
         click.echo(json.dumps(launch.preview(plan), indent=2))
         return None
     began = time.monotonic()
     sweep.submit(plan, jobs, at_once, say, tables.sending)
     name = plan.job.job_name
     say(f"Submitted {words.plural(len(jobs), 'job')} after {time.monotonic() - began:.1f} s\n")
-    if not as_json:
+    if not asked.as_json:
         click.echo(name)
         say(f"See them:  berg list -v\nLog:       berg log {name}/0")
         say(f"End them:  berg kill {name}\nResults:   berg fetch {name}\n")
-    return settings, name, len(jobs)
+    return Launched(settings, name, len(jobs))
 
 
-def follow(settings, name: str) -> int:
+def follow(settings: config.Config, name: str) -> int:
     """Wait until every job of a sweep is over; 0 if all succeeded."""
     shown = ""
     while True:

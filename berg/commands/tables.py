@@ -3,9 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,8 @@ from berg.plan import Plan
 from berg.words import also, idle, plural, size
 
 if TYPE_CHECKING:
+    from berg.laptop.clusters import Status
+    from berg.laptop.jobs import Entry
     from berg.laptop.sweep import Row
 
 COLORS = {
@@ -143,54 +146,62 @@ def network(plan: Plan) -> list[str]:
     return lines
 
 
-def data_set(wish) -> str:
+def data_set(wish: dict[str, Any]) -> str:
     return (
         f"{wish['name']}: {plural(wish['files'], 'file')}, {size(wish['bytes'])}, to {wish['path']}"
     )
 
 
-def cluster(found, price: str) -> str:
+def cluster(found: "Status", price: str) -> str:
     """A cluster with its pools, nodes and pods."""
     idle = f", idle, and costs {price}" if found.idle and found.state == "RUNNING" else ""
-    parts = [f"{found.name} in {found.location}: {found.state}{idle}"]
-    parts += [found.problems] if found.problems else []
+    head = f"{found.name} in {found.location}: {found.state}{idle}"
+    parts = [head, found.problems, pools_of(found), found.trouble, nodes_of(found), pods_of(found)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def pools_of(found: "Status") -> str:
+    """A cluster's pools as a table."""
     rows = [["POOL", "MACHINE TYPE", "GPUS", "NODES", "STATUS"]]
     for pool in found.pools:
         there = sum(node["pool"] == pool["pool"] for node in found.nodes)
         nodes = f"{there} of {pool['min_nodes']} to {pool['max_nodes']}"
         kind = pool["machine_type"] + ", spot" * pool["spot"]
         rows.append([pool["pool"], kind, pool["gpus"], nodes, pool["problems"] or pool["status"]])
-    parts.append(table(rows, sys.stdout))
-    if found.trouble:
-        parts.append(found.trouble)
-    if found.nodes:
-        free = sum(node["gpus"] - node["used"] for node in found.nodes)
-        rows = [["NODE", "POOL", "READY", "GPUS", "USED"]]
-        for node in found.nodes:
-            drivers = (
-                "drivers are coming"
-                if node["drivers"] == "coming"
-                else "yes"
-                if node["ready"]
-                else "no"
-            )
-            rows.append([node["node"], node["pool"], drivers, str(node["gpus"]), str(node["used"])])
-        parts += [
-            table(rows, sys.stdout),
-            f"GPUs: {sum(node['used'] for node in found.nodes)} used, {free} free",
-        ]
-    if found.pods:
-        rows = [["POD", "JOB", "STATUS", "NODE", "GPUS"]]
-        rows += [
-            [pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])]
-            for pod in found.pods
-        ]
-        notes = [f"{pod['name']} waits: {pod['note']}" for pod in found.pods if pod["note"]]
-        parts.append("\n".join([table(rows, sys.stdout), *notes]))
-    return "\n\n".join(parts)
+    return table(rows, sys.stdout)
 
 
-def cache(found) -> str:
+def nodes_of(found: "Status") -> str:
+    """A cluster's nodes as a table, and how many of their GPUs are free; "" without nodes."""
+    if not found.nodes:
+        return ""
+    rows = [["NODE", "POOL", "READY", "GPUS", "USED"]]
+    for node in found.nodes:
+        gpus, used = str(node["gpus"]), str(node["used"])
+        rows.append([node["node"], node["pool"], readiness(node), gpus, used])
+    taken = sum(node["used"] for node in found.nodes)
+    free = sum(node["gpus"] for node in found.nodes) - taken
+    return f"{table(rows, sys.stdout)}\n\nGPUs: {taken} used, {free} free"
+
+
+def readiness(node: dict[str, Any]) -> str:
+    if node["drivers"] == "coming":
+        return "drivers are coming"
+    return "yes" if node["ready"] else "no"
+
+
+def pods_of(found: "Status") -> str:
+    """The pods of berg's jobs as a table, and what they wait for; "" without pods."""
+    if not found.pods:
+        return ""
+    rows = [["POD", "JOB", "STATUS", "NODE", "GPUS"]]
+    for pod in found.pods:
+        rows.append([pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])])
+    notes = [f"{pod['name']} waits: {pod['note']}" for pod in found.pods if pod["note"]]
+    return "\n".join([table(rows, sys.stdout), *notes])
+
+
+def cache(found: Any) -> str:
     """A cluster's dataset cache, and how much it was of use."""
     rows = [("Cache", f"{found.url} in {found.cluster}: {found.state}")]
     rows += [("Node", found.node)] if found.node else []
@@ -210,7 +221,9 @@ def shorten(lines: list[str]) -> list[str]:
     return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"… and {len(lines) - SHOWN} more"]
 
 
-def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -> str:
+def entries(
+    entries: "list[Entry]", with_command: bool, with_user: bool, with_machines: bool
+) -> str:
     """Jobs and machines as a table that fits the terminal."""
     entries = entries if with_machines else folded(entries)
     header = ["NAME", "STATE", "AGE", "ZONE", "GPUS", "RESULTS", "EXIT"]
@@ -219,39 +232,64 @@ def entries(entries, with_command: bool, with_user: bool, with_machines: bool) -
         header.insert(1, "USER")
         for row, each in zip(rows, entries, strict=True):
             row.insert(1, each.user)
-    widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
-    room = max(columns(sys.stdout) or 10_000, 60)
-    results = header.index("RESULTS")
-    widths[results] = max(
-        8, min(widths[results], widths[results] + room + 2 - sum(widths) - 2 * len(widths))
-    )
-    apart = sum(widths) + 2 * len(widths) > room + 2  # names are for typing: they are never cut
-
-    def line(row: list[str]) -> str:
-        return f"{row[0]}\n  {fit(row[1:], widths[1:])}" if apart else fit(row, widths)
-
-    lines = [click.style(line(header), bold=True)]
+    layout = layout_of([header, *rows])
+    lines = [click.style(layout.line(header), bold=True)]
     for row, each in zip(rows, entries, strict=True):
-        color = COLORS.get(each.state.state.rpartition(" ")[2] if each.state else "LOST")
-        lines.append(click.style(line(row), fg=color))
-        notes = {
-            machine.note: f"{machine.name} waits: {machine.note}"
-            for machine in each.machines
-            if machine.note
-        }
-        said = [each.state.reason, also(each.state), idle(each.state)] if each.state else []
-        for text in filter(None, [*said[:1], *notes.values(), *said[1:]]):
-            lines.append(wrapped(f"    {text}", sys.stdout))
-        if with_machines and len(each.machines) > 1:
-            for machine in each.machines:
-                addresses = f"{machine.internal_ip}  {machine.external_ip}"
-                lines.append(f"    {machine.name}  {machine.status}  {addresses}")
+        status = each.state.state.rpartition(" ")[2] if each.state else "LOST"
+        lines.append(click.style(layout.line(row), fg=COLORS.get(status)))
+        lines += [wrapped(f"    {text}", sys.stdout) for text in notes_of(each)]
+        if with_machines:
+            lines += machines_of(each)
         if with_command and each.state:
             lines.append(f"    $ {each.state.job.cmd}" if each.state.job.cmd else "    (devbox)")
     return "\n".join(lines)
 
 
-def watch(newest, table, interval: float = 5) -> None:
+@dataclass(frozen=True)
+class Layout:
+    """How the rows of a list fit the terminal."""
+
+    widths: list[int]  # of the columns, in characters
+    apart: bool  # names stand on a line of their own
+
+    def line(self, row: list[str]) -> str:
+        if not self.apart:
+            return fit(row, self.widths)
+        return f"{row[0]}\n  {fit(row[1:], self.widths[1:])}"
+
+
+def layout_of(rows: list[list[str]]) -> Layout:
+    """Return widths with which rows fit; only the results' folder gets less than it needs."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    room = max(columns(sys.stdout) or 10_000, 60)
+    results = rows[0].index("RESULTS")
+    left = widths[results] + room + 2 - sum(widths) - 2 * len(widths)
+    widths[results] = max(8, min(widths[results], left))
+    # Names are for typing: they are never cut.
+    return Layout(widths, sum(widths) + 2 * len(widths) > room + 2)
+
+
+def notes_of(entry: "Entry") -> list[str]:
+    """Return what is to be said of a job: its reason, what its machines wait for, and the rest."""
+    waits = {machine.note: f"{machine.name} waits: {machine.note}" for machine in entry.machines}
+    waits.pop("", None)
+    if not entry.state:
+        return list(waits.values())
+    said = [entry.state.reason, *waits.values(), also(entry.state), idle(entry.state)]
+    return [text for text in said if text]
+
+
+def machines_of(entry: "Entry") -> list[str]:
+    """Return a line for each machine of a job that has several."""
+    if len(entry.machines) < 2:
+        return []
+    return [
+        f"    {each.name}  {each.status}  {each.internal_ip}  {each.external_ip}"
+        for each in entry.machines
+    ]
+
+
+def watch(newest: Callable[[], Any], table: Callable[[Any], str], interval: float = 5) -> None:
     """Show a table anew where it was, or below, if this is no terminal and it changed; until
     nothing lives.
     """
@@ -273,19 +311,19 @@ def watch(newest, table, interval: float = 5) -> None:
         time.sleep(interval)
 
 
-def states(entries) -> str:
+def states(entries: "Iterable[Entry]") -> str:
     """What of a list is worth to be shown again: ages alone are not."""
     return " ".join(f"{each.name} {each.status}" for each in entries)
 
 
-def sweep(jobs) -> str:
+def sweep(jobs: list[Any]) -> str:
     """The jobs of a sweep with what differs between them."""
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
     return shortened(rows, sys.stderr)
 
 
-def again(found, machines: list[str]) -> str:
+def again(found: Any, machines: list[str]) -> str:
     """What of a sweep would run again, and on what."""
     params = found.jobs[0].state.job.params
     jobs = [["JOB", "STATE", *params, "RESULTS"]]
@@ -325,7 +363,7 @@ def outcomes(rows: "list[Row]") -> str:
     return shortened(lines, sys.stdout)
 
 
-def shortened(rows: list[list[str]], stream) -> str:
+def shortened(rows: list[list[str]], stream: IO[str]) -> str:
     """The first and the last rows below their header, as wide as the terminal at most."""
     shown = rows if len(rows) <= 2 * SHOWN + 1 else [*rows[: SHOWN + 1], *rows[-SHOWN:]]
     widths = [min(40, max(len(row[column]) for row in shown)) for column in range(len(rows[0]))]
@@ -345,7 +383,7 @@ def fit(row: list[str], widths: list[int]) -> str:
     return "  ".join(f"{text:<{width}}" for text, width in zip(cut, widths, strict=True)).rstrip()
 
 
-def progress(found) -> str:
+def progress(found: "Entry") -> str:
     """How a job goes that is not over, in a line; "" for what is no job or over."""
     state, machine = found.state, found.machine
     if state is None or state.final:
@@ -402,7 +440,7 @@ def why(state: job.State) -> str:
     return code + (f": {state.reason}" if state.reason else "")
 
 
-def counter(what: str, total: int):
+def counter(what: str, total: int) -> Callable[[int], None]:
     """A function that shows on a terminal how many of `total` are done, where that are many."""
 
     def tell(done: int) -> None:
@@ -425,7 +463,7 @@ def sending(done: int, size: int) -> None:
 class Interleaved:
     """Logs of several machines on one stream: whole lines, each behind the name of its machine."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
         self.rest: dict[str, bytes] = {}
 

@@ -92,7 +92,7 @@ class OperationFailed(BergError):
         return f"{self.message} ({self.code})" if self.code else self.message
 
 
-def retrying():
+def retrying() -> Any:
     """Return the retry of every request here: what retry.py names, with jitter, for 90 s.
 
     Too many requests in a minute are a 403 at Compute Engine; with the next minute they are allowed
@@ -113,7 +113,7 @@ def patient(
     what: str,
     forbidden: bool = True,
     **pauses: float,
-):
+) -> Any:
     """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that
     may pass.
 
@@ -214,7 +214,12 @@ def enable_command(config: Config, *services: str) -> str:
 
 
 def call(
-    config: Config, method: str, path: str, body: dict | None = None, project="", **query
+    config: Config,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None = None,
+    project: str = "",
+    **query: Any,
 ) -> dict[str, Any]:
     """One request below the project, or to a whole address; raises
     google.api_core.exceptions.GoogleAPICallError.
@@ -233,7 +238,7 @@ def call(
             date = parsedate_to_datetime(response.headers["Date"])
             config.clock_is_behind = date.timestamp() - time.time()
         if response.status_code >= 400:
-            raise exceptions.from_http_response(response)
+            raise exceptions.from_http_response(response)  # type: ignore[no-untyped-call]
         return response.json() if response.content else {}
 
     return retrying()(once)()

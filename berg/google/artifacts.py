@@ -5,6 +5,7 @@ Its images are called REGION-docker.pkg.dev/PROJECT/berg/NAME:TAG. Whoever pushe
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from berg import BergError
@@ -112,14 +113,14 @@ def bind_command(config: Config, member: str, role: str) -> str:
     )
 
 
-def policy(config: Config, new: dict | None = None) -> dict[str, Any]:
+def policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
     """Read the repository's policy, or write it."""
     if new is None:
         return ask(config, "GET", f"/repositories/{REPOSITORY}:getIamPolicy")
     return ask(config, "POST", f"/repositories/{REPOSITORY}:setIamPolicy", {"policy": new})
 
 
-def admit(config: Config, role: str, say) -> bool:
+def admit(config: Config, role: str, say: Callable[[str], None]) -> bool:
     """Let the account of machines and nodes at the images; whether it had no such right.
 
     Who may not do that is told who else does what. The project's default account may already.

@@ -10,6 +10,7 @@ Not covered: Autopilot, regional clusters, flex-start.
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from berg import BergError
@@ -40,7 +41,7 @@ class Gone(BergError):
 
 
 def ask(
-    config: Config, method: str, path: str, body: dict | None = None, **query: Any
+    config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any
 ) -> dict[str, Any]:
     """One request below the project's locations; raises Denied for who may not."""
     from google.api_core import exceptions
@@ -159,36 +160,41 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class NodeShape:
+    """What the nodes of a pool are."""
+
+    machine_type: str
+    gpu_type: str
+    num_gpus: int
+    disk_gb: int
+    disk_type: str
+    spot: bool = False
+
+
 def pool_body(
-    config: Config,
-    *,
-    machine_type: str,
-    gpu_type: str,
-    num_gpus: int,
-    disk_gb: int,
-    disk_type: str,
-    spot: bool,
-    min_nodes: int,
-    max_nodes: int,
+    config: Config, shape: NodeShape, *, min_nodes: int, max_nodes: int
 ) -> dict[str, Any]:
     """A pool that grows from no node to so many; Google installs the drivers of its GPUs."""
-    node = node_config(config, machineType=machine_type, diskSizeGb=disk_gb, diskType=disk_type)
+    node = node_config(
+        config, machineType=shape.machine_type, diskSizeGb=shape.disk_gb, diskType=shape.disk_type
+    )
     # Else the kernel ends all of a pod, worker included, when its command runs out of memory.
     kubelet: dict[str, Any] = {"singleProcessOomKill": True}
-    if spot:
+    if shape.spot:
         node["spot"] = True
         kubelet |= {"shutdownGracePeriodSeconds": 120, "shutdownGracePeriodCriticalPodsSeconds": 15}
-    if num_gpus:
+    if shape.num_gpus:
         node["accelerators"] = [
             {
-                "acceleratorType": ACCELERATORS[gpu_type],
-                "acceleratorCount": str(num_gpus),
+                "acceleratorType": ACCELERATORS[shape.gpu_type],
+                "acceleratorCount": str(shape.num_gpus),
                 "gpuDriverInstallationConfig": {"gpuDriverVersion": "LATEST"},
             }
         ]
-    what = f"{gpu_type}-x{num_gpus}" if num_gpus else machine_type
+    what = f"{shape.gpu_type}-x{shape.num_gpus}" if shape.num_gpus else shape.machine_type
     return {
-        "name": f"{what}{'-spot' if spot else ''}"[:40].strip("-"),
+        "name": f"{what}{'-spot' if shape.spot else ''}"[:40].strip("-"),
         "initialNodeCount": 0,
         "autoscaling": {
             "enabled": True,
@@ -202,7 +208,13 @@ def pool_body(
 
 
 def change(
-    config: Config, place: str, method: str, path: str, body: dict | None, what: str, say: Say
+    config: Config,
+    place: str,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None,
+    what: str,
+    say: Say,
 ) -> None:
     """Ask for a change of the cluster LOCATION/NAME and wait until it is made; what others do to it
     comes first.

@@ -33,7 +33,7 @@ class NoPlace(Exception):
 
 
 def fetch(
-    bucket,
+    bucket: Any,
     prefix: str,
     folder: Path,
     progress: Callable[[str, int], None] = lambda name, n: None,
@@ -51,7 +51,7 @@ def fetch(
     folder.mkdir(parents=True, exist_ok=True)
     parts, lock = make_parts(folder)
 
-    def bring(blob) -> tuple[Any, bool, Exception | None]:
+    def bring(blob: Any) -> tuple[Any, bool, Exception | None]:
         try:
             if blob.name in hidden:
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
@@ -122,7 +122,7 @@ def below(name: str, prefix: str) -> str:
 
 
 def bring_one(
-    bucket, blob, path: Path, parts: Path, progress: Callable[[str, int], None]
+    bucket: Any, blob: Any, path: Path, parts: Path, progress: Callable[[str, int], None]
 ) -> tuple[Any, bool]:
     """The Blob that is here now, and whether it is new; None for one that was deleted meanwhile."""
     from google.api_core import exceptions

@@ -77,7 +77,7 @@ class Look:
     config: Config
     refusals: list[str] = field(default_factory=list)
 
-    def __call__(self, read: Callable[..., dict], *arguments: Any) -> dict:
+    def __call__(self, read: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
         """Return what a function reads; nothing where there is nothing, or it may not be seen."""
         from google.api_core import exceptions
 
@@ -226,10 +226,10 @@ def iam(
     config: Config,
     method: str,
     path: str,
-    body: dict | None = None,
+    body: dict[str, Any] | None = None,
     project: str = "",
     **query: Any,
-) -> dict:
+) -> dict[str, Any]:
     base = f"{config.service_url('iam')}/v1/projects/{project or config.project}"
     return api.call(config, method, base + path, body, **query)
 
@@ -327,7 +327,7 @@ def write_role(config: Config, right: Right = MACHINE) -> None:
     until_settled(once)
 
 
-def project_policy(config: Config, new: dict | None = None) -> dict:
+def project_policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
     """Read the project's policy, or write it."""
     url = f"{config.service_url('cloudresourcemanager')}/v1/projects/{config.project}"
     if new is None:
@@ -337,19 +337,20 @@ def project_policy(config: Config, new: dict | None = None) -> dict:
     return api.call(config, "POST", f"{url}:setIamPolicy", {"policy": new})
 
 
-def bucket_policy(config: Config, new: dict | None = None) -> dict:
+def bucket_policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
     """The same for the bucket's."""
     from google.api_core.iam import Policy
 
     bucket, retry = Bucket(config).bucket, Bucket(config).retry
     if new is None:
         return bucket.get_iam_policy(requested_policy_version=3, retry=retry).to_api_repr()
-    return bucket.set_iam_policy(Policy.from_api_repr(new), retry=retry).to_api_repr()
+    changed = Policy.from_api_repr(new)  # type: ignore[no-untyped-call]
+    return bucket.set_iam_policy(changed, retry=retry).to_api_repr()
 
 
 def bind(
     config: Config,
-    policy: Callable[..., dict],
+    policy: Callable[..., dict[str, Any]],
     role: str,
     member: str,
     condition: dict[str, str] | None = None,
@@ -378,7 +379,7 @@ def bind(
     return until_settled(once)
 
 
-def unbind(config: Config, policy: Callable[..., dict], role: str, member: str) -> None:
+def unbind(config: Config, policy: Callable[..., dict[str, Any]], role: str, member: str) -> None:
     """Take a role without a condition from a member."""
 
     def once() -> None:
@@ -398,7 +399,9 @@ def leave(bindings: list[dict[str, Any]], role: str, member: str) -> None:
             each["members"].remove(member)
 
 
-def write_policy(config: Config, policy: Callable[..., dict], changed: dict[str, Any]) -> None:
+def write_policy(
+    config: Config, policy: Callable[..., dict[str, Any]], changed: dict[str, Any]
+) -> None:
     """Write a policy; one with conditions has version 3, or Google would drop them."""
     changed["bindings"] = [each for each in changed["bindings"] if each["members"]]
     if any(each.get("condition") for each in changed["bindings"]):

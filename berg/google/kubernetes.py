@@ -92,7 +92,7 @@ def connect(config: Config, place: str) -> Server:
 
 def request(
     config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any
-):
+) -> Any:
     """An answer of the API; raises Refused with what it says, or Silent."""
     return send(config.session, server, method, path, body, **options)
 
@@ -105,7 +105,7 @@ def send(
     body: Any = None,
     patience: float = 0,
     **options: Any,
-):
+) -> Any:
     """Return an answer of the API to whoever a session of `requests` stands for.
 
     `options` are the query's, and `kind`: the body's content type.
@@ -142,7 +142,7 @@ def send_once(
     patience: float,
     kind: str = "application/json",
     **query: Any,
-):
+) -> Any:
     """Return an answer of the API; raises Refused for an error's, or what `requests` raises."""
     data = None
     if body is not None:

@@ -72,7 +72,7 @@ class Mirror:
     is_behind: bool = False  # whether the last pass had no time for some files
     underway: dict[str, Sending] = field(default_factory=dict)
     # SimpleQueue may wait for ever in Python 3.10
-    ready: queue.Queue = field(default_factory=queue.Queue)
+    ready: queue.Queue[Any] = field(default_factory=queue.Queue)
     folders: set[str] = field(default_factory=set)  # that are recorded
     # paths that were sent as copies of what they lead to
     links: set[str] = field(default_factory=set)
@@ -304,7 +304,7 @@ class Mirror:
         )
         return new, left
 
-    def note_restored(self, blob) -> None:
+    def note_restored(self, blob: Any) -> None:
         path = blob.name[len(self.prefix) :]
         with (self.folder / path).open("rb") as file:
             now = os.fstat(file.fileno())
@@ -333,7 +333,7 @@ class Mirror:
                 self.bucket, self.prefix, self.own, self.records, job_name, self.folders.add
             )
 
-    def is_jobs(self, blob) -> bool:
+    def is_jobs(self, blob: Any) -> bool:
         return writer_of(blob) == self.writer.rpartition("/")[0]
 
     def elsewhere(self, alone: bool) -> str:
@@ -410,7 +410,7 @@ class Mirror:
 
 
 def beside(
-    bucket,
+    bucket: Any,
     prefix: str,
     own: str,
     records: str,
@@ -428,7 +428,7 @@ def beside(
                 yield blob
 
 
-def writer_of(blob) -> str:
+def writer_of(blob: Any) -> str:
     """The job that wrote an object; "" if none says so."""
     return (blob.metadata or {}).get(WRITER, "").rpartition("/")[0]
 

@@ -215,4 +215,4 @@ def write(config: Config, series: Iterable[dict[str, Any]]) -> None:
     address = url(config, "v3", f"projects/{config.project}/timeSeries")
     response = config.session.post(address, json={"timeSeries": list(series)}, timeout=(10, 30))
     if response.status_code >= 400:
-        raise exceptions.from_http_response(response)
+        raise exceptions.from_http_response(response)  # type: ignore[no-untyped-call]

@@ -47,26 +47,32 @@ def zones_with(config: Config, shape: Shape, wanted: list[str], others_too: bool
 
     With `others_too` the region's others come after those wanted.
     """
-    kind, name = "machineTypes", shape.machine_type
-    if shape.accelerator:
-        kind, name = "acceleratorTypes", shape.accelerator
-    if name.startswith(("custom-", "n1-custom-")):
-        name = "n1-standard-1"  # custom types are in no list; they exist where N1 does
+    kind, name = listed_type(shape)
     offered = zones_that_offer(config, kind, name)
     zones = list(dict.fromkeys(wanted))
     if others_too or not wanted:
         region = wanted[0].rpartition("-")[0] if wanted else config.region
         others = offered - set(wanted)
         zones += sorted(zone for zone in others if zone.startswith(f"{region}-"))
-    missing = [zone for zone in zones if zone not in offered]
-    if missing or not zones:
+    missing = [f"zone {zone}" for zone in zones if zone not in offered]
+    if not zones:
+        missing = [f"region {config.region}"]
+    if missing:
         what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
-        where = f"zone {missing[0]}" if missing else f"region {config.region}"
         raise BergError(
-            f"there is no {what} in {where} (or no such place). It is offered in: "
+            f"there is no {what} in {missing[0]} (or no such place). It is offered in: "
             f"{', '.join(sorted(offered)) or 'no zone at all'}"
         )
     return zones
+
+
+def listed_type(shape: Shape) -> tuple[str, str]:
+    """Return the list of Google's that a machine stands in, and its name there."""
+    if shape.accelerator:
+        return "acceleratorTypes", shape.accelerator
+    if shape.machine_type.startswith(("custom-", "n1-custom-")):
+        return "machineTypes", "n1-standard-1"  # custom types exist where N1 does
+    return "machineTypes", shape.machine_type
 
 
 def zones_that_offer(config: Config, kind: str, name: str) -> set[str]:

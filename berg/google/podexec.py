@@ -9,6 +9,7 @@ Not covered: proxies; resuming a connection that was cut, which ends the program
 """
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -17,7 +18,9 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from berg import BergError
@@ -30,46 +33,62 @@ CHUNK = 32 << 10
 CUT_OFF = 255  # exit code of a program of which nobody knows how it ended, as ssh's
 
 
+@dataclass(frozen=True)
+class Streams:
+    """File descriptors of this process that a program in a pod reads and writes."""
+
+    stdin: int | None = 0  # None: it reads nothing
+    stdout: int = 1
+    stderr: int = 2
+
+
+OURS = Streams()
+
+
 def run(
     config: Config,
     server: Server,
     pod: str,
     command: list[str],
     terminal: bool = False,
-    stdin: int | None = 0,
-    stdout: int = 1,
-    stderr: int = 2,
+    streams: Streams = OURS,
 ) -> int:
-    """Run a command in a pod's container; its exit code. `stdin` None: it reads nothing."""
+    """Run a command in a pod's container, and return its exit code."""
+    stdin = streams.stdin
     query = [("command", word) for word in command] + [("container", "main"), ("stdout", "true")]
-    query += [("stdin", "true")] if stdin is not None else []
-    query += [("tty", "true")] if terminal else [("stderr", "true")]  # a terminal has one output
-    link = Link(config, server, f"{CORE}/pods/{pod}/exec?{urlencode(query)}")
-    restore = (
-        raw_terminal(link, stdin) if terminal and stdin is not None and os.isatty(stdin) else None
-    )
-    over = threading.Event()
     if stdin is not None:
-        threading.Thread(target=feed, args=(link, stdin, over), daemon=True).start()
-    status: dict = {"message": f"the connection to the pod {pod} was cut"}
+        query.append(("stdin", "true"))
+    query.append(("tty" if terminal else "stderr", "true"))  # a terminal has one output
+    link = Link(config, server, f"{CORE}/pods/{pod}/exec?{urlencode(query)}")
+    with contextlib.ExitStack() as stack:
+        stack.callback(link.socket.close)
+        if stdin is not None:
+            if terminal and os.isatty(stdin):
+                stack.callback(raw_terminal(link, stdin))
+            over = threading.Event()
+            stack.callback(over.set)
+            threading.Thread(target=feed, args=(link, stdin, over), daemon=True).start()
+        status = relay(link, streams)
+    return exit_code(status or {"message": f"the connection to the pod {pod} was cut"})
+
+
+def relay(link: "Link", streams: Streams) -> dict[str, Any]:
+    """Write what a program says until its end; return its status, {} if it was cut off."""
     try:
         for message in link.messages():
             channel, data = message[:1], memoryview(message)[1:]
-            if channel in (b"\1", b"\2"):
-                write(stdout if channel == b"\1" else stderr, data)
+            if channel == b"\1":
+                write(streams.stdout, data)
+            elif channel == b"\2":
+                write(streams.stderr, data)
             elif channel == b"\3":
-                status = json.loads(bytes(data))
+                return dict(json.loads(bytes(data)))
     except (OSError, ValueError):
         pass  # it was cut
-    finally:
-        over.set()
-        link.socket.close()
-        if restore:
-            restore()
-    return exit_code(status)
+    return {}
 
 
-def exit_code(status: dict) -> int:
+def exit_code(status: dict[str, Any]) -> int:
     """The exit code in the last message of an exec."""
     if status.get("status") == "Success":
         return 0
@@ -85,14 +104,14 @@ def write(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def raw_terminal(link: "Link", stdin: int):
+def raw_terminal(link: "Link", stdin: int) -> Callable[[], None]:
     """Hand the terminal's keys and size to the program there; returns what undoes it."""
     import termios
     import tty
 
     before, handler = termios.tcgetattr(stdin), signal.getsignal(signal.SIGWINCH)
 
-    def resize(*_) -> None:
+    def resize(*_: Any) -> None:
         size = os.get_terminal_size(stdin)
         link.send(
             bytes([RESIZE]) + json.dumps({"Width": size.columns, "Height": size.lines}).encode()

@@ -73,7 +73,7 @@ class Bucket:
         self.timeout: tuple[float, float] = TIMEOUT
 
     @functools.cached_property
-    def client(self):
+    def client(self) -> Any:
         # Else the library asks for the bucket's metadata in the background, to label traces nobody
         # reads.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
@@ -103,11 +103,11 @@ class Bucket:
         return client
 
     @functools.cached_property
-    def bucket(self):
+    def bucket(self) -> Any:
         return self.client.bucket(self.name)
 
     @property
-    def retry(self):
+    def retry(self) -> Any:
         """Return the retry of one call: what retry.py names, with jitter, for two minutes.
 
         On a machine that is new 403 is tried again as well.
@@ -115,7 +115,7 @@ class Bucket:
         return api.patient(is_transient, 120, f"gs://{self.name}")
 
     @property
-    def retry_of_files(self):
+    def retry_of_files(self) -> Any:
         """The same for the content of files, but never 403: who mirrors them names what is refused,
         and tries again.
         """
@@ -149,7 +149,7 @@ class Bucket:
     def exists(self, name: str) -> bool:
         return self.bucket.blob(name).exists(timeout=self.timeout, retry=self.retry)
 
-    def get(self, name: str):
+    def get(self, name: str) -> Any:
         """The object's metadata as a Blob, None without the object."""
         return self.bucket.get_blob(name, timeout=self.timeout, retry=self.retry)
 
@@ -167,7 +167,7 @@ class Bucket:
         blob = self.bucket.blob(name)
         blob.metadata = metadata
 
-        def put(**options):
+        def put(**options: Any) -> Any:
             blob.upload_from_string(data, "application/octet-stream", **options)
 
         try:
@@ -211,7 +211,7 @@ class Bucket:
         blob.metadata = metadata
         part = Part(file, tell)
 
-        def put(**options):
+        def put(**options: Any) -> Any:
             part.seek(0)
             blob.upload_from_file(
                 part, size=size, content_type="application/octet-stream", **options
@@ -220,7 +220,7 @@ class Bucket:
         self._put(blob, generation, put, self.retry_of_files)
         return blob
 
-    def _put(self, blob, generation: int | None, put, retry) -> int:
+    def _put(self, blob: Any, generation: int | None, put: Callable[..., Any], retry: Any) -> int:
         from google.api_core import exceptions
 
         # Content is checked by its crc32c on arrival. Without a precondition the last writer wins,
@@ -354,7 +354,11 @@ class Bucket:
             "delimiter": delimiter,
             "fields": f"items({fields}),nextPageToken",
         }
-        kinds: dict[str, Callable] = {"size": int, "generation": int, "updated": api.time_of}
+        kinds: dict[str, Callable[..., Any]] = {
+            "size": int,
+            "generation": int,
+            "updated": api.time_of,
+        }
         for page in api.pages(self.config, path, **query):
             for item in page.get("items", []):
                 yield Listed(

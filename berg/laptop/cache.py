@@ -337,7 +337,9 @@ def status(config: Config, name: str) -> Status:
 def said(config: Config, server: k8s.Server, pod: str) -> str:
     """What the cache has counted, a line for each kind of slice."""
     with tempfile.TemporaryFile() as file:
-        podexec.run(config, server, pod, ["sh", "-c", COUNT], stdin=None, stdout=file.fileno())
+        podexec.run(
+            config, server, pod, ["sh", "-c", COUNT], streams=podexec.Streams(None, file.fileno())
+        )
         file.seek(0)
         return file.read().decode()
 

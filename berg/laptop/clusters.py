@@ -161,17 +161,15 @@ def make_cluster(config: Config, name: str, location: str, say: Say) -> None:
 
 
 def pool_for(config: Config, shape: accelerators.Shape, wanted: Wanted) -> dict[str, Any]:
-    return container.pool_body(
-        config,
-        machine_type=shape.machine_type,
-        gpu_type=shape.gpu_type,
-        num_gpus=shape.num_gpus,
-        disk_gb=wanted.disk_gb,
-        disk_type=wanted.disk_type or shape.disk_type,
-        spot=wanted.spot,
-        min_nodes=wanted.min_nodes,
-        max_nodes=wanted.most,
+    nodes = container.NodeShape(
+        shape.machine_type,
+        shape.gpu_type,
+        shape.num_gpus,
+        wanted.disk_gb,
+        wanted.disk_type or shape.disk_type,
+        wanted.spot,
     )
+    return container.pool_body(config, nodes, min_nodes=wanted.min_nodes, max_nodes=wanted.most)
 
 
 def ensure_pool(

@@ -111,36 +111,64 @@ def check(file: Path, key: str, value: Any) -> None:
 
 
 def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, Any]:
-    """Options with those of the repo around a folder in place of what was not given, and what came
-    from where.
+    """Return options with the defaults of the repo around a folder in place of what was not given.
+
+    The option `defaults` says what came from where, in lines for people.
     """
     values, file = find(folder)
-    dropped = {key for option in given for key in REPLACES.get(option, ())}
-    dropped |= {key for key, (field, _) in KEYS.items() if field in given and field != "env"}
-    has_own_image = (
-        {"image", "image-project"} if "tpu" in given or "tpu" in values.keys() - dropped else set()
-    )
-    has_no_pods = {"docker"} if "docker" in given or not options.get("cluster") else set()
-    settings = of_settings(dropped | has_own_image | has_no_pods, values)
+    dropped = dropped_keys(given)
+    settings = of_settings(dropped | keys_of_others(options, given, values, dropped), values)
     dropped |= {key for key, variable in VARIABLES.items() if os.environ.get(variable)}
-    dropped |= {"image-project"} if "image" in dropped else set()
-    filled, used = dict(options), {}
-    for key, value in values.items():
-        field = KEYS[key][0]
-        if field == "env":
-            filled["env"] = (
-                *(f"{name}={each}" for name, each in value.items()),
-                *options.get("env", ()),
-            )
-        elif key not in dropped:
-            filled[field] = tuple(value) if isinstance(value, list) else value
-        if key not in dropped:
-            used[key] = value
-    rest = {key: value for key, value in values.items() if key not in used}
+    if "image" in dropped:
+        dropped.add("image-project")
+    used = {key: value for key, value in values.items() if key not in dropped}
+    filled = {**options, **{KEYS[key][0]: option_of(value) for key, value in used.items()}}
+    # Variables of the command line come after the repo's: the last one of a name counts.
+    variables = tuple(f"{name}={each}" for name, each in values.get("env", {}).items())
+    if "env" in options or variables:
+        filled["env"] = (*variables, *options.get("env", ()))
+    return {**filled, "defaults": sources(values, used, file, settings)}
+
+
+def dropped_keys(given: set[str]) -> set[str]:
+    """Return the repo's keys that do not count beside the options that were given."""
+    dropped = {key for option in given for key in REPLACES.get(option, ())}
+    own = {key for key, (field, _) in KEYS.items() if field in given}
+    return dropped | own - {"env"}
+
+
+def keys_of_others(
+    options: dict[str, Any], given: set[str], values: dict[str, Any], dropped: set[str]
+) -> set[str]:
+    """Return the keys of settings that do not count: TPUs have images of their own, and only pods
+    have containers.
+    """
+    found = set()
+    if "tpu" in given or "tpu" in values.keys() - dropped:
+        found |= {"image", "image-project"}
+    if "docker" in given or not options.get("cluster"):
+        found.add("docker")
+    return found
+
+
+def option_of(value: Any) -> Any:
+    """Return a value of the repo's as the command line would have it."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def sources(
+    values: dict[str, Any],
+    used: dict[str, Any],
+    file: str,
+    settings: dict[str, tuple[str, str]],
+) -> tuple[str, ...]:
+    """Return what came from where, in lines."""
     lines = [f"{listed(used)} (of {file})"] if used else []
     lines += [f"{key} = {text} (of {source})" for key, (text, source) in settings.items()]
-    lines += [f"not {listed(rest)} (of {file}): what is given comes first"] if rest else []
-    return {**filled, "defaults": tuple(lines)}
+    rest = {key: value for key, value in values.items() if key not in used}
+    if rest:
+        lines.append(f"not {listed(rest)} (of {file}): what is given comes first")
+    return tuple(lines)
 
 
 def of_settings(given: set[str], of_repo: dict[str, Any]) -> dict[str, tuple[str, str]]:

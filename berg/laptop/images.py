@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -108,14 +109,7 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
     builder = choose(wanted)
     image = artifacts.full_name(config, name, tag)
     if wanted.push:
-        if artifacts.ensure(config):
-            say(f"Made the repository {artifacts.REPOSITORY} in {config.region}")
-        artifacts.check_push(config)
-        if not wanted.force and artifacts.digest(config, name, tag):
-            raise BergError(
-                f"{image} is there already, of this very commit. Run with it: --docker {image}; "
-                "or build it anew in its place: --force"
-            )
+        prepare_push(config, wanted, name, tag, say)
     with tempfile.TemporaryDirectory(prefix="berg-image-") as temporary:
         context, written = Path(temporary, "context"), Path(temporary, "Dockerfile")
         snapshot.write_out(taken, context)
@@ -123,11 +117,8 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         leave_out(context, file, taken.root)
         given = ["--build-arg", f"PYTHON_VERSION={wanted.python}"] if wanted.python else []
         this = Build(image, context, written, wanted.all_platforms, given)
-        changed = (
-            f" and {words.plural(len(taken.all_changed()), 'changed file')}" if taken.dirty else ""
-        )
         say(
-            f"Building {image}\nwith {builder}, of commit {taken.head[:12]}{changed}, for "
+            f"Building {image}\nwith {builder}, of {commit_in_words(taken)}, for "
             f"{', '.join(this.platforms)}"
         )
         BUILDERS[builder](config, this, wanted.push, say)
@@ -184,6 +175,27 @@ def leave_out(context: Path, file: Path, root: Path) -> None:
             return
 
 
+def prepare_push(config: Config, wanted: Wanted, name: str, tag: str, say: Say) -> None:
+    """Make the repository where there is none; raise BergError where nothing can be pushed."""
+    if artifacts.ensure(config):
+        say(f"Made the repository {artifacts.REPOSITORY} in {config.region}")
+    artifacts.check_push(config)
+    if not wanted.force and artifacts.digest(config, name, tag):
+        image = artifacts.full_name(config, name, tag)
+        raise BergError(
+            f"{image} is there already, of this very commit. Run with it: --docker {image}; "
+            "or build it anew in its place: --force"
+        )
+
+
+def commit_in_words(taken: snapshot.Snapshot) -> str:
+    """Say which commit a snapshot is of, and how many files were changed since."""
+    if not taken.dirty:
+        return f"commit {taken.head[:12]}"
+    changed = words.plural(len(taken.all_changed()), "changed file")
+    return f"commit {taken.head[:12]} and {changed}"
+
+
 # --- who builds it
 
 
@@ -191,6 +203,7 @@ def choose(wanted: Wanted) -> str:
     """The builder: that which was named, or docker, or podman, whichever is there; raises BergError
     if none is.
     """
+    obstacles: dict[str, Callable[[], str]]
     obstacles = {"docker": docker_obstacle, "podman": podman_obstacle, "cloud": lambda: ""}
     if wanted.builder:
         if why := obstacles[wanted.builder]():
@@ -346,21 +359,19 @@ def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
 
     The token lies in a file for as long as that takes; the person's own settings stay as they are.
     """
+    from google.auth.transport.requests import Request
+
     own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     known = read(own / "config.json")
     known.setdefault("auths", {})
     if builder == "podman":
-        runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-        for folder in (Path.home() / ".config", Path(runtime)):
-            known["auths"] |= read(folder / "containers/auth.json").get("auths", {})
-    from google.auth.transport.requests import Request
+        known["auths"] |= podman_logins()
 
     config.credentials.refresh(Request())
     host, pair = artifacts.host(config), f"{USER}:{config.credentials.token}"
     known["auths"][host] = {"auth": base64.b64encode(pair.encode()).decode()}
-    helpers = {
-        name: helper for name, helper in known.get("credHelpers", {}).items() if name != host
-    }
+    helpers = dict(known.get("credHelpers", {}))
+    helpers.pop(host, None)
     # To docker an empty name says that no helper has it.
     known["credHelpers"] = {**helpers, host: ""} if builder == "docker" else helpers
     with tempfile.TemporaryDirectory(prefix="berg-login-") as temporary:
@@ -380,7 +391,16 @@ def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
             }
 
 
-def read(file: Path) -> dict:
+def podman_logins() -> dict[str, Any]:
+    """Return what podman knows of registries, from its own files."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    found: dict[str, Any] = {}
+    for folder in (Path.home() / ".config", Path(runtime)):
+        found |= read(folder / "containers/auth.json").get("auths", {})
+    return found
+
+
+def read(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_text())
     except FileNotFoundError:

@@ -49,9 +49,9 @@ def prepare(
     check_accelerators(spec, choice)
     secret_values = read_secrets(spec)
     root = code.root if code else snapshot.find_root(folder)
-    spec = replace(spec, cwd=spec.cwd or "") if code else in_folder(spec, folder, root)
+    spec = in_folder(spec, folder, root) if code is None else replace(spec, cwd=spec.cwd or "")
     name = check_names(place, spec.name or job.new_name(root.name), choice.hosts)
-    results_dir = results_dir_of(spec, name)
+    results_dir_of(spec, name)  # refused before anything is asked for
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         needed = pool.submit(packages.build)
@@ -64,46 +64,19 @@ def prepare(
         bucket_region, _ = region.result(), free.result()
         offer, data_sets = offered.result(), [each.result() for each in measured]
     check_room(config, data_sets, offer.image, offer.disk_gb)
-    this = job.Job(
-        job_name=name,
-        cmd=spec.cmd or "",
-        cwd=spec.cwd or "",
-        results_dir=results_dir,
-        gcs_results_dir=f"gs://{config.bucket}/berg_results/{results_dir}",
-        repo_name=repo_name(root.name),
-        **code_fields(taken),
-        install_script=spec.install_script or "",
-        env=spec.variables(),
+    this = replace(
+        job_of(spec, config, name, taken),
         secrets=sorted(secret_values.keys() - {secret.WEBHOOK}),
-        notify=bool(spec.notify),
         data=data_sets,
-        kind="devbox" if spec.cmd is None else "job",
         place=place_name,
         num_machines=choice.hosts,
         run_on="each" if spec.each or choice.is_slice else "first",
-        keep_going=spec.keep_going,
-        idle_seconds=math.ceil(spec.idle_hours * 3600),
         gpus_per_machine=choice.shape.num_gpus,
         gpu_type=choice.shape.gpu_type,
-        tpu=(spec.tpu or "").lower(),
         machine_type=choice.shape.machine_type,
         image=offer.image,
-        kill_instance_after_job=not spec.no_kill,
-        max_run_seconds=round(spec.max_hours * 3600),
         sweep=name if sweep else "",
         group=offer.group,
-        wait_seconds=round(spec.wait_hours * 3600),
-        max_restarts=spec.max_restarts,
-        sample_seconds=spec.sample_seconds,
-        profile=spec.profile,
-        monitoring=config.monitoring,
-        min_utilization=spec.min_utilization,
-        waste_seconds=round(spec.for_minutes * 60) if spec.min_utilization else 0,
-        restart_on_failure=spec.restart_on_failure,
-        spec=spec.to_dict(),
-        created_at=job.now(),
-        created_by=config.user,
-        berg_version=__version__,
     )
     checks.check_size(this)
     cluster_key = secrets.token_hex(32) if choice.hosts > 1 else ""
@@ -121,6 +94,41 @@ def prepare(
         ssh_key=ssh_line(config),
         secrets=secret_values,
         cluster_key=cluster_key,
+    )
+
+
+def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -> job.Job:
+    """Return the job that a spec and the code say, without what its place adds."""
+    results_dir = results_dir_of(spec, name)
+    return job.Job(
+        job_name=name,
+        cmd=spec.cmd or "",
+        cwd=spec.cwd or "",
+        results_dir=results_dir,
+        gcs_results_dir=f"gs://{config.bucket}/berg_results/{results_dir}",
+        repo_name=repo_name(taken.root.name),
+        **code_fields(taken),
+        install_script=spec.install_script or "",
+        env=spec.variables(),
+        notify=bool(spec.notify),
+        kind="devbox" if spec.cmd is None else "job",
+        keep_going=spec.keep_going,
+        idle_seconds=math.ceil(spec.idle_hours * 3600),
+        tpu=(spec.tpu or "").lower(),
+        kill_instance_after_job=not spec.no_kill,
+        max_run_seconds=round(spec.max_hours * 3600),
+        wait_seconds=round(spec.wait_hours * 3600),
+        max_restarts=spec.max_restarts,
+        sample_seconds=spec.sample_seconds,
+        profile=spec.profile,
+        monitoring=config.monitoring,
+        min_utilization=spec.min_utilization,
+        waste_seconds=round(spec.for_minutes * 60) if spec.min_utilization else 0,
+        restart_on_failure=spec.restart_on_failure,
+        spec=spec.to_dict(),
+        created_at=job.now(),
+        created_by=config.user,
+        berg_version=__version__,
     )
 
 

@@ -189,35 +189,52 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
 
 
 def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
-    """The machine once it can be logged in to, else what is still missing; raises BergError if it
-    will not come.
+    """Return the machine once it can be logged in to, else what is still missing.
+
+    Raise BergError if it will not come.
     """
     found = jobs.find(config, name)
-    machine, state = found.machine, found.state
-    ended = f": {state.reason}" if state and state.final and state.reason else ""
+    machine = found.machine
     if machine is None:
-        assert state is not None
-        if state.state == "SUBMITTED":
-            return None, "its machine is being created"
-        raise BergError(
-            f"{name} has no machine any more (the job is {state.state}{ended}). Its log: berg log "
-            f"{name}"
-        )
-    status = machine.status
-    if status not in COMING:
-        raise BergError(f"the machine {machine.name} is {status} ({found.status}{ended})")
-    if status != "RUNNING":
-        return None, f"the machine {machine.name} is {status}"
-    target = reach(config, found.name, machine, say)
-    if target:
+        return None, without_machine(found)
+    if machine.status not in COMING:
+        ended = how_ended(found.state)
+        status = f"{machine.status} ({found.status}{ended})"
+        raise BergError(f"the machine {machine.name} is {status}")
+    if machine.status != "RUNNING":
+        return None, f"the machine {machine.name} is {machine.status}"
+    if target := reach(config, found.name, machine, say):
         return target, ""
-    if state and state.final:
-        raise BergError(
-            f"nobody can log in to {machine.name} any more: the job is {state.state}{ended}"
-        )
-    return None, f"the machine {machine.name} boots" + (
-        f", the job is {state.state}" if state else ""
+    return None, still_booting(machine, found.state)
+
+
+def without_machine(found: jobs.Entry) -> str:
+    """Say that a job's machine is to come; raise BergError if none will."""
+    state = found.state
+    assert state is not None
+    if state.state == "SUBMITTED":
+        return "its machine is being created"
+    raise BergError(
+        f"{found.name} has no machine any more (the job is {state.state}{how_ended(state)}). "
+        f"Its log: berg log {found.name}"
     )
+
+
+def still_booting(machine: Machine, state: job.State | None) -> str:
+    """Say that a machine boots; raise BergError if its job is over already."""
+    if state is None:
+        return f"the machine {machine.name} boots"
+    if state.final:
+        raise BergError(
+            f"nobody can log in to {machine.name} any more: the job is "
+            f"{state.state}{how_ended(state)}"
+        )
+    return f"the machine {machine.name} boots, the job is {state.state}"
+
+
+def how_ended(state: job.State | None) -> str:
+    """Return the reason of a job's end behind a colon; "" while it lives."""
+    return f": {state.reason}" if state and state.final and state.reason else ""
 
 
 def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target | None:

@@ -331,7 +331,9 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
     os.close(write)
     try:
         server = connect(config, machine.zone)
-        code = podexec.run(config, server, machine.pod, ["sh", "-c", ADMIT], stdin=read)
+        code = podexec.run(
+            config, server, machine.pod, ["sh", "-c", ADMIT], streams=podexec.Streams(read)
+        )
     except k8s.Refused as error:
         if error.code != 404:
             raise

@@ -34,13 +34,7 @@ def choose(cluster: dict[str, Any], spec: JobSpec) -> Shape:
     """Return what each pod has, from a pool that can hold them all; raise BergError if none can."""
     name = cluster["name"]
     wanted = gpu_type_of(spec)
-    pools = container.pools(cluster)
-    if spec.spot:
-        pools = [pool for pool in pools if pool.get("config", {}).get("spot")]
-        if not pools:
-            raise BergError(
-                f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot"
-            )
+    pools = pools_to_take(cluster, spec.spot)
     with_gpus = [pool for pool in pools if container.gpus_of(pool)[1]]
     count = int(bool(with_gpus)) if spec.num_gpus is None else spec.num_gpus
     if count < 0:
@@ -60,6 +54,20 @@ def choose(cluster: dict[str, Any], spec: JobSpec) -> Shape:
     gpu_type, gpus = container.gpus_of(pool)
     accelerator = container.ACCELERATORS.get(gpu_type, gpu_type)
     return Shape(pool["config"]["machineType"], count, gpu_type, accelerator, gpus)
+
+
+def pools_to_take(cluster: dict[str, Any], spot: bool) -> list[dict[str, Any]]:
+    """Return the pools whose nodes a job may have; raise BergError if Spot nodes are missing."""
+    pools = container.pools(cluster)
+    if not spot:
+        return pools
+    found = [pool for pool in pools if pool.get("config", {}).get("spot")]
+    if not found:
+        name = cluster["name"]
+        raise BergError(
+            f"the cluster {name} has no Spot nodes. Add them: berg cluster create {name} --spot"
+        )
+    return found
 
 
 def gpu_type_of(spec: JobSpec) -> str:

@@ -56,50 +56,61 @@ def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) ->
 
 
 def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
-    """Why a pod waits, in words."""
+    """Return why a pod waits, in words."""
+    if trouble := container_trouble(pod):
+        return trouble
+    if node := pod["spec"].get("nodeName"):
+        return f"its node {node} pulls the image"
+    mine = [each for each in events if subject(each).get("uid") == pod["metadata"]["uid"]]
+    last = newest(mine, *SCALING)
+    if "in backoff after failed scale-up" in last.get("message", ""):
+        # What failed, one of the job's other pods was told.
+        job = job_of(pod["metadata"]["name"])
+        others = [each for each in events if job_of(subject(each).get("name", "")) == job]
+        last = newest(others, "FailedScaleUp") or last
+    if last:
+        return scaling_in_words(last)
+    if unscheduled := newest(mine, "FailedScheduling"):
+        return f"no room: {one_line(unscheduled)}"
+    return "it is to be given a node"
+
+
+def container_trouble(pod: dict[str, Any]) -> str:
+    """Return what keeps one of a pod's containers from starting; "" if nothing is known to."""
     for each in pod["status"].get("containerStatuses", []):
         waiting = each.get("state", {}).get("waiting", {})
-        message = " ".join(waiting.get("message", "").split())
         if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
-            return f"its image {each.get('image', '')} cannot be pulled: {message}"
+            return f"its image {each.get('image', '')} cannot be pulled: {one_line(waiting)}"
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"{waiting['reason']}: {message}"
-    if pod["spec"].get("nodeName"):
-        return f"its node {pod['spec']['nodeName']} pulls the image"
-    mine = [
-        each
-        for each in events
-        if each.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]
-    ]
-    last = newest(mine, *SCALING)
-    # what failed, one of the job's pods was told
-    if "in backoff after failed scale-up" in last.get("message", ""):
-        job = job_of(pod["metadata"]["name"])
-        others = [
-            each for each in events if job_of(each.get("involvedObject", {}).get("name", "")) == job
-        ]
-        last = newest(others, "FailedScaleUp") or last
-    said = " ".join(last.get("message", "").split())
-    if last.get("reason") == "FailedScaleUp":
-        if "quota" in said.lower():
-            return (
-                f"no quota for another node: {said}. Raise it: "
-                "https://console.cloud.google.com/iam-admin/quotas"
-            )
-        return (
-            "no stock: Google has no room for another node now, and the cluster goes on trying: "
-            f"{said}"
-        )
-    if last.get("reason") == "TriggeredScaleUp":
+            return f"{waiting['reason']}: {one_line(waiting)}"
+    return ""
+
+
+def scaling_in_words(event: dict[str, Any]) -> str:
+    """Return what the autoscaler said of a pod, in words."""
+    said = one_line(event)
+    if event["reason"] == "TriggeredScaleUp":
         return f"a node is being made for it: {said}"
-    if last:
+    if event["reason"] != "FailedScaleUp":
         return f"no room, and no pool can grow for it: {said}"
-    unscheduled = newest(mine, "FailedScheduling")
+    if "quota" in said.lower():
+        return (
+            f"no quota for another node: {said}. Raise it: "
+            "https://console.cloud.google.com/iam-admin/quotas"
+        )
     return (
-        f"no room: {' '.join(unscheduled['message'].split())}"
-        if unscheduled
-        else "it is to be given a node"
+        f"no stock: Google has no room for another node now, and the cluster goes on trying: {said}"
     )
+
+
+def subject(event: dict[str, Any]) -> dict[str, Any]:
+    """Return what an event is about."""
+    return dict(event.get("involvedObject", {}))
+
+
+def one_line(said: dict[str, Any]) -> str:
+    """Return a message of Kubernetes' without its line breaks."""
+    return " ".join(said.get("message", "").split())
 
 
 def newest(events: list[dict[str, Any]], *reasons: str) -> dict[str, Any]:
@@ -107,8 +118,12 @@ def newest(events: list[dict[str, Any]], *reasons: str) -> dict[str, Any]:
     {} for none.
     """
     mine = [each for each in events if each["reason"] in reasons]
-    when = lambda each: each.get("lastTimestamp") or each.get("eventTime") or ""  # noqa: E731
-    return max(mine, key=lambda each: (when(each), reasons.index(each["reason"])), default={})
+
+    def order(event: dict[str, Any]) -> tuple[str, int]:
+        moment = event.get("lastTimestamp") or event.get("eventTime") or ""
+        return moment, reasons.index(event["reason"])
+
+    return max(mine, key=order, default={})
 
 
 def job_of(pod: str) -> str:

@@ -475,9 +475,7 @@ def columns_of(values: list[dict[str, Any]], keys: list[str]) -> list[Column]:
 
 def sweep_pictures(rows: list[Row], params: list[str], metrics: list[str]) -> list[Html]:
     """Return parallel coordinates of what differs, and each parameter against each metric."""
-    drawable = [key for key in metrics if key not in (*events.STEPS, *events.TIMES)]
-    measured = columns_of([each.metrics for each in rows], drawable)
-    numbers = [each for each in measured if not each.axis.words]
+    numbers = numbers_of(rows, metrics)
     if not numbers:
         return []
     differing = [each for each in columns_of([row.params for row in rows], params) if each.differs]
@@ -489,6 +487,13 @@ def sweep_pictures(rows: list[Row], params: list[str], metrics: list[str]) -> li
         points = list(zip(names, param.values, metric.values, strict=True))
         drawn.append(charts.scatter(param.axis, metric.axis, points))
     return [chart for chart in drawn if chart]
+
+
+def numbers_of(rows: list[Row], metrics: list[str]) -> list[Column]:
+    """Return the metrics that are numbers, without steps and times."""
+    drawable = [key for key in metrics if key not in (*events.STEPS, *events.TIMES)]
+    measured = columns_of([each.metrics for each in rows], drawable)
+    return [each for each in measured if not each.axis.words]
 
 
 def all_columns(names: list[str], columns: list[Column]) -> Html | None:
