@@ -213,16 +213,11 @@ def pods(config: Config, server: k8s.Server) -> list[dict[str, Any]]:
 
 
 def ready(deployment: dict[str, Any]) -> bool:
-    """Whether the pod that a deployment describes now is there and answers."""
+    """Return whether the pod that a deployment describes now is there and answers."""
     status = deployment.get("status", {})
     current = status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
-    return (
-        current
-        and status.get("updatedReplicas", 0)
-        == status.get("readyReplicas", 0)
-        == 1
-        == status["replicas"]
-    )
+    counts = [status.get(key, 0) for key in ("updatedReplicas", "readyReplicas", "replicas")]
+    return bool(current and counts == [1, 1, 1])
 
 
 def why_not(config: Config, server: k8s.Server) -> str:

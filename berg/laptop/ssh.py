@@ -410,9 +410,15 @@ def run_everywhere(
         target = find_target(config, machine, say)
         line = command(config, target, ["-o", "BatchMode=yes"], words)
         program = [require("ssh"), *line[1:]]
-        pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with subprocess.Popen(program, text=True, errors="replace", **pipe) as process:  # type: ignore[call-overload]
-            for text in process.stdout:
+        with subprocess.Popen(
+            program,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            for text in process.stdout or []:
                 with writing:
                     write(f"{machine:<{width}} | {text.rstrip()}")
         return process.returncode
