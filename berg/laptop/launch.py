@@ -79,9 +79,7 @@ def prepare(
         group=offer.group,
     )
     checks.check_size(this)
-    cluster_key = secrets.token_hex(32) if choice.hosts > 1 else ""
-    if cluster_key and secret_values:  # where fewer may read it than the machines' metadata
-        secret_values, cluster_key = {**secret_values, secret.CLUSTER_KEY: cluster_key}, ""
+    cluster_key = add_cluster_key(secret_values, choice.hosts)
     return Plan(
         config=config,
         job=this,
@@ -130,6 +128,21 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -
         created_by=config.user,
         berg_version=__version__,
     )
+
+
+def add_cluster_key(secret_values: dict[str, str], hosts: int) -> str:
+    """Make the key with which machines of a job sign what they tell each other.
+
+    Add it to the secrets of a job that has some, where fewer may read it than the machines'
+    metadata, and return ""; else return the key, "" for a job of one machine.
+    """
+    if hosts == 1:
+        return ""
+    key = secrets.token_hex(32)
+    if not secret_values:
+        return key
+    secret_values[secret.CLUSTER_KEY] = key
+    return ""
 
 
 def check_accelerators(spec: JobSpec, choice: Choice) -> None:
