@@ -20,7 +20,10 @@ from localcloud.kubernetes import streams, trouble
 from localcloud.kubernetes.plane import Plane
 
 # Of what holds more than settings.
-SETTINGS = {"Storage": ["latency", "write_interval"], "Iam": ["grant_delay", "account_delay"]}
+SETTINGS = {
+    "Storage": ["latency", "write_interval"],
+    "Iam": ["grant_delay", "account_delay", "enable_delay"],
+}
 
 
 def routes(cloud: Cloud) -> list[web.RouteDef]:
@@ -153,6 +156,7 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
         "write_interval": cloud.storage.write_interval,
         "grant_delay": cloud.iam.grant_delay,
         "account_delay": cloud.iam.account_delay,
+        "enable_delay": cloud.iam.enable_delay,
     }
 
 

@@ -46,6 +46,8 @@ ADVICE = {  # what Google says, policies of organisations among it, and what to 
 # What an API says to credentials of gcloud's that name no quota project: one is needed, or gcloud's
 # own has it off.
 QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
+OFF_API = re.compile(r"apis/api/([a-z]+\.googleapis\.com)/overview")
+ENABLING = 180  # seconds until an API that was enabled answers
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
 tell: Callable[[str], None] = functools.partial(click.echo, err=True)
 told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
@@ -184,6 +186,41 @@ def is_off(error: Any) -> bool:
     return "has not been used in project" in error.message or "accessNotConfigured" in str(
         error.errors
     )
+
+
+def when_on(config: Config, ask: Callable[[], Any]) -> Any:
+    """Ask, and ask again while Google refuses as off an API that was enabled a moment ago.
+
+    Raises Google's refusal if the API is off, or does not answer in ENABLING seconds.
+    """
+    from google.api_core import exceptions
+
+    until = time.monotonic() + ENABLING
+    is_told = False
+    while True:
+        try:
+            return ask()
+        except exceptions.Forbidden as error:
+            if time.monotonic() > until or not was_enabled(config, error):
+                raise
+        if not is_told:
+            click.echo("An API was just enabled; Google needs up to 3 minutes", err=True)
+            is_told = True
+        time.sleep(2)
+
+
+def was_enabled(config: Config, error: Any) -> bool:
+    """Return whether the API that a request was refused for is on by what Service Usage says."""
+    from google.api_core import exceptions
+
+    named = OFF_API.search(error.message)
+    if not named or not is_off(error):
+        return False
+    url = f"{config.service_url('serviceusage')}/v1/projects/{config.project}/services/{named[1]}"
+    try:
+        return call(config, "GET", url).get("state") == "ENABLED"
+    except (exceptions.Forbidden, exceptions.NotFound):
+        return False
 
 
 def lacks_quota_project(error: Any) -> bool:

@@ -25,7 +25,7 @@ from berg.google.storage import Bucket
 NAME, ROLE = "berg-worker", MACHINE.role
 # What earlier versions gave on the whole bucket.
 BUCKET_ROLE = "roles/storage.objectUser"
-APIS = ("iam", "cloudresourcemanager")
+APIS = ("iam", "cloudresourcemanager", "serviceusage")
 SOMEBODY = "user:YOUR_ADDRESS"  # for whom the person fills in who that is
 ACT_AS = "iam.serviceAccounts.actAs"
 NEEDS = f"{BUCKET_ROLE} on the bucket, and in the project {', '.join(MACHINE.permissions)}"
@@ -82,7 +82,7 @@ class Look:
         from google.api_core import exceptions
 
         try:
-            return read(self.config, *arguments)
+            return api.when_on(self.config, lambda: read(self.config, *arguments))
         except exceptions.NotFound:
             return {}
         except exceptions.Forbidden as error:

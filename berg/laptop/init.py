@@ -140,7 +140,7 @@ def check_project(settings: Config) -> dict[str, Any]:
     from google.api_core import exceptions
 
     try:
-        found: dict[str, Any] = api.call(settings, "GET", "")
+        found: dict[str, Any] = api.when_on(settings, lambda: api.call(settings, "GET", ""))
         return found
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(
@@ -259,9 +259,17 @@ def say_who_can(settings: Config, own: str, lacking: list[grants.Grant], refusal
 
 
 def take_default(default: str, yes: bool) -> str:
-    """Ask whether the machines may act as the project's default account, and return it."""
+    """Ask whether the machines may act as the project's default account, and return it.
+
+    Raises BergError if nobody can be asked.
+    """
+    if default and yes:
+        raise BergError(
+            f"the machines have no account to act as. -y does not choose the project's default "
+            f"account {default}; you can: berg init --service-account {default}"
+        )
     question = f"Go on with the project's default account {default} for now?"
-    if not default or not (yes or click.confirm(question, default=True, err=True)):
+    if not default or not click.confirm(question, default=True, err=True):
         raise BergError(
             "the machines have no account to act as. Name one: berg init --service-account ACCOUNT"
         )

@@ -346,6 +346,16 @@ def test_the_rights_of_earlier_versions_are_narrowed_by_init_and_named_by_doctor
     assert "nothing was changed" in init("-y").stderr
 
 
+def test_init_waits_for_an_api_that_was_just_enabled(berg, cloud, init):
+    cloud.call("POST", "/_berg/settings", {"enable_delay": 5})
+    with cloud.without("iam"):
+        pass
+    result = init("-y")
+    assert result.returncode == 0, result.stderr
+    assert "An API was just enabled" in result.stderr and "lack the right" not in result.stderr
+    assert saved(berg)["service_account"] == EMAIL
+
+
 def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init, tmp_path):
     """Somebody who may use Compute Engine, buckets and secrets, but change no policy."""
     email = cloud.call("POST", ACCOUNTS, {"accountId": f"p-{uuid.uuid4().hex[:12]}"})["email"]
@@ -360,7 +370,10 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     settle(cloud)
     refused = init(stdin="\nn\n")
     assert refused.returncode == 1 and "--service-account ACCOUNT" in refused.stderr
-    result = init("-y")
+    unasked = init("-y")
+    assert unasked.returncode == 1, unasked.stderr
+    assert "berg init --service-account" in unasked.stderr and "-compute@" in unasked.stderr
+    result = init(stdin="\n" * 12)
     assert result.returncode == 0, result.stderr
     assert (
         f"You lack the right to set up {EMAIL}: Permission 'iam.roles.get' denied" in result.stderr
