@@ -186,7 +186,7 @@ def shown(number: float) -> str:
 
 
 HOURS = [seconds / 3600 for seconds in LIMITS]
-TIMES = "give how many times, 0 or more"
+TIMES = "give 0 or more times"
 BOUNDS = [
     Bounds("--machines", "num_machines", 1, 1000, "give 1 to 1000"),
     Bounds("--max-hours", "max_hours", HOURS[0], HOURS[1], "Google takes 30 seconds to 120 days"),

@@ -231,7 +231,8 @@ def somebody(berg: Berg, cloud, *roles: str) -> dict[str, str]:
     email = cloud.call("POST", "/iam/v1/projects/berg-local/serviceAccounts", {"accountId": name})[
         "email"
     ]
-    policy = cloud.call("POST", f"{PROJECT}:getIamPolicy", {})
+    options = {"options": {"requestedPolicyVersion": 3}}
+    policy = cloud.call("POST", f"{PROJECT}:getIamPolicy", options)
     policy.setdefault("bindings", []).extend(
         {"role": role, "members": [f"serviceAccount:{email}"]} for role in roles
     )

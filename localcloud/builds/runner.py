@@ -55,12 +55,10 @@ class Run:
         found = self.cloud.storage.bucket(bucket)
         if found is None:
             raise Failed("", f"the bucket {bucket} does not exist")
-        where = f"projects/{found['project']}/buckets/{bucket}"
+        where = f"projects/{found['project']}/buckets/{bucket}/objects/{name}"
         if not allowed(self.cloud, self.account, permission, where):
-            raise Failed(
-                "",
-                f"{self.account} does not have {permission} access to the Google Cloud Storage object.",
-            )
+            what = f"the Google Cloud Storage object {name}"
+            raise Failed("", f"{self.account} does not have {permission} access to {what}.")
         return bucket, name
 
     def flush(self) -> None:

@@ -392,7 +392,7 @@ REFUSED = {
         "The referenced diskType resource cannot be found.",
     ),
     "hyperdisk on n1": (
-        boot_disk(diskType="hyperdisk-balanced"),
+        boot_disk(diskType=f"zones/{ZONE}/diskTypes/hyperdisk-balanced"),
         400,
         "hyperdisk-balanced disk type cannot be used by",
     ),
@@ -574,7 +574,12 @@ WRONG = {
     ),
     "accelerator": (
         {
-            "guestAccelerators": [{**P100[0], "acceleratorType": "nvidia-h200-141gb"}],
+            "guestAccelerators": [
+                {
+                    **P100[0],
+                    "acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-h200-141gb",
+                }
+            ],
             "scheduling": TERMINATE,
         },
         404,
