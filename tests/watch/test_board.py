@@ -85,6 +85,7 @@ def test_tensorboard_shows_event_files_metrics_and_usage_and_what_is_new_of_them
 
 
 @needs_sshd
+@pytest.mark.default_image  # a prepared one has TensorBoard beside what the worker imports
 def test_a_devbox_brings_it_and_runs_tensorboard_and_ends_it_with_the_command(berg, file):
     program = f'#!/bin/sh\nexec {sys.executable} -m tensorboard.main "$@"\n'
     install = f"printf '%s' {shlex.quote(program)} >/usr/local/bin/tensorboard && chmod +x /usr/local/bin/tensorboard"
