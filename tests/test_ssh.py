@@ -15,6 +15,7 @@ import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import Berg, commit, git, wait_for
@@ -577,3 +578,16 @@ def test_host_keys_are_always_checked():
         value for text in texts for value in re.findall(r"StrictHostKeyChecking\W+(\w+)", text)
     ]
     assert values and set(values) == {"yes"}
+
+
+@pytest.mark.parametrize(
+    "host_key",
+    ["ssh-ed25519", "ssh-ed25519 AAAA\nother ssh-ed25519 BBBB", "@cert-authority * AAAA"],
+)
+def test_a_malformed_host_key_is_no_host_key(monkeypatch, host_key):
+    card = {"instance_id": "1", "host_keys": [host_key], "ssh_port": 22}
+    bucket = SimpleNamespace(read=lambda name: json.dumps(card))
+    monkeypatch.setattr(ssh, "Bucket", lambda config: bucket)
+    machine = SimpleNamespace(name="a", id="1", place="gce", zone="z", external_ip="10.0.0.2")
+    with pytest.raises(ssh.NoServer):
+        ssh.reach(SimpleNamespace(endpoint="http://localhost"), "a", machine, print)

@@ -13,7 +13,7 @@ import pytest
 
 from berg.google.mirror import Mirror
 from berg.google.paths import tell
-from berg.google.sending import WRITER
+from berg.google.sending import WRITER, Sender, Sending
 
 
 @pytest.fixture
@@ -536,3 +536,23 @@ def test_what_is_told_fits_a_state():
     text = tell(names)
     assert text.startswith("50 files are not in the bucket: ") and text.endswith(", 47 more")
     assert text.isprintable() and len(json.dumps(text)) < 3000
+
+
+@pytest.mark.parametrize("age, is_sure", [(50_000_000, False), (50_000_001, True)])
+def test_what_changed_just_now_is_not_sure(bucket, tmp_path, monkeypatch, age, is_sure):
+    """The next change may have the same time: the file is looked at again."""
+    (tmp_path / "a").write_text("one")
+    now = (tmp_path / "a").stat().st_ctime_ns + age
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    sender = Sender(tmp_path, bucket, "berg_results/", "job/0", lambda path: None)
+    assert sender.send(Sending("a", None, False)).sure is is_sure
+
+
+def test_what_changes_while_it_is_sent_is_not_sure(bucket, tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("one")
+    later = time.time_ns() + 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    sender = Sender(
+        tmp_path, bucket, "berg_results/", "job/0", lambda path: os.utime(tmp_path / path, (1, 1))
+    )
+    assert sender.send(Sending("a", None, False)).sure is False

@@ -1,0 +1,21 @@
+"""What machines write for programs and people who log in."""
+
+import os
+from types import SimpleNamespace
+
+from berg.machine import logins
+from berg.machine.cluster import Node
+
+
+def test_others_cannot_read_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setattr(logins, "HOST_FILE", tmp_path / "hostfile")
+    monkeypatch.setattr(logins, "CLUSTER_FILE", tmp_path / "cluster.json")
+    node = Node("duo-0", 0, "17", "10.0.0.2")
+    member = SimpleNamespace(node=node, nodes=[node], host=SimpleNamespace(is_pod=False))
+    before = os.umask(0)
+    try:
+        logins.write_cluster_files(member, {"TOKEN": "secret"})
+    finally:
+        os.umask(before)
+    assert "secret" in (tmp_path / "cluster.json").read_text()
+    assert (tmp_path / "cluster.json").stat().st_mode & 0o777 == 0o600
