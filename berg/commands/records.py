@@ -260,6 +260,10 @@ def next_commands(entry: "Entry") -> str:
 )
 @machine_options
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: as for berg run]")
+@click.option(
+    "--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees."
+)
+@click.option("--notify", metavar="URL", help="Webhook to tell of the end, as for berg run.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
 @click.pass_context
@@ -277,8 +281,8 @@ def rerun(
     """Run a job again, as a new one with a name of its own.
 
     The command, the code and the options are those of the job NAME; options that are given here
-    replace them. Secrets are read anew. A job of a sweep runs on its own. Defaults of a repo are
-    not looked at again.
+    replace them. Secrets and --notify are to be given again. A job of a sweep runs on its own.
+    Defaults of a repo are not looked at again.
 
     \b
     berg rerun @
@@ -294,13 +298,31 @@ def rerun(
     if before is None or not before.spec:
         raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
     code_of = None if new_code else lambda settings: records.code_of(settings, before)
-    spec = replace(spec_of(before), **given(ctx, options))
+    # What a machine could have written names no file or variable of this computer.
+    unasked = {"secrets": (), "notify": None}
+    spec = replace(spec_of(before), **{**unasked, **given(ctx, options)})
+    check_secrets(before, spec.secrets)
+    if before.notify and spec.notify is None:
+        say(f"Nobody is told of its end, as of that of {old}: give --notify again\n")
     launched = start.start_machines(spec, dry_run, quiet=as_json or tail, code_of=code_of)
     if launched is None:
         return
     if launched[1].results_dir == before.results_dir:
         say(f"It writes to the results of {old}, too: files of the same name are replaced\n")
     sys.exit(start.follow(launched, wait, tail, as_json))
+
+
+def check_secrets(before: "Job", asked: tuple[str, ...]) -> None:
+    """Raise BergError where secrets of a job that runs again were not given anew."""
+    from berg import gate
+
+    given_names = {text.partition("=")[0] for text in asked}
+    missing = [name for name in before.secrets if name not in given_names]
+    if missing:
+        options = " ".join(f"--secret {gate.clean(name)}" for name in missing)
+        raise BergError(
+            f"{before.job_name} had secrets, which berg asks for anew: {options} (or NAME=FILE)"
+        )
 
 
 @click.command()

@@ -327,7 +327,9 @@ def test_rerun_of_what_cannot_run_again(berg):
     assert refused.returncode == 1 and "what old was asked for with is not known" in refused.stderr
     run(berg, "first", "true", "--secret", f"TOKEN={berg.repo / 'train.py'}")
     (berg.repo / "train.py").unlink()
-    gone = berg("rerun", "first")
+    unasked = berg("rerun", "first")
+    assert unasked.returncode == 1 and "asks for anew: --secret TOKEN" in unasked.stderr
+    gone = berg("rerun", "first", "--secret", f"TOKEN={berg.repo / 'train.py'}")
     assert gone.returncode == 1 and "--secret TOKEN: cannot read" in gone.stderr
     run(berg, "second", "true")
     for name in berg.objects(".berg/repos/"):
@@ -337,6 +339,24 @@ def test_rerun_of_what_cannot_run_again(berg):
     assert "berg rerun second --new-code" in lost.stderr
     wait_for(lambda: berg.machines() == {}, what="the end of the machines")
     assert berg("rerun", "second", "--new-code", "--wait").returncode == 0
+
+
+def test_rerun_reads_no_file_of_this_computer_that_the_record_names(berg):
+    """Whoever may write the bucket may change what a job was asked for with."""
+    (berg.home / "id_rsa").write_text("PRIVATE")
+    run(berg, "mine", "true")
+    path = ".berg/jobs/mine_metadata.json"
+    record = json.loads(berg.bucket.read(path))
+    record["spec"] |= {"secrets": [f"X={berg.home}/id_rsa", "HOME"], "notify": "HOOK"}
+    berg.bucket.write(path, json.dumps(record))
+    cloud = berg.cloud
+    again = berg("rerun", "mine", "-n", "yours", "--wait", HOOK="https://hooks.example.com/x")
+    assert again.returncode == 0, again.stderr
+    assert "Secrets" not in again.stderr and "Notify" not in again.stderr
+    job = json.loads(berg.bucket.read(".berg/jobs/yours_metadata.json"))
+    assert job["secrets"] == [] and job["spec"]["secrets"] == [] and not job["notify"]
+    asked = cloud.call("GET", "/_berg/requests")["counts"]
+    assert "secretmanager.projects.secrets.create" not in asked, "nothing was sent"
 
 
 def test_a_job_of_a_sweep_runs_again_on_its_own(berg):

@@ -79,7 +79,7 @@ def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
     )
     assert not [each for each in listed if each["name"].endswith("/berg-told")]
     kept = json.loads(berg.bucket.read(".berg/jobs/told_metadata.json"))["spec"]
-    assert kept["notify"] == f"HOOK={berg.home}/hook", "so that berg rerun tells it, too"
+    assert kept["notify"] == f"HOOK={berg.home}/hook"
 
 
 def test_the_end_is_told_once_where_the_last_state_is_refused_for_a_while(berg, webhook):
