@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import empty_home
 import forked
@@ -244,6 +245,20 @@ def cloud(tmp_path_factory):
     control.reset(folder)
 
 
+# The command line, whose jobs have other fields than its options say: the first argument as JSON.
+WITH_FIELDS = """
+import json, sys
+from dataclasses import replace
+from berg.laptop import launch
+
+fields, make = json.loads(sys.argv.pop(1)), launch.job_of
+launch.job_of = lambda *given: replace(make(*given), **fields)
+from berg.cli import main
+
+main()
+"""
+
+
 @dataclass
 class Berg:
     """The command line, with settings and a bucket of this test's own."""
@@ -273,8 +288,11 @@ class Berg:
             command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen:
+    def start(self, *arguments: str, **of_the_job: Any) -> subprocess.Popen:
+        """Start the command line; its job has these fields, which no option sets."""
         command = [sys.executable, "-m", "berg", *arguments]
+        if of_the_job:
+            command[1:3] = ["-c", WITH_FIELDS, json.dumps(of_the_job)]
         pipe = subprocess.PIPE
         return subprocess.Popen(
             command, cwd=self.repo, env=self.environment(), stdout=pipe, stderr=pipe, text=True

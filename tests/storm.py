@@ -30,7 +30,6 @@ import pytest
 from conftest import Berg, commit, wait_for
 from requests import ConnectionError
 
-from berg import job
 from berg.google import paths
 from berg.laptop import jobs, reap
 from localcloud import control
@@ -209,18 +208,11 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
 
 
 def submit(this: Round, options: list[str]) -> None:
-    """Start the job; machines of a cluster learn, before they boot, to be less patient than they
-    are.
-    """
+    """Start the job; machines of a cluster are less patient than they usually are."""
     berg = this.berg
     berg.cloud.call("POST", "/_berg/settings", {"delay": 2 if "cluster" in this.kind else 0})
-    laptop = berg.start("run", *options)
-    if "cluster" in this.kind:
-        wait_for(lambda: len(berg.machines()) == 3, 60, "the machines")
-        path = job.metadata_path(this.name)
-        berg.bucket.write(
-            path, json.dumps({**json.loads(berg.bucket.read(path)), "silence_seconds": SILENCE})
-        )
+    fields = {"silence_seconds": SILENCE} if "cluster" in this.kind else {}
+    laptop = berg.start("run", *options, **fields)
     assert laptop.wait(120) == 0, laptop.stderr.read()
     berg.cloud.call("POST", "/_berg/settings", {"delay": 0, "grace": 30})
 

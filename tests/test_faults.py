@@ -439,7 +439,7 @@ def test_odd_metadata(trial, odd):
     values = json.loads(trial.berg.bucket.read(path))
     trial.berg.bucket.write(path, json.dumps({**values, **ODD_JOBS[odd]}))
     laptop.communicate()
-    assert "is damaged" in trial.check("FAILED", 0)["reason"]
+    assert "is not what was submitted" in trial.check("FAILED", 0)["reason"]
 
 
 @fault("an upload stalls when Google takes the machine", "1 2 3 6")

@@ -732,8 +732,8 @@ def test_damage_in_the_bucket_is_named(berg, cloud):
     )
     assert f"commit {commit_sent} is missing" in packless["reason"]
     assert (
-        ".berg/jobs/damaged_metadata.json is damaged" in damaged["reason"]
-        and "berg run" in damaged["reason"]
+        ".berg/jobs/damaged_metadata.json is not what was submitted" in damaged["reason"]
+        and "submit the job again" in damaged["reason"]
     )
     assert berg.log("damaged").endswith(f"FAILED: {damaged['reason']}\n")
 

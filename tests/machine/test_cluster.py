@@ -302,12 +302,8 @@ def test_a_silent_machine_is_given_up(berg, cloud, silent):
     cloud.call("POST", "/_berg/settings", {"delay": 2})
     name = f"mute{silent}"
     command = f'touch $BERG_RESULTS_DIR/$(hostname); echo; echo ready; [ "$BERG_NODE_RANK" = {silent} ] || sleep 12'
-    start = berg.start("run", "-m", "3", "-g", "0", "-n", name, "--each", command)
-    wait_for(lambda: len(berg.machines()) == 3, 60, "the machines")
-    path = f".berg/jobs/{name}_metadata.json"
-    berg.bucket.write(
-        path, json.dumps({**json.loads(berg.bucket.read(path)), "silence_seconds": 15})
-    )
+    options = ("-m", "3", "-g", "0", "-n", name, "--each")
+    start = berg.start("run", *options, command, silence_seconds=15)
     assert start.wait(60) == 0, start.stderr.read()
     begun(berg, name, times=3)
     wait_for(lambda: len(names(berg, name)) == 3, 30, "the results")
