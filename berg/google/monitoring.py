@@ -166,7 +166,8 @@ def delete(config: Config, there: dict[str, Any]) -> None:
 def address(config: Config, there: dict[str, Any]) -> str:
     """Where people see a dashboard; the embedded cloud has no console."""
     name = api.last_part(there["name"])
-    return f"https://console.cloud.google.com/monitoring/dashboards/builder/{name}?project={config.project}"
+    console = "https://console.cloud.google.com/monitoring/dashboards/builder"
+    return f"{console}/{name}?project={config.project}"
 
 
 # --- what machines write
