@@ -223,8 +223,8 @@ def introduce(attempt: Attempt) -> None:
         for key, value in values
         if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER
     }
-    # not for files
-    ours = {key: value for key, value in ours.items() if key not in attempt.secrets}
+    if attempt.job.kind == "job":  # its secrets are for the command, not for files
+        ours = {key: value for key, value in ours.items() if key not in attempt.secrets}
     logins.introduce(attempt.member, ours)
 
 

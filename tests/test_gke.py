@@ -526,11 +526,14 @@ def test_torch_trains_on_two_pods(berg, kube, explicit):
 def test_people_live_in_pods(berg, kube, tmp_path):
     if not shutil.which("sshd", path="/usr/sbin") or os.geteuid():
         pytest.skip("pods run an ssh server only for root")
-    made = berg("devbox", "--cluster", "pods", "-m", "2", "-g", "1", "-n", "box")
+    wishes = ["--env", "WISH=two words", "--secret", "TOKEN"]
+    options = ["--cluster", "pods", "-m", "2", "-g", "1", "-n", "box"]
+    made = berg("devbox", *options, *wishes, TOKEN="s3cret")
     assert made.returncode == 0, made.stderr
     done = berg("ssh", "box", "--", "hostname; echo $BERG_NODE_RANK; exit 3")
     assert (done.returncode, done.stdout.split()) == (3, ["box-0", "0"]), done.stderr
     assert berg("ssh", "box", "--worker", "1", "--", "hostname").stdout == "box-1\n"
+    check_shells(berg, kube)
     blob = os.urandom(300_000)
     words = [*berg_words(), "ssh", "box", "--", "cat"]
     echo = subprocess.run(
@@ -545,6 +548,21 @@ def test_people_live_in_pods(berg, kube, tmp_path):
     assert refused.returncode == 1 and "mpi needs ssh from machine to machine" in refused.stderr
     assert berg("kill", "box").returncode == 0
     wait_for(lambda: not alive(kube, "box"), what="the end of the pods")
+
+
+def check_shells(berg, kube) -> None:
+    """Who comes to the devbox `box` finds its variables, over ssh as with kubectl."""
+    show = 'echo "$BERG_JOB,$BERG_NODE_RANK,$MASTER_ADDR,$WISH,$TOKEN"'
+    first, second = alive(kube, "box")
+    told = f"box,1,{first['status']['podIP']},two words,s3cret\n"
+    assert berg("ssh", "box", "--worker", "1", "--", show).stdout == told
+    enter = ["exec", "-i", second["metadata"]["name"], "--"]
+    assert kube.kubectl(*enter, "bash", "-c", show) == told
+    assert kube.kubectl(*enter, "bash", "-i", stdin=f"{show}\n") == told
+    assert kube.kubectl(*enter, "sh", "-i", stdin=f"{show}\n") == told
+    mine = kube.kubectl(*enter, "env", "BERG_JOB=mine", "WISH=other", "bash", "-c", "echo $WISH")
+    assert mine == "other\n", "what is in the environment stays"
+    assert "s3cret" not in json.dumps(kube.get("jobs")) + json.dumps(kube.pods())
 
 
 def berg_words() -> list[str]:

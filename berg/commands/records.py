@@ -260,9 +260,6 @@ def next_commands(entry: "Entry") -> str:
 )
 @machine_options
 @click.option("-r", "--results-dir", help="Folder under berg_results.  [default: as for berg run]")
-@click.option(
-    "--secret", "secrets", multiple=True, metavar="NAME[=FILE]", help="Variable that only CMD sees."
-)
 @click.option("--notify", metavar="URL", help="Webhook to tell of the end, as for berg run.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
 @click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
@@ -281,8 +278,8 @@ def rerun(
     """Run a job again, as a new one with a name of its own.
 
     The command, the code and the options are those of the job NAME; options that are given here
-    replace them. Secrets and --notify are to be given again. A job of a sweep runs on its own.
-    Defaults of a repo are not looked at again.
+    replace them, and --env adds to the job's. Secrets and --notify are to be given again. A job of
+    a sweep runs on its own. Defaults of a repo are not looked at again.
 
     \b
     berg rerun @
@@ -300,7 +297,10 @@ def rerun(
     code_of = None if new_code else lambda settings: records.code_of(settings, before)
     # What a machine could have written names no file or variable of this computer.
     unasked = {"secrets": (), "notify": None}
-    spec = replace(spec_of(before), **{**unasked, **given(ctx, options)})
+    asked_before = spec_of(before)
+    asked = given(ctx, options)
+    asked["env"] = (*asked_before.env, *options["env"])  # the last one of a name counts
+    spec = replace(asked_before, **{**unasked, **asked})
     check_secrets(before, spec.secrets)
     if before.notify and spec.notify is None:
         say(f"Nobody is told of its end, as of that of {old}: give --notify again\n")

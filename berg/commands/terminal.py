@@ -312,6 +312,19 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="Script in the repo to run before anything else.",
         ),
         click.option(
+            "--env",
+            multiple=True,
+            metavar="K=V",
+            help="Variable for commands and logins; repeatable.",
+        ),
+        click.option(
+            "--secret",
+            "secrets",
+            multiple=True,
+            metavar="NAME[=FILE]",
+            help="Variable that only CMD sees, or who logs in to a devbox.",
+        ),
+        click.option(
             "--data",
             multiple=True,
             metavar="NAME[:PATH]",
@@ -351,16 +364,6 @@ def job_options(command: AnyFunction) -> AnyFunction:
             "--keep-going",
             is_flag=True,
             help="With --each: where CMD fails first, the others go on.",
-        ),
-        click.option(
-            "--env", multiple=True, metavar="K=V", help="Variable for the command; may be repeated."
-        ),
-        click.option(
-            "--secret",
-            "secrets",
-            multiple=True,
-            metavar="NAME[=FILE]",
-            help="Variable that only CMD sees.",
         ),
         click.option(
             "--notify",

@@ -22,6 +22,12 @@ ACCOUNT = "berg-worker"  # of the pods; it may look at pods
 OVER = 42  # exit code of a pod whose job is over without success (boot.py)
 GRACE = 120  # seconds between SIGTERM and SIGKILL
 SPARE = 600  # seconds that a pod has beyond its job's limit, to boot and to say so
+# What shells of `kubectl exec` read: the variables that a login has, unless they are there.
+SHELL = """\
+berg="${BERG_ROOT:-/root}/berg/environment.sh"
+[ -n "${BERG_JOB-}" ] || [ ! -r "$berg" ] || . "$berg"
+unset berg
+"""
 KEPT = 86400  # seconds that Kubernetes keeps a Job that is over
 CACHE = "berg-cache"  # the Service of a cluster's dataset cache (cache.py)
 CACHE_PORT = 8080
@@ -138,15 +144,16 @@ def room(pool: dict[str, Any], count: int) -> int:
 
 
 def boot_map() -> dict[str, Any]:
-    script = BOOT.read_text()
-    name = f"berg-boot-{hashlib.sha256(script.encode()).hexdigest()[:10]}"
+    files = {"boot.py": BOOT.read_text(), "shell": SHELL}
+    content = "".join(files.values()).encode()
+    name = f"berg-boot-{hashlib.sha256(content).hexdigest()[:10]}"
     about = {"name": name, "labels": {"berg": "1"}}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": about,
         "immutable": True,
-        "data": {"boot.py": script},
+        "data": files,
     }
 
 
@@ -249,6 +256,8 @@ def main_container(plan: Plan) -> dict[str, Any]:
         "env": [
             {"name": "BERG_FACTS", "value": json.dumps(facts(plan))},
             {"name": "BERG_UNIT", "value": "1"},  # what boot.py prints is for people who wait
+            {"name": "BASH_ENV", "value": "/etc/berg/boot/shell"},
+            {"name": "ENV", "value": "/etc/berg/boot/shell"},
             *fields,
         ],
         # No limit of memory: the kernel would end all of the container for it, worker included.

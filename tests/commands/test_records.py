@@ -312,7 +312,10 @@ def test_rerun_takes_the_same_code_and_options(berg):
         "results_dir",
     ):
         assert described["again"][key] == described["first"][key], key
-    new = berg("rerun", "first", "-n", "new", "--new-code", "--wait", "-r", "mine")
+    more = ["--env", "MORE=too"]
+    new = berg("rerun", "first", "-n", "new", "--new-code", "--wait", "-r", "mine", *more)
+    env = json.loads(berg.bucket.read(".berg/jobs/new_metadata.json"))["env"]
+    assert env == {"WISH": "granted", "MORE": "too"}
     assert new.returncode == 0 and "It writes to" not in new.stderr
     assert "\nsecond code\nwish granted\n" in berg.log("new")
     assert sorted(berg.objects("berg_results/shared/")) == [

@@ -3,6 +3,9 @@
 import os
 from types import SimpleNamespace
 
+import pytest
+
+from berg import worker
 from berg.machine import logins
 from berg.machine.cluster import Node
 
@@ -19,3 +22,14 @@ def test_others_cannot_read_the_environment(tmp_path, monkeypatch):
         os.umask(before)
     assert "secret" in (tmp_path / "cluster.json").read_text()
     assert (tmp_path / "cluster.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("kind", "has_secret"), [("job", False), ("devbox", True)])
+def test_who_logs_in_has_the_secrets_of_a_devbox_alone(monkeypatch, kind, has_secret):
+    told = {}
+    monkeypatch.setattr(worker, "environment", lambda attempt: {"WISH": "w", **attempt.secrets})
+    monkeypatch.setattr(logins, "introduce", lambda member, values: told.update(values))
+    job = SimpleNamespace(kind=kind)
+    worker.introduce(SimpleNamespace(job=job, member=None, secrets={"TOKEN": "s3cret"}))
+    assert told.pop("WISH") == "w"
+    assert told == ({"TOKEN": "s3cret"} if has_secret else {})
