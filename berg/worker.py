@@ -239,7 +239,7 @@ def run_command(attempt: Attempt) -> Ending:
     folder = repo_folder(this) / this.cwd
     folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
     variables = kineto.variables(attempt, environment(attempt))
-    code = attempt.runner.execute(["bash", "-c", this.cmd], folder, variables)
+    code = attempt.runner.keep(["bash", "-c", this.cmd], folder, variables)
     runs_elsewhere = this.num_machines > 1 and this.run_on == "each"
     if runs_elsewhere and not attempt.stopping.ending:
         return wait_for_other_commands(attempt, code)

@@ -407,6 +407,7 @@ def test_a_running_job_is_seen_and_ends_in_time(berg):
 
 STOPPABLE = """
 trap 'echo "told to stop"; echo saved >$BERG_RESULTS_DIR/last.txt; exit 3' TERM
+(setsid sh -c 'while :; do date +%N >$BERG_RESULTS_DIR/clock; sleep 0.1; done' >/dev/null 2>&1 &)
 echo ready
 while :; do sleep 0.1; done
 """
@@ -442,6 +443,8 @@ def test_kill_lets_the_command_save_its_work(berg):
     state = check_ended(berg, "gentle", "KILLED", 3)
     assert state["reason"] == "killed by tester"
     assert results(berg, "gentle")["last.txt"] == b"saved\n"
+    assert "clock" in results(berg, "gentle"), "what went on writing was ended, too"
+    assert "still writes" not in berg.log("gentle") and not state["lost"]
     assert "\ntold to stop\n" in berg.log("gentle")
     assert re.search(r"gentle +KILLED .* 2 x t4 ", berg("list").stdout)
 

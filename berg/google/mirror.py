@@ -46,6 +46,10 @@ RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
 # seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
 REFUSED_FOR = 900
+# Passes at the end that find something changed once all is sent, after which it stays as it is.
+# From the third on there is a second between them.
+MOVING_PASSES, CALM_PASSES, MOVING_PAUSE = 20, 3, 1
+MOVING = "something still writes it: the bucket has it as it was"
 
 
 @dataclass
@@ -349,17 +353,24 @@ class Mirror:
         """Pass over the folder until every file is in the bucket byte for byte.
 
         Failures are retried, with growing pauses, for so many seconds; `progress` hears of each. A
-        request that stalls holds nothing else up. Return the files that are not there, with why.
+        request that stalls holds nothing else up. What is written to all the time is kept as it is
+        after some passes. Return the files that are not there, with why.
         """
         end = time.monotonic() + max(seconds, 2)
         has_time = seconds > 60
         self.begin_to_finish(has_time)
-        pause = 1.0
+        pause, moving = 1.0, 0
         while True:
             sent = self.sync(min(60, max(0, end - time.monotonic())))
             late = dict.fromkeys(self.underway, "it is being sent")
             left = {**late, **self.failed}
             if time.monotonic() > end or not (sent or left):
+                break
+            moving += not left
+            if moving > CALM_PASSES:
+                time.sleep(MOVING_PAUSE)
+            if moving > MOVING_PASSES:
+                self.refused.update({path: MOVING for path, _ in self.left()})
                 break
             if left and has_time:
                 progress(tell(left, " yet"))

@@ -1,18 +1,18 @@
 """What runs on the machine for the job: one command at a time, in a process group of its own."""
 
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from berg.machine import boot
+from berg.machine import boot, keeper
 from berg.machine.process import end_group
 from berg.machine.stopping import Stopped, Stopping
 
 # process group of what runs, for a worker that comes after this one
 COMMAND_FILE = boot.BERG / "command"
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
-LEFTOVER_GRACE = 5  # the same for what a command left behind
 # Failures with the same exit code, within so many seconds, after which a command runs no more.
 MAX_FAILURES = 3
 FAILURE_SECONDS = 60
@@ -33,6 +33,11 @@ class Runner:
     process: subprocess.Popen[bytes] | None = None
     began: float = 0.0  # time.monotonic() at which the last command began
     failures: list[Failure] = field(default_factory=list)
+
+    def keep(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
+        """Run a command as `execute` does, and end with it what it left in other sessions."""
+        program = [sys.executable, "-I", "-S", keeper.__file__]
+        return self.execute([*program, *command], folder, environment)
 
     def execute(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command with its output in the log, and return its exit code.
@@ -57,7 +62,7 @@ class Runner:
             self.end()
         code = self.process.wait()
         # What it left in the background would go on writing results.
-        end_group(self.process.pid, LEFTOVER_GRACE)
+        end_group(self.process.pid, keeper.LEFTOVER_GRACE)
         COMMAND_FILE.unlink(missing_ok=True)
         return code
 

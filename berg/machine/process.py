@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from berg.machine import boot
+from berg.machine import boot, keeper
 from berg.machine.outcome import Ending
 
 RESULTS = boot.ROOT / "berg_results"
@@ -46,13 +46,16 @@ def delete_soon(machine: boot.Machine) -> None:
 
 
 def end_group(group: int, grace: float) -> None:
-    """SIGTERM to a process group, SIGKILL to what is left of it after `grace` seconds."""
+    """SIGTERM to a process group, SIGKILL to what is left of it after `grace` seconds, and to what
+    is below its first process in other groups.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTERM)
         end = time.monotonic() + grace
         while time.monotonic() < end:
             os.killpg(group, 0)
             time.sleep(0.05)
+        keeper.kill_below(group)
         os.killpg(group, signal.SIGKILL)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from berg import BergError, job
 from berg.google import wire
-from berg.machine import boot, kineto, tpus
+from berg.machine import boot, keeper, kineto, tpus
 from berg.machine.process import RESULTS
 
 TOOLS = boot.BERG / "tools"
@@ -141,17 +141,18 @@ def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> l
     return files
 
 
-def pythons(session: int) -> list[int]:
-    """Python processes of a session, those that have used most CPU first."""
+def pythons(ancestor: int) -> list[int]:
+    """Python processes below one, those that have used most CPU first."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for process in keeper.below(ancestor):
+        folder = Path("/proc", str(process))
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             program = (folder / "exe").readlink().name
         except OSError:  # it has ended, or is another user's
             continue
-        if int(fields[3]) == session and program.startswith("python"):
-            found.append((int(fields[11]) + int(fields[12]), int(folder.name)))
+        if program.startswith("python"):
+            found.append((int(fields[11]) + int(fields[12]), process))
     return [pid for _, pid in sorted(found, reverse=True)][:PROCESSES]
 
 

@@ -556,3 +556,28 @@ def test_what_changes_while_it_is_sent_is_not_sure(bucket, tmp_path, monkeypatch
         tmp_path, bucket, "berg_results/", "job/0", lambda path: os.utime(tmp_path / path, (1, 1))
     )
     assert sender.send(Sending("a", None, False)).sure is False
+
+
+def test_what_is_still_written_at_the_end_is_kept_as_it_is_and_named(mirror, monkeypatch):
+    """A process that outlives its command once kept a machine for a week."""
+    from berg.google import mirror as module
+
+    monkeypatch.setattr(module, "MOVING_PAUSE", 0)
+    (mirror.folder / "rests").write_text("done")
+    stop = threading.Event()
+
+    def write():
+        while not stop.wait(0.001):
+            with (mirror.folder / "moves").open("a") as file:
+                file.write("more\n")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        left = mirror.finish(print)
+    finally:
+        stop.set()
+        thread.join()
+    assert left == {"moves": module.MOVING} and left.keys() <= mirror.refused.keys()
+    there = content(mirror)
+    assert there["rests"] == b"done" and there["moves"].startswith(b"more\n")
