@@ -4,10 +4,11 @@ ROUNDS ?= 10
 SEED ?= 1
 MINUTES ?= 2
 REPEATS ?= 5
+SAMPLE ?= 40
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo wheel test test-versions foreign chaos hostile storm bench lint docs clean
+.PHONY: demo wheel test slow test-versions foreign chaos hostile storm mutate bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -19,6 +20,10 @@ wheel: $(VENV)/demo
 
 test: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 6 --dist worksteal $(PYTEST)
+
+# The tests that `make test` leaves out: of many machines, and of variants of what a quicker one looks at.
+slow: $(VENV)/test $(VENV)/wheelhouse
+	$(BIN)/pytest -n 6 --dist worksteal --slow $(PYTEST)
 
 # Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud.
 foreign: $(VENV)/test $(VENV)/foreign/gcsfs
@@ -39,6 +44,10 @@ hostile: $(VENV)/test $(VENV)/wheelhouse
 # Jobs, clusters and sweeps under random faults for MINUTES; a seed that failed can be run again: SEED=17 MINUTES=0.
 storm: $(VENV)/test $(VENV)/wheelhouse
 	SEED=$(SEED) MINUTES=$(MINUTES) $(BIN)/pytest -q -s tests/storm.py
+
+# Break SAMPLE things in each of MODULES, one at a time, and see which ones the tests notice; writes docs/testing.md.
+mutate: $(VENV)/mutate
+	$(BIN)/python tools/mutate.py --sample $(SAMPLE) --seed $(SEED) --page docs/testing.md $(MODULES)
 
 # Berg and its peers in one run; writes docs/benchmarks.md, or its sections of SCRIPTS alone.
 bench: $(VENV)/bench
@@ -91,6 +100,10 @@ $(VENV)/bench: $(VENV)/demo
 	tools/require git rsync openssh-client
 	[ "$$(id -u)" != 0 ] || tools/require nginx-light openssh-server openmpi-bin rclone
 	$(BIN)/pip install --quiet mpi4py
+	touch $@
+
+$(VENV)/mutate: $(VENV)/test $(VENV)/wheelhouse
+	$(BIN)/pip install --quiet 'cosmic-ray>=8.7'
 	touch $@
 
 $(VENV)/lint: $(VENV)/demo

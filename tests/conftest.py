@@ -76,6 +76,11 @@ def pytest_addoption(parser) -> None:
         help="times that each test of a fault runs, in each of its variants and with other seeds; "
         "0: once, in the first variant",
     )
+    parser.addoption(
+        "--slow",
+        action="store_true",
+        help="run the tests that are marked as slow, and only those",
+    )
     parser.addoption("--table", help="page in which the faults' table is to be written anew")
 
 
@@ -85,6 +90,11 @@ def pytest_configure(config) -> None:
         "markers",
         "default_image: machines boot Google's images as they are, without what the worker imports; "
         "this takes twice the CPU time",
+    )
+    config.addinivalue_line(
+        "markers",
+        "slow: a test of many machines, or of a variant of what a quicker one looks at; "
+        "it runs with --slow, or when it is named",
     )
 
 
@@ -97,13 +107,18 @@ def pytest_generate_tests(metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config, items: list) -> None:
-    """Leave out all but the first variant of each fault, unless rounds or a variant were asked for."""
-    if config.getoption("--rounds") or any("[" in each for each in config.args):
+    """Leave out what was not asked for: all but the first variant of each fault, and slow tests."""
+    if config.getoption("--rounds") or any("::" in each for each in config.args):
         return
-    seen, kept, left_out = set(), [], []
+    seen: set[tuple] = set()
+    kept: list = []
+    left_out: list = []
     for item in items:
         test = (item.path, item.originalname)
-        (left_out if item.get_closest_marker("fault") and test in seen else kept).append(item)
+        is_variant = test in seen and item.get_closest_marker("fault") is not None
+        is_slow = item.get_closest_marker("slow") is not None
+        is_wanted = is_slow == config.getoption("--slow") and not is_variant
+        (kept if is_wanted else left_out).append(item)
         seen.add(test)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept

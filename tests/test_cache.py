@@ -213,6 +213,7 @@ def test_many_who_ask_for_the_same_at_once_are_one_fetch(berg, cloud, nginx):
     assert len(asked(berg)) == 2, "one for each slice"
 
 
+@pytest.mark.slow
 def test_a_full_disk_breaks_a_reading_off_and_passes(berg, cloud, tmp_path):
     """Who reads sees that bytes are missing; what is kept is still served, and the oldest makes
     room.
@@ -405,6 +406,7 @@ def test_a_cache_that_does_not_come_says_why_and_can_be_interrupted(berg, kube, 
     assert berg("cache", "delete", "cached", "-y").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_training_reads_through_the_cache_and_goes_on_when_it_dies(berg, kube, cloud):
     torch = pytest.importorskip("torch")
     for file in ("shards.py", "train.py", "requirements.txt"):

@@ -35,6 +35,7 @@ def test_of_two_equal_submits_one_runs_and_the_other_deletes_nothing(berg, cloud
         wait_for(lambda name=name: berg.state(name)["state"] == "SUCCEEDED", 90)
 
 
+@pytest.mark.slow
 def test_who_lost_a_name_meanwhile_takes_nothing_back(berg, cloud):
     """A submit that fails after another one has its name leaves what is the other's."""
     cloud.fault("compute.instances.insert", delay=4)
@@ -53,6 +54,7 @@ def test_who_lost_a_name_meanwhile_takes_nothing_back(berg, cloud):
     assert [each.name for each in there] == ["twin"]
 
 
+@pytest.mark.slow
 def test_resume_and_a_new_job_of_the_name_wait_for_the_machine_that_goes(berg, cloud):
     assert berg(*RUN, "--max-hours", "1", "exit 3").returncode == 0
     cloud.fault("compute.instances.delete", delay=6, times=None)

@@ -49,6 +49,7 @@ def uninterrupted(tmp_path_factory):
     return logdir, output.read_text()
 
 
+@pytest.mark.slow
 def test_it_learns_to_read_digits(uninterrupted):
     logdir, output = uninterrupted
     *epoch_lines, last_line = output.splitlines()
@@ -72,6 +73,7 @@ def test_the_learning_curve_is_a_whole_png(uninterrupted):
     assert 20_000 < len(png) < 200_000  # an empty picture of this size has 4 kB
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_epoch_changes_nothing(uninterrupted, tmp_path):
     epoch = random.randint(1, 20)  # the 20th ends with a plot, so the kill comes before the 30th
     with subprocess.Popen(command(tmp_path, 30), stdout=subprocess.PIPE, text=True) as process:

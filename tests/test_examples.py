@@ -5,6 +5,8 @@ import shutil
 import tarfile
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CLASSES = ("n01440764", "n01443537", "n02084071")
 BOX = "<annotation><object><name>{}</name><bndbox/></object></annotation>"
@@ -35,6 +37,7 @@ def make_imagenet(folder: Path) -> None:
     write_tar(folder / "ILSVRC2012_bbox_val_v3.tgz", boxes)
 
 
+@pytest.mark.slow
 def test_imagenet_becomes_shards_in_the_bucket(berg, tmp_path):
     make_imagenet(tmp_path / "imagenet")
     shutil.copy(EXAMPLES / "imagenet/prepare.py", berg.repo)

@@ -296,6 +296,7 @@ def test_preempted(trial):
         assert done == count, "what was written before was not written again"
 
 
+@pytest.mark.slow
 @fault("the second machine's worker is killed as it begins", "3 6")
 def test_log_of_the_first_attempt_stays(trial):
     trial.run(trial.command(60, 0.1), "--spot")
@@ -311,6 +312,7 @@ def test_log_of_the_first_attempt_stays(trial):
     assert "berg's worker was killed by signal 9" in log.partition("preempted")[2]
 
 
+@pytest.mark.slow
 @fault("machine loses its power", "1 2 4 6")
 def test_power_cut_of_a_spot_machine(trial):
     trial.run(trial.command(30, 0.2), "--spot")
@@ -332,6 +334,7 @@ def test_power_cut(trial):
     trial.check(stored["state"] + " KILLED", until=until)
 
 
+@pytest.mark.slow
 @fault("machine loses its power while it brings results back, and comes back itself", "1 2 4")
 def test_power_cut_while_results_are_brought_back(trial):
     trial.run(trial.command(8, then="exit 1"))
@@ -351,6 +354,7 @@ def test_power_cut_while_results_are_brought_back(trial):
     trial.check("FAILED", 8)
 
 
+@pytest.mark.slow
 @fault("machine off the network", "1 2 4")
 def test_machine_is_cut_off(trial):
     """It comes back after a while, and goes on as if nothing had been."""
@@ -371,6 +375,7 @@ def test_disk_full(trial):
     assert "disk is full" in trial.check("FAILED")["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["garbage", "an odd state", "nothing"])
 @fault("the state is overwritten or deleted while the job runs", "1 2 3")
 def test_state_is_damaged(trial, what):
@@ -405,6 +410,7 @@ def test_state_is_damaged(trial, what):
         ), state
 
 
+@pytest.mark.slow
 @fault("the state is overwritten before the machine is there", "1")
 def test_state_is_damaged_from_the_beginning(trial):
     trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 8})
@@ -429,6 +435,7 @@ ODD_JOBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD_JOBS)
 @fault("odd metadata of a job", "1 4")
 def test_odd_metadata(trial, odd):
@@ -442,6 +449,7 @@ def test_odd_metadata(trial, odd):
     assert "is not what was submitted" in trial.check("FAILED", 0)["reason"]
 
 
+@pytest.mark.slow
 @fault("an upload stalls when Google takes the machine", "1 2 3 6")
 def test_stalled_upload_at_the_notice(trial):
     """What else the command saves in those seconds arrives, and what did not is named, also once it
@@ -470,6 +478,7 @@ def test_stalled_upload_at_the_notice(trial):
     assert "1 file is not in the bucket: " in " ".join(listed.split()), listed
 
 
+@pytest.mark.slow
 @fault("the last upload is refused until the time is up", "1 2 4")
 def test_upload_is_refused_for_ever(trial):
     trial.run("sleep 4; " + trial.command(8), "--max-hours", "0.015")
@@ -598,6 +607,7 @@ def test_killed_while_uploading(trial):
     trial.check("SUCCEEDED KILLED", 8)
 
 
+@pytest.mark.slow
 @fault("tokens expire", "2 4")
 def test_tokens_expire(trial):
     trial.run(trial.command(20, 0.1))
@@ -607,6 +617,7 @@ def test_tokens_expire(trial):
     trial.check("SUCCEEDED", 20)
 
 
+@pytest.mark.slow
 @fault("a killed job cannot upload its results", "1 2 4")
 def test_kill_says_what_it_waits_for(trial, monkeypatch):
     monkeypatch.setattr("berg.laptop.ending.LEFT_STILL", 4)
@@ -626,6 +637,7 @@ def test_kill_says_what_it_waits_for(trial, monkeypatch):
     trial.check_gone()  # what is lost was said, and wanted
 
 
+@pytest.mark.slow
 @fault("the bucket is deleted while machines run", "1")
 def test_bucket_is_deleted(trial):
     trial.run("sleep 600")
@@ -649,6 +661,7 @@ def test_bucket_is_deleted(trial):
 # --- results that are hard to keep
 
 
+@pytest.mark.slow
 @fault("machine preempted, of a job that writes to several folders", "2 6")
 def test_preempted_with_results_elsewhere(trial):
     lines = "/root/berg_results/elsewhere-$BERG_JOB/lines"
@@ -664,6 +677,7 @@ def test_preempted_with_results_elsewhere(trial):
     assert not lost, found.decode()
 
 
+@pytest.mark.slow
 @fault("an upload stalls when Google takes the machine", "2 4")
 def test_a_stall_at_the_notice(trial):
     trial.fault("storage.objects.insert", match=f"{trial.name}/stuck", delay=60, times=None)
@@ -682,6 +696,7 @@ def test_a_stall_at_the_notice(trial):
     assert f"1 file is not in the bucket: {trial.name}/stuck" in state["reason"]
 
 
+@pytest.mark.slow
 @fault("a write of the state stalls when Google takes the machine", "2 4")
 def test_a_state_that_stalls_at_the_notice(trial):
     """It holds up neither the last results nor the last word."""
@@ -703,6 +718,7 @@ def test_a_state_that_stalls_at_the_notice(trial):
     assert state["reason"] == "Google preempted the machine"
 
 
+@pytest.mark.slow
 @fault("a file that the bucket refuses for good", "1 2 4")
 def test_a_file_that_is_refused(trial):
     trial.berg.allowed.append(400)
@@ -729,6 +745,7 @@ def test_odd_results(trial):
     assert f"{trial.name}/link (a link to outside of the results)" in reason
 
 
+@pytest.mark.slow
 @fault("the last pass over the results breaks off", "1 2 4")
 def test_a_last_pass_that_breaks_off(trial):
     """Of the worker that saves what is left, so that another one's code can be made to."""
@@ -746,6 +763,7 @@ def test_a_last_pass_that_breaks_off(trial):
     trial.record("leaked", 0)
 
 
+@pytest.mark.slow
 @fault("the results cannot be brought back to the next machine", "1 2 4")
 def test_a_restore_that_fails(trial):
     trial.run(trial.command(60, 0.2, then="sleep 600"), "--spot")
@@ -760,6 +778,7 @@ def test_a_restore_that_fails(trial):
     assert "could not be brought back" in state["reason"] and state["attempt"] == 2
 
 
+@pytest.mark.slow
 @fault("somebody else writes where the job will", "2 4")
 def test_what_somebody_else_wrote_stays(trial):
     trial.run(trial.command(8, then="sleep 3; echo ours >$BERG_RESULTS_DIR/theirs"))
@@ -778,6 +797,7 @@ def test_what_somebody_else_wrote_stays(trial):
 # --- Google
 
 
+@pytest.mark.slow
 @fault("no room in the first two zones", "7")
 def test_stockout_in_two_zones(trial):
     with stockout(trial.berg, "us-central1-a", "us-central1-b"):
@@ -797,6 +817,7 @@ def test_stockout(trial):
     assert not trial.berg.bucket.exists(f".berg/jobs/{trial.name}_state.json")
 
 
+@pytest.mark.slow
 @fault("no room anywhere, for a while", "6 7")
 def test_waiting_for_capacity(trial):
     with stockout(trial.berg):
@@ -851,6 +872,7 @@ def test_create_fails_but_the_machine_lives(trial):
     assert state["zone"] == "us-central1-b" and state["attempt"] == 1
 
 
+@pytest.mark.slow
 @fault("the metadata server is slow", "1 2 4")
 def test_slow_metadata(trial):
     trial.berg.cloud.call(
@@ -863,6 +885,7 @@ def test_slow_metadata(trial):
 FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
 
 
+@pytest.mark.slow
 @fault("the laptop's clock is off by an hour", "4")
 @pytest.mark.parametrize("off", ["+1h", "-1h"])
 @pytest.mark.skipif(not FAKETIME, reason="needs Debian's libfaketime")
@@ -876,6 +899,7 @@ def test_clock_is_wrong(trial, off):
     trial.check("SUCCEEDED", 20)
 
 
+@pytest.mark.slow
 @fault("the cloud itself is killed and comes back", "1 2 4")
 def test_the_cloud_restarts(trial):
     folder = trial.berg.cloud.folder
@@ -889,6 +913,7 @@ def test_the_cloud_restarts(trial):
     trial.check("SUCCEEDED", 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["preempt", "delete"])
 @fault("the cloud itself is killed while a machine goes down", "1 2 4")
 def test_the_cloud_restarts_while_a_machine_goes_down(trial, end):
@@ -912,6 +937,7 @@ def test_the_cloud_restarts_while_a_machine_goes_down(trial, end):
     assert found.get(f"berg_results/{trial.name}/checkpoint") == b"saved\n"
 
 
+@pytest.mark.slow
 @fault("rights count minutes after they were granted", "1 2 4")
 def test_rights_come_late(trial):
     """What `berg init` granted a moment ago counts for one request and not for the next; else all
@@ -979,6 +1005,7 @@ def test_a_policy_of_the_organisation(trial, options):
     assert trial.leaked() == []
 
 
+@pytest.mark.slow
 @fault("a command longer than an object's custom metadata", "2 4")
 def test_a_long_command(trial):
     """What of it fits stands in the state; its job runs all of it."""
@@ -995,6 +1022,7 @@ def test_a_long_command(trial):
     )
 
 
+@pytest.mark.slow
 @fault("a machine may not delete itself, and its worker is killed with -9", "1 2 4")
 def test_a_machine_that_may_not_be_deleted(trial):
     """It turns itself off: so it costs its disk alone, and `berg reap` finds it."""
@@ -1019,6 +1047,7 @@ def test_a_machine_that_may_not_be_deleted(trial):
     assert "killed by signal 9" in trial.check("FAILED", 8)["reason"]
 
 
+@pytest.mark.slow
 @fault("more requests than Google takes in a minute, from submit to end", "1 2 4 5")
 def test_rate_limits(trial):
     trial.berg.cloud.call("POST", "/_berg/settings", {"heavy_reads": 0})
@@ -1038,6 +1067,7 @@ def refused(berg: Berg) -> bool:
     return any(each["status"] == 403 for each in log if each["method"].startswith("compute."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cluster", "sweep"])
 @fault("a zone has room for one machine of several", "1 7")
 def test_room_for_one_of_several(trial, kind):
@@ -1063,6 +1093,7 @@ def test_room_for_one_of_several(trial, kind):
     assert (lost, trial.leaked()) == ([], [])
 
 
+@pytest.mark.slow
 @fault("a group's machine hangs until Google's limit of its time", "1 2 4")
 def test_a_member_reaches_its_limit(trial, monkeypatch):
     """Google deletes it and makes no other; `berg reap` takes the empty group."""
@@ -1096,6 +1127,7 @@ def test_a_command_that_fails_runs_again(trial):
     ]
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_the_same_way_is_given_up(trial):
     trial.run("echo once; exit 3", "--restart-on-failure", "50")
     state = trial.check("FAILED")
@@ -1103,6 +1135,7 @@ def test_a_command_that_fails_the_same_way_is_given_up(trial):
     assert "failed 3 times with exit code 3 in under a minute" in trial.log()
 
 
+@pytest.mark.slow
 def test_preemptions_have_a_limit(trial):
     trial.run(trial.command(100, 0.1), "--spot", "--max-restarts", "1")
     for attempt in (1, 2):
@@ -1111,6 +1144,7 @@ def test_preemptions_have_a_limit(trial):
     assert "preempted" in trial.check("FAILED")["reason"]
 
 
+@pytest.mark.slow
 def test_secrets_stay_secret(trial):
     value = f"s3cr3t-{os.urandom(8).hex()}"
     (trial.berg.home / "file").write_text(value + "-of-a-file\n")
@@ -1198,6 +1232,7 @@ def test_a_machine_that_gives_up_leaves_no_secret(trial):
     assert "berg could not be started" in trial.check("FAILED", 0)["reason"]
 
 
+@pytest.mark.slow
 def test_a_resume_that_finds_no_room_leaves_no_secret(trial):
     trial.run("exit 3", "--secret", f"KEY={trial.berg.home}/berg.json")
     trial.check("FAILED")
@@ -1286,6 +1321,7 @@ def test_upgrade_under_a_job(trial):
     assert ('\nAPT::Periodic::Enable "0";\n' in log) == has_apt
 
 
+@pytest.mark.slow
 @fault("host maintenance of a machine of a cluster", "1 2 4")
 def test_maintenance_ends_a_cluster(trial):
     last = f"trap 'echo late >$BERG_RESULTS_DIR/late; exit 3' TERM; {trial.command(8)}; while :; do sleep 0.1; done"
@@ -1390,6 +1426,7 @@ def test_laptop_killed_at_each_step_of_a_slice(trial, step, monkeypatch):
     assert left == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["preempt", "crash"])
 @fault("a slice loses a member", "1 2 4")
 def test_a_slice_loses_a_member(trial, how):
@@ -1417,6 +1454,7 @@ def test_no_room_for_a_slice(trial, code):
     assert not trial.berg.objects(f".berg/jobs/{trial.name}")
 
 
+@pytest.mark.slow
 @fault("a worker of a slice never comes", "1 7")
 def test_a_worker_of_a_slice_never_comes(trial, monkeypatch):
     monkeypatch.setenv("BERG_HOME", str(trial.berg.home))

@@ -56,6 +56,7 @@ def run(berg, *words: str):
 # --- a cluster
 
 
+@pytest.mark.slow
 @needs_kubectl
 def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg, cloud, tmp_path):
     settle(cloud)
@@ -192,6 +193,7 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
     assert not [name for name in cloud.instances() if "gke-dist" in name]
 
 
+@pytest.mark.slow
 def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
     settle(cloud)
     cloud.call("POST", "/_berg/settings", {"operation": 4.0})
@@ -231,6 +233,7 @@ def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
     assert berg("cluster", "delete", "half", "-y").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["interrupted", "without an answer"])
 def test_a_deletion_goes_on(berg, cloud, lost):
     settle(cloud)
@@ -327,6 +330,7 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
     assert "s3cret" not in json.dumps(kube.get("jobs")) and "s3cret" not in json.dumps(kube.pods())
 
 
+@pytest.mark.slow
 def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
     with cluster(
         cloud, "plain", tmp_path, {"gpu_type": None, "num_gpus": 0, "machine_type": "n1-standard-4"}
@@ -399,6 +403,7 @@ def test_a_pod_that_cannot_start_says_why_and_is_killed(berg, kube, cloud):
     assert not [each for each in kube.get("jobs")["items"] if each["metadata"]["name"] == "noimage"]
 
 
+@pytest.mark.slow
 def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cloud, tmp_path):
     pool = {"gpu_type": "t4", "num_gpus": 2, "machine_type": "n1-standard-4"}
     with cluster(cloud, "full", tmp_path, pool) as kube:
@@ -422,6 +427,7 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cl
         )
 
 
+@pytest.mark.slow
 def test_the_limit_of_the_wait_ends_with_it(berg, kube):
     done = run(berg, "-n", "slow", "-m", "2", "-g", "0", "--wait-hours", "0.02", "--wait", "true")
     assert done.returncode == 0, done.stderr
@@ -454,6 +460,7 @@ def test_an_evicted_pod_of_several_ends_the_job(berg, kube, cloud):
     wait_for(lambda: not alive(kube, "pair"), what="the end of the pods")
 
 
+@pytest.mark.slow
 def test_a_job_that_lost_a_pod_is_resumed_under_its_name(berg, kube, cloud):
     script = "echo x >> $BERG_RESULTS_DIR/tries; [ $(wc -l < $BERG_RESULTS_DIR/tries) = 2 ] || sleep 1000"
     assert run(berg, "-n", "again", "-m", "2", "-g", "1", script).returncode == 0
@@ -497,6 +504,7 @@ def test_what_the_api_cannot_answer_at_once_is_asked_again(berg, kube, cloud):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explicit", [False, True], ids=["torchrun", "launch"])
 def test_torch_trains_on_two_pods(berg, kube, explicit):
     torch = pytest.importorskip("torch")
@@ -571,6 +579,7 @@ def berg_words() -> list[str]:
     return [sys.executable, "-m", "berg"]
 
 
+@pytest.mark.slow
 def test_a_pod_without_an_ssh_server_is_entered_by_exec(berg, kube):
     assert run(berg, "-n", "bare", "sleep 1000").returncode == 0
     running(berg, "bare")
@@ -602,6 +611,7 @@ def test_an_idle_cluster_is_named_with_its_cost_and_stays(berg, kube):
     assert gke.running(berg.cloud.settings()) == [PLACE]
 
 
+@pytest.mark.slow
 def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
     monkeypatch.setattr("berg.laptop.reap.SETTLED", 0)
     assert run(berg, "-n", "orphan", "sleep 1000").returncode == 0
@@ -614,6 +624,7 @@ def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
     assert not alive(kube, "orphan") and not reap.find(settings, None)
 
 
+@pytest.mark.slow
 def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatch):
     monkeypatch.setattr("berg.laptop.reap.SETTLED", -1)
     body = {**manifest.boot_map(), "data": {"boot.py": "print('old')\n"}}

@@ -101,6 +101,7 @@ def two_bases(podman, folder: Path) -> str:
     return "localhost/base"
 
 
+@pytest.mark.slow
 @needs_podman
 def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(
     berg, cloud, image, podman, tmp_path
@@ -375,6 +376,7 @@ PROJECT_FILES = {
 }
 
 
+@pytest.mark.slow
 @needs_podman
 def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman, base):
     """The files of the image, and no program of this host's: a job of berg's, and what its
@@ -500,6 +502,7 @@ def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp
     assert [(row["status"], row["tags"]) for row in rows[:2]] == [("SUCCESS", ["berg"])] * 2
 
 
+@pytest.mark.slow
 @needs_podman
 def test_a_build_in_the_cloud_that_fails_or_is_left(berg, cloud, slow):
     # until Cloud Build hears that the account may see the bucket of the log

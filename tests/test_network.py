@@ -78,6 +78,7 @@ def test_no_machine_without_a_way_to_google_is_made(berg):
     ) in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [(), ("--spot",), ("-m", "2", "--each")], ids=["one", "group", "cluster"]
 )
@@ -132,6 +133,7 @@ def test_the_repo_may_say_it_and_no_address_counts_against_a_quota(berg, cloud, 
     )
 
 
+@pytest.mark.slow
 def test_nodes_of_a_cluster_have_external_addresses_only_where_they_may(
     berg, cloud, forbid, private_access
 ):
@@ -171,6 +173,7 @@ def test_nodes_of_a_cluster_have_external_addresses_only_where_they_may(
         assert berg("cluster", "delete", "closed", "-y").returncode == 0
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
     started = berg("run", "-g", "0", "-n", "deep", "--no-external-ip", "sleep 1000")

@@ -121,6 +121,7 @@ def test_a_pod_is_taken_away(trial, kube, what):
         )
 
 
+@pytest.mark.slow
 @fault("a pod of several is evicted", "1 2 4")
 def test_a_pod_of_several_is_taken_away(trial, kube):
     trial.run(trial.command(300, 0.1), "-m", "2", *with_secret(trial))
@@ -134,6 +135,7 @@ def test_a_pod_of_several_is_taken_away(trial, kube):
 # --- the API server
 
 
+@pytest.mark.slow
 @fault("the cluster's API is slow", "1 2 4")
 def test_the_api_is_slow(trial):
     trial.fault("kubernetes.*", delay=5 if trial.thorough else 2, times=None)
@@ -141,6 +143,7 @@ def test_the_api_is_slow(trial):
     trial.check("SUCCEEDED", 20)
 
 
+@pytest.mark.slow
 @fault("the cluster's API answers a third of the calls with 429 or 503", "1 2 4 5")
 def test_the_api_is_busy(trial, kube):
     for number, status in enumerate((429, 503)):
@@ -165,6 +168,7 @@ def test_a_conflict(trial, kube):
     assert trial.check("KILLED", 8)["reason"] == "killed by tester"
 
 
+@pytest.mark.slow
 @fault("the cluster's API is silent while its job is killed", "1 4")
 def test_the_api_is_silent(trial, kube, monkeypatch):
     monkeypatch.setattr("berg.google.kubernetes.PATIENCE", 3)
@@ -184,6 +188,7 @@ def test_the_api_is_silent(trial, kube, monkeypatch):
     trial.check("KILLED", 8)
 
 
+@pytest.mark.slow
 @fault("the cloud itself is killed and comes back while a pod runs", "1 2 4")
 def test_the_cloud_restarts(trial, kube, cloud):
     server = json.loads((cloud.folder / "server.json").read_text())
@@ -196,6 +201,7 @@ def test_the_cloud_restarts(trial, kube, cloud):
     assert trial.check("SUCCEEDED", 60)["attempt"] == 1
 
 
+@pytest.mark.slow
 @fault("a connection into a pod is cut", "2 4")
 def test_an_exec_is_cut(trial, kube):
     trial.run(trial.command(40, 0.1))
@@ -261,6 +267,7 @@ def test_no_room(trial, kube):
     trial.check("SUCCEEDED", 8)
 
 
+@pytest.mark.slow
 @fault("a job's cluster is deleted", "1 4")
 def test_the_cluster_is_deleted(trial, cloud, monkeypatch):
     """Nothing of it is left but what was in the bucket by then."""

@@ -104,6 +104,7 @@ def test_a_sweep_on_spot_pods_goes_on_after_a_preemption(berg, kube, cloud):
 # --- pods that wait
 
 
+@pytest.mark.slow
 def test_a_pod_without_quota_says_so_wherever_one_looks(berg, kube, cloud):
     quota = {"metric": "NVIDIA_T4_GPUS", "region": "us-central1"}
     before = cloud.call("POST", "/_berg/quotas", {**quota, "limit": 0})
@@ -134,6 +135,7 @@ def sshd():
         pytest.skip("pods run an ssh server only for root")
 
 
+@pytest.mark.slow
 def test_plain_ssh_knows_pods_and_reaches_their_ports(berg, kube, sshd):
     made = berg("devbox", "--cluster", "verbs", "-g", "0", "-n", "box")
     assert made.returncode == 0, made.stderr
@@ -275,6 +277,7 @@ def test_who_may_not_see_clusters_is_told_which_role_it_takes(berg, kube, cloud,
     assert berg("kill", "--now", "hidden").returncode == 0
 
 
+@pytest.mark.slow
 def test_who_may_see_a_cluster_but_not_its_pods_is_told_so(berg, kube, cloud):
     run(berg, "-n", "theirs", "sleep 1000")
     running(berg, "theirs")
@@ -300,6 +303,7 @@ def test_who_may_see_a_cluster_but_not_its_pods_is_told_so(berg, kube, cloud):
     assert berg("kill", "--now", "theirs").returncode == 0
 
 
+@pytest.mark.slow
 def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
     def look(*roles: str) -> dict[str, dict]:
         her = somebody(berg, cloud, *RIGHTS, *roles) if roles else {}
@@ -323,6 +327,7 @@ def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
 # --- what runs
 
 
+@pytest.mark.slow
 def test_a_command_in_a_pod_is_watched_and_profiled(berg, kube):
     (berg.repo / "spin.py").write_text(SPIN)
     commit(berg.repo)
@@ -339,6 +344,7 @@ def test_a_command_in_a_pod_is_watched_and_profiled(berg, kube):
     assert berg("kill", "spins").returncode == 0
 
 
+@pytest.mark.slow
 def test_mpi_is_refused_clearly(berg, kube):
     done = berg(
         "run", "--cluster", "verbs", "-g", "0", "-m", "2", "-n", "mpi", "--wait", "mpi hostname"

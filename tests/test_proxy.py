@@ -46,6 +46,7 @@ def alone(cloud, repo, tmp_path):
     control.reset(home / "local")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("no_proxy", [None, "example.com"])
 def test_the_embedded_cloud_works_behind_a_proxy_that_cannot_reach_it(alone, proxy, no_proxy):
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")

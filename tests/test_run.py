@@ -474,6 +474,7 @@ def test_kill_now_and_preemption(berg, cloud):
     assert results(berg, "spot")["last.txt"] == b"saved\n"
 
 
+@pytest.mark.slow
 def test_no_kill_keeps_the_machine_of_a_command_that_a_signal_killed(berg):
     ran = berg("run", "-g", "0", "-n", "kept", "--no-kill", "--wait", "sleep 100 & kill -KILL $$")
     assert ran.returncode == 137, ran.stderr
@@ -494,6 +495,7 @@ def test_no_kill_keeps_the_machine_of_a_command_that_a_signal_killed(berg):
     check_ended(berg, "kept", "FAILED", 137)
 
 
+@pytest.mark.slow
 def test_waiting_for_a_job_lists_its_logs_rarely(berg):
     """A list costs as much as a write."""
     ran = berg(
@@ -817,6 +819,7 @@ def test_the_embedded_cloud_of_a_user(cloud, repo, tmp_path):
         berg("local", "reset", "-y")
 
 
+@pytest.mark.slow
 def test_kill_counts_what_is_still_to_come_of_a_slow_upload(berg, cloud):
     cloud.fault("storage.objects.insert", match="heavy/big", delay=12)
     script = "head -c 20M /dev/urandom >$BERG_RESULTS_DIR/big; echo written; sleep 600"

@@ -125,6 +125,7 @@ def variables(output: bytes) -> dict[str, str]:
     return {key: value for key, _, value in pairs if key not in OWN and not key.startswith("SSH_")}
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_a_command_over_ssh_finds_what_the_job_finds(box):
     wait_for(
@@ -159,6 +160,7 @@ def test_a_command_over_ssh_finds_what_the_job_finds(box):
     assert call(box, "--", "stat -c %a /root/berg/environment.sh").stdout == b"600\n"
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_what_a_command_finds_stands_before_what_a_distribution_wrote(box):
     """Ubuntu's .bashrc returns where nobody is at a terminal; that of berg's machines says more

@@ -211,6 +211,7 @@ def test_a_machine_that_goes_leaves_its_job_to_another(berg):
     )
 
 
+@pytest.mark.slow
 def test_names_that_begin_alike_are_left_alone(berg):
     """A sweep takes no other job, and a job whose submit fails, or that ends, deletes no machine of
     a sweep.
@@ -267,6 +268,7 @@ def test_a_sweep_that_is_killed_at_once_leaves_no_secret(berg):
     over(berg, "hush")
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_loses_only_its_job(berg):
     ran = berg(
         "run",
@@ -289,6 +291,7 @@ def test_a_worker_that_dies_loses_only_its_job(berg):
     over(berg, "dies")
 
 
+@pytest.mark.slow
 def test_what_one_job_could_not_save_is_no_matter_of_the_next(berg, tmp_path):
     out, elsewhere = "$BERG_RESULTS_DIR", "/root/disk-of-$BERG_JOB"
     command = f"[ {{n}} != 0 ] || ln -s /etc/hostname {out}/link; "
@@ -421,6 +424,7 @@ def test_tasks_from_files(tmp_path):
     assert sweep.grid(("a=1,2", "b=x")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "x"}]
 
 
+@pytest.mark.slow
 def test_a_job_of_a_sweep_that_was_killed_runs_again_when_it_is_named(berg):
     command = "[ {x} = 1 ] || [ $BERG_ATTEMPT -gt 1 ] || sleep 100"
     assert berg("run", "-g", "0", "-n", "part", "--grid", "x=0,1", command).returncode == 0

@@ -167,6 +167,7 @@ def test_tpus_lists_what_there_is(berg):
     assert len(table.splitlines()) == len(rows) + 1 and "v5p-4x4x4" in table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"])
 def test_no_room_in_one_zone_leads_to_the_next(berg, cloud, code):
     fault = {"code": code, "message": "An internal error has occurred"}
@@ -192,6 +193,7 @@ def test_no_room_in_one_zone_leads_to_the_next(berg, cloud, code):
     assert "items" not in left
 
 
+@pytest.mark.slow
 def test_what_machines_said_that_were_taken_back_ends_no_job_in_the_next_zone(berg, cloud):
     """A group tries again by itself: between its failure and its end machines come, begin the job
     and are shut down.
@@ -210,6 +212,7 @@ def test_what_machines_said_that_were_taken_back_ends_no_job_in_the_next_zone(be
     assert berg.state("pod")["zone"] == ZONE and "us-east5-a: out of stock" in said
 
 
+@pytest.mark.slow
 def test_between_two_zones_a_slice_is_not_lost(berg, cloud, monkeypatch):
     fault = {"code": "INTERNAL_ERROR", "message": "An internal error has occurred"}
     cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault, times=None)
@@ -264,6 +267,7 @@ def test_one_machine_without_room_is_told_what_to_try(berg, cloud):
     )
 
 
+@pytest.mark.slow
 def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
     command = "[ -e $BERG_RESULTS_DIR/half ] && exit; touch $BERG_RESULTS_DIR/half; sleep 100"
     assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", command).returncode == 0
@@ -323,6 +327,7 @@ def test_ctrl_c_takes_a_slice_back(berg, cloud):
     assert not machines(cloud, "pod") and "items" not in cloud.call("GET", GROUPS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(sshd.obstacle()), reason=f"no ssh into machines here: {sshd.obstacle()}")
 def test_ssh_knows_workers_and_all_machines(berg, cloud):
     assert berg("devbox", "-n", "pod", "--tpu", "v6e-2x4").returncode == 0
@@ -352,6 +357,7 @@ def test_ssh_knows_workers_and_all_machines(berg, cloud):
     )
 
 
+@pytest.mark.slow
 def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypatch):
     monkeypatch.setattr(reap, "SETTLED", -1)
     assert berg("run", "-n", "pod", "--tpu", "v6e-2x4", "sleep 100").returncode == 0
@@ -369,6 +375,7 @@ def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypa
     assert not reap.find(settings, "tester")
 
 
+@pytest.mark.slow
 def test_the_example_learns_on_a_slice_and_goes_on_after_a_lost_machine(berg, cloud):
     shutil.copy(Path(__file__).parent.parent / "examples/tpu_jax/train.py", berg.repo)
     command = (

@@ -6,11 +6,14 @@ import zipfile
 from importlib.metadata import Distribution
 from pathlib import Path
 
+import pytest
+
 from berg import __version__
 from berg.code import dist
 from berg.machine import boot
 
 
+@pytest.mark.slow
 def test_the_same_code_makes_the_same_wheel_and_pip_takes_it(tmp_path):
     name, content = dist.build_wheel()
     assert dist.build_wheel() == (name, content)

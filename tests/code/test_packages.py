@@ -96,6 +96,7 @@ def test_it_is_made_once_for_its_versions(home, monkeypatch):
     assert packages.build() == made
 
 
+@pytest.mark.slow
 def test_another_kind_of_laptop_takes_the_library_from_the_wheel(home, tmp_path, monkeypatch):
     """A Mac's own is for a Mac. Here pip finds a wheel of what is installed in a folder."""
     there = next(

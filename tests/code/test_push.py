@@ -607,6 +607,7 @@ def test_sync_to_the_machines_of_a_job(berg):
     assert "pair was started in the repo 'pr-j-1', and this is 'other'" in refused.stderr
 
 
+@pytest.mark.slow
 @needs_machines
 def test_a_devbox_that_reboots_keeps_what_was_pushed_and_gets_the_rest(berg, cloud):
     started = berg("devbox", "-g", "0", "-n", "box")

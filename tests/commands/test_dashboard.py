@@ -106,6 +106,7 @@ def test_what_one_may_not_do_is_a_sentence(berg, cloud):
     )
 
 
+@pytest.mark.slow
 def test_init_gives_the_machines_account_the_right_to_write_metrics_and_jobs_use_it(berg, cloud):
     known = berg.cloud.settings()
     where = {"BERG_ENDPOINT": known.endpoint, "BERG_CREDENTIALS_FILE": known.credentials_file}
@@ -165,6 +166,7 @@ def test_init_gives_the_machines_account_the_right_to_write_metrics_and_jobs_use
     )
 
 
+@pytest.mark.slow
 def test_a_machine_that_may_not_write_says_so_once_and_the_job_goes_on(berg, cloud):
     berg.allowed.append(500)
     cloud.fault("monitoring.projects.timeSeries.create", status=403, times=9)

@@ -192,6 +192,7 @@ def test_data_is_on_the_machine_before_the_command(berg, folder):
     assert again.returncode == 0 and "mnist: 4 files" in again.stderr
 
 
+@pytest.mark.slow
 def test_data_that_is_gone_or_does_not_fit_fails_with_a_reason(berg, cloud, folder):
     sent(berg, str(folder), "mnist")
     cloud.call("POST", "/_berg/settings", {"delay": 2})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 from conftest import Berg
 
 from berg import job
@@ -60,6 +61,7 @@ def over(berg: Berg, name: str, **details: Any) -> None:
     berg.bucket.write(f"berg_results/results/{name}/metrics.jsonl", '{"state": 1, "loss": 0.5}\n')
 
 
+@pytest.mark.slow
 def test_what_commands_print_is_as_the_page_says(berg, tmp_path):
     over(berg, "alone")
     over(berg, "grid-0", sweep="grid", params={"state": "x", "name": "y"})

@@ -120,6 +120,7 @@ def test_show_a_job_that_lives_and_rm_refuses_it(berg):
     assert [word for word, _ in berg.state("alive")["history"]][-1] == "KILLED"
 
 
+@pytest.mark.slow
 def test_list_watch_shows_changes_until_nothing_lives(berg):
     assert berg("run", "-g", "0", "-n", "short", "sleep 3").returncode == 0
     watched = berg("list", "--watch")
@@ -161,6 +162,7 @@ def test_results_of_other_jobs_stay(berg):
     assert berg.objects(".berg/folders/") == {}
 
 
+@pytest.mark.slow
 def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
     over(berg, "theirs", "theirs")
     command = "cd /root/berg_results; mkdir -p mine aside theirs; for d in mine aside theirs; do echo 1 > $d/new; done"
@@ -323,6 +325,7 @@ def test_rerun_takes_the_same_code_and_options(berg):
     ]
 
 
+@pytest.mark.slow
 def test_rerun_of_what_cannot_run_again(berg):
     assert "no job or machine 'nobody'" in berg("rerun", "nobody").stderr
     over(berg, "old", "old")
@@ -344,6 +347,7 @@ def test_rerun_of_what_cannot_run_again(berg):
     assert berg("rerun", "second", "--new-code", "--wait").returncode == 0
 
 
+@pytest.mark.slow
 def test_rerun_reads_no_file_of_this_computer_that_the_record_names(berg):
     """Whoever may write the bucket may change what a job was asked for with."""
     (berg.home / "id_rsa").write_text("PRIVATE")
@@ -362,6 +366,7 @@ def test_rerun_reads_no_file_of_this_computer_that_the_record_names(berg):
     assert "secretmanager.projects.secrets.create" not in asked, "nothing was sent"
 
 
+@pytest.mark.slow
 def test_a_job_of_a_sweep_runs_again_on_its_own(berg):
     ran = berg(
         "run",

@@ -34,6 +34,7 @@ def test_wait_ends_with_the_jobs_and_the_first_exit_code_that_was_not_0(berg):
     assert berg("wait", "good").returncode == 0 and berg("wait", "@").returncode == 7
 
 
+@pytest.mark.slow
 def test_wait_for_any_ends_with_the_first_of_a_sweep(berg):
     sweep = ["--grid", "seconds=1,200", "-g", "0", "sleep {seconds}"]
     assert berg("run", "-n", "naps", *sweep).returncode == 0
@@ -46,6 +47,7 @@ def test_wait_for_any_ends_with_the_first_of_a_sweep(berg):
     assert waiting.wait(60) == 143 and "naps-1 KILLED" in waiting.communicate()[1]
 
 
+@pytest.mark.slow
 def test_without_a_network_wait_says_so_and_goes_on(berg, capsys, monkeypatch):
     assert berg("run", "-n", "far", "-g", "0", "true").returncode == 0
     settings = berg.cloud.settings(berg.bucket_name)
@@ -128,6 +130,7 @@ def test_top_is_drawn_anew_on_a_terminal_until_ctrl_c(berg, busy_job):
     os.close(ours)
 
 
+@pytest.mark.slow
 def test_top_without_machines_and_of_a_job_that_is_over(berg):
     nothing = berg("top", "--once")
     assert (

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 
+import pytest
 from click.testing import CliRunner
 from conftest import wait_for
 from test_run import bare_machine
@@ -80,6 +81,7 @@ def test_wait_shows_each_state_and_the_end_of_the_log_of_what_failed(berg):
     assert ran.stdout == "fails\n"
 
 
+@pytest.mark.slow
 def test_who_leaves_hears_that_the_job_goes_on(berg):
     assert berg("run", "-g", "0", "-n", "long", "sleep 100").returncode == 0
     for arguments in (["tail", "long"], ["run", "-g", "0", "-n", "other", "--wait", "sleep 100"]):
@@ -100,6 +102,7 @@ def test_who_leaves_hears_that_the_job_goes_on(berg):
         assert berg.state(name)["state"] == "RUNNING"
 
 
+@pytest.mark.slow
 def test_a_retry_that_takes_long_says_what_it_waits_for(berg, cloud):
     berg.allowed.append(500)
     cloud.fault("compute.instances.aggregatedList", status=503, delay=6, times=1)

@@ -74,6 +74,7 @@ def test_what_is_shown_of_jobs_breaks_between_words(berg, failed):
         assert "\x1b" not in wide.stdout + wide.stderr + narrow.stdout + narrow.stderr
 
 
+@pytest.mark.slow
 def test_a_list_that_does_not_fit_has_names_on_lines_of_their_own(berg, failed):
     wide, narrow = berg("list", "-a").stdout, berg("list", "-a", COLUMNS="80").stdout
     fits(narrow)

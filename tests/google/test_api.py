@@ -3,9 +3,12 @@
 import json
 import time
 
+import pytest
+
 MINUTE = 5  # seconds that this file's minutes have: more than a command takes
 
 
+@pytest.mark.slow
 def test_too_many_requests_in_a_minute_wait_for_the_next(berg, cloud):
     cloud.call("POST", "/_berg/settings", {"heavy_reads": 2, "minute": MINUTE})
     time.sleep(MINUTE - time.time() % MINUTE)
@@ -31,6 +34,7 @@ def test_the_refusal_is_googles(cloud):
     assert error["details"][0]["reason"] == "RATE_LIMIT_EXCEEDED"
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_machine_asks_its_zone(berg, cloud):
     ran = berg("run", "-g", "0", "-n", "polled", "--tail", "sleep 5")
     assert ran.returncode == 0, ran.stderr

@@ -153,6 +153,7 @@ def test_grants_survive_others_who_change_the_same_and_lost_answers(berg, cloud,
     assert all(fault["hits"] for fault in cloud.call("GET", "/_berg/faults")["faults"])
 
 
+@pytest.mark.slow
 def test_a_job_right_after_init_waits_for_its_rights(berg, cloud, init):
     """Grants take minutes: until then all that the machine asks for is forbidden."""
     cloud.call("POST", "/_berg/settings", {"grant_delay": 600})
@@ -172,6 +173,7 @@ def test_a_job_right_after_init_waits_for_its_rights(berg, cloud, init):
     assert berg.objects("berg_results/early/")["berg_results/early/out"] == b"ran\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
@@ -200,6 +202,7 @@ def test_an_account_that_compute_engine_does_not_know_yet_is_waited_for(
     wait_for(lambda: not berg.machines(), what="the end of the machines")
 
 
+@pytest.mark.slow
 def test_an_account_that_kubernetes_engine_does_not_know_yet_is_waited_for(berg, cloud, init):
     cloud.call("POST", "/_berg/settings", {"account_delay": 600})
     assert init("-y").returncode == 0
@@ -219,6 +222,7 @@ def test_an_account_that_kubernetes_engine_does_not_know_yet_is_waited_for(berg,
     assert (laptop.returncode, deleted.returncode) == (0, 0), said
 
 
+@pytest.mark.slow
 def test_rights_that_are_late_for_the_worker_cost_nothing(berg, cloud, init):
     """What counts for one request may not count for the next: boot has read the wheel, then all is
     forbidden.
@@ -346,6 +350,7 @@ def test_the_rights_of_earlier_versions_are_narrowed_by_init_and_named_by_doctor
     assert "nothing was changed" in init("-y").stderr
 
 
+@pytest.mark.slow
 def test_init_waits_for_an_api_that_was_just_enabled(berg, cloud, init):
     cloud.call("POST", "/_berg/settings", {"enable_delay": 5})
     with cloud.without("iam"):
@@ -356,6 +361,7 @@ def test_init_waits_for_an_api_that_was_just_enabled(berg, cloud, init):
     assert saved(berg)["service_account"] == EMAIL
 
 
+@pytest.mark.slow
 def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init, tmp_path):
     """Somebody who may use Compute Engine, buckets and secrets, but change no policy."""
     email = cloud.call("POST", ACCOUNTS, {"accountId": f"p-{uuid.uuid4().hex[:12]}"})["email"]

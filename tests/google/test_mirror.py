@@ -69,6 +69,7 @@ def test_a_pass_over_unchanged_files_asks_the_bucket_nothing(mirror, cloud):
     assert requests_made(cloud) == before
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_tree(tmp_path):
     """Sixteen times the files, the same memory: in a process of its own, with a bucket that takes
     everything.

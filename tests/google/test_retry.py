@@ -96,6 +96,7 @@ def test_a_certificate_that_is_not_trusted_is_said_at_once():
     assert retry.is_transient(cut)
 
 
+@pytest.mark.slow
 def test_pauses_have_jitter(cloud, bucket, monkeypatch):
     """Many who wait for the same thing must not all ask again at one moment."""
     for ask, method in ASKED:

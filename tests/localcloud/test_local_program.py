@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import requests
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +121,7 @@ def test_the_plugin_imports_nothing_of_the_cloud_or_of_google():
     assert ours == ["localcloud", "localcloud.pytest_plugin"], done.stderr
 
 
+@pytest.mark.slow
 def test_the_example_of_the_fixture_passes():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *FIXTURE, "test_provision.py"],
@@ -165,6 +167,7 @@ def test_each_test_has_a_cloud_of_its_own(localcloud, localcloud_session):
 """
 
 
+@pytest.mark.slow
 def test_what_the_fixture_gives(tmp_path):
     (tmp_path / "test_fixture.py").write_text(FIXTURES)
     done = subprocess.run(

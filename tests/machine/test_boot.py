@@ -42,6 +42,7 @@ def run(berg, name: str, command: str, *options: str) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "delete"])
 def test_the_last_words_of_a_machine_that_goes_down_arrive(berg, end):
     run(berg, end, ENDLESS)
@@ -53,6 +54,7 @@ def test_the_last_words_of_a_machine_that_goes_down_arrive(berg, end):
     assert berg.state(end)["reason"] == "the machine was shut down from outside"
 
 
+@pytest.mark.slow
 def test_a_spot_machine_asks_for_notice_and_does_not_wait_for_its_end(berg):
     run(berg, "spot", f"[ $BERG_ATTEMPT = 1 ] || exit 0; {ENDLESS}", "--spot")
     assert berg.machines()["spot"]["scheduling"]["preemptionNoticeDuration"] == {"seconds": "120"}
@@ -211,6 +213,7 @@ def has_apt() -> bool:
     return os.geteuid() == 0 and bool(shutil.which("apt-get"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_apt(), reason="no root, or no apt-get")
 def test_a_job_does_not_wait_for_what_the_first_boot_installs_but_its_own_installation_does(berg):
     berg.cloud.call("POST", "/_berg/settings", {"first_boot": 600})
@@ -234,6 +237,7 @@ boot.apt_install(boot.Machine(), "git")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_apt(), reason="no root, or no apt-get")
 def test_berg_waits_for_the_locks_of_the_first_boot_and_not_for_ever(berg):
     berg.cloud.call("POST", "/_berg/settings", {"first_boot": 20})
@@ -274,6 +278,7 @@ def lacks_wheels() -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(lacks_wheels()), reason=lacks_wheels())
 def test_where_the_archive_does_not_run_pip_makes_the_environment(berg, monkeypatch):
     """The library in it is for another processor than the machine's."""

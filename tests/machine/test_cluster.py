@@ -178,6 +178,7 @@ chmod +x $(dirname $(command -v python))/torchrun
 """
 
 
+@pytest.mark.slow
 def test_torchrun_on_every_machine(berg):
     torch = pytest.importorskip("torch")
     for file in ("train.py", "requirements.txt"):
@@ -208,6 +209,7 @@ NOTE_THE_END = (
 )
 
 
+@pytest.mark.slow
 def test_a_first_machine_that_loses_power_ends_the_job(berg, cloud):
     launched(berg, "run", "-m", "3", "-g", "0", "-n", "dark", "--each", NOTE_THE_END)
     begun(berg, "dark", times=3)
@@ -236,6 +238,7 @@ def test_a_machine_that_is_deleted_ends_the_job(berg):
     assert names(berg, "shut") == {"shut-0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_machine_that_loses_power_before_the_machines_met_ends_the_job(berg, rank):
     laptop = berg.start("run", "-m", "2", "-g", "0", "-n", "dawn", "true")
@@ -252,6 +255,7 @@ def test_a_machine_that_loses_power_before_the_machines_met_ends_the_job(berg, r
     assert (state["state"], state["reason"]) == ("FAILED", f"machine dawn-{rank} is gone"), state
 
 
+@pytest.mark.slow
 def test_a_first_machine_that_is_deleted_ends_the_job(berg):
     """It says so itself in the time that it has left, or the next machine does."""
     launched(berg, "run", "-m", "2", "-g", "0", "-n", "led", NOTE_THE_END)
@@ -267,6 +271,7 @@ def test_a_first_machine_that_is_deleted_ends_the_job(berg):
     assert names(berg, "led") == {"led-0"}
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_on_one_machine(berg):
     command = 'touch $BERG_RESULTS_DIR/$BERG_NODE_RANK; [ "$BERG_NODE_RANK" = 0 ] || exit 5'
     ran = berg("run", "-m", "2", "-g", "0", "-n", "odd", "--each", "--wait", command)
@@ -288,6 +293,7 @@ def test_the_first_failure_ends_the_job(berg):
     check_ended(berg, "one", "FAILED", "the command failed with exit code 3 on one-1")
 
 
+@pytest.mark.slow
 def test_keep_going_lets_the_others_end(berg):
     command = 'if [ "$BERG_NODE_RANK" = 0 ]; then exit 3; fi; sleep 20; touch $BERG_RESULTS_DIR/all'
     ran = berg("run", "-m", "2", "-g", "0", "-n", "on", "--each", "--keep-going", "--wait", command)
@@ -297,6 +303,7 @@ def test_keep_going_lets_the_others_end(berg):
     assert refused.returncode == 1 and "give --each as well" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [0, 2])
 def test_a_silent_machine_is_given_up(berg, cloud, silent):
     cloud.call("POST", "/_berg/settings", {"delay": 2})
@@ -318,6 +325,7 @@ def test_a_silent_machine_is_given_up(berg, cloud, silent):
     )
 
 
+@pytest.mark.slow
 def test_what_the_bucket_cannot_take_of_another_machine_is_named_and_fails_nothing(berg):
     """As on a single machine."""
     command = '[ "$BERG_NODE_RANK" = 0 ] || ln -s /etc/hostname $BERG_RESULTS_DIR/link'
@@ -326,6 +334,7 @@ def test_what_the_bucket_cannot_take_of_another_machine_is_named_and_fails_nothi
     check_ended(berg, "link", "SUCCEEDED", why)
 
 
+@pytest.mark.slow
 def test_what_another_machine_could_not_send_in_time_fails_the_job(berg, cloud):
     cloud.fault("storage.objects.insert", match="slow/late", status=403, times=None)
     command = '[ "$BERG_NODE_RANK" = 0 ] || echo x >$BERG_RESULTS_DIR/late'
@@ -352,6 +361,7 @@ def test_what_another_machine_could_not_send_in_time_fails_the_job(berg, cloud):
     wait_for(lambda: not berg.machines(), what="the end of the machines")
 
 
+@pytest.mark.slow
 def test_an_installation_that_fails_on_one_machine(berg):
     (berg.repo / "setup.sh").write_text('[ "$(hostname)" != bad-1 ] || exit 4\n')
     ran = berg(
@@ -386,6 +396,7 @@ def test_kill_takes_all_machines_and_keeps_what_they_wrote(berg):
     check_ended(berg, "doomed", "KILLED", "killed by tester")
 
 
+@pytest.mark.slow
 @needs_ssh
 @needs_mpi
 def test_a_devbox_of_eight_machines(berg):
@@ -429,6 +440,7 @@ def logged_in(berg: Berg, *arguments: str) -> tuple[subprocess.Popen, int]:
     return login, terminal
 
 
+@pytest.mark.slow
 @needs_ssh
 def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
     """Two machines: somebody types on the first one, then something waits on the second; shells

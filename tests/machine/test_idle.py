@@ -118,6 +118,7 @@ def test_what_runs_in_tmux_is_use_and_its_shells_are_not(tmp_path):
         subprocess.run([*tmux, "kill-server"], env=CLEAN)
 
 
+@pytest.mark.slow
 def test_a_devbox_whose_tpu_is_busy_is_not_idle(berg):
     shutil.copy(libtpu.__file__, berg.repo)
     packages = ":".join(["/root/berg/app", *filter(None, sys.path)])  # berg's own, and grpc

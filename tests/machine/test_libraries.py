@@ -7,6 +7,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import pytest
+
 CODE = """
 from berg.machine import libraries
 import google.auth, os
@@ -24,6 +26,7 @@ class Metadata(BaseHTTPRequestHandler):
         self.wfile.write(b"project")
 
 
+@pytest.mark.slow
 def test_a_metadata_server_that_is_away_for_seconds_is_waited_for(tmp_path):
     with HTTPServer(("127.0.0.1", 0), Metadata, bind_and_activate=False) as server:
         server.server_bind()  # it listens later

@@ -82,6 +82,7 @@ def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
     assert kept["notify"] == f"HOOK={berg.home}/hook"
 
 
+@pytest.mark.slow
 def test_the_end_is_told_once_where_the_last_state_is_refused_for_a_while(berg, webhook):
     berg.allowed.append(400)
     assert berg("run", "-n", "twice", "-g", "0", "--notify", webhook.url, "sleep 3").returncode == 0
@@ -95,6 +96,7 @@ def test_the_end_is_told_once_where_the_last_state_is_refused_for_a_while(berg, 
     assert [about["state"] for _, about in webhook.told] == ["SUCCEEDED"]
 
 
+@pytest.mark.slow
 def test_a_url_that_was_given_as_it_is_is_kept_nowhere(berg, webhook):
     assert (
         berg("run", "-n", "plain", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode
@@ -104,6 +106,7 @@ def test_a_url_that_was_given_as_it_is_is_kept_nowhere(berg, webhook):
     assert not any(webhook.secret.encode() in data for data in berg.objects().values())
 
 
+@pytest.mark.slow
 def test_a_webhook_that_fails_is_a_line_in_the_log(berg, webhook):
     webhook.answers = [404]
     assert (
@@ -120,6 +123,7 @@ def test_a_webhook_that_fails_is_a_line_in_the_log(berg, webhook):
     assert "The webhook of --notify was not told: ConnectionError\n" in berg.log("deaf")
 
 
+@pytest.mark.slow
 def test_a_sweep_is_told_of_once(berg, webhook):
     (berg.home / "hook").write_text(webhook.url)
     wishes = [
@@ -140,6 +144,7 @@ def test_a_sweep_is_told_of_once(berg, webhook):
     assert about["text"] == "grid is over: 2 SUCCEEDED, 1 FAILED"
 
 
+@pytest.mark.slow
 def test_a_sweep_that_goes_on_is_told_of_again_and_has_its_secrets(berg, webhook):
     (berg.home / "hook").write_text(webhook.url)
     (berg.home / "token").write_text("s3cr3t")
@@ -172,6 +177,7 @@ def test_a_sweep_that_goes_on_is_told_of_again_and_has_its_secrets(berg, webhook
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_that_goes_on_without_its_webhook_says_so(berg, webhook):
     wishes = ["--grid", "code=0,1", "--parallel", "1", "-g", "0", "--notify", webhook.url]
     assert berg("run", "-n", "grid", *wishes, "--wait", "exit {code}").returncode == 1

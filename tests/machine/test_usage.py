@@ -169,6 +169,7 @@ def test_a_job_shorter_than_a_sample_has_one_of_all_of_it(berg):
     assert "quick" in berg("top", "quick", "--once").stdout
 
 
+@pytest.mark.slow
 def test_each_job_of_a_sweep_has_samples_of_its_own_and_none_if_none_are_wanted(berg):
     sweep = ["--grid", "n=0,1", "--parallel", "1", "-g", "0"]
     assert (

@@ -16,6 +16,7 @@ def submit(berg, name: str, *wishes: str, **changes) -> None:
     assert started.wait(60) == 0, started.communicate()
 
 
+@pytest.mark.slow
 def test_idle_gpus_are_marked_in_the_list_until_they_do_something(berg):
     nvidia_smi.bring(berg.repo, nvidia_smi.busy(0))
     command = "sleep 18; sed -i 's/0, 0,/0, 90,/' $(cat /tmp/answer); sleep 100"
@@ -59,6 +60,7 @@ def test_a_job_whose_gpus_stay_below_is_warned_and_ended_with_its_results(berg):
     assert berg.bucket.read("berg_results/waste/file") == b"here\n"
 
 
+@pytest.mark.slow
 def test_a_job_that_does_something_in_time_goes_on(berg):
     nvidia_smi.bring(berg.repo, nvidia_smi.busy(0))
     wishes = [*GPU, "--min-utilization", "10", "--for", "0.3"]
@@ -82,6 +84,7 @@ def test_a_job_that_does_something_in_time_goes_on(berg):
     )
 
 
+@pytest.mark.slow
 def test_of_a_cluster_all_machines_must_do_too_little(berg):
     nvidia_smi.bring(berg.repo, nvidia_smi.busy(0))
     wishes = [*GPU, "-m", "2", "--each", "--min-utilization", "10", "--for", "0.4"]
@@ -97,6 +100,7 @@ def test_of_a_cluster_all_machines_must_do_too_little(berg):
     assert berg("wait", "half").returncode == 0, berg.log("half")
 
 
+@pytest.mark.slow
 def test_what_nobody_tells_ends_no_job(berg):
     nvidia_smi.bring(berg.repo, "0, [N/A], 1024, 40960, [N/A], 41\n")
     with (berg.repo / "install.sh").open("a") as file:

@@ -42,6 +42,7 @@ def file(tmp_path):
     return tmp_path / EVENTS
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_event_files_metrics_and_usage_and_what_is_new_of_them(berg, file):
     options = nvidia_smi.bring(berg.repo, nvidia_smi.busy(80))
     lines = [json.dumps({"step": step, "accuracy": step / 10}) for step in range(4)]
@@ -84,6 +85,7 @@ def test_tensorboard_shows_event_files_metrics_and_usage_and_what_is_new_of_them
         requests.get(address, timeout=5)
 
 
+@pytest.mark.slow
 @needs_sshd
 @pytest.mark.default_image  # a prepared one has TensorBoard beside what the worker imports
 def test_a_devbox_brings_it_and_runs_tensorboard_and_ends_it_with_the_command(berg, file):

@@ -122,6 +122,7 @@ def test_a_chart_shows_values_and_zooms(berg, site, browser):
     assert browser.eval(view) == 1000
 
 
+@pytest.mark.slow
 def test_an_axis_becomes_logarithmic_by_a_key(berg, site, browser):
     full(berg)
     browser.open(site.address)
@@ -158,6 +159,7 @@ def test_an_axis_becomes_logarithmic_by_a_key(berg, site, browser):
     )
 
 
+@pytest.mark.slow
 def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, browser):
     command = "seq 300; for n in $(seq 1000); do echo tick-$n; sleep 0.3; done"
     assert berg("run", "-g", "0", "-n", "lives", command).returncode == 0

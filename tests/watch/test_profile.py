@@ -144,6 +144,7 @@ def events(file: Path) -> list[str]:
         return [each["name"] for each in json.load(trace)["traceEvents"]]
 
 
+@pytest.mark.slow
 def test_pytorch_takes_its_own_profile_on_every_machine_at_once(berg):
     torch_running(berg, "torches", "-m", "2", "--each")
     done = berg("profile", "torches", "-s", "1", "--json")
@@ -169,6 +170,7 @@ def test_pytorch_takes_its_own_profile_on_every_machine_at_once(berg):
     assert berg.state("torches")["state"] == "RUNNING"
 
 
+@pytest.mark.slow
 def test_a_command_that_ends_while_pytorch_takes_its_profile_ends_well(berg):
     torch_running(berg, "ends", command=f"{sys.executable} train.py 12")
     done = berg("profile", "ends", "-s", "15")
@@ -179,6 +181,7 @@ def test_a_command_that_ends_while_pytorch_takes_its_profile_ends_well(berg):
     assert state["state"] == "SUCCEEDED" and "ran to its end" in berg.log("ends"), state
 
 
+@pytest.mark.slow
 def test_a_command_that_ends_before_pytorch_begins_says_so(berg):
     torch_running(berg, "brief", command=f"{sys.executable} train.py 0")
     done = berg("profile", "brief", "-s", "1")
@@ -189,12 +192,14 @@ def test_a_command_that_ends_before_pytorch_begins_says_so(berg):
     wait_for(lambda: berg.state("brief")["state"] == "SUCCEEDED", 60)
 
 
+@pytest.mark.slow
 def test_a_python_that_would_crash_is_left_to_py_spy(berg):
     torch_running(berg, "alone", command=f"{sys.executable} -E train.py")
     done = berg("profile", "alone", "-s", "1")
     assert done.returncode == 0 and "alone: py-spy: python from outside" in done.stderr
 
 
+@pytest.mark.slow
 def test_each_job_of_a_sweep_can_be_profiled_and_its_python_is_as_it_was(berg):
     (berg.repo / "site").mkdir()
     (berg.repo / "site/sitecustomize.py").write_text("print('the own sitecustomize')")
@@ -212,6 +217,7 @@ def test_each_job_of_a_sweep_can_be_profiled_and_its_python_is_as_it_was(berg):
     assert plain.returncode == 0
 
 
+@pytest.mark.slow
 def test_every_machine_of_a_cluster_is_asked_at_once(berg):
     (berg.repo / "spin.py").write_text(SPIN)
     commit(berg.repo)
@@ -229,6 +235,7 @@ def test_every_machine_of_a_cluster_is_asked_at_once(berg):
     assert list(one["machines"]) == ["pair-1"] and len(one["files"]) == 1
 
 
+@pytest.mark.slow
 def test_two_at_once_and_a_command_that_ends(berg):
     (berg.repo / "spin.py").write_text(SPIN)
     commit(berg.repo)
@@ -246,6 +253,7 @@ def test_two_at_once_and_a_command_that_ends(berg):
     assert "ran to its end" in berg.log("short")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_profiled_is_a_sentence(berg):
     running(berg, "sleeps", "sleep 60")
     none = berg("profile", "sleeps", "-s", "1")
@@ -263,6 +271,7 @@ def test_what_cannot_be_profiled_is_a_sentence(berg):
     assert berg.state("sleeps")["state"] == "RUNNING"
 
 
+@pytest.mark.slow
 def test_a_machine_that_goes_meanwhile_is_named(berg):
     (berg.repo / "spin.py").write_text(SPIN)
     commit(berg.repo)

@@ -101,6 +101,7 @@ def test_tags_and_images(server, http_session, api):
     assert size == listed["imageSizeBytes"] == "1110"
 
 
+@pytest.mark.slow
 def test_gcloud_makes_lists_and_deletes(server, http_session, api, tmp_path):
     gcloud = Gcloud(server.url, PROJECT, server.token(), tmp_path)
     where = ["--location=us-central1", "--quiet"]

@@ -112,6 +112,7 @@ def build_words(image: str) -> list[str]:
     return ["build", "-t", image, "-f", "Dockerfile", "context"]
 
 
+@pytest.mark.slow
 @needs_podman
 def test_a_build_from_its_source_to_its_image(builds, server, tmp_path):
     begun = builds.create(build_words(builds.image), images=[builds.image + ":v1"])

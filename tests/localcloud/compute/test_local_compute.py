@@ -1012,6 +1012,7 @@ def gcloud(client, tmp_path):
     return gcloud
 
 
+@pytest.mark.slow
 def test_gcloud(client, gcloud, tmp_path):
     (tmp_path / "script").write_text("#!/bin/bash\necho by gcloud\n")
     family = ["--image-family", "debian-12", "--image-project", "debian-cloud"]
@@ -1043,6 +1044,7 @@ def test_gcloud(client, gcloud, tmp_path):
     assert names(client) == {}
 
 
+@pytest.mark.slow
 def test_gcloud_makes_machines_of_other_kinds(client, gcloud):
     create, where = (
         ("instances", "create"),

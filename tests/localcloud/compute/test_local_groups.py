@@ -464,6 +464,7 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
 # --- a client that no one here wrote
 
 
+@pytest.mark.slow
 def test_gcloud_and_groups(client, gcloud):
     template(client, image=LEARNING)
     insert(client, "drawer", zones=(C, F))

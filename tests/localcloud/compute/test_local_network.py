@@ -168,6 +168,7 @@ def test_os_login_cannot_be_turned_off_where_it_is_required(client, policies):
 # --- ways out
 
 
+@pytest.mark.slow
 def test_without_an_address_google_answers_by_private_access_or_nat_only(client, gcloud):
     """The machine says how a request to the list of buckets ends."""
     script = (
@@ -298,6 +299,7 @@ def test_keys_of_the_metadata_let_root_in(client, key):
     client.delete("door")
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_gcloud_s_ssh_and_scp(client, gcloud, tmp_path):
     """As Google's own client does it: it makes a key, hands it to the project, and waits until that
@@ -322,6 +324,7 @@ def test_gcloud_s_ssh_and_scp(client, gcloud, tmp_path):
     client.delete("plain")
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_a_tunnel_of_gcloud_s_reaches_a_machine_without_an_address(client, gcloud, key, tmp_path):
     private, public = key("me")

@@ -234,6 +234,7 @@ def test_a_machine_that_went_is_not_made_anew(client):
     assert not found["bulkInstanceOperation"]["inProgress"] and client.get("s-0", ZONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("topology", "workers"), [("2x4", 2), ("4x4", 4)])
 def test_jax_finds_its_slice_unmodified(client, topology, workers):
     script = f"#!/bin/sh\ncat >/tmp/sum.py <<'END'\n{SUM}END\n{sys.executable} /tmp/sum.py 2>&1\necho over\n"

@@ -129,6 +129,7 @@ def test_what_is_not_there_is_not_found(cloud):
     assert cloud.session.get(f"{cloud.url}/container/v1/{elsewhere}").status_code == 400
 
 
+@pytest.mark.slow
 def test_gcloud_makes_and_deletes_a_cluster(cloud, tmp_path):
     cloud.session.get(f"{cloud.url}/container/v1/{PLACE}/clusters")
     gcloud = Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, tmp_path)

@@ -69,6 +69,7 @@ def ran(kube, name: str, image: str, container=None, **spec) -> tuple[str, str]:
     return ended["type"], kube.log(kube.pods(name)[0]["metadata"]["name"])
 
 
+@pytest.mark.slow
 @needs_podman
 def test_a_container_is_what_its_image_says(kube, image):
     ended, log = ran(kube, "image-own", image)
@@ -157,6 +158,7 @@ def test_an_image_that_is_not_there_or_not_for_this_processor(kube, image, name,
     )
 
 
+@pytest.mark.slow
 @needs_podman
 def test_nodes_need_the_right_to_read_images(cloud, image, tmp_path):
     email = cloud.call(

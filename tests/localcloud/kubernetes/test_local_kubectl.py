@@ -178,6 +178,7 @@ def test_a_node_that_is_cordoned_gets_no_pods(kube):
     assert "SchedulingDisabled" not in kube.kubectl("get", "node", name)
 
 
+@pytest.mark.slow
 def test_what_kubectl_makes_without_a_file(kube, tmp_path):
     """It sends these in protobuf."""
     (tmp_path / "bytes").write_bytes(b"\0\xff")

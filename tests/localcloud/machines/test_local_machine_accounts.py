@@ -132,6 +132,7 @@ def test_methods_of_compute_need_their_permissions(client, account):
     )
 
 
+@pytest.mark.slow
 def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
     email, grant = account
     machine, path = as_account(client, email), f"/zones/{ZONE}/instances"
@@ -262,6 +263,7 @@ def gcloud(client, tmp_path):
     return Gcloud(client.url, PROJECT, client.session.credentials.token, tmp_path)
 
 
+@pytest.mark.slow
 def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud, bucket):
     id, role = f"g-{uuid.uuid4().hex[:12]}", f"g_{uuid.uuid4().hex[:12]}"
     email = f"{id}@{PROJECT}.iam.gserviceaccount.com"
@@ -294,6 +296,7 @@ def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud, bucket):
     assert {"role": "roles/storage.objectUser", "members": [member]} in policy["bindings"]
 
 
+@pytest.mark.slow
 def test_gcloud_lists_services_and_firewall_rules(gcloud):
     enabled = gcloud("services", "list", "--enabled", "--format", "value(config.name)").split()
     assert "secretmanager.googleapis.com" in enabled and "tpu.googleapis.com" not in enabled

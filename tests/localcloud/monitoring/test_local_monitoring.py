@@ -238,6 +238,7 @@ def test_other_projects_and_methods(api):
     assert api("GET", f"v2/projects/{PROJECT}/dashboards").status_code == 404
 
 
+@pytest.mark.slow
 def test_gcloud_sees_the_dashboard(api, server, tmp_path):
     gcloud = Gcloud(server.url, PROJECT, server.token(), tmp_path)
     file = tmp_path / "dashboard.json"

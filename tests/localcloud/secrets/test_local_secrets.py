@@ -216,6 +216,7 @@ def test_secrets_survive_kill_9(tmp_path):
     server.kill()
 
 
+@pytest.mark.slow
 def test_gcloud(server, http_session, tmp_path):
     gcloud = Gcloud(server.url, PROJECT, server.token(), tmp_path)
     gcloud(

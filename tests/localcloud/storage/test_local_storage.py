@@ -460,6 +460,7 @@ def test_compose_limits(raw, http_session):
 # --- gcloud storage
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs the Google Cloud CLI")
 def test_gcloud_storage(server, tmp_path):
     (tmp_path / "token").write_text(server.token())

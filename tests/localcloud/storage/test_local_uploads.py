@@ -235,6 +235,7 @@ class Zeros:
         return self.block[:size]
 
 
+@pytest.mark.slow
 def test_a_gigabyte_costs_no_memory(tmp_path):
     server = Server(tmp_path / "cloud").start()
     try:
