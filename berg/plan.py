@@ -31,6 +31,8 @@ class JobSpec:
     zones: tuple[str, ...] = ()
     any_zone: bool = False  # the region's others after those
     cwd: str | None = None  # folder of the repo to run in; None: where it was typed
+    branch: str | None = None  # whose last commit runs, not the working tree
+    commit: str | None = None  # which runs, by id or tag
     image: str | None = None
     image_project: str | None = None
     num_gpus: int | None = None

@@ -175,11 +175,8 @@ def take(folder: Path) -> Snapshot:
 def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
     import git as gitpython
 
-    git_dir = Path(text(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
-    store = config.home() / "repos" / hashlib.sha256(str(git_dir).encode()).hexdigest()[:16]
-    snapshot = Snapshot(root, repo_name, branch, head, head, store / "objects")
-    config.make_private(config.home() / "repos")  # they hold private code
-    snapshot.objects.mkdir(parents=True, exist_ok=True)
+    git_dir = common_folder(root)
+    snapshot = Snapshot(root, repo_name, branch, head, head, objects_folder(root))
     excluded = leave_out(snapshot)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         index = Path(temporary, "index")
@@ -244,6 +241,20 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
             message = f"The working tree of {branch or 'a detached HEAD'} on {head[:12]}"
             snapshot.commit = text(root, "commit-tree", tree, "-p", head, "-m", message, env=env)
     return snapshot
+
+
+def common_folder(root: Path) -> Path:
+    """Return the folder of git's that all working trees of a repo share."""
+    return Path(text(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+
+
+def objects_folder(root: Path) -> Path:
+    """Return berg's own folder for new objects of a repo, made for this user alone."""
+    key = hashlib.sha256(str(common_folder(root)).encode()).hexdigest()[:16]
+    config.make_private(config.home() / "repos")  # they hold private code
+    folder = config.home() / "repos" / key / "objects"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def leave_out(snapshot: Snapshot) -> list[str]:
@@ -393,10 +404,9 @@ def has_commits(snapshot: Snapshot, *commits: str) -> bool:
 
 def objects_of(snapshot: Snapshot) -> dict[str, str]:
     """Git's variables for a repo's objects together with those of berg's own folder."""
-    git_dir = text(snapshot.root, "rev-parse", "--path-format=absolute", "--git-common-dir")
     return {
         "GIT_OBJECT_DIRECTORY": str(snapshot.objects),
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{git_dir}/objects",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{common_folder(snapshot.root)}/objects",
     }
 
 

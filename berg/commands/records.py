@@ -294,9 +294,10 @@ def rerun(
     before = records.described_job(Bucket(settings), jobs.find(settings, old).name)
     if before is None or not before.spec:
         raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
-    code_of = None if new_code else lambda settings: records.code_of(settings, before)
+    is_other_code = new_code or options["branch"] or options["commit"]
+    code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
     # What a machine could have written names no file or variable of this computer.
-    unasked = {"secrets": (), "notify": None}
+    unasked = {"secrets": (), "notify": None, "branch": None, "commit": None}
     asked_before = spec_of(before)
     asked = given(ctx, options)
     asked["env"] = (*asked_before.env, *options["env"])  # the last one of a name counts

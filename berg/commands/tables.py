@@ -83,6 +83,8 @@ def code_rows(plan: Plan) -> list[tuple[str, str]]:
     if this.git_dirty:
         changes = plural(len(this.git_changed_files), "uncommitted change")
         code += f" with {changes}, as {this.git_snapshot[:12]}"
+    if this.spec.get("branch") or this.spec.get("commit"):
+        code += ", not the working tree"
     changed, left_out = shorten(this.git_changed_files), shorten(snapshot.left_out)
     return [("Code", code), *below("", changed), *below("Left out", left_out)]
 

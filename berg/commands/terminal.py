@@ -312,6 +312,10 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="Script in the repo to run before anything else.",
         ),
         click.option(
+            "--branch", metavar="NAME", help="Take this branch's last commit as the code."
+        ),
+        click.option("--commit", metavar="ID", help="Take this commit, or tag, as the code."),
+        click.option(
             "--env",
             multiple=True,
             metavar="K=V",

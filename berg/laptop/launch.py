@@ -8,6 +8,7 @@ import base64
 import contextlib
 import hashlib
 import math
+import os
 import re
 import secrets
 import threading
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, __version__, checks, job, places, states
-from berg.code import dist, packages, snapshot
+from berg.code import dist, packages, revision, snapshot
 from berg.config import Config
 from berg.google import api, data, offers, secret
 from berg.google.storage import Bucket, Changed
@@ -49,7 +50,8 @@ def prepare(
     check_accelerators(spec, choice)
     secret_values = read_secrets(spec)
     root = code.root if code else snapshot.find_root(folder)
-    spec = in_folder(spec, folder, root) if code is None else replace(spec, cwd=spec.cwd or "")
+    if code is None:
+        spec, code = with_code(spec, folder, root)
     name = check_names(place, spec.name or job.new_name(root.name), choice.hosts)
     results_dir_of(spec, name)  # refused before anything is asked for
     _ = config.session  # found or refused before the threads need it
@@ -194,6 +196,17 @@ def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:
     return {**commits, "git_dirty": taken.dirty, "git_changed_files": taken.all_changed()}
 
 
+def with_code(spec: JobSpec, folder: Path, root: Path) -> tuple[JobSpec, snapshot.Snapshot | None]:
+    """Return the spec with the folder of the repo to run in, and the commit that it names, if any.
+
+    Raise BergError if there is no such commit or folder, or the script to install is not in it.
+    """
+    if spec.branch or spec.commit:
+        code = revision.take(root, spec.branch, spec.commit)
+        return in_commit(spec, folder, code), code
+    return in_folder(spec, folder, root), None
+
+
 def in_folder(spec: JobSpec, folder: Path, root: Path) -> JobSpec:
     """Return the spec with the folder of the repo to run in: that of --cwd, else the one around.
 
@@ -210,6 +223,25 @@ def in_folder(spec: JobSpec, folder: Path, root: Path) -> JobSpec:
         )
     path = wanted.resolve().relative_to(root)
     return replace(spec, cwd="" if spec.cmd is None or path == Path() else str(path))
+
+
+def in_commit(spec: JobSpec, folder: Path, code: snapshot.Snapshot) -> JobSpec:
+    """Return the spec with the folder of a commit to run in, as `in_folder` does it.
+
+    Raise BergError if the commit has no such folder, or not the script to install.
+    """
+    root, script = code.root.resolve(), spec.install_script
+    wanted = (root if spec.cwd is not None else folder.resolve()) / (spec.cwd or "")
+    path = os.path.relpath(os.path.normpath(wanted), root)
+    path = "" if path == "." or spec.cmd is None else path
+    if path and revision.kind_of(code, path) != "tree":
+        raise BergError(
+            f"the commit {code.commit[:12]} has no folder {path} to run in: say another one, as "
+            "in --cwd ."
+        )
+    if script and revision.kind_of(code, os.path.normpath(script)) != "blob":
+        raise BergError(f"--install-script {script} is not a file of the commit {code.commit[:12]}")
+    return replace(spec, cwd=path)
 
 
 def repo_name(folder_name: str) -> str:
