@@ -54,14 +54,15 @@ def check_types(thing: Any) -> None:
 
 def fits(value: Any, kind: Any) -> bool:
     """Whether a value from JSON is of a type such as int, dict[str, str] or int | None."""
-    parts = get_args(kind)
-    if get_origin(kind) is dict:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is dict:
         return isinstance(value, dict) and all(fits(each, parts[1]) for each in value.values())
-    if get_origin(kind) is list:
-        return isinstance(value, list) and all(fits(each, parts[0]) for each in value)
+    if origin in (list, tuple):
+        return type(value) is origin and all(fits(each, parts[0]) for each in value)
     if parts:
         return any(fits(value, part) for part in parts)
-    return kind is Any or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool))
+    numbers = {float: (int, float)}
+    return kind is Any or type(value) in numbers.get(kind, (kind,))
 
 
 def check_bounds(job: Any) -> None:

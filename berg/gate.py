@@ -23,6 +23,7 @@ STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+PROJECT = re.compile(r"([a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 # A machine, a zone or a region, or LOCATION/NAME of a cluster: it becomes a part of a URL.
 RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
@@ -118,6 +119,12 @@ def check_time(text: str) -> None:
     """Raise ValueError for what is neither empty nor a time with its zone in ISO 8601."""
     if text and datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is None:
         raise ValueError(f"{text[:40]!r} is a time without a zone")
+
+
+def check_project(name: str) -> None:
+    """Raise ValueError for what is neither empty nor a project's id, with its domain or without."""
+    if name and not PROJECT.fullmatch(name):
+        raise ValueError(f"{name[:40]!r} is no project")
 
 
 def check_resource(name: str) -> None:

@@ -15,7 +15,6 @@ from berg.config import Config
 from berg.credentials import SCOPES
 from berg.google import accelerators, api, grants, groups, instances, networks, offers, tpus
 from berg.inventory import Machine, Resource
-from berg.job import Job
 from berg.plan import Choice, JobSpec, Offer, Plan
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
@@ -135,13 +134,6 @@ def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
 def longest_name(first: str, names: list[str]) -> str:
     """Return the longest name that a machine of these gets."""
     return names[-1]
-
-
-def summary(job: Job, request: dict[str, Any]) -> str:
-    """Return what the machines of a request are and where, in words."""
-    shape = accelerators.Shape(job.machine_type, job.gpus_per_machine, job.gpu_type)
-    spot = ", spot" if job.spec.get("spot") else ""
-    return f"{shape}{spot}, in {', '.join(request)}"
 
 
 # --- what Google is asked for

@@ -13,7 +13,7 @@ Where it lies in the bucket:
 .berg/folders/<job>/...
     the folders beside <results_dir> that it wrote to (google/mirror.py)
 .berg/sweeps/<sweep>.json
-    the jobs of a sweep, and what its machines are (states.py)
+    the jobs of a sweep, and the hashes of their metadata (states.py)
 berg_results/<results_dir>/...
     what it left
 """

@@ -6,7 +6,8 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from berg import BergError
+from berg import BergError, gate
+from berg.checks import check_types
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google.accelerators import Shape
@@ -15,6 +16,9 @@ from berg.job import Job, machine_names
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
 IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")  # of containers
+# What spec_of takes from no record, and what it takes that becomes a part of a URL.
+UNBELIEVED = {"cmd", "name", "defaults", "secrets", "notify", "branch", "commit"}
+NAMES = ("image", "gpu_type", "machine_type", "tpu", "cluster")
 RESERVED = ("BERG_", "PET_", "MASTER_")
 
 
@@ -239,11 +243,24 @@ def check_variable(option: str, key: str) -> None:
 
 
 def spec_of(job: Job) -> JobSpec:
-    """Return what a job was asked for with, without its name."""
-    known = {each.name for each in fields(JobSpec)} - {"defaults"}
+    """Return what a job was asked for with, without its name, its secrets and its webhook.
+
+    Raise BergError where its record says what no option can be. What names a file or variable of
+    the laptop is left out: machines may have written the record.
+    """
+    known = {each.name for each in fields(JobSpec)} - UNBELIEVED
     values = {key: as_given(value) for key, value in job.spec.items() if key in known}
-    cmd = job.cmd if job.kind == "job" else None
-    return JobSpec(**values, cmd=cmd)
+    spec = JobSpec(**values, cmd=job.cmd if job.kind == "job" else None)
+    try:
+        check_types(spec)
+        gate.check_project(spec.image_project or "")
+        for name in (*spec.zones, *(getattr(spec, each) or "" for each in NAMES)):
+            gate.check_resource(name)
+    except ValueError as error:
+        raise BergError(
+            f"the options of {job.job_name} are damaged ({error}). Start it as new: berg run"
+        ) from None
+    return spec
 
 
 def as_given(value: Any) -> Any:

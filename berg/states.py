@@ -32,11 +32,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's record: its jobs, and what its machines are made from."""
+    """A sweep's record: its jobs, and what vouches for them."""
 
     jobs: list[str]
-    place: str = "gce"
-    machines: dict[str, Any] = field(default_factory=dict)  # a request, as its place makes it
     claim: str = ""
     sha256: list[str] = field(default_factory=list)  # of each job's metadata
 

@@ -1237,7 +1237,8 @@ def test_a_resume_that_finds_no_room_leaves_no_secret(trial):
     trial.run("exit 3", "--secret", f"KEY={trial.berg.home}/berg.json")
     trial.check("FAILED")
     with stockout(trial.berg):
-        resumed = trial.berg("run", "--resume", trial.name)
+        given = ["--secret", f"KEY={trial.berg.home}/berg.json"]
+        resumed = trial.berg("run", "--resume", trial.name, *given)
     assert resumed.returncode == 1 and "Taking back what was created" in resumed.stderr, (
         resumed.stderr
     )

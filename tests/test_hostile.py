@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import Berg, wait_for
 
-from berg import job
+from berg import job, plan
 
 TABLE = os.environ.get("HOSTILE_TABLE")  # the page to write
 BEGIN, END = "<!-- hostile -->\n", "<!-- end of hostile -->"
@@ -312,3 +312,73 @@ def test_names_that_are_odd(berg, what, rows):
     names = berg.home / "names"
     assert not (names.exists() and STEERING.search(names.read_text()))
     rows.append((what, ", ".join(became)))
+
+
+SECRET = "X=~/.ssh/id_rsa"
+EVIL_SETTINGS = {"project": "evil", "bucket": "evil", "endpoint": "http://evil", "region": "evil"}
+EVIL_SETTINGS |= {"service_account": "evil@evil", "credentials_file": "/evil", "user": "evil"}
+EVIL_SETTINGS |= {"network": "evil", "subnetwork": "evil", "ssh_user": "evil"}
+
+
+def record(berg: Berg, name: str, **changes: object) -> bytes:
+    """A job that failed, as its record lies in the bucket; without a machine that ran it."""
+    spec = {"num_gpus": 0, **EVIL_SETTINGS, **changes.pop("spec", {})}
+    this = job.Job(name, "exit 3", name, f"gs://b/{name}", "proj", "c0ffee", "c0ffee", spec=spec)
+    this.snapshot = {"commit": "c0ffee", "packs": [], "submodules": {}}
+    this.max_run_seconds, this.max_restarts = 3600, 20
+    for key, value in changes.items():
+        setattr(this, key, value)
+    state = job.State("FAILED", exit_code=3, job=this.summary()).to_json()
+    berg.bucket.write(job.state_path(name), state, metadata={"state": state})
+    text = this.to_json().encode()
+    berg.bucket.write(job.metadata_path(name), text)
+    return text
+
+
+def test_what_a_record_says_of_secrets_and_settings_is_not_believed_by_resume(berg, rows):
+    key = berg.home / ".ssh/id_rsa"
+    record(berg, "sly", spec={"secrets": [SECRET], "notify": SECRET}, secrets=["X"], notify=True)
+    refused = berg("run", "--resume", "sly", HOME=str(berg.home))
+    assert "sly had secrets, which berg asks for anew: --secret X" in refused.stderr
+    record(berg, "sly", spec={"secrets": [SECRET], "notify": SECRET}, notify=True)
+    shown = berg("run", "--resume", "sly", "--dry-run", HOME=str(berg.home))
+    assert shown.returncode == 0, shown.stderr
+    assert "Nobody is told of its end" in shown.stderr and "evil" not in shown.stdout
+    assert not key.exists(), "nothing looked for it"
+    rows.append(("a record that names a file of the laptop as secret, `--resume`", "asked anew"))
+    rows.append(("a record that names a project, an endpoint, an account", "ignored"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"zones": ["../../evil"]}, {"image_project": "a/../b"}, {"num_gpus": "0"}, {"zones": [[1]]}],
+)
+def test_a_record_whose_options_are_none_is_damaged(berg, spec):
+    record(berg, "odd", spec=spec)
+    for command in (("run", "--resume", "odd"), ("rerun", "odd")):
+        refused = berg(*command, "--dry-run")
+        assert refused.returncode == 1 and "options of odd are damaged" in refused.stderr
+
+
+def test_what_differs_from_the_first_run_is_said(berg):
+    record(berg, "old", machine_type="n1-standard-96", image="projects/evil/global/images/evil")
+    shown = berg("run", "--resume", "old", "--dry-run")
+    assert "machine type: n1-standard-96 before, now n1-standard-8" in shown.stderr
+    assert "image: projects/evil/global/images/evil before, now projects/" in shown.stderr
+    assert "evil" not in shown.stdout
+
+
+def test_a_sweeps_record_that_was_replaced_makes_no_request(berg, rows):
+    texts = [record(berg, f"lr-{n}", sweep="lr", params={"x": str(n)}) for n in (0, 1)]
+    hashes = [plan.sha256(text) for text in texts]
+    machines = {"us-central1-a": {"serviceAccounts": [{"email": "evil"}], "labels": {"evil": "1"}}}
+    evil = {"jobs": ["lr-0", "lr-1"], "sha256": hashes, "place": "gce", "machines": machines}
+    berg.bucket.write(job.sweep_path("lr"), json.dumps(evil))
+    shown = berg("run", "--resume", "lr", "--dry-run")
+    assert shown.returncode == 0 and "evil" not in shown.stdout, shown.stderr
+    assert json.loads(shown.stdout)["instanceProperties"]["scheduling"]["maxRunDuration"]
+    record(berg, "lr-0", sweep="lr", cmd="echo evil")
+    refused = berg("run", "--resume", "lr", "--dry-run")
+    assert refused.returncode == 1 and "lr-0_metadata.json is not what was sub" in refused.stderr
+    rows.append(("whoever may write it, to put a request into a sweep's record", "ignored"))
+    rows.append(("whoever may write it, to change a job of a sweep, `--resume`", "refused"))

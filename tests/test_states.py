@@ -66,7 +66,7 @@ def test_only_what_carries_the_claim_is_taken_back(bucket):
 
 
 def test_of_two_equal_sweeps_one_has_the_name(bucket):
-    record = states.Sweep(["lr-0", "lr-1"], "gce", {"zones": ["us-central1-a"]})
+    record = states.Sweep(["lr-0", "lr-1"])
     ours = states.claim_sweep(bucket, "lr", record)
     with pytest.raises(Changed):
         states.claim_sweep(bucket, "lr", record)

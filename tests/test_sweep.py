@@ -155,10 +155,9 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
     over(berg, "dry")
     (berg.repo / "train.py").write_text("print('mended')\n")
     before = berg.objects(".berg/")
+    again = ["--resume", "dry", "--dry-run", "--secret", "TOKEN"]
     for more, code in ((), "that they ran before, "), (["--new-code"], "as it is now, "):
-        shown = berg(
-            "run", "--resume", "dry", "--parallel", "1", "--dry-run", *more, TOKEN="sesame"
-        )
+        shown = berg("run", *again, "--parallel", "1", *more, TOKEN="sesame")
         assert shown.returncode == 0, shown.stderr
         lines = [" ".join(line.split()) for line in shown.stderr.splitlines()]
         assert lines[:3] == [
@@ -167,12 +166,15 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
             "dry-2 FAILED 4 dry/2",
         ]
         assert f"Code      the code {code}" in shown.stderr
-        assert "Machines  1 x n1-standard-8, in us-central1-a" in shown.stderr
+        assert "Machines  1 new" in shown.stderr and "n1-standard-8" in shown.stderr
+        assert "Secrets   TOKEN" in shown.stderr and "Otherwise" not in shown.stderr
         assert json.loads(shown.stdout)["name"] == "dry-machine-0"
-    assert "TOKEN" in berg("run", "--resume", "dry", "--dry-run").stderr, (
+    assert "there is no such variable" in berg("run", *again).stderr, (
         "what it would fail for it fails for now"
     )
-    one = berg("run", "--resume", "dry/0", "--dry-run", TOKEN="sesame")
+    without = berg("run", "--resume", "dry", "--dry-run", TOKEN="sesame")
+    assert "dry had secrets, which berg asks for anew: --secret TOKEN" in without.stderr
+    one = berg("run", "--resume", "dry/0", *again[2:], TOKEN="sesame")
     assert "dry-0  SUCCEEDED" in one.stderr and "dry-1" not in one.stderr
     assert berg.objects(".berg/") == before and machines(berg, "dry") == []
 

@@ -289,20 +289,17 @@ def rerun(
     settings, old = ready(old)
     from berg.google.storage import Bucket
     from berg.laptop import jobs, records
-    from berg.plan import spec_of
+    from berg.laptop.resume import asked_anew
 
     before = records.described_job(Bucket(settings), jobs.find(settings, old).name)
     if before is None or not before.spec:
         raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
     is_other_code = new_code or options["branch"] or options["commit"]
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
-    # What a machine could have written names no file or variable of this computer.
-    unasked = {"secrets": (), "notify": None, "branch": None, "commit": None}
-    asked_before = spec_of(before)
     asked = given(ctx, options)
-    asked["env"] = (*asked_before.env, *options["env"])  # the last one of a name counts
-    spec = replace(asked_before, **{**unasked, **asked})
-    check_secrets(before, spec.secrets)
+    spec = asked_anew(before, asked.pop("secrets", ()), asked.pop("notify", None))
+    asked["env"] = (*spec.env, *options["env"])  # the last one of a name counts
+    spec = replace(spec, **asked)
     if before.notify and spec.notify is None:
         say(f"Nobody is told of its end, as of that of {old}: give --notify again\n")
     launched = start.start_machines(spec, dry_run, quiet=as_json or tail, code_of=code_of)
@@ -311,19 +308,6 @@ def rerun(
     if launched[1].results_dir == before.results_dir:
         say(f"It writes to the results of {old}, too: files of the same name are replaced\n")
     sys.exit(start.follow(launched, wait, tail, as_json))
-
-
-def check_secrets(before: "Job", asked: tuple[str, ...]) -> None:
-    """Raise BergError where secrets of a job that runs again were not given anew."""
-    from berg import gate
-
-    given_names = {text.partition("=")[0] for text in asked}
-    missing = [name for name in before.secrets if name not in given_names]
-    if missing:
-        options = " ".join(f"--secret {gate.clean(name)}" for name in missing)
-        raise BergError(
-            f"{before.job_name} had secrets, which berg asks for anew: {options} (or NAME=FILE)"
-        )
 
 
 @click.command()

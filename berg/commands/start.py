@@ -17,12 +17,15 @@ from berg.commands.terminal import given, remember_zones, remembered, say
 if TYPE_CHECKING:
     from berg.code.snapshot import Snapshot
     from berg.job import Job
-    from berg.plan import JobSpec
+    from berg.plan import JobSpec, Plan
 
     # Makes of the settings a snapshot that was sent before.
     CodeOf = Callable[[config.Config], Snapshot]
     # Settings, the job, and the zone of its machines.
     Launched = tuple[config.Config, Job, str]
+
+
+ASKED_ANEW = {"secrets", "notify"}  # options with which a job or sweep may go on
 
 
 def wish(options: dict[str, Any]) -> JobSpec:
@@ -41,7 +44,7 @@ def check_resume(name: str | None, options: dict[str, Any]) -> None:
     if (options["cmd"] is None) != bool(name):
         raise click.UsageError("give a command, or --resume NAME")
     ctx = click.get_current_context()
-    there = given(ctx, options) if name else {}
+    there = given(ctx, options).keys() - ASKED_ANEW if name else set()
     if others := [each.opts[0] for each in ctx.command.params if each.name in there]:
         how = f"leave out {', '.join(others)}. With other options: berg rerun {name}"
         raise click.UsageError(f"--resume goes on with what {name} was asked for with: {how}")
@@ -102,20 +105,38 @@ def follow(launched: Launched, wait: bool, tail: bool, as_json: bool) -> int:
 
 
 def resume(
-    settings: config.Config, name: str, dry_run: bool, wait: bool, tail: bool, as_json: bool
+    settings: config.Config,
+    name: str,
+    spec: JobSpec,
+    dry_run: bool,
+    wait: bool,
+    tail: bool,
+    as_json: bool,
 ) -> int:
-    """Let a job that is over go on; returns the exit code."""
+    """Let a job that is over go on, with the secrets and the webhook of `spec`; return the exit
+    code.
+    """
     from berg.commands import tables
     from berg.laptop import launch, records
     from berg.laptop import resume as going_on
-    from berg.plan import spec_of
 
     found, this = going_on.described(settings, records.resolve(settings, name))
-    settings = config.load_ready(**spec_of(this).settings)
-    plan = going_on.plan(settings, this)
+    asked = going_on.asked_anew(this, spec.secrets, spec.notify)
+    plan = going_on.plan(config.load_ready(**asked.settings), this, asked)
     say(tables.plan(plan))
+    say_differences(this, plan)
     if dry_run:
         click.echo(json.dumps(launch.preview(plan), indent=2))
         return 0
     zone = going_on.submit(found, plan, say)
-    return follow((settings, this, zone), wait, tail, as_json)
+    return follow((plan.config, plan.job, zone), wait, tail, as_json)
+
+
+def say_differences(before: Job, plan: Plan) -> None:
+    """Say what a job or sweep that goes on has otherwise than it had."""
+    from berg.laptop import resume as going_on
+
+    if found := going_on.differences(before, plan.job):
+        say("Otherwise than when it was submitted:\n  " + "\n  ".join(found) + "\n")
+    if before.notify and not plan.job.notify:
+        say("Nobody is told of its end: give --notify again\n")

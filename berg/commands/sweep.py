@@ -67,11 +67,11 @@ def run(spec: JobSpec, asked: Asked) -> int:
     if asked.resume:
         settings = config.load_ready()
         if not sweep.exists(settings, asked.resume.partition("/")[0]):
-            return resume_job(settings, asked.resume, asked)
+            return resume_job(settings, asked.resume, spec, asked)
     if asked.tail:
         raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
     if asked.resume:
-        launched = resume(settings, asked.resume, asked)
+        launched = resume(settings, asked.resume, spec, asked)
     else:
         launched = start(spec, asked)
     if launched is None:
@@ -79,34 +79,42 @@ def run(spec: JobSpec, asked: Asked) -> int:
     return see_it_through(launched, asked)
 
 
-def resume_job(settings: config.Config, name: str, asked: Asked) -> int:
+def resume_job(settings: config.Config, name: str, spec: JobSpec, asked: Asked) -> int:
     """Let a job go on that is of no sweep; return the exit code."""
     if asked.new_code:
         raise click.UsageError(
             f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {name}"
         )
     return commands_start.resume(
-        settings, name, asked.dry_run, asked.wait, asked.tail, asked.as_json
+        settings, name, spec, asked.dry_run, asked.wait, asked.tail, asked.as_json
     )
 
 
-def resume(settings: config.Config, name: str, asked: Asked) -> Launched | None:
-    """Run again what of a sweep failed or was lost; return None after a dry run."""
-    found = sweep.again(settings, name, say, Path.cwd() if asked.new_code else None)
+def resume(settings: config.Config, name: str, given: JobSpec, asked: Asked) -> Launched | None:
+    """Run again what of a sweep failed or was lost, with the secrets and the webhook of `given`;
+    return None after a dry run.
+    """
+    found = sweep.again(settings, name, Path.cwd() if asked.new_code else None)
+    if found is None:
+        name = name.partition("/")[0]
+        say(f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0")
+        return None if asked.dry_run else Launched(settings, name, 0)
+    spec = found.spec(given.secrets, given.notify)
+    settings = config.load_ready(**spec.settings)
+    machines = sweep.missing(settings, found, asked.parallel)
+    plan = sweep.plan_again(settings, found, spec, len(machines))
+    say(tables.again(found, plan, machines))
+    if found.is_over:
+        commands_start.say_differences(found.first, plan)
+    if asked.dry_run:
+        if machines:
+            click.echo(json.dumps(sweep.preview(plan, machines), indent=2))
+        return None
+    sweep.resume(found, plan, machines, say, tables.sending)
     count = len(found.jobs)
-    if not count:
-        say(
-            f"No job of {found.sweep} failed or was lost. One that was killed: berg run --resume "
-            f"{found.sweep}/0"
-        )
-    elif asked.dry_run:
-        preview(settings, found, asked.parallel)
-    else:
-        sweep.resume(settings, found, asked.parallel, say, tables.sending)
-        say(f"They run {found}")
-        verb = "runs" if count == 1 else "run"
-        say(f"{words.plural(count, 'job')} of {found.sweep} {verb} again")
-    return None if asked.dry_run else Launched(settings, found.sweep, count)
+    verb = "runs" if count == 1 else "run"
+    say(f"{words.plural(count, 'job')} of {found.sweep} {verb} again")
+    return Launched(settings, found.sweep, count)
 
 
 def see_it_through(launched: Launched, asked: Asked) -> int:
@@ -125,14 +133,6 @@ def see_it_through(launched: Launched, asked: Asked) -> int:
         rows = collect.sweep_rows(settings, Bucket(settings), name)
         click.echo(json.dumps({**launched.about, "jobs": [asdict(row) for row in rows]}))
     return code
-
-
-def preview(settings: config.Config, found: Any, parallel: int | None) -> None:
-    """Show what would run again, and the request for the machines that it takes."""
-    machines = sweep.missing(settings, found, parallel)
-    say(tables.again(found, machines))
-    if machines:
-        click.echo(json.dumps(sweep.preview(settings, found, machines), indent=2))
 
 
 def check_for_sweep(spec: JobSpec) -> None:

@@ -325,8 +325,8 @@ def sweep(jobs: list[Any]) -> str:
     return shortened(rows, sys.stderr)
 
 
-def again(found: Any, machines: list[str]) -> str:
-    """What of a sweep would run again, and on what."""
+def again(found: Any, plan: Plan, machines: list[str]) -> str:
+    """What of a sweep runs again, and on what."""
     params = found.jobs[0].state.job.params
     jobs = [["JOB", "STATE", *params, "RESULTS"]]
     for each in found.jobs:
@@ -339,12 +339,15 @@ def again(found: Any, machines: list[str]) -> str:
             ]
         )
     hours = found.first.max_run_seconds / 3600
-    new = "none beside those there"
+    rows = [("Command", f"{found.first.cmd} ({found.first.job_name})"), ("Code", str(found))]
     if machines:
-        new = f"{len(machines)} x {found.machines_in_words}"
-    rows = [
-        ("Code", str(found)),
-        ("Machines", new),
+        rows += [("Machines", f"{len(machines)} new"), *plan.offer.rows]
+        rows += below("Price", [price(plan, len(found.jobs), len(machines))])
+    else:
+        rows.append(("Machines", "none beside those there"))
+    rows += [
+        *below("Secrets", [", ".join(plan.job.secrets)]),
+        *below("Notify", ["a webhook, of the end"] * plan.job.notify),
         ("Limit", f"{hours:g} h each"),
     ]
     return f"{shortened(jobs, sys.stderr)}\n{labelled(rows, sys.stderr)}\n"

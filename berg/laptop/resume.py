@@ -14,7 +14,24 @@ from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.laptop import jobs, launch, records
-from berg.plan import Plan, spec_of
+from berg.plan import JobSpec, Plan, spec_of
+
+# Fields of a job that today's berg may fill otherwise than the one that submitted it.
+COMPARED = (
+    "image",
+    "machine_type",
+    "gpus_per_machine",
+    "gpu_type",
+    "tpu",
+    "num_machines",
+    "place",
+    "group",
+    "env",
+    "data",
+    "max_run_seconds",
+    "max_restarts",
+    "berg_version",
+)
 
 
 def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
@@ -48,11 +65,43 @@ def is_about_to_go(found: jobs.Entry) -> bool:
     return stored is not None and stored.state.final and not stored.state.job.kept
 
 
-def plan(config: Config, this: job.Job) -> Plan:
-    """Return what the job's machines are to be, from its own spec and code."""
-    spec = replace(spec_of(this), name=this.job_name, results_dir=this.results_dir)
-    made = launch.prepare(config, spec, Path.cwd(), code=records.code_of(config, this), again=True)
-    return replace(made, job=replace(this, place=made.job.place, group=made.job.group))
+def asked_anew(this: job.Job, secrets: tuple[str, ...], notify: str | None) -> JobSpec:
+    """Return what a job was asked for with, and the secrets and the webhook that are given now.
+
+    Raise BergError where one of its secrets is not given.
+    """
+    given = {text.partition("=")[0] for text in secrets}
+    if missing := [name for name in this.secrets if name not in given]:
+        options = " ".join(f"--secret {name}" for name in missing)
+        raise BergError(
+            f"{this.sweep or this.job_name} had secrets, which berg asks for anew: {options} "
+            "(or NAME=FILE)"
+        )
+    return replace(spec_of(this), secrets=secrets, notify=notify)
+
+
+def plan(config: Config, this: job.Job, spec: JobSpec) -> Plan:
+    """Return what the job and its machines are to be, made anew from its spec and its code."""
+    named = replace(spec, name=this.job_name, results_dir=this.results_dir)
+    made = launch.prepare(config, named, Path.cwd(), code=records.code_of(config, this), again=True)
+    now = replace(
+        made.job,
+        spec=spec.to_dict(),
+        snapshot=this.snapshot,
+        created_at=this.created_at,
+        created_by=this.created_by,
+    )
+    return replace(made, job=now)
+
+
+def differences(before: job.Job, now: job.Job) -> list[str]:
+    """Return what a job that goes on has otherwise than it had, in words."""
+    found = []
+    for name in COMPARED:
+        old, new = getattr(before, name), getattr(now, name)
+        if old != new:
+            found.append(f"{name.replace('_', ' ')}: {old or 'none'} before, now {new or 'none'}")
+    return found
 
 
 def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
@@ -67,7 +116,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     for archive in (plan.wheel, plan.packages):
         if warning := launch.send_archive(bucket, *archive):
             say(warning)
-    state = begun_anew(found.stored.state)
+    state = replace(begun_anew(found.stored.state), job=this.summary())
     try:
         claimed = states.claim(bucket, this.job_name, state, found.stored.generation)
     except Changed:

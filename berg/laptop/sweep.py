@@ -1,6 +1,6 @@
 """Sweeps: many jobs from one command, and machines that take them one after another.
 
-.berg/sweeps/<sweep>.json   the names of its jobs, and what its machines are; written once
+.berg/sweeps/<sweep>.json   the names of its jobs, and their hashes
 
 Every combination is an ordinary job, named SWEEP-INDEX. A machine of a sweep has no job of its own:
 it takes the next one that is SUBMITTED, by writing the job's state under a generation precondition,
@@ -15,7 +15,7 @@ import re
 import shlex
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import jobs, launch, records
-from berg.laptop.resume import begun_anew
-from berg.plan import LIMITS, Plan, sha256, spec_of
+from berg.laptop.resume import asked_anew, begun_anew
+from berg.plan import LIMITS, JobSpec, Plan, sha256, spec_of
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs
@@ -177,7 +177,8 @@ def submit(
     importing = launch.import_ahead(place)
     launch.send_code(plan, bucket, say, on_progress)
     with_code = [replace(each, snapshot=plan.job.snapshot) for each in all_jobs]
-    record = record_of(plan, with_code)
+    record = record_of(with_code)
+    plan.sweep_sha256 = record.fingerprint()
     try:
         claimed = states.claim_sweep(bucket, name, record)
     except Changed:
@@ -189,7 +190,7 @@ def submit(
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds)
         importing.join()
-        create(plan.config, place, claimed.machines, on, say)
+        create(plan, on, say)
     except BaseException:
         say("Taking back what was created")
         try:
@@ -201,13 +202,14 @@ def submit(
         raise
 
 
-def record_of(plan: Plan, all_jobs: list[job.Job]) -> states.Sweep:
-    """Return the record of a sweep: its jobs, their hashes, and what its machines are."""
+def record_of(all_jobs: list[job.Job]) -> states.Sweep:
+    """Return the record of a sweep: its jobs and their hashes."""
     names = [each.job_name for each in all_jobs]
-    hashes = [sha256(each.to_json().encode()) for each in all_jobs]
-    record = states.Sweep(names, plan.job.place, sha256=hashes)
-    plan.sweep_sha256 = record.fingerprint()
-    return replace(record, machines=places.of(plan.job.place).request(plan))
+    return states.Sweep(names, sha256=[hash_of(each) for each in all_jobs])
+
+
+def hash_of(this: job.Job) -> str:
+    return sha256(this.to_json().encode())
 
 
 def write_job(bucket: Bucket, this: job.Job, sweep: states.Sweep) -> None:
@@ -238,16 +240,13 @@ def take_back(plan: Plan, claimed: states.Sweep) -> None:
     states.withdraw_sweep(bucket, name, claimed)
 
 
-def create(
-    config: Config,
-    place: places.Place,
-    request: dict[str, Any],
-    names: list[str],
-    say: Callable[[str], None],
-) -> None:
+def create(plan: Plan, names: list[str], say: Callable[[str], None]) -> None:
+    """Make machines of a sweep, some in one request."""
+    place = places.of(plan.job.place)
+    request = place.request(plan)
     for start in range(0, len(names), BULK):
         some = names[start : start + BULK]
-        place.create(config, request, some, False, say, still_trying=lambda: None)
+        place.create(plan.config, request, some, False, say, still_trying=lambda: None)
 
 
 def members(config: Config, name: str) -> list[Machine]:
@@ -274,16 +273,14 @@ def exists(config: Config, name: str) -> bool:
 
 @dataclass
 class Again:
-    """What of a sweep is to run again: its jobs, the code from now on (None: as before), secrets
-    that went with it.
-    """
+    """What of a sweep is to run again: its jobs, and the code from now on (None: as before)."""
 
     sweep: str
     record: states.Sweep
     jobs: list[jobs.Entry]
-    first: job.Job | None = None
+    first: job.Job
+    is_over: bool  # then its secrets are gone
     code: snapshot.Snapshot | None = None
-    secrets: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         before = ", ".join(sorted({str(entry.to_dict().get("commit")) for entry in self.jobs}))
@@ -294,20 +291,26 @@ class Again:
             now += f", HEAD {self.code.head[:12]} with {changes} of its files changed"
         return f"{now}; before it was {before}"
 
-    @property
-    def machines_in_words(self) -> str:
-        """What a machine of the sweep is, and where."""
-        assert self.first
-        return places.of(self.record.place).summary(self.first, self.record.machines)
+    def spec(self, secrets: tuple[str, ...], notify: str | None) -> JobSpec:
+        """Return what its machines were asked for with, and the secrets that are given now.
+
+        Raise BergError where one is missing, and where those of the first time are there still.
+        """
+        if self.is_over:
+            return asked_anew(self.first, secrets, notify)
+        if secrets or notify:
+            raise BergError(
+                f"other jobs of {self.sweep} go on with the secrets that it has: leave out "
+                "--secret and --notify"
+            )
+        return spec_of(self.first)
 
 
-def again(
-    config: Config, name: str, say: Callable[[str], None], folder: Path | None = None
-) -> Again:
-    """Return what failed or was lost, or the one job named SWEEP/INDEX; create nothing.
+def again(config: Config, name: str, folder: Path | None = None) -> Again | None:
+    """Return what failed or was lost, or the one job named SWEEP/INDEX; None if there is nothing.
 
-    With a folder they run the working tree around it from now on, else the code that they ran
-    before.
+    Create nothing. With a folder they run the working tree around it from now on, else the code
+    that they ran before.
     """
     bucket = Bucket(config)
     name, _, index = name.partition("/")
@@ -319,17 +322,15 @@ def again(
         chosen = [one_over(there[jobs.find(config, f"{name}/{index}").name])]
     else:
         chosen = [entry for entry in there.values() if state_of(entry) in ("FAILED", "LOST")]
-    found = Again(name, record, chosen)
     if not chosen:
-        return found
+        return None
     for entry in chosen:
         records.check_kept(entry)
-    found.first = described(bucket, chosen[0])
+    is_over = all(state_of(entry) in job.FINAL for entry in there.values())
+    found = Again(name, record, chosen, described(bucket, record, chosen[0]), is_over)
     if folder:
         found.code = snapshot.take(folder)
         check_code(found.first, found.code)
-    if all(state_of(entry) in job.FINAL for entry in there.values()):
-        found.secrets = read_secrets(found.first, say)  # else they are there
     return found
 
 
@@ -362,58 +363,62 @@ def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
     return free[: max(wanted, 0)]
 
 
-def preview(config: Config, found: Again, names: list[str]) -> Any:
-    """What would be asked for to make these machines."""
-    place = places.of(found.record.place)
-    return launch.without_script(place.preview(config, found.record.machines, names, False))
+def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Plan:
+    """Return what so many new machines of a sweep are to be, made anew from its jobs' spec."""
+    named = replace(spec, name=found.sweep, results_dir=None)
+    code = found.code or records.code_of(config, found.first)
+    plan = launch.prepare(config, named, Path.cwd(), sweep=machines or 1, code=code, again=True)
+    rounds = -(-len(found.jobs) // (machines or 1))
+    return replace(plan, rounds=rounds, sweep_sha256=found.record.fingerprint())
+
+
+def preview(plan: Plan, names: list[str]) -> Any:
+    """Return what would be asked for to make these machines."""
+    place = places.of(plan.job.place)
+    return launch.without_script(place.preview(plan.config, place.request(plan), names, False))
 
 
 def resume(
-    config: Config,
     found: Again,
-    parallel: int | None,
+    plan: Plan,
+    names: list[str],
     say: Callable[[str], None],
     tell: Callable[[int, int], None] = lambda done, size: None,
 ) -> None:
     """Submit jobs of a sweep again, and make the machines that it lacks for them."""
-    bucket = Bucket(config)
+    bucket = Bucket(plan.config)
+    launch.send_code(plan, bucket, say, tell)
+    if plan.secrets:
+        seconds = min(found.first.max_run_seconds * len(found.jobs), LIMITS[1])
+        secret.store(plan.config, found.sweep, plan.secrets, seconds)
     code: dict[str, Any] = {}
     if found.code:
-        code = launch.code_fields(found.code) | {
-            "snapshot": snapshot.send(found.code, bucket, tell)
-        }
-    if found.secrets and found.first:
-        seconds = min(found.first.max_run_seconds * len(found.jobs), LIMITS[1])
-        secret.store(config, found.sweep, found.secrets, seconds)
-    record = found.record
-    changed: dict[str, job.Job] = {}
-    if code:
-        with ThreadPoolExecutor(THREADS) as pool:
-            written = pool.map(lambda entry: with_other_code(bucket, entry, code), found.jobs)
-            changed = {this.job_name: this for this in written}
-        record = vouch_anew(config, found, changed)
+        code = launch.code_fields(found.code) | {"snapshot": plan.job.snapshot}
+    with ThreadPoolExecutor(THREADS) as pool:
+        written = pool.map(lambda each: write_again(bucket, found.record, each, code), found.jobs)
+        changed = {this.job_name: this for this in written if this}
+    plan.sweep_sha256 = vouch_anew(plan.config, found, changed).fingerprint()
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
-    place = places.of(record.place)
-    create(config, place, record.machines, missing(config, found, parallel), say)
+    create(plan, names, say)
 
 
 def vouch_anew(config: Config, found: Again, changed: dict[str, job.Job]) -> states.Sweep:
-    """Let the sweep's machines, those to come and those there, take jobs with their other code.
+    """Let the sweep's machines, those to come and those there, take jobs that were written anew.
 
-    Return the sweep's new record.
+    Return the sweep's record as it is then.
     """
     bucket, record = Bucket(config), found.record
+    if not changed:
+        return record
     hashes = dict(zip(record.jobs, record.sha256, strict=False))
-    hashes |= {name: sha256(this.to_json().encode()) for name, this in changed.items()}
+    hashes |= {name: hash_of(this) for name, this in changed.items()}
     new = replace(record, sha256=[hashes.get(name, "") for name in record.jobs])
-    old_hash, new_hash = record.fingerprint(), new.fingerprint()
-    request = json.dumps(record.machines).replace(old_hash, new_hash)
-    new = replace(new, machines=json.loads(request))
     there = members(config, found.sweep)
-    tell_machines(config, there, f"{old_hash} {new_hash}")  # whichever of them they find
+    # whichever of them they find
+    tell_machines(config, there, f"{record.fingerprint()} {new.fingerprint()}")
     states.replace_sweep(bucket, found.sweep, record, new)
-    tell_machines(config, there, new_hash)
+    tell_machines(config, there, new.fingerprint())
     return new
 
 
@@ -428,22 +433,15 @@ def tell_machines(config: Config, machines: list[Machine], value: str) -> None:
         )
 
 
-def read_secrets(this: job.Job, say: Callable[[str], None]) -> dict[str, str]:
-    """The secrets of a sweep that was over, anew from where they came from then."""
-    spec = spec_of(this)
-    values = dict(secret.read(text) for text in spec.secrets)
-    if spec.notify:
-        values[secret.WEBHOOK] = secret.webhook(spec.notify)
-    elif this.notify:
-        say(
-            "Nobody will be told of its end: --notify gave the webhook's URL itself, which is kept "
-            "nowhere"
-        )
-    return values
+def described(bucket: Bucket, record: states.Sweep, entry: jobs.Entry) -> job.Job:
+    """Return a job of a sweep; raise BergError if it is not what the sweep's record vouches for.
 
-
-def described(bucket: Bucket, entry: jobs.Entry) -> job.Job:
-    return job.from_json(bucket.read(job.metadata_path(entry.name)) or b"", entry.name)
+    Earlier versions of berg wrote no hashes.
+    """
+    this = states.read_job(bucket, entry.name, record.sha256_of(entry.name) or None)
+    if this is None:
+        raise BergError(f"{job.metadata_path(entry.name)} is missing")
+    return this
 
 
 def check_code(this: job.Job, taken: snapshot.Snapshot) -> None:
@@ -475,10 +473,18 @@ def submit_again(bucket: Bucket, entry: jobs.Entry, changed: dict[str, job.Job])
         raise meanwhile(entry) from None
 
 
-def with_other_code(bucket: Bucket, entry: jobs.Entry, code: dict[str, Any]) -> job.Job:
-    """Write a job's metadata with other code and return it; raise BergError if it changed."""
+def write_again(
+    bucket: Bucket, record: states.Sweep, entry: jobs.Entry, code: dict[str, Any]
+) -> job.Job | None:
+    """Write a job's metadata with other code, or as nothing vouches for it yet, and return it.
+
+    Return None where it stays as it was; raise BergError if somebody changed it.
+    """
     blob = bucket.get(job.metadata_path(entry.name))
-    this: job.Job = checks.check_size(replace(described(bucket, entry), **code))
+    this = described(bucket, record, entry)
+    if not code and record.sha256_of(entry.name):
+        return None
+    this = checks.check_size(replace(this, **code))
     try:
         states.write_job(bucket, this, blob.generation if blob else 0)
     except Changed:

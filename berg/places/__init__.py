@@ -12,7 +12,6 @@ from berg import BergError, gce
 from berg.config import Config
 from berg.google import tpus
 from berg.inventory import Machine, Resource
-from berg.job import Job
 from berg.places import gke, tpu
 from berg.plan import Choice, JobSpec, Offer, Plan
 
@@ -35,14 +34,8 @@ class Place(Protocol):
     def longest_name(self, first: str, names: list[str]) -> str:
         """Return the longest name that a host gets of those machines, of which one is `first`."""
 
-    def summary(self, job: Job, request: dict[str, Any]) -> str:
-        """Return what the machines of a sweep's request are and where, in words."""
-
     def request(self, plan: Plan) -> dict[str, Any]:
-        """Return what each machine of a plan is to be, as JSON that `create` takes.
-
-        A sweep that is resumed takes it again.
-        """
+        """Return what each machine of a plan is to be, as JSON that `create` takes."""
 
     def preview(self, config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
         """What `create` would send, for who wants to read it."""

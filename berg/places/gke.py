@@ -23,7 +23,6 @@ from berg.config import Config
 from berg.google import api, container, podexec
 from berg.google import kubernetes as k8s
 from berg.inventory import Machine, Resource
-from berg.job import Job
 from berg.places import manifest
 from berg.places.podstatus import ending, how_ended, is_of, machine_of
 from berg.plan import Choice, JobSpec, Offer
@@ -93,12 +92,6 @@ def rows(spec: JobSpec, choice: Choice) -> list[tuple[str, str]]:
 def longest_name(first: str, names: list[str]) -> str:
     """Return the longest name that a pod's host gets: its Job's, with a number."""
     return f"{first}-{len(names) - 1}"
-
-
-def summary(job: Job, request: dict[str, Any]) -> str:
-    """Return what the pods of a request are and where, in words."""
-    spot = ", spot" if job.spec.get("spot") else ""
-    return f"pod{spot}, in {job.spec['cluster']}"
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:

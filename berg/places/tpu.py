@@ -31,7 +31,7 @@ tell = gce.tell
 let_in = gce.let_in
 console = gce.console
 why_gone, proxy, shell = gce.why_gone, gce.proxy, gce.shell
-offer, longest_name, summary = gce.offer, gce.longest_name, gce.summary
+offer, longest_name = gce.offer, gce.longest_name
 
 
 def warm_up() -> None:

@@ -166,9 +166,10 @@ def test_a_sweep_that_goes_on_is_told_of_again_and_has_its_secrets(berg, webhook
     wait_for(lambda: webhook.told and not berg.machines(), 60)
     (berg.home / "token").unlink()
     without = berg("run", "--resume", "grid")
-    assert without.returncode == 1 and "--secret TOKEN: cannot read" in without.stderr
-    (berg.home / "token").write_text("s3cr3t")
-    again = berg("run", "--resume", "grid", "--wait")
+    assert without.returncode == 1 and "asks for anew: --secret TOKEN" in without.stderr
+    (berg.home / "other").write_text("s3cr3t")
+    given = ["--secret", f"TOKEN={berg.home}/other", "--notify", f"HOOK={berg.home}/hook"]
+    again = berg("run", "--resume", "grid", *given, "--wait")
     assert again.returncode == 1 and "1 job of grid runs again" in again.stderr, again.stderr
     wait_for(lambda: len(webhook.told) == 2, 60)
     assert [about["jobs"] for _, about in webhook.told] == [{"SUCCEEDED": 1, "FAILED": 1}] * 2
@@ -184,8 +185,7 @@ def test_a_sweep_that_goes_on_without_its_webhook_says_so(berg, webhook):
     wait_for(lambda: webhook.told and not berg.machines(), 60)
     again = berg("run", "--resume", "grid", "--wait")
     assert (
-        again.returncode == 1
-        and "Nobody will be told of its end: --notify gave the webhook's URL" in again.stderr
+        again.returncode == 1 and "Nobody is told of its end: give --notify again" in again.stderr
     )
 
 
