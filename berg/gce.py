@@ -165,6 +165,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
         "metadata": {"items": items},
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        **tpus.WANTED_BY.get(shape.machine_type, {}),
     }
     if shape.accelerator:
         kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"

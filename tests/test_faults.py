@@ -1361,7 +1361,7 @@ def test_a_command_may_be_long_but_not_too_long(berg):
 
 # --- slices of TPUs
 
-SLICE = ("--tpu", "v6e-2x4", "--zone", "us-central1-a")
+SLICE = ("--tpu", "v5p-2x2x2", "--zone", "us-central1-a")
 STEPS = {
     "the policy": "compute.resourcePolicies.insert",
     "the template": "compute.instanceTemplates.insert",

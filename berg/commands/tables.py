@@ -92,7 +92,8 @@ def code_rows(plan: Plan) -> list[tuple[str, str]]:
 def tpu_rows(this: job.Job) -> list[tuple[str, str]]:
     if not this.tpu:
         return []
-    return [("TPUs", f"{this.tpu}, {plural(tpu_types.parse(this.tpu).chips, 'chip')}")]
+    chips = plural(tpu_types.parse(this.tpu).chips, "chip")
+    return [("TPUs", f"{this.tpu}, {chips}"), *tpu_types.caution(this.tpu)]
 
 
 def far_zones(plan: Plan) -> list[str]:

@@ -11,7 +11,6 @@ from berg.config import Config
 from berg.google import accelerators, api
 from berg.google.accelerators import Shape
 from berg.google.prices import Prices
-from berg.google.tpus import EIGHT
 from berg.google.tpus import everything as all_tpus
 
 
@@ -193,7 +192,7 @@ def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
     }
     return [
         {
-            "tpu": each.machine_type if each.machine_type == EIGHT else str(each),
+            "tpu": str(each),
             "family": each.family,
             "topology": each.topology,
             "hosts": each.hosts,

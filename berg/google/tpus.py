@@ -26,22 +26,28 @@ class Family:
     host_type: str  # machine type of a slice's machines
     alone: dict[str, str]  # topology of one machine -> machine type
     slices: tuple[str, ...]
-    more: bool = False  # any AxBxC of multiples of 4, A <= B <= C, is one, too
+    more: bool = False  # some AxBxC of multiples of 4, A <= B <= C, are, too: Google lists not all
     spot: bool = True
 
 
-CUBES = ("2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
+# https://docs.cloud.google.com/tpu/docs/v5p
+CUBES = ("2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 V6E_IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 FAMILIES = {
     "v6e": Family(
         "v6e",
         V6E_IMAGE,
         "ct6e-standard-4t",
-        {"1x1": "ct6e-standard-1t", "2x2": "ct6e-standard-4t"},
-        ("2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+        {"1x1": "ct6e-standard-1t", "2x2": "ct6e-standard-4t", "2x4": "ct6e-standard-8t"},
+        ("4x4", "4x8", "8x8", "8x16", "16x16"),
     ),
     "v5p": Family(
-        "v5p", V6E_IMAGE, "ct5p-hightpu-4t", {"2x2x1": "ct5p-hightpu-4t"}, CUBES, more=True
+        "v5p",
+        V6E_IMAGE,
+        "ct5p-hightpu-4t",
+        {"2x2x1": "ct5p-hightpu-4t"},
+        (*CUBES, "16x16x16", "16x16x24"),
+        more=True,
     ),
     "tpu7x": Family(
         "tpu7x",
@@ -53,8 +59,12 @@ FAMILIES = {
         spot=False,
     ),
 }
-EIGHT = "ct6e-standard-8t"  # one machine of v6e with the topology of a slice of two
-MACHINE_TYPES = {EIGHT: ("v6e", "2x4")} | {
+# Chips -> the topology of one machine of v6e, which everybody calls by its number of chips.
+V6E_ALONE = {"1": "1x1", "4": "2x2", "8": "2x4"}
+# What an insert must say of a machine type beside its name.
+# https://github.com/kubernetes/autoscaler: its machine types of GCE
+WANTED_BY = {"ct6e-standard-8t": {"advancedMachineFeatures": {"threadsPerCore": 1}}}
+MACHINE_TYPES = {
     kind: (family.name, topology)
     for family in FAMILIES.values()
     for topology, kind in family.alone.items()
@@ -114,7 +124,7 @@ def parse(text: str) -> Tpu:
             f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg "
             "gpus --tpu"
         )
-    alone = {"1": "1x1", "4": "2x2"}.get(rest, rest) if name == "v6e" else rest
+    alone = V6E_ALONE.get(rest, rest) if name == "v6e" else rest
     if alone in family.alone:
         return Tpu(name, alone, family.alone[alone], 1)
     if rest in family.slices or (family.more and is_large_cube(rest)):
@@ -156,11 +166,6 @@ def readings(family: Family, number: int) -> str:
             said.append(
                 f"{what} ({', '.join(f'--tpu {family.name}-{topology}' for topology in fitting)})"
             )
-    if family.name == "v6e" and number == 8:
-        said = [
-            f"one machine with 8 chips (--tpu {EIGHT})",
-            "a slice of two with 4 each (--tpu v6e-2x4)",
-        ]
     return " or ".join(said)
 
 
@@ -171,4 +176,13 @@ def everything() -> list[Tpu]:
         found += [
             parse(f"{family.name}-{topology}") for topology in (*family.alone, *family.slices)
         ]
-    return [*found[:2], parse(EIGHT), *found[2:]]
+    return found
+
+
+def caution(text: str) -> list[tuple[str, str]]:
+    """Return what a plan says of a topology that Google's table of slices does not have."""
+    found = parse(text)
+    family = FAMILIES[found.family]
+    if found.topology in (*family.alone, *family.slices):
+        return []
+    return [("", f"Google's table has no {found.topology}: it takes some such cubes, not all")]

@@ -14,7 +14,7 @@ import ipaddress
 import re
 from typing import Any
 
-from localcloud.compute import catalog
+from localcloud.compute import catalog, tpus
 from localcloud.compute.checks import LINK, NAME, fingerprint, invalid, last, missing, not_found
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
@@ -43,6 +43,7 @@ INSTANCE = (
         "deletionProtection",
     ),
     *("hostname", "reservationAffinity", "resourcePolicies", "shieldedInstanceConfig"),
+    "advancedMachineFeatures",
 )
 INTERFACE = (
     "kind",
@@ -292,6 +293,20 @@ def check_rest(
             raise invalid("resource.hostname", name, "Must be a fully qualified domain name.")
         raise missing("resource.hostname")
     check_tags("resource.tags.items", body.get("tags", {}).get("items") or [])
+    check_threads(kind, body.get("advancedMachineFeatures") or {})
+
+
+def check_threads(kind: catalog.MachineType, features: dict) -> None:
+    """Raise the refusal of a number of threads for each core that a machine type does not have."""
+    field = "resource.advancedMachineFeatures"
+    honoured(field, features, ("threadsPerCore",))
+    threads = features.get("threadsPerCore", 0)
+    offered = (
+        (1,) if kind.name in tpus.SINGLE_THREADED else (0, 2) if kind.shared_core else (0, 1, 2)
+    )
+    if threads not in offered:
+        why = f"Machine type {kind.name} supports: {', '.join(map(str, offered))}."
+        raise invalid(f"{field}.threadsPerCore", threads, why)
 
 
 def check_tags(field: str, items: list[str]) -> None:

@@ -102,7 +102,7 @@ def make_instance(
             **body.get("shieldedInstanceConfig", {}),
         },
     }
-    for key in ("minCpuPlatform", "reservationAffinity", "description"):
+    for key in ("minCpuPlatform", "reservationAffinity", "description", "advancedMachineFeatures"):
         if body.get(key):
             resource[key] = body[key]
     if labels:

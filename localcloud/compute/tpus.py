@@ -9,7 +9,6 @@ Not covered: TPUs of the Cloud TPU API (v2 to v5e), slices within slices, severa
 
 from __future__ import annotations
 
-import re
 import zlib
 from dataclasses import dataclass
 from math import prod
@@ -27,22 +26,23 @@ class Generation:
     zones: str  # as in catalog.ACCELERATORS
     cores: int  # that its name counts, for each chip
     image: str  # family of the image for it
-    flat: tuple[str, ...] = ()  # all topologies of slices; (): they have three dimensions
+    topologies: tuple[str, ...]  # of slices
 
 
+CUBES = ("2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 ALL = (
     Generation(
         *("v6e", "CT6E", "PREEMPTIBLE_TPU_V6E", "0x006f"),
         *("us-central1-a us-east5-ab europe-west4-a southamerica-west1-a", 1),
-        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", ("2x4", "4x4", "4x8", "8x8", "8x16", "16x16")),
+        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", ("4x4", "4x8", "8x8", "8x16", "16x16")),
     ),
     Generation(
         *("v5p", "CT5P", "PREEMPTIBLE_TPU_V5P", "0x0062", "us-central1-a us-east5-a", 2),
-        "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", (*CUBES, "16x16x16", "16x16x24")),
     ),
     Generation(
         *("tpu7x", "TPU7X", "PREEMPTIBLE_TPU_TPU7X", "0x0076", "us-central1-c", 2),
-        "ubuntu-accel-2404-amd64-tpu-tpu7x",
+        *("ubuntu-accel-2404-amd64-tpu-tpu7x", CUBES),
     ),
 )
 GENERATIONS = {each.name: each for each in ALL}
@@ -50,7 +50,7 @@ GENERATIONS = {each.name: each for each in ALL}
 MACHINE_TYPES = {
     "ct6e-standard-1t": (44, 176 << 10, "v6e", 1),
     "ct6e-standard-4t": (180, 720 << 10, "v6e", 4),
-    "ct6e-standard-8t": (360, 1440 << 10, "v6e", 8),
+    "ct6e-standard-8t": (180, 1440 << 10, "v6e", 8),
     "ct5p-hightpu-4t": (208, 448 << 10, "v5p", 4),
     "tpu7x-standard-4t": (224, 960 << 10, "tpu7x", 4),
 }
@@ -59,7 +59,7 @@ FAMILY_QUOTA = "TPUS_PER_TPU_FAMILY:"
 QUOTAS = {f"{FAMILY_QUOTA}{each.family}": 256 for each in ALL} | {
     each.preemptible: 1536 for each in ALL
 }
-SMALL = ("2x2x2", "2x2x4", "2x4x4")
+SINGLE_THREADED = ("ct6e-standard-8t",)  # had with advancedMachineFeatures.threadsPerCore 1 alone
 
 
 def generation_of(machine_type: str) -> Generation | None:
@@ -76,16 +76,7 @@ def is_topology(machine_type: str, topology: str) -> bool:
     generation = generation_of(machine_type)
     if generation is None or chips_of(machine_type) != IN_SLICES:
         return False
-    if generation.flat or topology in SMALL:
-        return topology in (generation.flat or SMALL)
-    sides = (
-        [int(side) for side in topology.split("x")]
-        if re.fullmatch(r"\d+(x\d+){2}", topology)
-        else []
-    )
-    return (
-        bool(sides) and sides == sorted(sides) and not any(side % 4 or not side for side in sides)
-    )
+    return topology in generation.topologies
 
 
 def chips_in(topology: str) -> int:

@@ -5,6 +5,7 @@ its own way.
 
 import re
 import sys
+from math import prod
 
 import pytest
 from local_machines import client, until  # noqa: F401 (a fixture)
@@ -40,7 +41,7 @@ def clean(client):
             client.wait(client.call("DELETE", f"{path}/{row['name']}"))
 
 
-def policy(client, topology: str = "2x4") -> str:
+def policy(client, topology: str = "2x2x2") -> str:
     """The link of a workload policy."""
     name, workload = f"p-{topology}", {"type": "HIGH_THROUGHPUT", "acceleratorTopology": topology}
     client.wait(client.call("POST", POLICIES, {"name": name, "workloadPolicy": workload}))
@@ -48,9 +49,10 @@ def policy(client, topology: str = "2x4") -> str:
 
 
 def template(
-    client, script: str = "", machine_type: str = "ct6e-standard-4t", model: str = "STANDARD"
+    client, script: str = "", machine_type: str = "ct5p-hightpu-4t", model: str = "STANDARD"
 ) -> str:
-    disk = {"sourceImage": IMAGE, "diskSizeGb": 200, "diskType": "hyperdisk-balanced"}
+    kind = "pd-balanced" if machine_type.startswith("ct5p") else "hyperdisk-balanced"
+    disk = {"sourceImage": IMAGE, "diskSizeGb": 200, "diskType": kind}
     scheduling = {
         "provisioningModel": model,
         "onHostMaintenance": "TERMINATE",
@@ -101,11 +103,11 @@ def whole(client, name: str) -> dict:
     return until(there, f"all machines of {name}")
 
 
-def make(client, name: str = "s", topology: str = "2x4", script: str = "") -> None:
-    template(client, script)
+def make(client, name: str = "s", topology: str = "2x2x2", script: str = "") -> None:
+    sides = [int(side) for side in topology.split("x")]
+    template(client, script, "ct6e-standard-4t" if len(sides) == 2 else "ct5p-hightpu-4t")
     client.wait(client.call("POST", GROUPS, group_body(name, policy(client, topology))))
-    sides = topology.split("x")
-    client.wait(ask(client, name, int(sides[0]) * int(sides[1]) // 4))
+    client.wait(ask(client, name, prod(sides) // 4))
 
 
 def test_refusals(client):
@@ -119,16 +121,18 @@ def test_refusals(client):
         "invalid",
         "MIGs with TPU accelerator topology require BULK mode in target size policy",
     )
-    refused = error(client.call("POST", GROUPS, group_body("s", "p-2x4")))
-    assert refused[0] == 400 and refused[2].endswith("'p-2x4'. The URL is malformed.")
+    refused = error(client.call("POST", GROUPS, group_body("s", "p-2x2x2")))
+    assert refused[0] == 400 and refused[2].endswith("'p-2x2x2'. The URL is malformed.")
     refused = error(
         client.call("POST", GROUPS, group_body("s", link.replace("us-east5", "us-east1")))
     )
     assert refused[0] == 400 and "must be in the region" in refused[2]
-    assert error(client.call("POST", GROUPS, group_body("s", link.replace("2x4", "8x8"))))[0] == 404
-    three = policy(client, "2x2x2")
-    refused = error(client.call("POST", GROUPS, group_body("s", three)))
-    assert "ct6e-standard-4t does not support accelerator topology 2x2x2" in refused[2]
+    assert (
+        error(client.call("POST", GROUPS, group_body("s", link.replace("2x2x2", "8x8"))))[0] == 404
+    )
+    for other in ("2x4", "4x4", "4x4x12", "4x4x2"):
+        refused = error(client.call("POST", GROUPS, group_body("s", policy(client, other))))
+        assert f"ct5p-hightpu-4t does not support accelerator topology {other}." in refused[2]
     client.wait(client.call("POST", GROUPS, group_body("s", link)))
     assert error(client.call("POST", GROUPS, group_body("s", link)))[:2] == (409, "alreadyExists")
     refused = error(client.call("POST", f"{GROUPS}/s/resizeRequests", {"name": "r", "resizeBy": 2}))
@@ -136,8 +140,8 @@ def test_refusals(client):
         refused[2] == "Creating resize requests for managed instance group with TPU is not allowed"
     )
     for answer in (ask(client, "s", 3), client.call("POST", f"{GROUPS}/s/resize", size=1)):
-        assert "Accelerator topology 2x4 takes 2 instances" in error(answer)[2]
-    refused = error(client.call("DELETE", f"{POLICIES}/p-2x4"))
+        assert "Accelerator topology 2x2x2 takes 2 instances" in error(answer)[2]
+    refused = error(client.call("DELETE", f"{POLICIES}/p-2x2x2"))
     assert refused[1] == "resourceInUseByAnotherResource"
 
 
@@ -206,6 +210,27 @@ def test_one_machine_with_tpus_is_checked_like_one_with_gpus(client):
     client.delete("one", ZONE)
 
 
+def test_two_machines_of_four_v6e_chips_are_no_slice(client):
+    """That shape is Kubernetes' alone; on Compute Engine 2x4 is one machine with eight chips."""
+    template(client, machine_type="ct6e-standard-4t")
+    refused = error(client.call("POST", GROUPS, group_body("s", policy(client, "2x4"))))
+    assert "ct6e-standard-4t does not support accelerator topology 2x4." in refused[2]
+
+
+def test_eight_chips_take_one_thread_on_each_core(client):
+    insert, eight = f"/zones/{ZONE}/instances", "ct6e-standard-8t"
+    kind = client.call("GET", f"/zones/{ZONE}/machineTypes/{eight}").json()
+    assert (kind["guestCpus"], kind["memoryMb"]) == (180, 1440 << 10)
+    body = single("eight", machineType=f"zones/{ZONE}/machineTypes/{eight}")
+    for features in ({}, {"threadsPerCore": 2}):
+        refused = error(client.call("POST", insert, {**body, "advancedMachineFeatures": features}))
+        assert refused[0] == 400 and "threadsPerCore" in refused[2], refused
+    once = {"threadsPerCore": 1}
+    client.wait(client.call("POST", insert, {**body, "advancedMachineFeatures": once}))
+    assert client.get("eight", ZONE)["advancedMachineFeatures"] == once
+    client.delete("eight", ZONE)
+
+
 def test_all_or_none_until_there_is_room(client):
     client.control("stockout", {"zones": [ZONE], "left": 1})
     make(client)
@@ -219,7 +244,7 @@ def test_all_or_none_until_there_is_room(client):
     client.control("stockout", {"on": False})
     found = whole(client, "s")
     assert found["appliedAcceleratorTopologies"] == [
-        {"acceleratorTopology": "2x4", "state": "ACTIVE"}
+        {"acceleratorTopology": "2x2x2", "state": "ACTIVE"}
     ]
     assert found["currentInstanceStatuses"]["running"] == 2
 
@@ -235,7 +260,7 @@ def test_a_machine_that_went_is_not_made_anew(client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("topology", "workers"), [("2x4", 2), ("4x4", 4)])
+@pytest.mark.parametrize(("topology", "workers"), [("2x2x2", 2), ("4x4", 4)])
 def test_jax_finds_its_slice_unmodified(client, topology, workers):
     script = f"#!/bin/sh\ncat >/tmp/sum.py <<'END'\n{SUM}END\n{sys.executable} /tmp/sum.py 2>&1\necho over\n"
     make(client, topology=topology, script=script)
@@ -264,4 +289,4 @@ def test_gcloud_could_list_it(client):
     assert [row["name"] for row in scopes[f"zones/{ZONE}"]["instanceGroupManagers"]] == ["s"]
     assert "instanceGroupManagers" not in scopes["regions/us-east5"]
     scopes = client.call("GET", "/aggregated/resourcePolicies").json()["items"]
-    assert [row["name"] for row in scopes["regions/us-east5"]["resourcePolicies"]] == ["p-2x4"]
+    assert [row["name"] for row in scopes["regions/us-east5"]["resourcePolicies"]] == ["p-2x2x2"]
