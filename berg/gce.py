@@ -15,6 +15,7 @@ from berg.config import Config
 from berg.credentials import SCOPES
 from berg.google import accelerators, api, grants, groups, instances, networks, offers, tpus
 from berg.inventory import Machine, Resource
+from berg.job import NO_GROUP, Group
 from berg.plan import Choice, JobSpec, Offer, Plan
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
@@ -68,7 +69,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             priced=choice.shape,
         )
     if is_kept(spec, choice, sweep):  # a group lies in one region
-        found.group = regions[0]
+        found.group = Group(region=regions[0])
         found.heals = "lost machines, wherever there is room"
         found.zones = [zone for zone in zones if region_of(zone) == regions[0]]
     found.rows = rows(spec, found)
@@ -331,11 +332,11 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
     return True
 
 
-def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
+def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
     """Delete machines, or a region's group with them, and wait until they are gone."""
     paths = [instances.path_of(machine) for machine in machines]
     if group:
-        paths = [groups.path_of(group, job)]
+        paths = [groups.path_of(group.region, job)]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
 

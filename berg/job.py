@@ -37,6 +37,32 @@ HISTORY = 30  # changes that a state remembers: it must fit an object's custom m
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
+@dataclass(frozen=True)
+class Group:
+    """What makes a job's machines anew when they are lost, if anything does: one of the two."""
+
+    region: str = ""  # of the instance group that Google refills
+    cluster: str = ""  # LOCATION/NAME of the cluster that makes its pods
+
+    @classmethod
+    def parse(cls, text: Any) -> "Group":
+        """Return what a record says; raise ValueError for what names neither."""
+        if not isinstance(text, str):
+            raise ValueError(f"group is {str(text)[:40]!r}")
+        gate.check_resource(text)
+        return cls(cluster=text) if "/" in text else cls(region=text)
+
+    def __str__(self) -> str:
+        """Return it as records have it."""
+        return self.region or self.cluster
+
+    def __bool__(self) -> bool:
+        return bool(str(self))
+
+
+NO_GROUP = Group()
+
+
 @dataclass
 class Job:
     """One command on one or more machines. Times are ISO 8601 in UTC."""
@@ -83,9 +109,7 @@ class Job:
     sweep: str = ""  # whose job this is; "": a job on its own
     # of a sweep's job, what fills the command's placeholders
     params: dict[str, str] = field(default_factory=dict)
-    # region of the instance group that Google refills, or LOCATION/NAME of the cluster that makes
-    # its pods; "": neither
-    group: str = ""
+    group: Group = NO_GROUP  # what makes its machines anew
     wait_seconds: int = (
         0  # for all its pods to have a node, after which it is given up; 0: for ever
     )
@@ -101,7 +125,8 @@ class Job:
     version: int = VERSION
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        values = {**asdict(self), "group": str(self.group)}
+        return json.dumps(values, indent=2, ensure_ascii=False)
 
     @property
     def is_restarted(self) -> bool:
@@ -146,7 +171,7 @@ class Summary:
     kind: str = "job"
     machines: int = 1
     kept: bool = False  # its machines stay when it is over
-    group: str = ""
+    group: Group = NO_GROUP  # what makes its machines anew
     sweep: str = ""
     params: dict[str, str] = field(default_factory=dict)
     secrets: int = 0
@@ -154,7 +179,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as it lies in the bucket: a job without a sweep says nothing of one."""
-        values = asdict(self)
+        values = {**asdict(self), "group": str(self.group)}
         if not self.sweep:
             del values["sweep"], values["params"]
         return values
@@ -166,7 +191,7 @@ def from_json(data: bytes, name: str) -> Job:
         values = gate.values(data)
         if "spec" not in values and "wishes" in values:  # as earlier versions wrote it
             values["spec"] = values.pop("wishes")
-        job = gate.build(Job, values)
+        job = gate.build(Job, {**values, "group": Group.parse(values.get("group", ""))})
         check_bounds(job)
         if job.job_name != name or "commit" not in job.snapshot:
             raise ValueError("it does not describe this job")
@@ -257,7 +282,10 @@ def state_from_json(data: str | bytes) -> State:
 
 def summary_from(values: Any) -> Summary:
     try:
-        summary = gate.build(Summary, values)
+        if not isinstance(values, dict):
+            raise ValueError("it is no JSON object")
+        group = Group.parse(values.get("group", ""))
+        summary = gate.build(Summary, {**values, "group": group})
         check_summary(summary)
     except (ValueError, BergError) as error:
         raise ValueError(f"its job is odd: {error}") from None
@@ -272,7 +300,6 @@ def check_summary(summary: Summary) -> None:
         check_name(summary.sweep)
     if summary.machines < 0 or summary.secrets < 0:
         raise ValueError("a number is below zero")
-    gate.check_resource(summary.group)
     gate.check_plain(summary, free=("cmd",))
 
 

@@ -12,7 +12,7 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google.accelerators import Shape
 from berg.google.networks import Ways
-from berg.job import Job, machine_names
+from berg.job import NO_GROUP, Group, Job, machine_names
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
 IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")  # of containers
@@ -290,7 +290,7 @@ class Offer:
     zones: list[str]  # to try, in this order
     rows: list[tuple[str, str]]  # of the plan: machine, image, where
     ender: str  # who ends a machine whose time is over, and how
-    group: str = ""  # as Job.group
+    group: Group = NO_GROUP  # as Job.group
     heals: str = ""  # what a group makes anew, in words; "": nothing
     disk_gb: int = 0  # 0: its machines have no disks of their own
     # quotas that have no room for the machines now

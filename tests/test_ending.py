@@ -4,7 +4,7 @@ import pytest
 
 from berg import BergError, job, states
 from berg.inventory import Machine, Resource
-from berg.job import State, Summary
+from berg.job import Group, State, Summary
 from berg.laptop import ending, jobs, names, reap, records, rows
 from berg.laptop.jobs import Entry
 
@@ -205,7 +205,7 @@ def test_machines_that_nobody_needs_are_found():
         entry("lives", "RUNNING", ("RUNNING",)),
         entry("off", "RUNNING", ("TERMINATED", "TERMINATED")),
         entry("half", "RUNNING", ("TERMINATED", "RUNNING")),
-        entry("spot", "RUNNING", ("TERMINATED",), group="us-central1"),
+        entry("spot", "RUNNING", ("TERMINATED",), group=Group(region="us-central1")),
         entry("theirs", "KILLED", ("RUNNING",), user="bob"),
     ) == {
         "over-0": "the job is KILLED",

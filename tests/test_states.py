@@ -6,7 +6,7 @@ import pytest
 
 from berg import BergError, gate, job, states
 from berg.google.storage import Changed
-from berg.job import State, Summary
+from berg.job import Group, State, Summary
 
 
 def stored(bucket, name: str) -> states.Stored:
@@ -196,5 +196,7 @@ def test_states_are_written_as_earlier_versions_read_them():
 
 @pytest.mark.parametrize("group", ["", "us-central1", "us-central1-a/my-cluster"])
 def test_groups_as_berg_writes_them_pass(group):
-    written = State("RUNNING", machine="a-x1b2", zone="us-central1-a", job=Summary(group=group))
-    assert job.state_from_json(written.to_json()).job.group == group
+    written = State(
+        "RUNNING", machine="a-x1b2", zone="us-central1-a", job=Summary(group=Group.parse(group))
+    )
+    assert job.state_from_json(written.to_json()).job.group == Group.parse(group)

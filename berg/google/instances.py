@@ -115,7 +115,7 @@ def metadata(config: Config, machine: Machine) -> dict[str, str] | None:
     return {item["key"]: item["value"] for item in items} if instance["id"] == machine.id else None
 
 
-def why_gone(config: Config, job: str, group: str) -> str:
+def why_gone(config: Config, job: str, group: object) -> str:
     """Nothing: Compute Engine does not say."""
     return ""
 

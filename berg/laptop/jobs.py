@@ -106,8 +106,8 @@ class Entry:
         return places.of(self.machine.place if self.machine else self.summary.place)
 
     @property
-    def group(self) -> str:
-        """What keeps a machine for the job, as in `Job.group`; "" without one."""
+    def group(self) -> job.Group:
+        """What makes the job's machines anew, as in `Job.group`."""
         return self.summary.group
 
     @property
@@ -339,7 +339,7 @@ def waits(config: Config, stored: Stored, waiting: Callable[[str], set[str]] | N
     summary = stored.state.job
     if summary.place == "gce" and not summary.group:
         return False
-    names = (stored.name, summary.sweep, summary.group)
+    names = (stored.name, summary.sweep, str(summary.group))
     try:
         if waiting:
             return not waiting(summary.place).isdisjoint(names)

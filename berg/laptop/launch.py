@@ -484,7 +484,7 @@ def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
     place = places.of(this.place)
     if this.group:
         place.delete(config, this.job_name, [], this.group)
-    place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), "")
+    place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]))
     if this.secrets or this.notify:
         secret.delete(config, this.job_name)
     states.withdraw(bucket, claimed)

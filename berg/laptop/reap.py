@@ -206,4 +206,4 @@ def delete_one(config: Config, leftover: Leftover) -> None:
         place.remove(config, what)
     else:
         ending.save_console(config, what.name, what)
-        place.delete(config, what.name, [what], "")
+        place.delete(config, what.name, [what])

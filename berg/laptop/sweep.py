@@ -256,9 +256,8 @@ def members(config: Config, name: str) -> list[Machine]:
 
 def delete_machines(config: Config, name: str) -> None:
     for place_name, place in places.PLACES.items():
-        place.delete(
-            config, name, [each for each in members(config, name) if each.place == place_name], ""
-        )
+        mine = [each for each in members(config, name) if each.place == place_name]
+        place.delete(config, name, mine)
 
 
 def entries(config: Config, name: str) -> list[jobs.Entry]:

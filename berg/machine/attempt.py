@@ -128,7 +128,7 @@ class Attempt:
         """Read the state for the first time, and note what follows from it."""
         state = self.states.read_first()
         # The machine of a group has any name.
-        is_lone_member = state.job.group != "" and state.job.machines == 1
+        is_lone_member = bool(state.job.group) and state.job.machines == 1
         self.member.leads = self.leads or is_lone_member
         self.mirrors.results.own = state.job.results_dir
 

@@ -62,7 +62,7 @@ def restart_after(cause: Ending | None, this: Job, sweep: str, restarts: int) ->
         return None
     if cause == MAINTAINED and this.is_restarted:
         return AFTER_MAINTENANCE
-    is_lone_member = this.num_machines == 1 and this.kind == "job" and this.group != ""
+    is_lone_member = this.num_machines == 1 and this.kind == "job" and bool(this.group)
     is_replaced = sweep != "" or is_lone_member
     if not is_replaced or restarts >= this.max_restarts:
         return None

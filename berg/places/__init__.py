@@ -12,6 +12,7 @@ from berg import BergError, gce
 from berg.config import Config
 from berg.google import tpus
 from berg.inventory import Machine, Resource
+from berg.job import NO_GROUP, Group
 from berg.places import gke, tpu
 from berg.plan import Choice, JobSpec, Offer, Plan
 
@@ -81,7 +82,7 @@ class Place(Protocol):
         Groups by their `Job.group` of which that cannot be told now are among them.
         """
 
-    def why_gone(self, config: Config, job: str, group: str) -> str:
+    def why_gone(self, config: Config, job: str, group: Group) -> str:
         """Why a job that has a group has no machines any more, in words; "" if the place does not
         know.
         """
@@ -105,7 +106,9 @@ class Place(Protocol):
     def console(self, config: Config, machine: Machine) -> str:
         """What a machine wrote before and beside its log; "" if it is gone."""
 
-    def delete(self, config: Config, job: str, machines: list[Machine], group: str) -> None:
+    def delete(
+        self, config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP
+    ) -> None:
         """Delete machines, or a job's group with them, and wait until they are gone."""
 
     def resources(self, config: Config) -> list[Resource]:

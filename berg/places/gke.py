@@ -23,6 +23,7 @@ from berg.config import Config
 from berg.google import api, container, podexec
 from berg.google import kubernetes as k8s
 from berg.inventory import Machine, Resource
+from berg.job import NO_GROUP, Group
 from berg.places import manifest
 from berg.places.podstatus import ending, how_ended, is_of, machine_of
 from berg.plan import Choice, JobSpec, Offer
@@ -69,7 +70,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         zones=[choice.cluster.partition("/")[0]],
         rows=rows(spec, choice),
         ender="Kubernetes ends the pod",
-        group=choice.cluster,
+        group=Group(cluster=choice.cluster),
         heals="pods that were taken away" if is_job_of_one else "",
         priced=replace(shape, num_gpus=shape.node_gpus) if shape.node_gpus else None,
         is_shared=True,
@@ -284,21 +285,21 @@ def waiting(config: Config, job: str | None = None) -> set[str]:
     return found
 
 
-def why_gone(config: Config, job: str, group: str) -> str:
+def why_gone(config: Config, job: str, group: Group) -> str:
     """Why the pods of a job are gone, as far as Kubernetes knows; "" if it knows nothing."""
     try:
-        server = connect(config, group)
+        server = connect(config, group.cluster)
         there = k8s.find(config, server, f"{k8s.JOBS}/{job}", patience=LISTING)
     except BergError as error:  # the cluster is gone, too
         return error.message
     if there is None:
-        return f"the cluster {group} has no job {job} any more"
+        return f"the cluster {group.cluster} has no job {job} any more"
     end = ending(there) or {}
     if end.get("reason") == "DeadlineExceeded":
-        return f"not all of its pods had come when --wait-hours were over ({group})"
+        return f"not all of its pods had come when --wait-hours were over ({group.cluster})"
     pods = [
         pod
-        for pod in (listed(config, [group], f"{k8s.CORE}/pods")[group] or [])
+        for pod in (listed(config, [group.cluster], f"{k8s.CORE}/pods")[group.cluster] or [])
         if is_of(pod, [job], [])
     ]
     ends = [text for pod in pods if (text := how_ended(pod))]
@@ -352,11 +353,11 @@ def console(config: Config, machine: Machine) -> str:
     return k8s.log(config, connect(config, machine.zone), machine.pod)
 
 
-def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
+def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
     """Delete a job's or a sweep's Jobs with their pods, and pods, and wait until they are gone."""
     where = {each.zone for each in machines} or set(places(config))
     if group:
-        where = {group}
+        where = {group.cluster}
     for place in where:
         pods = {each.pod for each in machines if each.zone == place}
         with contextlib.suppress(container.Gone):
@@ -442,4 +443,4 @@ def remove(config: Config, resource: Resource) -> None:
             config, connect(config, resource.where), f"{k8s.CORE}/configmaps/{resource.name}"
         )
     else:
-        delete(config, resource.name, [], resource.where)
+        delete(config, resource.name, [], Group(cluster=resource.where))

@@ -180,7 +180,7 @@ def request(plan: Plan) -> dict[str, Any]:
         # until all are there, when the first one takes it away
         spec["activeDeadlineSeconds"] = this.wait_seconds
     name = "" if this.sweep else this.job_name
-    return {"cluster": this.group, "name": name, "labels": labels, "spec": spec}
+    return {"cluster": this.group.cluster, "name": name, "labels": labels, "spec": spec}
 
 
 def labels_of(plan: Plan) -> dict[str, str]:

@@ -22,6 +22,7 @@ from berg import BergError, gce
 from berg.config import Config
 from berg.google import api, grants, groups, instances, tpus
 from berg.inventory import Machine, Resource
+from berg.job import NO_GROUP, Group
 from berg.plan import Choice, JobSpec, Plan
 
 PATIENCE = 1500  # seconds; Google may take 12 minutes to say that there is no room
@@ -138,7 +139,7 @@ def make_slice(
     except api.OperationFailed as error:
         if error.code != "alreadyExists":
             say(f"Taking back what there is in {zone}")
-            delete(config, bodies["group"]["name"], [], "")
+            delete(config, bodies["group"]["name"], [])
         raise
 
 
@@ -231,7 +232,7 @@ def waiting(config: Config, job: str | None = None) -> set[str]:
     return {name for name, operation in coming if operation.get("inProgress")}
 
 
-def delete(config: Config, job: str, machines: list[Machine], group: str) -> None:
+def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
     """Delete a job's slice with all of its machines, or machines that have none, and wait until
     they are gone.
     """

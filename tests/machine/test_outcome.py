@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from berg.job import Job, State
+from berg.job import Group, Job, State
 from berg.machine.outcome import (
     AFTER_MAINTENANCE,
     ELSEWHERE,
@@ -104,7 +104,7 @@ def test_a_job_that_had_succeeded_when_its_machine_was_taken_begins_anew_with_a_
     assert decide(BEFORE, SUCCEEDED, Uploads(), ELSEWHERE, NOW).reason == ELSEWHERE.reason
 
 
-GROUP = replace(LONE, group="us-central1", max_restarts=2)
+GROUP = replace(LONE, group=Group(region="us-central1"), max_restarts=2)
 
 
 @pytest.mark.parametrize(
