@@ -4,7 +4,7 @@ ROUNDS ?= 10
 SEED ?= 1
 MINUTES ?= 2
 REPEATS ?= 5
-SAMPLE ?= 40
+SAMPLE ?= 20
 VENV := .venv
 BIN := $(VENV)/bin
 
