@@ -4,7 +4,10 @@ import pytest
 from conftest import Berg, wait_for
 from test_run import check_ended
 
+from berg import BergError, config
 from berg.google import secret as secrets
+from berg.inventory import Machine
+from berg.laptop import launch, sweep
 
 pytestmark = pytest.mark.golden
 RUN = ["run", "-g", "0", "-n", "twin"]
@@ -67,3 +70,22 @@ def test_resume_and_a_new_job_of_the_name_wait_for_the_machine_that_goes(berg, c
     anew = berg(*RUN, "--wait", "true")
     assert anew.returncode == 0, anew.stderr
     check_ended(berg, "twin", "SUCCEEDED", 0)
+
+
+def test_a_sweep_that_is_over_waits_for_its_machines_before_it_is_resumed(monkeypatch):
+    """They were counted as there, went, and the jobs that were submitted again never began."""
+    monkeypatch.setattr(launch.time, "sleep", lambda seconds: None)
+    looks = [["RUNNING", "TERMINATED"], ["STOPPING", "TERMINATED"], ["TERMINATED"]]
+
+    def members(*_) -> list[Machine]:
+        statuses = looks.pop(0) if len(looks) > 1 else looks[0]
+        return [Machine(f"lr-machine-{n}", "", status) for n, status in enumerate(statuses)]
+
+    monkeypatch.setattr(sweep, "members", members)
+    said: list[str] = []
+    sweep.wait_until_gone(config.Config(), "lr", said.append)
+    assert said == ["Waiting for lr-machine-0 to go, as the sweep lr is over"] and len(looks) == 1
+    monkeypatch.setattr(launch, "GOING", -1)
+    looks[:] = [["RUNNING"]]
+    with pytest.raises(BergError, match="lr-machine-0 did not go. Delete them: berg reap"):
+        sweep.wait_until_gone(config.Config(), "lr", said.append)

@@ -362,13 +362,26 @@ def wait_until_gone(config: Config, this: job.Job, say: Callable[[str], None]) -
     A machine goes some time after the state that ends its job. Returns the names of those that
     stay.
     """
-    place, end = places.of(this.place), time.monotonic() + GOING
+    place = places.of(this.place)
+
+    def there() -> list[str]:
+        return [each.name for each in place.machines(config, jobs=[this.job_name])]
+
+    return wait_while(there, f"of an earlier job {this.job_name}", say)
+
+
+def wait_while(there: Callable[[], list[str]], whose: str, say: Callable[[str], None]) -> list[str]:
+    """Wait until no machines are there that go by themselves; return the names of those that stay.
+
+    `say` hears once of them and whose they are.
+    """
+    end = time.monotonic() + GOING
     is_said = False
-    while left := [each.name for each in place.machines(config, jobs=[this.job_name])]:
+    while left := there():
         if time.monotonic() > end:
             return left
         if not is_said:
-            say(f"Waiting for {', '.join(left)} to go, of an earlier job {this.job_name}")
+            say(f"Waiting for {', '.join(left)} to go, {whose}")
             is_said = True
         time.sleep(1)
     return []

@@ -346,8 +346,22 @@ def one_over(entry: jobs.Entry) -> jobs.Entry:
     return entry
 
 
+def wait_until_gone(config: Config, name: str, say: Callable[[str], None]) -> None:
+    """Wait for the machines of a sweep that is over, which take no job any more; raise BergError if
+    they stay.
+    """
+
+    def there() -> list[str]:
+        return [each.name for each in members(config, name) if each.status not in jobs.OFF]
+
+    if left := launch.wait_while(there, f"as the sweep {name} is over", say):
+        raise BergError(f"{', '.join(left)} did not go. Delete them: berg reap")
+
+
 def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
-    """The machines that these jobs take beside those that the sweep has."""
+    """The machines that these jobs take beside those that the sweep has; those of one that is over
+    go.
+    """
     there = members(config, found.sweep)
     used = {machine.name for machine in there}
     free = [
@@ -356,9 +370,9 @@ def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
         if each not in used
     ]
     count = len(found.jobs)
-    wanted = min(parallel or count, count) - sum(
-        machine.status not in jobs.GOING for machine in there
-    )
+    wanted = min(parallel or count, count)
+    if not found.is_over:
+        wanted -= sum(machine.status not in jobs.GOING for machine in there)
     return free[: max(wanted, 0)]
 
 
@@ -386,6 +400,8 @@ def resume(
 ) -> None:
     """Submit jobs of a sweep again, and make the machines that it lacks for them."""
     bucket = Bucket(plan.config)
+    if found.is_over:
+        wait_until_gone(plan.config, found.sweep, say)
     launch.send_code(plan, bucket, say, tell)
     if plan.secrets:
         seconds = min(found.first.max_run_seconds * len(found.jobs), LIMITS[1])
