@@ -682,6 +682,7 @@ def test_what_the_repo_requires_is_installed(berg, files, imports):
     prepared = "/usr/local/prepared" if os.getuid() == 0 else "/root/prepared"
     check = f"ls {prepared}; " if script else ""
     command = check + f'python -c "import {", ".join(imports)}" && git status --porcelain'
+    command += ' && [ "$PIP_BREAK_SYSTEM_PACKAGES" = 1 ]'  # pip works in the command, too
     more = ["--env", f"PREPARED={prepared}"]
     wheels = f"PIP_FIND_LINKS={WHEELHOUSE} /root/code/proj/wheels"
     ran = berg(

@@ -18,6 +18,12 @@ from berg.machine.stopping import Stopped
 BIN = boot.BERG / "bin"
 # Variables of the worker, and of the unit that it runs in, which are none of a command's.
 OURS = ("BERG_", "DISABLE_GCS_", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID")
+# The machine is the user's to install into, also where its distribution guards its python.
+INSTALLING = {
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+    "UV_BREAK_SYSTEM_PACKAGES": "1",
+}
 PYTHONS = (boot.ROOT / "anaconda3/bin", Path("/opt/conda/bin"))
 PANES = f"""#!/bin/sh
 # tmux with a shell, the log, and the monitors that this machine has.
@@ -86,6 +92,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
         "LANG": os.environ.get("LANG", "C.UTF-8"),
         "PATH": python_path(),
         "PYTHONUNBUFFERED": "1",
+        **INSTALLING,
         "BERG_JOB": this.job_name,
         "BERG_RESULTS_DIR": str(RESULTS / this.results_dir),
         "BERG_BUCKET": machine.bucket,
@@ -132,15 +139,9 @@ def install(attempt: Attempt) -> None:
     if not steps:
         return
     attempt.states.write(state="INSTALLING")
-    # The machine is the user's to install into, also where its distribution guards its python.
-    variables = {
-        **environment(attempt),
-        "PIP_BREAK_SYSTEM_PACKAGES": "1",
-        "PIP_ROOT_USER_ACTION": "ignore",
-    }
     for step in steps:
         attempt.say(f"Installing: {' '.join(step)}")
-        code = attempt.runner.execute(step, folder, variables)
+        code = attempt.runner.execute(step, folder, environment(attempt))
         if attempt.stopping.ending:
             raise Stopped
         if code:

@@ -73,6 +73,23 @@ time.sleep({seconds})
 # What is a machine's own in /usr/local, or its root could install nothing there where that is not
 # the host's root.
 LOCAL = ("", "sbin", "bin", "etc", "include", "lib", "share", "share/man", "share/man/man1")
+# Stands for PyTorch on machines of a deep-learning image, and in place of parts of it that are often imported.
+TORCH = """\
+'PyTorch is not here: this package of the embedded cloud stands for it.'
+
+__version__ = "2.9.1+cu129"
+SAYS = (
+    "this machine of the embedded cloud has no PyTorch: its package torch only stands for the one that Google's "
+    "deep-learning images have. Let the job install one (torch in requirements.txt)"
+)
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise ImportError(SAYS)
+"""
+TORCH_PARTS = ("cuda", "distributed", "nn", "optim", "utils")
 LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
 
 PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
@@ -225,6 +242,9 @@ def write_system_files(machine: Machine) -> None:
     for name in LOCAL:
         if not Path("/usr/local", name).is_symlink():
             make_public(folder.parent / name)
+    for headers in python_headers():
+        for path in (*reversed(headers.parents), headers):
+            make_public(machine.folder / "upper" / path.relative_to("/"))
     if machine.learns:
         write_python(machine.folder / "upper")
     for name, text in programs.items():
@@ -242,9 +262,10 @@ def write_python(upper: Path) -> None:
         for path in [*reversed(packages.parents), packages, packages / "torch"]:
             if path.is_relative_to(upper / "usr/local"):
                 make_public(path)
-        (packages / "torch/__init__.py").write_text(
-            '"""Stands for PyTorch."""\n\n__version__ = "2.9.1+cu129"\n'
-        )
+        (packages / "torch/__init__.py").write_text(TORCH)
+        for part in TORCH_PARTS:
+            make_public(packages / "torch" / part)
+            (packages / "torch" / part / "__init__.py").write_text("import torch\n\ntorch.Tensor\n")
         missing = "import sys; sys.modules.update(venv=None, ensurepip=None)\n"
         (packages / "no-python3-venv.pth").write_text(missing)
 
@@ -261,6 +282,18 @@ def system_python() -> list[str]:
         ["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH}
     )
     return ran.stdout.split()
+
+
+@functools.cache
+def python_headers() -> list[Path]:
+    """The folder below /usr where a machine's own python3 puts headers of packages; none without one."""
+    code = "import sysconfig; print(sysconfig.get_path('include'))"
+    if not shutil.which("python3", path=PATH):
+        return []
+    ran = subprocess.run(
+        ["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH}
+    )
+    return [Path(line) for line in ran.stdout.split() if line.startswith("/usr/")]
 
 
 def ssh_obstacle(sandbox: Sandbox) -> str:

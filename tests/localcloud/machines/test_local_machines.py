@@ -88,6 +88,34 @@ def with_argument(text: str) -> list[int]:
     return found
 
 
+def test_headers_of_python_packages_can_be_installed(boot, sandbox):
+    """Also where the host's root is nobody inside."""
+    if sandbox.files != machines.OVERLAY or not machines.python_headers():
+        pytest.skip("the host's system folders are the machine's own only with overlays")
+    headers = machines.python_headers()[0]
+    own = headers / "berg-tests"
+    machine = boot(f"#!/bin/sh\nmkdir {own} && touch {own}/one.h && echo can install")
+    console_with(machine, "can install")
+    assert not own.exists()
+
+
+@pytest.mark.parametrize(
+    "code", ["import torch; torch.Tensor", "from torch import nn", "import torch.nn.functional"]
+)
+def test_what_stands_for_torch_says_so(tmp_path, code):
+    if not machines.system_python():
+        pytest.skip("machines have no python3 with pip here")
+    machines.write_python(tmp_path)
+    packages = tmp_path / machines.system_python()[0].removeprefix("/")
+    version = (
+        f"import sys; sys.path.insert(0, {str(packages)!r}); import torch; print(torch.__version__)"
+    )
+    run = ["/usr/bin/python3", "-I", "-S", "-c"]
+    assert "+cu" in subprocess.run([*run, version], capture_output=True, text=True).stdout
+    failed = subprocess.run([*run, f"{version}; {code}"], capture_output=True, text=True)
+    assert "ImportError: this machine of the embedded cloud has no PyTorch" in failed.stderr
+
+
 def test_startup_script_runs_on_the_console_in_a_clean_environment(boot, monkeypatch):
     monkeypatch.setenv("SECRET_OF_THE_LAPTOP", "1")
     monkeypatch.setenv("https_proxy", "http://proxy:1")
