@@ -47,6 +47,7 @@ class JobSpec:
     tpu: str | None = None  # FAMILY-TOPOLOGY
     cluster: str | None = None  # whose pods are the machines
     docker: str | None = None  # image of those
+    pod_patch: dict[str, Any] | None = None  # metadata and spec of those, beside berg's
     wait_hours: float = 0  # for room for all of them; 0: for ever
     disk_gb: int = 200
     spot: bool = False
@@ -225,7 +226,7 @@ SAID_BY_CLUSTER = {
     "--wait-for-capacity": "wait_for_capacity",
     "--no-external-ip": "no_external_ip",
 }
-FOR_PODS = {"--docker": "docker", "--wait-hours": "wait_hours"}
+FOR_PODS = {"--docker": "docker", "--pod-patch": "pod_patch", "--wait-hours": "wait_hours"}
 FOR_ONE_MACHINE = {
     "--wait-for-capacity": "wait_for_capacity",
     "--restart-on-failure": "restart_on_failure",

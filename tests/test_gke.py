@@ -330,6 +330,45 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
     assert "s3cret" not in json.dumps(kube.get("jobs")) and "s3cret" not in json.dumps(kube.pods())
 
 
+SIDECAR = """
+metadata:
+  labels: {team: vision}
+spec:
+  volumes: [{name: shared, emptyDir: {}}]
+  tolerations: [{key: mine, operator: Exists}]
+  containers:
+  - name: main
+    volumeMounts: [{name: shared, mountPath: /shared}]
+  initContainers:
+  - name: beside
+    image: debian:12
+    restartPolicy: Always
+    command: [bash, -c, "echo from beside >/shared/word; sleep 1000"]
+    volumeMounts: [{name: shared, mountPath: /shared}]
+"""
+
+
+def test_a_patch_brings_volumes_and_a_sidecar(berg, kube, tmp_path):
+    (tmp_path / "pod.yaml").write_text(SIDECAR)
+    options = ["-g", "0", "-n", "patched", "--pod-patch", str(tmp_path / "pod.yaml")]
+    dry = run(berg, *options, "--dry-run", "true")
+    assert dry.returncode == 0, dry.stderr
+    assert "patched: metadata.labels, spec.volumes, spec.tolerations" in dry.stderr
+    assert json.loads(dry.stdout)["spec"]["template"]["metadata"]["labels"]["team"] == "vision"
+    done = run(berg, *options, "--wait", "until cat /shared/word; do sleep 0.1; done")
+    assert done.returncode == 0, done.stderr
+    assert "from beside" in berg.log("patched")
+    phases = lambda: [pod["status"]["phase"] for pod in pods.of(kube, "patched")]
+    wait_for(lambda: phases() == ["Succeeded"], what="the end of the pod with its sidecar")
+    (tmp_path / "pod.yaml").write_text(SIDECAR.replace("/shared}]", "/shared}]\n    wings: 2"))
+    berg.allowed.append(400)
+    for more in (["--dry-run"], []):
+        refused = run(berg, *options[:3], "wings", *options[4:], *more, "true")
+        assert refused.returncode == 1 and "wings" in refused.stderr, refused.stderr
+        assert 'unknown field "spec.template.spec.containers[0].wings"' in refused.stderr
+    assert not berg.objects(".berg/jobs/wings")
+
+
 @pytest.mark.slow
 def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
     with cluster(

@@ -296,7 +296,8 @@ def rerun(
         raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
     is_other_code = new_code or options["branch"] or options["commit"]
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
-    asked = given(ctx, options)
+    start.read_patch(options)
+    asked = {"branch": None, "commit": None, **given(ctx, options)}
     spec = asked_anew(before, asked.pop("secrets", ()), asked.pop("notify", None))
     asked["env"] = (*spec.env, *options["env"])  # the last one of a name counts
     spec = replace(spec, **asked)

@@ -33,8 +33,17 @@ def wish(options: dict[str, Any]) -> JobSpec:
     from berg.laptop import defaults
     from berg.plan import JobSpec
 
+    read_patch(options)
     on_command_line = given(click.get_current_context(), options)
     return JobSpec(**defaults.fill(options, set(on_command_line), Path.cwd()))
+
+
+def read_patch(options: dict[str, Any]) -> None:
+    """Put what the file of --pod-patch holds in place of its name, where it is given."""
+    from berg.places import podpatch
+
+    if options["pod_patch"]:
+        options["pod_patch"] = podpatch.read(options["pod_patch"])
 
 
 def check_resume(name: str | None, options: dict[str, Any]) -> None:

@@ -269,6 +269,11 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="Container image of the pods.  [default: of the config]",
         ),
         click.option(
+            "--pod-patch",
+            metavar="FILE",
+            help="YAML or JSON merged into the pods: volumes, sidecars, …",
+        ),
+        click.option(
             "--wait-hours",
             type=float,
             default=0,

@@ -24,7 +24,7 @@ from berg.google import api, container, podexec
 from berg.google import kubernetes as k8s
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, Group
-from berg.places import manifest
+from berg.places import manifest, podpatch
 from berg.places.podstatus import ending, how_ended, is_of, machine_of
 from berg.plan import Choice, JobSpec, Offer
 
@@ -83,8 +83,9 @@ def rows(spec: JobSpec, choice: Choice) -> list[tuple[str, str]]:
     several = f"{choice.hosts} pods, each " if choice.hosts > 1 else ""
     gpus = f"{shape.num_gpus} x {shape.gpu_type}" if shape.num_gpus else "no GPU"
     spot = ", spot" * spec.spot
+    patched = f", patched: {podpatch.in_words(spec.pod_patch)}" if spec.pod_patch else ""
     return [
-        ("Pod", f"{several}{gpus}{spot}"),
+        ("Pod", f"{several}{gpus}{spot}{patched}"),
         ("Image", choice.image),
         ("Cluster", choice.cluster),
     ]
@@ -96,8 +97,19 @@ def longest_name(first: str, names: list[str]) -> str:
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
-    """The Job, as `kubectl create -f` takes it; what it mounts is in the cluster already."""
-    return body(config, connect(config, request["cluster"]), request, names)
+    """The Job, as `kubectl create -f` takes it; what it mounts is in the cluster already.
+
+    Raise BergError for one that the cluster would refuse.
+    """
+    server = connect(config, request["cluster"])
+    made = body(config, server, request, names)
+    strictly = {"dryRun": "All", "fieldManager": "berg", "fieldValidation": "Strict"}
+    try:
+        k8s.call(config, server, "POST", k8s.JOBS, made, **strictly)
+    except k8s.Refused as error:
+        if error.code in (400, 422):  # else it is no matter of what the Job says
+            raise
+    return made
 
 
 def body(

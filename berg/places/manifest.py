@@ -15,6 +15,7 @@ from berg.google import container, instances
 from berg.google.accelerators import ALIASES, CAPABILITY, Shape
 from berg.google.container import LABEL
 from berg.job import Job
+from berg.places import podpatch
 from berg.plan import JobSpec, Plan
 
 BOOT = Path(__file__).parent.parent / "machine" / "boot.py"
@@ -163,16 +164,17 @@ def request(plan: Plan) -> dict[str, Any]:
     is_alone = this.num_machines == 1
     restarts = this.max_restarts if is_alone and this.kind == "job" else 0
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    template = {
+        "metadata": {"labels": labels, "annotations": annotations},
+        "spec": pod_spec(plan),
+    }
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
         "backoffLimit": restarts,
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": KEPT,
         "podFailurePolicy": {"rules": failure_rules(restarts)},
-        "template": {
-            "metadata": {"labels": labels, "annotations": annotations},
-            "spec": pod_spec(plan),
-        },
+        "template": podpatch.merged(template, this.spec.get("pod_patch") or {}),
     }
     if not this.sweep:  # the first one ends last
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}

@@ -5,7 +5,7 @@ containers.py.
     pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
 
 Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and
-processors, ephemeral and sidecar containers.
+processors, ephemeral containers, probes of sidecars.
 """
 
 from __future__ import annotations
@@ -88,8 +88,16 @@ async def live(plane: Plane, pod: dict) -> None:
     set_ready(status)
     plane.store.put("pods", pod)
     limit = plane.in_background(end_in_time(plane, pod))
+    over, sidecars = asyncio.Event(), []
     try:
         for number, container in enumerate(spec.get("initContainers") or []):
+            if is_sidecar(container):
+                sidecars.append(plane.in_background(run_beside(plane, pod, number, over)))
+                while not status["initContainerStatuses"][number]["started"]:
+                    if sidecars[-1].done():
+                        break
+                    await asyncio.sleep(0.02)
+                continue
             code = await run(plane, pod, container, "initContainerStatuses", number)
             if code or is_ending(pod):
                 break
@@ -103,9 +111,42 @@ async def live(plane: Plane, pod: dict) -> None:
             )
     finally:
         limit.cancel()
+        over.set()
+    await end_sidecars(plane, pod, sidecars)
     if not plane.closing:
         close_status(pod)
         plane.store.put("pods", pod)
+
+
+def is_sidecar(container: dict) -> bool:
+    """Whether an init container runs beside the pod's own ones until these are over."""
+    return container.get("restartPolicy") == "Always"
+
+
+async def run_beside(plane: Plane, pod: dict, number: int, over: asyncio.Event) -> None:
+    """Run a sidecar, again whenever it ends, until the pod's own containers are over."""
+    container = pod["spec"]["initContainers"][number]
+    row = pod["status"]["initContainerStatuses"][number]
+    while started := await begin(plane, pod, container, row):
+        await ended(plane, pod, container, row, started)
+        if over.is_set() or not await pause(plane, pod, plane.settings.restart):
+            return
+        row["restartCount"] += 1
+
+
+async def end_sidecars(plane: Plane, pod: dict, sidecars: list[asyncio.Task]) -> None:
+    """End what ran beside a pod's own containers: SIGTERM, and SIGKILL after the grace."""
+    uid = pod["metadata"]["uid"]
+    until = time.monotonic() + pod["spec"]["terminationGracePeriodSeconds"]
+    told: set[int] = set()
+    while not all(each.done() for each in sidecars):
+        for key, running in list(plane.running.items()):
+            if key[0] == uid and time.monotonic() >= until:
+                containers.stop_container(running, signal.SIGKILL)
+            elif key[0] == uid and id(running) not in told:
+                told.add(id(running))
+                containers.stop_container(running, signal.SIGTERM)
+        await asyncio.sleep(0.02)
 
 
 def waiting(container: dict, reason: str, message: str = "") -> dict:
@@ -136,6 +177,7 @@ def set_ready(status: dict) -> None:
 def close_status(pod: dict) -> None:
     """The last words of a pod whose containers have all ended."""
     status = pod["status"]
+    beside = {each["name"] for each in pod["spec"].get("initContainers") or [] if is_sidecar(each)}
     codes = []
     for row in [
         *(status.get("initContainerStatuses") or []),
@@ -143,7 +185,8 @@ def close_status(pod: dict) -> None:
     ]:
         if "terminated" not in row["state"]:  # it never began
             row["state"] = {"terminated": {"exitCode": KILLED, "reason": "ContainerStatusUnknown"}}
-        codes.append(row["state"]["terminated"]["exitCode"])
+        if row["name"] not in beside:
+            codes.append(row["state"]["terminated"]["exitCode"])
         row.update(ready=False, started=False)
     failed = any(codes) or bool(status.get("reason"))
     status["phase"] = "Failed" if failed else "Succeeded"

@@ -66,6 +66,8 @@ def pod_errors(pod: dict, at: str) -> list[str]:
         for number, container in enumerate(pod.get(kind) or []):
             path = f"{at}.{kind}[{number}]"
             container_errors(container, path, volumes, bad)
+            if kind == "initContainers":
+                one_of(container.get("restartPolicy"), ("Always",), f"{path}.restartPolicy", bad)
             if container.get("name") in names:
                 bad.append(f'{path}.name: Duplicate value: "{container["name"]}"')
             names.add(container.get("name", ""))
