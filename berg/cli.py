@@ -206,7 +206,7 @@ def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
 
     \b
     berg devbox
-    berg devbox -m 2 -g 8 -t v100 -n big
+    berg devbox -m 2 -g 8 -t a100 -n big
     berg ssh big
     """
     spec = start.wish(options)

@@ -221,6 +221,7 @@ def metadata(plan: Plan) -> dict[str, str]:
         **plan.owner,
         "berg-dist": f".berg/dist/{plan.wheel[0]}",
         "startup-script": STARTUP_SCRIPT.read_text(),
+        **accelerators.told(plan.offer.shape.gpu_type),
     }
     if plan.packages[0]:
         found["berg-packages"] = f".berg/dist/{plan.packages[0]}"

@@ -69,11 +69,12 @@ def test_a_repo_says_what_its_jobs_are(berg, file):
 def test_what_is_given_comes_first(berg):
     (berg.repo / "berg.toml").write_text(REPO.replace("[tool.berg]", 'image = "no-such-image"'))
     (berg.repo / "setup.sh").write_text("true\n")
-    image = ("--image", "pytorch-2-9-cu129-ubuntu-2404-nvidia-580")
+    image = ("--image", "common-cu124-debian-11-py310")
     refused(berg, "run", "--dry-run", "true", says=("'no-such-image'",))
-    plan, _ = planned(
+    plan, body = planned(
         berg, *image, "-t", "v100", "--zone", "us-central1-a", "--disk-gb", "80", "true"
     )
+    assert {"key": "install-nvidia-driver", "value": "True"} in body["metadata"]["items"]
     assert "2 x v100, 80 GB disk" in plan and "n1-standard-16" in plan, (
         "the repo's 4 CPUs were for its own GPUs"
     )

@@ -281,7 +281,7 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
         ([], "g2-standard-12", ""),
         (["-t", "t4", "-g", "4"], "n1-standard-32", "nvidia-tesla-t4:4"),
         (
-            ["-t", "p100", "--image", "common-cu129-ubuntu-2404-nvidia-580"],
+            ["-t", "p100", "--image", "common-cu124-debian-11-py310"],
             "n1-standard-8",
             "nvidia-tesla-p100:1",
         ),

@@ -284,7 +284,7 @@ def rerun(
     \b
     berg rerun @
     berg rerun digits-1121-0930-x7k --new-code
-    berg rerun @ -t v100 --spot --max-hours 4 --tail
+    berg rerun @ -t a100 --spot --max-hours 4 --tail
     """
     settings, old = ready(old)
     from berg.google.storage import Bucket

@@ -118,6 +118,13 @@ CAPABILITY = {
 TORCH = {"cu126": (5.0, 9.0), "cu128": (7.0, 12.0), "cu129": (7.0, 12.0), "cu130": (7.5, 12.0)}
 WITH_TORCH = re.compile(r"pytorch-\d+-\d+-(cu\d+)-(.*)")
 OLD_TORCH = "https://download.pytorch.org/whl/cu126"
+# Images that are named after a driver of these series have its open kernel modules, which drive
+# GPUs of OPEN_DRIVEN and up alone.
+# https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/kernel-modules.html
+OPEN_MODULES = re.compile(r".*nvidia-(5[5-9]|[6-9]\d)\d\b.*")
+OPEN_DRIVEN = 7.5
+# An image of Google's for the others: at its first boot it installs a driver of before, if told to.
+OLD_IMAGE = "common-cu124-debian-11-py310"
 # families beside those in CPUS
 CPU_QUOTAS = {
     "n2": "N2_CPUS",
@@ -326,16 +333,44 @@ def check(shape: Shape, image: str, spot: bool) -> None:
             "or from a "
             f"reservation. Add --spot{others}"
         )
+    if shape.num_gpus:
+        check_image(shape.gpu_type, image)
+
+
+def is_old(gpu_type: str) -> bool:
+    """Return whether only NVIDIA's proprietary kernel modules drive GPUs of a type."""
+    return CAPABILITY.get(gpu_type, OPEN_DRIVEN) < OPEN_DRIVEN
+
+
+def check_image(gpu_type: str, image: str) -> None:
+    """Raise BergError for an image whose driver or torch does not run on GPUs of a type."""
+    has = f"{gpu_type} has {CAPABILITY[gpu_type]}"
+    other = f"torch from {OLD_TORCH}, or choose another GPU: -t {DEFAULT}"
+    if is_old(gpu_type) and OPEN_MODULES.fullmatch(image):
+        raise BergError(
+            f"the driver of image {image} finds GPUs of compute capability {OPEN_DRIVEN} and up, "
+            f"and {has}. Give --image {OLD_IMAGE} and let requirements.txt install {other}"
+        )
     torch = WITH_TORCH.fullmatch(image)
-    low, high = TORCH.get(torch[1], (0.0, 99.0)) if torch else (0.0, 99.0)
-    if torch and shape.num_gpus and not low <= CAPABILITY[shape.gpu_type] <= high:
+    if not torch:
+        return
+    low, high = TORCH.get(torch[1], (0.0, 99.0))
+    if not low <= CAPABILITY[gpu_type] <= high:
         raise BergError(
             f"the torch of image {image} runs on GPUs of compute capability {low} to {high}, and "
-            f"{shape.gpu_type} has "
-            f"{CAPABILITY[shape.gpu_type]}. Give --image common-{torch[1]}-{torch[2]} and let "
-            "requirements.txt install "
-            f"torch from {OLD_TORCH}, or choose another GPU: -t {DEFAULT}"
+            f"{has}. Give --image common-{torch[1]}-{torch[2]} and let requirements.txt install "
+            f"{other}"
         )
+
+
+def told(gpu_type: str) -> dict[str, str]:
+    """Return the metadata by which OLD_IMAGE and its like install a driver at their first boot."""
+    return {"install-nvidia-driver": "True"} if is_old(gpu_type) else {}
+
+
+def driver_version(gpu_type: str) -> str:
+    """Return which of GKE's drivers nodes with such GPUs want; the newest has open modules."""
+    return "DEFAULT" if is_old(gpu_type) else "LATEST"
 
 
 def quota_needs(

@@ -17,7 +17,7 @@ from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
 from berg.google import api, grants
-from berg.google.accelerators import ALIASES, ATTACHED
+from berg.google.accelerators import ALIASES, ATTACHED, driver_version
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
 PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
@@ -189,7 +189,7 @@ def pool_body(
             {
                 "acceleratorType": ACCELERATORS[shape.gpu_type],
                 "acceleratorCount": str(shape.num_gpus),
-                "gpuDriverInstallationConfig": {"gpuDriverVersion": "LATEST"},
+                "gpuDriverInstallationConfig": {"gpuDriverVersion": driver_version(shape.gpu_type)},
             }
         ]
     what = f"{shape.gpu_type}-x{shape.num_gpus}" if shape.num_gpus else shape.machine_type

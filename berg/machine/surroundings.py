@@ -5,7 +5,9 @@ install.
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 from berg import BergError, job
@@ -16,6 +18,10 @@ from berg.machine.process import RESULTS
 from berg.machine.stopping import Stopped
 
 BIN = boot.BERG / "bin"
+# What installs the driver at the first boot of one of Google's older images, and for how long.
+DRIVER_SCRIPT = Path("/opt/deeplearning/install-driver.sh")
+DRIVER_SECONDS = 900
+QUIET = subprocess.DEVNULL
 # Variables of the worker, and of the unit that it runs in, which are none of a command's.
 OURS = ("BERG_", "DISABLE_GCS_", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID")
 # The machine is the user's to install into, also where its distribution guards its python.
@@ -114,8 +120,41 @@ class InstallationFailed(BergError):
         self.code = code
 
 
+def await_driver(attempt: Attempt) -> None:
+    """Wait while an image installs the driver of its GPUs; raises InstallationFailed if it never
+    answers.
+    """
+    if not (attempt.job.gpus_per_machine and DRIVER_SCRIPT.exists()) or has_driver():
+        return
+    attempt.say("Waiting for the driver of the GPUs, which this image installs at its first boot")
+    until = time.monotonic() + DRIVER_SECONDS
+    while not has_driver():
+        if attempt.stopping.ending:
+            raise Stopped
+        if time.monotonic() > until:
+            raise InstallationFailed(1, ["nvidia-smi"])
+        time.sleep(2)
+
+
+def has_driver() -> bool:
+    """Return whether the driver of the GPUs answers."""
+    try:
+        return subprocess.call(["nvidia-smi"], stdout=QUIET, stderr=QUIET) == 0
+    except OSError:
+        return False
+
+
+def provide_pip(attempt: Attempt, variables: dict[str, str]) -> None:
+    """Install pip with apt-get where the image's python has none, as those for TPUs may not."""
+    command = ["python", "-m", "pip", "--version"]
+    with contextlib.suppress(OSError):  # pip's own step says what is wrong
+        if subprocess.call(command, env=variables, stdout=QUIET, stderr=QUIET):
+            boot.apt_install(attempt.machine, "python3-pip")
+
+
 def install(attempt: Attempt) -> None:
     """Install what the repo says it needs into the image's python; raises InstallationFailed."""
+    await_driver(attempt)
     this = attempt.job
     folder = repo_folder(this)
     steps = []
@@ -139,6 +178,8 @@ def install(attempt: Attempt) -> None:
     if not steps:
         return
     attempt.states.write(state="INSTALLING")
+    if needed:
+        provide_pip(attempt, environment(attempt))
     for step in steps:
         attempt.say(f"Installing: {' '.join(step)}")
         code = attempt.runner.execute(step, folder, environment(attempt))

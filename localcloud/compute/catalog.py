@@ -310,6 +310,15 @@ IMAGES = {
             (f"common-cu129-ubuntu-{ubuntu}-nvidia-580", "Common"),
             (f"pytorch-2-9-cu129-ubuntu-{ubuntu}-nvidia-580", "PyTorch 2.9"),
         )
+    ]
+    + [  # without a driver until its first boot
+        Image(
+            "common-cu124-v20241224-debian-11-py310",
+            "common-cu124-debian-11-py310",
+            "Common, CUDA 12.4, Debian 11, Python 3.10",
+            50,
+            "2024-12-24T08:00:00.000-07:00",
+        )
     ],
     # One that somebody made of a machine, with conda and an environment for berg.
     "golden-images": [Image("golden-v1", "golden", "Golden", 50, "2025-10-20T12:00:00.000-07:00")],

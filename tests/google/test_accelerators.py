@@ -2,7 +2,17 @@ import pytest
 
 from berg import BergError
 from berg.config import Config
-from berg.google.accelerators import CAPABILITY, TYPES, Shape, check, choose, quota_needs
+from berg.google.accelerators import (
+    CAPABILITY,
+    OLD_IMAGE,
+    TYPES,
+    Shape,
+    check,
+    choose,
+    driver_version,
+    quota_needs,
+    told,
+)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +129,14 @@ IMAGE = Config.default_image
     ("wishes", "image", "spot", "words"),
     [
         ((1, "p4", None, None), IMAGE, False, "p4 has 6.1"),
+        (
+            (1, "v100", None, None),
+            IMAGE,
+            False,
+            "v100 has 7.0. Give --image common-cu124-debian-11",
+        ),
+        ((1, "p100", None, None), "common-cu128-ubuntu-2204-nvidia-570", False, "7.5 and up"),
+        ((1, "p100", None, None), "pytorch-2-9-cu128-debian-12", False, "7.0 to 12.0"),
         ((1, "b200", None, "a4-highgpu-8g"), "pytorch-2-7-cu126-ubuntu-2204", True, "5.0 to 9.0"),
         ((2, "h100", None, None), IMAGE, False, "a3-highgpu-2g cannot be had on demand"),
         ((8, "h200", None, None), IMAGE, False, "Add --spot"),
@@ -134,14 +152,20 @@ def test_what_cannot_be_had_like_this_is_refused(wishes, image, spot, words):
 
 
 def test_what_can_be_had():
-    for gpu_type in ("v100", "t4", "l4", "a100"):
+    for gpu_type in ("t4", "l4", "a100"):
         check(choose(None, gpu_type, None, None), IMAGE, False)
     check(choose(8, "h100", None, None), IMAGE, False)
     check(choose(1, "h100", None, None), IMAGE, True)
     check(choose(8, "b200", None, None), IMAGE, True)
-    check(choose(4, "p100", None, None), "common-cu129-ubuntu-2404-nvidia-580", False)
-    check(choose(4, "p100", None, None), "an-image-of-mine", False)
+    for gpu_type in ("v100", "p100", "p4"):
+        check(choose(None, gpu_type, None, None), OLD_IMAGE, False)
+        check(choose(None, gpu_type, None, None), "an-image-with-nvidia-535-of-mine", False)
     check(choose(0, None, None, None), IMAGE, False)
+
+
+def test_what_old_gpus_need_beside_their_image():
+    assert told("v100") == {"install-nvidia-driver": "True"} and told("t4") == told("") == {}
+    assert [driver_version(gpu_type) for gpu_type in ("p4", "t4")] == ["DEFAULT", "LATEST"]
 
 
 def test_what_machines_count_against():
