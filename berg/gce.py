@@ -25,6 +25,7 @@ waiting = groups.waiting
 tell = instances.set_metadata
 console = instances.serial_output
 why_gone, proxy, shell = instances.why_gone, instances.tunnel, instances.no_shell
+host_keys = instances.host_keys
 
 
 # --- what there is for a spec
@@ -229,6 +230,7 @@ def metadata(plan: Plan) -> dict[str, str]:
         found[f"berg-{key.replace('_', '-')}"] = value
     if config.endpoint:
         found["berg-endpoint"] = config.endpoint
+    found["enable-guest-attributes"] = "TRUE"  # where it tells its host keys
     # OS Login refuses the metadata's keys. Root's the worker installs, whatever the organisation
     # says of OS Login.
     if config.ssh_user != "root":

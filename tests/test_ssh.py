@@ -286,8 +286,9 @@ def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(on_her_la
             and done.stdout == b""
         )
         known.write_text(pinned)
-        # What is pinned counts, not what the bucket says later.
+        # What the machine told counts, on a new laptop, too: never what the bucket says.
         box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": [other]}))
+        known.unlink()
         assert call(box, "--", "echo in").stdout == b"in\n"
         assert known.read_text() == pinned
         box.bucket.write(name, json.dumps({**json.loads(published), "introduced": False}))
@@ -586,10 +587,42 @@ def test_host_keys_are_always_checked():
     "host_key",
     ["ssh-ed25519", "ssh-ed25519 AAAA\nother ssh-ed25519 BBBB", "@cert-authority * AAAA"],
 )
-def test_a_malformed_host_key_is_no_host_key(monkeypatch, host_key):
+def test_a_malformed_host_key_is_no_host_key(host_key):
     card = {"instance_id": "1", "host_keys": [host_key], "ssh_port": 22}
-    bucket = SimpleNamespace(read=lambda name: json.dumps(card))
+    assert ssh.card_from(json.dumps(card).encode()).host_keys == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"ssh_port": 0},
+        {"ssh_port": "22 -o ProxyCommand=evil"},
+        {"instance_id": 17},
+        {"rank": "0"},
+        {"name": "a\x1b[2J"},
+        {"introduced": "yes"},
+        {"host_keys": "ssh-ed25519 AAAA"},
+    ],
+)
+def test_a_card_that_is_odd_is_damaged(odd):
+    with pytest.raises(ValueError):
+        ssh.card_from(json.dumps({"instance_id": "1", **odd}).encode())
+
+
+def test_without_host_keys_of_its_own_a_machine_is_left_to_gcloud(monkeypatch, at_home):
+    """An earlier berg started it, whose machines told their keys in the bucket alone."""
+    card = {"instance_id": "1", "host_keys": ["ssh-ed25519 AAAA"]}
+    bucket = SimpleNamespace(read=lambda name: json.dumps(card).encode(), name="b")
     monkeypatch.setattr(ssh, "Bucket", lambda config: bucket)
+    place = SimpleNamespace(
+        host_keys=lambda config, machine, said: [],
+        proxy=lambda config, machine: [],
+        let_in=lambda config, machine, line: False,
+    )
+    monkeypatch.setattr(ssh.places, "of", lambda name: place)
     machine = SimpleNamespace(name="a", id="1", place="gce", zone="z", external_ip="10.0.0.2")
-    with pytest.raises(ssh.NoServer):
-        ssh.reach(SimpleNamespace(endpoint="http://localhost"), "a", machine, print)
+    with pytest.raises(BergError, match="gcloud compute ssh root@a --zone z"):
+        ssh.reach(ssh.Config(), "a", machine, print)
+    ssh.known_hosts_file().parent.mkdir(parents=True)
+    ssh.known_hosts_file().write_text("a.1 ssh-ed25519 BBBB\n")
+    assert ssh.reach(ssh.Config(), "a", machine, print).host_keys == ["ssh-ed25519 BBBB"]

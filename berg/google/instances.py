@@ -115,6 +115,22 @@ def metadata(config: Config, machine: Machine) -> dict[str, str] | None:
     return {item["key"]: item["value"] for item in items} if instance["id"] == machine.id else None
 
 
+def host_keys(config: Config, machine: Machine, said: list[str]) -> list[str]:
+    """Return the ssh host keys in a machine's guest attributes, which only the machine can write.
+
+    [] if there are none, as of a machine that an earlier berg started, or nobody may read them.
+    """
+    from google.api_core import exceptions
+
+    path = f"{path_of(machine)}/getGuestAttributes"
+    try:
+        found = call(config, "GET", path, queryPath="hostkeys/")
+    except (exceptions.NotFound, exceptions.Forbidden, exceptions.BadRequest):
+        return []
+    items = found.get("queryValue", {}).get("items", [])
+    return [f"{each['key']} {each['value'].strip()}" for each in items]
+
+
 def why_gone(config: Config, job: str, group: object) -> str:
     """Nothing: Compute Engine does not say."""
     return ""

@@ -52,6 +52,7 @@ IN_PROJECT = {
             "compute.instances.setMetadata",
             "compute.instances.setServiceAccount",
             "compute.instances.getSerialPortOutput",
+            "compute.instances.getGuestAttributes",
             "compute.disks.create",
             "compute.subnetworks.use",
             "compute.subnetworks.useExternalIp",

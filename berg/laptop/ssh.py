@@ -3,9 +3,9 @@
     ~/.ssh/google_compute_engine   the key, which gcloud uses, too
     BERG_HOME/known_hosts          host keys by <machine>.<instance id>
 
-A machine publishes its host keys in the bucket once it can be logged in to. The first login pins
-them: from then on ssh refuses any other key, whatever the bucket says. Our public key reaches the
-machine through its metadata, as with gcloud.
+A machine tells its host keys in its guest attributes, which nobody else can write, and says in the
+bucket that it can be logged in to. The first login pins the keys: from then on ssh refuses any
+other. Our public key reaches the machine through its metadata, as with gcloud.
 
 A machine without an external address is reached through gcloud's tunnel, which takes gcloud's own
 login.
@@ -14,7 +14,6 @@ Root's key is installed by berg's worker, whether OS Login is on or not; another
 guest agent, which does it with OS Login off. Not covered: logging in by OS Login itself, Windows.
 """
 
-import json
 import re
 import shlex
 import shutil
@@ -24,10 +23,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from berg import BergError, job, places
+from berg import BergError, gate, job, places
 from berg import config as settings
 from berg.config import Config
 from berg.google import networks
@@ -244,24 +243,16 @@ def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target |
     The key is made when there is the first machine to let us in.
     """
     name = machine.name
-    object_name = f"{job.machines_prefix(job_name)}{name}.json"
-    data = Bucket(config).read(object_name)
-    try:
-        node = json.loads(data) if data else {}
-        # Not written yet, by an earlier machine of that name, or before it knew the others of its
-        # cluster.
-        if node.get("instance_id") != machine.id or not node.get("introduced", True):
-            return None
-        keys = [host_key for host_key in node["host_keys"] if HOST_KEY.fullmatch(host_key)]
-        port = int(node["ssh_port"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BergError(
-            f"gs://{config.bucket}/{object_name} is damaged ({error!r}). End it: berg kill {name}"
-        ) from None
+    card = read_card(Bucket(config), f"{job.machines_prefix(job_name)}{name}.json", machine)
+    # Not written yet, by an earlier machine of that name, or before it knew the others of its
+    # cluster.
+    if card is None or card.instance_id != machine.id or not card.introduced:
+        return None
     place = places.of(machine.place)
-    if not keys:
+    if not card.host_keys:
         why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
         raise NoServer(f"the machine {name} runs no ssh server; {why}", place.shell(machine))
+    keys = pinned(f"{name}.{machine.id}") or told_host_keys(config, machine, card)
     with KEY_MAKING:
         key = public_key(create=True, say=say) or ""
     address, proxy = machine.external_ip, place.proxy(config, machine)
@@ -270,14 +261,69 @@ def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target |
     is_new = place.let_in(config, machine, metadata_line(config, key))
     if is_new is None:
         return None
-    return Target(name, job_name, machine.zone, machine.id, address, port, keys, proxy, is_new)
+    where = (machine.zone, machine.id, address, card.ssh_port)
+    return Target(name, job_name, *where, keys, proxy, is_new)
+
+
+@dataclass
+class Card:
+    """What a machine says of itself in the bucket, where every machine may write.
+
+    No key of it is believed of a machine that has guest attributes: what else is wrong leads to a
+    machine with another host key, where ssh stops.
+    """
+
+    instance_id: str
+    name: str = ""
+    rank: int = 0
+    ssh_port: int = 22
+    host_keys: list[str] = field(default_factory=list)
+    introduced: bool = True
+
+
+def card_from(data: bytes) -> Card:
+    """Return the card in `data`; raise ValueError for one that is odd."""
+    card = gate.build(Card, gate.values(data))
+    gate.check_plain(card, free=())
+    if not 1 <= card.ssh_port <= 65535:
+        raise ValueError(f"ssh_port is {card.ssh_port}")
+    return replace(card, host_keys=[key for key in card.host_keys if HOST_KEY.fullmatch(key)])
+
+
+def read_card(bucket: Bucket, path: str, machine: Machine) -> Card | None:
+    """Return a machine's card, None if there is none; raise BergError if it is damaged."""
+    data = bucket.read(path)
+    try:
+        return card_from(data) if data else None
+    except ValueError as error:
+        raise BergError(
+            f"gs://{bucket.name}/{path} is damaged ({error}). End it: berg kill {machine.name}"
+        ) from None
+
+
+def told_host_keys(config: Config, machine: Machine, card: Card) -> list[str]:
+    """Return the host keys to pin; raise BergError if the machine could not tell them."""
+    found = places.of(machine.place).host_keys(config, machine, card.host_keys)
+    if keys := [key for key in found if HOST_KEY.fullmatch(key)]:
+        return keys
+    raise BergError(
+        f"{machine.name} told nobody its host keys where others cannot write them (guest "
+        "attributes): an earlier berg started it, or the organisation forbids them. "
+        f"Log in without berg: gcloud compute ssh root@{machine.name} --zone {machine.zone}"
+    )
+
+
+def pinned(alias: str) -> list[str]:
+    """Return the host keys that are remembered of a machine."""
+    file = known_hosts_file()
+    there = file.read_text().splitlines() if file.exists() else []
+    return [line.partition(" ")[2] for line in there if line.startswith(f"{alias} ")]
 
 
 def pin(target: Target) -> None:
     """Remember a machine's host keys, unless some are remembered already: those stay."""
     file = known_hosts_file()
-    there = file.read_text().splitlines() if file.exists() else []
-    if not any(line.startswith(f"{target.alias} ") for line in there):
+    if not pinned(target.alias):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with file.open("a") as output:
             output.write("".join(f"{target.alias} {key}\n" for key in target.host_keys))
@@ -382,10 +428,11 @@ def worker(config: Config, name: str, rank: int) -> str:
     if not there:
         return found.name
     ranks = {} if jobs.is_cluster(found) else {0: found.name}
-    for blob in Bucket(config).list(job.machines_prefix(found.name), "name"):
-        node = json.loads(Bucket(config).read(blob.name) or b"{}")
-        if node.get("name") in there:
-            ranks[node.get("rank")] = node["name"]
+    bucket = Bucket(config)
+    for machine in found.machines:
+        path = f"{job.machines_prefix(found.name)}{machine.name}.json"
+        if card := read_card(bucket, path, machine):
+            ranks[card.rank] = machine.name
     if rank not in ranks:
         known = ", ".join(map(str, sorted(ranks))) or "none yet"
         raise BergError(

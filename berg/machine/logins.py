@@ -38,7 +38,8 @@ def open_to_ssh(member: Member) -> None:
     if member.host.is_pod:
         node.host_keys = pods.open_to_ssh(member.job.kind == "devbox")
         return
-    install_keys(member.machine.instance().get("attributes", {}).get("ssh-keys", ""))
+    about = member.machine.instance()
+    install_keys(about.get("attributes", {}).get("ssh-keys", ""))
     if not Path("/etc/ssh/sshd_config").exists():  # no server, or none that may run here
         return
     if found := re.search(r"^Port\s+(\d+)", Path("/etc/ssh/sshd_config").read_text(), re.M):
@@ -52,6 +53,23 @@ def open_to_ssh(member: Member) -> None:
         time.sleep(0.05)
     for file in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")):
         node.host_keys.append(" ".join(file.read_text().split()[:2]))
+    try:
+        tell_host_keys(node.host_keys, about.get("guestAttributes", {}).get("hostkeys", {}))
+    except OSError as error:
+        member.machine.say(f"berg ssh will not know this machine: {error} for its host keys")
+
+
+def tell_host_keys(host_keys: list[str], told: dict[str, str]) -> None:
+    """Write host keys to the guest attributes, as Google's guest agent does, unless they are there.
+
+    Only this machine can write those; berg ssh and gcloud read them. Raise OSError if the metadata
+    server takes none.
+    """
+    for host_key in host_keys:
+        kind, _, value = host_key.partition(" ")
+        if told.get(kind) != value:
+            url = f"{boot.METADATA}instance/guest-attributes/hostkeys/{kind}"
+            boot.request(url, "PUT", value.encode(), boot.FLAVOR)
 
 
 def answers(address: str, port: int) -> bool:

@@ -95,6 +95,12 @@ class Place(Protocol):
         is gone.
         """
 
+    def host_keys(self, config: Config, machine: Machine, said: list[str]) -> list[str]:
+        """Return a machine's ssh host keys as only it can have told them, [] if it did not.
+
+        `said` is what stands in the bucket, where others may write, too.
+        """
+
     def proxy(self, config: Config, machine: Machine) -> list[str]:
         """The command that connects to the ssh server of a machine without an external address."""
 

@@ -32,6 +32,7 @@ tell = gce.tell
 let_in = gce.let_in
 console = gce.console
 why_gone, proxy, shell = gce.why_gone, gce.proxy, gce.shell
+host_keys = gce.host_keys
 offer, longest_name = gce.offer, gce.longest_name
 
 

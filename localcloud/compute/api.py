@@ -42,6 +42,7 @@ from localcloud.compute.routers import (
 )
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
+from localcloud.machines import guest_attributes
 
 CONSOLE = 1 << 20  # bytes of serial output that Google keeps
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -60,6 +61,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.start": change_power,
         "instances.reset": change_power,
         "instances.getSerialPortOutput": serial_port_output,
+        "instances.getGuestAttributes": guest_attributes.get,
         "instances.setMetadata": set_metadata,
         "instances.setLabels": set_labels,
         "instances.setTags": set_tags,

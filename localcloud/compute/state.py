@@ -18,6 +18,7 @@ import secrets
 import subprocess
 import time
 import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -64,6 +65,8 @@ class Instance:
     learns: bool = False  # whether its image is one of Google's for deep learning
     group: str = ""  # path of the managed instance group that it is a member of
     attributes: dict[str, str] = field(default_factory=dict)  # metadata that Google adds
+    # namespace -> key -> value: what the machine wrote by its metadata server
+    guest_attributes: dict[str, dict[str, str]] = field(default_factory=dict)
     # name -> address of the workers of its slice, by their numbers
     peers: dict[str, str] = field(default_factory=dict)
 
@@ -176,6 +179,8 @@ class Compute:
         self.stockouts: dict[str, int] = {}  # zone -> how many instances it still takes
         self.changed = asyncio.Event()  # replaced whenever anything changes
         self.locks: dict[str, asyncio.Lock] = {}
+        # id of a machine -> when it wrote guest attributes
+        self.guest_writes: dict[str, deque[float]] = {}
         self.watches: dict[str, list[asyncio.Task]] = {}
         self.booted: dict[str, subprocess.Popen] = {}
         self.tasks: set[asyncio.Task] = set()

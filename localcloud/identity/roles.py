@@ -31,7 +31,7 @@ ARTIFACTS = (
 )
 USES = "compute.subnetworks.use compute.subnetworks.useExternalIp compute.networks.use compute.networks.useExternalIp"
 LOOK = "compute.*.get compute.*.list compute.*.getIamPolicy"
-CONSOLE = "compute.instances.getSerialPortOutput compute.images.getFromFamily"
+CONSOLE = "compute.instances.getSerialPortOutput compute.instances.getGuestAttributes compute.images.getFromFamily"
 # Basic roles reach objects only through the convenience members of a bucket's policy
 # (projectEditor:...).
 BUCKETS = "!storage.* storage.buckets.create storage.buckets.delete storage.buckets.list"

@@ -6,7 +6,10 @@ server chooses and keeps; where the server may (root), port 80 answers too, so
 `http://metadata.google.internal` works inside. It answers nobody but the user of its machines:
 other people on this computer reach loopback as well.
 
-Not covered: guest attributes, identity tokens (501), mTLS, oslogin, disk encryption keys, rate
+What a machine writes below `instance/guest-attributes/` is read by instances.getGuestAttributes
+(guest_attributes.py).
+
+Not covered: identity tokens (501), mTLS, oslogin, disk encryption keys, rate
 limits, tokens of fewer scopes than the machine's.
 """
 
@@ -25,7 +28,7 @@ from localcloud.compute import power
 from localcloud.compute.checks import LINK
 from localcloud.compute.state import Compute, Instance
 from localcloud.identity.tokens import Tokens
-from localcloud.machines import agent, peers
+from localcloud.machines import agent, guest_attributes, peers
 
 HEADERS = {
     "Metadata-Flavor": "Google",
@@ -101,6 +104,11 @@ class MetadataServer:
         if self.compute.settings.metadata_delay:
             await asyncio.sleep(self.compute.settings.metadata_delay)
         path = request.path[len(BASE) :]
+        if request.method in ("PUT", "DELETE") and path.startswith(guest_attributes.PATH):
+            status = guest_attributes.write(
+                self.compute, instance, request.method, path, await request.read()
+            )
+            return page(status, guest_attributes.WHY[status]) if status > 200 else text("")
         if request.method != "GET":
             return page(405, "Method Not Allowed")
         return await self.value(request, instance, path)
@@ -194,6 +202,7 @@ class MetadataServer:
                 "disks": [
                     {"device-name": d["deviceName"], "index": d["index"]} for d in resource["disks"]
                 ],
+                "guest-attributes": guest_attributes.readable(self.compute, instance),
                 "hostname": f"{instance.name}.{instance.zone}.c.{instance.project}.internal",
                 "id": int(instance.id),
                 "image": (disk or {}).get("sourceImage", "").removeprefix(LINK),
@@ -299,7 +308,10 @@ def camel(value: Any, verbatim: bool = False) -> Any:
         if verbatim
         else (lambda name: re.sub(r"-(\w)", lambda m: m[1].upper(), name))
     )
-    return {spell(name): camel(item, name in VERBATIM) for name, item in value.items()}
+    return {
+        spell(name): item if name == "guest-attributes" else camel(item, name in VERBATIM)
+        for name, item in value.items()
+    }
 
 
 def etag(value: Any) -> str:
