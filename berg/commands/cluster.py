@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from berg import config
-from berg.commands.terminal import complete_types, json_option, say, table, yes_option
+from berg.commands.terminal import complete_types, given, json_option, say, table, yes_option
 
 if TYPE_CHECKING:
     from berg.laptop.clusters import Status
@@ -28,7 +28,13 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(dir_okay=False),
+    help="TOML file that says the name and the pools; no other option then.",
+)
 @click.option(
     "--num-nodes", type=int, default=2, show_default=True, help="Nodes for jobs, at most."
 )
@@ -49,7 +55,7 @@ def cluster() -> None:
 @click.option("--disk-type", help="Kind of it: pd-ssd, pd-balanced, …  [default: the usual]")
 @click.option("--zone", help="Zone of the cluster.  [default: one of the region that has the GPUs]")
 @click.option("--spot", is_flag=True, help="Cheaper nodes that Google may take away.")
-def create(name: str, **options: Any) -> None:
+def create(name: str | None, file: str | None, **options: Any) -> None:
     """Make the cluster NAME, or add a pool of other nodes to it.
 
     It has one small node for itself, and nodes for jobs only while jobs need them. Google installs
@@ -58,11 +64,20 @@ def create(name: str, **options: Any) -> None:
     \b
     berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2
     berg cluster create gke-dist -t t4 -g 2 --spot
+    berg cluster create -f cluster.toml              # what berg cluster show gke-dist --toml prints
     """
+    if (name is None) == (file is None):
+        raise click.UsageError("give a name, or --file with one in it")
     settings = config.load_ready()
-    from berg.laptop import clusters
+    from berg.laptop import clusterfile, clusters
 
-    place = clusters.create(settings, name, clusters.Wanted(**options), say)
+    wanted = [clusters.Wanted(**options)]
+    if file:
+        if others := given(click.get_current_context(), options):
+            raise click.UsageError(f"{file} says what the cluster is: leave out {min(others)}")
+        name, wanted = clusterfile.read(file)
+    for each in wanted:
+        place = clusters.create(settings, name or "", each, say)
     say(f'\nRun a job:  berg run --cluster {name} "python train.py"')
     say(f"kubectl:    berg cluster credentials {name}")
     say(f"Delete it:  berg cluster delete {name}\n")
@@ -126,6 +141,24 @@ def status(name: str, as_json: bool) -> None:
     click.echo(tables.cluster(found, clusters.IDLE_PRICE))
     if any(pool["gpus"] for pool in found.pools):
         click.echo(f"\n{drivers(found)}")
+
+
+@cluster.command()
+@click.argument("name")
+@click.option("--toml", is_flag=True, help="As TOML, which is the only form.")
+def show(name: str, toml: bool) -> None:
+    """Print how a cluster was made, as a file that berg cluster create -f makes again.
+
+    \b
+    berg cluster show train --toml >cluster.toml
+    berg cluster delete train
+    berg cluster create -f cluster.toml
+    """
+    settings = config.load_ready()
+    from berg.google import container
+    from berg.laptop import clusterfile
+
+    click.echo(clusterfile.text(container.find(settings, name)), nl=False)
 
 
 def drivers(found: "Status") -> str:
