@@ -31,6 +31,7 @@ from berg.checks import check_bounds, check_results_dir
 VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
+TOO_LATE = "not all of its pods had come when --wait-hours were over"
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
 HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
@@ -154,6 +155,7 @@ class Job:
             params=self.params if self.sweep else {},
             secrets=len(self.secrets) + self.notify,
             gpus=gpus,
+            wait_seconds=self.wait_seconds,
         )
 
 
@@ -176,6 +178,7 @@ class Summary:
     params: dict[str, str] = field(default_factory=dict)
     secrets: int = 0
     gpus: str = ""  # in words, such as 8 x h100; or its TPUs
+    wait_seconds: int = 0  # as in `Job`
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as it lies in the bucket: a job without a sweep says nothing of one."""

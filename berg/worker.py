@@ -154,6 +154,7 @@ def begin(attempt: Attempt) -> None:
     names = job.machine_names(attempt.name, attempt.job.num_machines)
     if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
+    attempt.check_in_time()
     attempt.check_restarts()
     notify.read_secrets(attempt)
     install_commands(attempt.machine)

@@ -457,18 +457,34 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cl
         assert "no pool can grow" not in text, (
             "one pod is told of the shortage, the other that a try had failed"
         )
-        wait_for(lambda: not alive(kube, "wide"), 30, "the end of its pods")
         bucket_says = wait_for(
             lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list"
         )
         assert "not all of its pods had come when --wait-hours were over" in " ".join(
             bucket_says.split()
         )
+        assert berg("kill", "wide").returncode == 0
+        assert not alive(kube, "wide")
+
+
+def test_a_pod_that_comes_too_late_gives_up_and_no_other_takes_its_place(berg, kube, cloud):
+    image = {"image": "debian:12-late"}
+    cloud.call("POST", "/_berg/clusters/pods/images", image)
+    wishes = ["-n", "late", "-g", "0", "--docker", "debian:12-late", "--wait-hours", "0.001"]
+    assert run(berg, *wishes, "echo ran").returncode == 0
+    wait_for(lambda: "cannot be pulled" in berg("list").stdout, 30, "the reason in the list")
+    time.sleep(3)
+    cloud.call("POST", "/_berg/clusters/pods/images", {**image, "on": False})
+    wait_for(lambda: berg.state("late")["state"] == "FAILED", 90, "the end of the job")
+    assert "not all of its pods had come when --wait-hours" in berg.state("late")["reason"]
+    assert "ran" not in berg.log("late").split()
+    assert kube.ended("late")["reason"] == "PodFailurePolicy"
 
 
 @pytest.mark.slow
 def test_the_limit_of_the_wait_ends_with_it(berg, kube):
-    done = run(berg, "-n", "slow", "-m", "2", "-g", "0", "--wait-hours", "0.02", "--wait", "true")
+    wishes = ["-n", "slow", "-m", "2", "-g", "0", "--wait-hours", "0.01", "--wait"]
+    done = run(berg, *wishes, "sleep 37")
     assert done.returncode == 0, done.stderr
     assert "activeDeadlineSeconds" not in kube.get("jobs", "slow")["spec"]
 

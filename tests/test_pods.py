@@ -19,10 +19,12 @@ from pathlib import Path
 import pods
 import pytest
 from conftest import Berg, commit, settle, wait_for
+from local_kube import job
 from pods import clean, cluster  # noqa: F401 (a fixture)
 from watch.test_profile import SPIN
 
 from berg.laptop import jobs
+from berg.places import gke, manifest
 from localcloud.identity.tokens import Tokens
 
 PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
@@ -322,6 +324,39 @@ def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
         "container.jobs.create" in found["found"] and "container.clusters.get" not in found["found"]
     )
     assert look("roles/container.developer")["rights: clusters"]["status"] == "ok"
+
+
+def test_pods_of_an_older_cluster_keep_their_account_until_an_administrator_narrows_it(
+    berg, kube, cloud, monkeypatch
+):
+    """Who may give no rights in the cluster goes on; the wide rights go with the last of its Jobs."""
+    said = []
+    monkeypatch.setattr("berg.google.api.tell", said.append)
+    settings = cloud.settings(berg.bucket_name)
+    server = gke.connect(settings, "us-central1-a/verbs")
+    about = {"name": manifest.WIDE_ACCOUNT}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "berg-worker"}
+    old = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "roleRef": role}
+    kube.create({**old, "metadata": about})
+    kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
+    kube.call("DELETE", f"{gke.k8s.CORE}/serviceaccounts/{manifest.ACCOUNT}")
+    her = somebody(berg, cloud, *RIGHTS, "roles/container.developer")
+    theirs = replace(settings, credentials_file=her["BERG_CREDENTIALS_FILE"])
+    assert gke.ensure(theirs, server) == manifest.WIDE_ACCOUNT
+    assert "berg cluster create verbs" in said[0]
+    gke.narrow(settings, server)
+    assert not gke.has_account(settings, server, manifest.WIDE_ACCOUNT)
+    with pytest.raises(gke.k8s.Refused, match="does not let you"):
+        gke.ensure(theirs, server)
+    assert gke.ensure(settings, server) == manifest.ACCOUNT
+    assert gke.ensure(theirs, server) == manifest.ACCOUNT
+    kube.create({**old, "metadata": about})
+    body = job("older", "true", pod={"serviceAccountName": manifest.WIDE_ACCOUNT}, suspend=True)
+    body["metadata"]["labels"] = {"berg": "1"}
+    kube.create(body)
+    kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
+    gke.narrow(settings, server)
+    assert gke.has_account(settings, server, manifest.WIDE_ACCOUNT), "a Job still has it"
 
 
 # --- what runs

@@ -119,7 +119,9 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
             make_cluster(config, name, location, say)
         container.settle(config, place, say)
         ensure_pool(config, place, pool, kind, wanted, say)
-        gke.ensure(config, k8s.server_of(config, container.get(config, place)))
+        server = k8s.server_of(config, container.get(config, place))
+        gke.ensure(config, server)
+        gke.narrow(config, server)
     except api.OperationFailed as error:
         say_incomplete(name, location, wanted, say)
         message = error.message

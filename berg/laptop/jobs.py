@@ -160,6 +160,8 @@ def conclude(
     alive = [machine for machine in machines if machine.status not in OFF]
     if state.final or seconds_since_written < patience(state):
         return state
+    if is_given_up(state, seconds_since_written, alive):
+        return replace(state, state="LOST", reason=f"{job.TOO_LATE}; end it: berg kill")
     if alive and state.state != "SUBMITTED":
         return state
     # of a cluster the first one, which leads
@@ -168,6 +170,16 @@ def conclude(
         is_lost = all(map(last_words, needed))
         return without_worker(state, needed[0], last_words) if is_lost else state
     return state if waits() else without_machine(state)
+
+
+def is_given_up(state: job.State, seconds_since_written: float, alive: list[Machine]) -> bool:
+    """Whether a job's pods had a limit to come by, and none of them has.
+
+    Those that come too late give up themselves, and so do those that wait for others.
+    """
+    limit = state.job.wait_seconds
+    has_come = state.started_at or any(machine.status == "RUNNING" for machine in alive)
+    return bool(limit and seconds_since_written > limit and not has_come)
 
 
 def patience(state: job.State) -> int:

@@ -88,6 +88,7 @@ IN_CLUSTERS = Purpose(
         *(f"container.jobs.{verb}" for verb in ("create", "delete", "get", "list")),
         *(f"container.pods.{verb}" for verb in POD_VERBS),
         "container.configMaps.create",
+        "container.serviceAccounts.get",
         "container.events.list",
     ],
     "roles/container.developer",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from berg import BergError, config, job
+from berg.google import api
 from berg.google.storage import Bucket
 from berg.job import Job, State
 from berg.machine import boot, cluster, kineto, logins, profile, usage
@@ -127,6 +128,8 @@ class Attempt:
     def read_first_state(self) -> None:
         """Read the state for the first time, and note what follows from it."""
         state = self.states.read_first()
+        if not state.started_at:
+            self.member.waited = api.now(self.bucket.config) - self.states.stored.written_at
         # The machine of a group has any name.
         is_lone_member = bool(state.job.group) and state.job.machines == 1
         self.member.leads = self.leads or is_lone_member
@@ -176,6 +179,12 @@ class Attempt:
             raise BergError(
                 f"its machine went away or crashed {self.state.restarts} times (--max-restarts)"
             )
+
+    def check_in_time(self) -> None:
+        """Raise BergError if this pod comes after the limit for the first of the job's to come."""
+        limit = self.job.wait_seconds
+        if limit and self.member.waited > limit:
+            raise BergError(f"{job.TOO_LATE}; this one came after {self.member.waited:.0f} s")
 
     def restart(self) -> Restart | None:
         """Return how the job goes on after this machine was taken away; None if it does not."""

@@ -196,6 +196,7 @@ def pod_facts() -> dict[str, Any]:
     facts = json.loads(os.environ["BERG_FACTS"])
     return {
         **facts,
+        "cluster_key": os.environ.get("BERG_CLUSTER_KEY", ""),
         "name": facts["names"][int(os.environ["JOB_COMPLETION_INDEX"])],
         "zone": os.environ["BERG_NODE"],
     }

@@ -80,6 +80,7 @@ class Member:
     heard: dict[str, tuple[int, float]] = field(default_factory=dict)
     listened: float = 0.0  # time.monotonic() of the last look at the others' objects
     silent: list[str] = field(default_factory=list)  # machines that were not heard of for too long
+    waited: float = 0.0  # seconds from the submit of a job to this machine, the first of it to come
     failure_seen: float = 0.0  # time.monotonic() at which a command was seen to have failed
 
     @property
@@ -132,7 +133,9 @@ def gather(member: Member) -> list[Node]:
     Raises BergError with the names of those that did not come, or came and went.
     """
     names = job.machine_names(member.job.job_name, member.job.num_machines)
-    patience = member.job.wait_seconds or member.host.coming_seconds
+    patience = member.host.coming_seconds
+    if member.job.wait_seconds:
+        patience = max(member.job.wait_seconds - round(member.waited), 0)
     end, next_look = time.monotonic() + patience, time.monotonic() + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
     seen: set[str] = set()

@@ -125,8 +125,6 @@ def introduce(member: Member, variables: dict[str, str]) -> None:
     `variables` are what a command of the job has in its environment; who comes by ssh gets them,
     too.
     """
-    if member.job.wait_seconds and member.leads:
-        pods.keep(member.job.job_name)
     write_cluster_files(member, variables)
     equip_shells(variables)
     member.node.introduced = True

@@ -1,8 +1,8 @@
 """What a worker in a pod asks of Kubernetes, and how people come in there.
 
-Its account may look at the pods of its namespace, and change Jobs; nothing else. People come
-through the cluster's API: an ssh server for one connection is run in the pod, with a host key of
-its own.
+Its account may list the pods of its namespace, and nothing else: no pod changes a Job, not even
+its own, which ends by the exit code of its pod (boot.py). People come through the cluster's API: an
+ssh server for one connection is run in the pod, with a host key of its own.
 """
 
 import os
@@ -24,9 +24,9 @@ def namespace() -> str:
     return (ACCOUNT / "namespace").read_text().strip()
 
 
-def ask(method: str, path: str, body: Any = None) -> dict[str, Any]:
-    """One request to the API of the cluster that this pod is in; trouble that may pass is waited
-    for.
+def ask(path: str) -> dict[str, Any]:
+    """What the API of the cluster that this pod is in has at a path; trouble that may pass is
+    waited for.
     """
     import requests
 
@@ -38,28 +38,18 @@ def ask(method: str, path: str, body: Any = None) -> dict[str, Any]:
         session.headers["Authorization"] = (
             f"Bearer {(ACCOUNT / 'token').read_text().strip()}"  # it changes by the hour
         )
-        answer = kubernetes.send(session, server, method, path, body, kind=kubernetes.MERGE)
+        answer = kubernetes.send(session, server, "GET", path)
         return dict(answer.json())
 
 
 def living(job_name: str, count: int, others: bool = False) -> list[str]:
     """Names of the job's machines whose pods live, by rank; with `others` but for this one."""
-    found = ask(
-        "GET", f"/api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}"
-    )["items"]
+    path = f"/api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}"
+    found = ask(path)["items"]
     there = [pod for pod in found if pod["status"].get("phase") in ("Pending", "Running")]
     there = [pod for pod in there if not (others and pod["metadata"]["uid"] == boot.POD)]
     names = job.machine_names(job_name, count)
     return sorted(names[int(pod["metadata"]["labels"].get(INDEX, 0))] for pod in there)
-
-
-def keep(job_name: str) -> None:
-    """Take away the deadline of this pod's Job: it held until all pods had come."""
-    ask(
-        "PATCH",
-        f"/apis/batch/v1/namespaces/{namespace()}/jobs/{job_name}",
-        {"spec": {"activeDeadlineSeconds": None}},
-    )
 
 
 def open_to_ssh(install: bool) -> list[str]:

@@ -23,7 +23,7 @@ from berg.config import Config
 from berg.google import api, container, podexec
 from berg.google import kubernetes as k8s
 from berg.inventory import Machine, Resource
-from berg.job import NO_GROUP, Group
+from berg.job import NO_GROUP, TOO_LATE, Group
 from berg.places import manifest, podpatch
 from berg.places.podstatus import ending, how_ended, is_of, machine_of
 from berg.plan import Choice, JobSpec, Offer
@@ -41,8 +41,7 @@ ADMIT = (
     "umask 77; mkdir -p ~/.ssh; cd ~/.ssh || exit; touch authorized_keys; read -r key; "
     'grep -qxF "$key" authorized_keys || echo "$key" >> authorized_keys'
 )
-RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
-RULES += [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]}]
+RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
 request = manifest.request
 servers: dict[str, k8s.Server] = {}  # by PROJECT/LOCATION/NAME, as this process found them
 
@@ -131,11 +130,28 @@ def create(
 ) -> str:
     """Make the Job; its pods come when the cluster has room."""
     server = connect(config, request["cluster"])
-    ensure(config, server)
+    account = ensure(config, server)
     made = body(config, server, request, names)
-    name, stamp = made["metadata"]["name"], os.urandom(8).hex()
+    made["spec"]["template"]["spec"]["serviceAccountName"] = account
+    stamp, key = os.urandom(8).hex(), request.get("cluster_key", "")
     # tells ours, sent twice, from another's
     made["metadata"]["annotations"] = {"berg-request": stamp}
+    secret = f"berg-key-{stamp}"
+    if key:
+        manifest.with_key(made, secret)
+    create_job(config, server, made)
+    if key:
+        there = k8s.call(config, server, "GET", f"{k8s.JOBS}/{made['metadata']['name']}")
+        path = f"{k8s.CORE}/secrets"
+        k8s.create(config, server, path, manifest.key_secret(there, secret, key))
+    count = "a pod" if len(names) == 1 else f"{len(names)} pods"
+    say(f"Asked the cluster {server.place} for {count}")
+    return ""
+
+
+def create_job(config: Config, server: k8s.Server, made: dict[str, Any]) -> None:
+    """Create a Job in place of one that is over; raise BergError if another one has its name."""
+    name, stamp = made["metadata"]["name"], made["metadata"]["annotations"]["berg-request"]
     while not k8s.create(config, server, k8s.JOBS, made):
         there = k8s.find(config, server, f"{k8s.JOBS}/{name}")
         if there is None:
@@ -152,9 +168,6 @@ def create(
                 f"the cluster {server.place} has a job {name!r} already. Choose another name: -n "
                 "NAME"
             )
-    count = "a pod" if len(names) == 1 else f"{len(names)} pods"
-    say(f"Asked the cluster {server.place} for {count}")
-    return ""
 
 
 def clear(config: Config, server: k8s.Server, name: str) -> None:
@@ -170,20 +183,58 @@ def clear(config: Config, server: k8s.Server, name: str) -> None:
         time.sleep(0.3)
 
 
-def ensure(config: Config, server: k8s.Server) -> None:
-    """Make what the pods need of the cluster beside themselves, where it lacks it."""
+def ensure(config: Config, server: k8s.Server) -> str:
+    """Make what the pods need of the cluster beside themselves, where it lacks it.
+
+    Return the account that they are to have: the wide one of earlier versions where the cluster
+    has that alone, and the person may not give rights in it.
+    """
     k8s.create(config, server, f"{k8s.CORE}/configmaps", manifest.boot_map())
+    if has_account(config, server, manifest.ACCOUNT):
+        return manifest.ACCOUNT
+    try:
+        admit_pods(config, server)
+    except k8s.Refused as error:
+        if error.code != 403 or not has_account(config, server, manifest.WIDE_ACCOUNT):
+            raise
+        api.tell(
+            f"The pods of {server.place} may change each other's jobs, as an earlier berg let "
+            "them. Somebody with roles/container.admin mends it: berg cluster create "
+            f"{server.place.rpartition('/')[2]}"
+        )
+        return manifest.WIDE_ACCOUNT
+    return manifest.ACCOUNT
+
+
+def has_account(config: Config, server: k8s.Server, name: str) -> bool:
+    """Return whether a cluster has this account of pods."""
+    return bool(k8s.find(config, server, f"{k8s.CORE}/serviceaccounts/{name}"))
+
+
+def admit_pods(config: Config, server: k8s.Server) -> None:
+    """Let the account of the pods list the pods of its namespace, and make it.
+
+    It comes last: whoever finds it there, and may not look at rights, knows that it has them.
+    """
     about = {"name": manifest.ACCOUNT, "labels": {"berg": "1"}}
-    if k8s.find(config, server, f"{k8s.RIGHTS}/rolebindings/{manifest.ACCOUNT}"):
-        return
     rights = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": about}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": manifest.ACCOUNT}
     whose = [{"kind": "ServiceAccount", "name": manifest.ACCOUNT, "namespace": "default"}]
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
-    k8s.create(config, server, f"{k8s.CORE}/serviceaccounts", account)
     k8s.create(config, server, f"{k8s.RIGHTS}/roles", {**rights, "kind": "Role", "rules": RULES})
     binding = {**rights, "kind": "RoleBinding", "roleRef": role, "subjects": whose}
     k8s.create(config, server, f"{k8s.RIGHTS}/rolebindings", binding)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
+    k8s.create(config, server, f"{k8s.CORE}/serviceaccounts", account)
+
+
+def narrow(config: Config, server: k8s.Server) -> None:
+    """Delete the account of earlier versions' pods and its rights, once no Job has it."""
+    wide = manifest.WIDE_ACCOUNT
+    live = [each for each in k8s.items(config, server, k8s.JOBS) if not ending(each)]
+    accounts = [each["spec"]["template"]["spec"].get("serviceAccountName") for each in live]
+    if wide not in accounts:
+        k8s.delete(config, server, f"{k8s.RIGHTS}/rolebindings/{wide}")
+        k8s.delete(config, server, f"{k8s.CORE}/serviceaccounts/{wide}")
 
 
 # --- what there is
@@ -308,7 +359,7 @@ def why_gone(config: Config, job: str, group: Group) -> str:
         return f"the cluster {group.cluster} has no job {job} any more"
     end = ending(there) or {}
     if end.get("reason") == "DeadlineExceeded":
-        return f"not all of its pods had come when --wait-hours were over ({group.cluster})"
+        return f"{TOO_LATE} ({group.cluster})"
     pods = [
         pod
         for pod in (listed(config, [group.cluster], f"{k8s.CORE}/pods")[group.cluster] or [])

@@ -19,8 +19,10 @@ from berg.places import podpatch
 from berg.plan import JobSpec, Plan
 
 BOOT = Path(__file__).parent.parent / "machine" / "boot.py"
-ACCOUNT = "berg-worker"  # of the pods; it may look at pods
+ACCOUNT = "berg-pod"  # of the pods; it may list pods
+WIDE_ACCOUNT = "berg-worker"  # of earlier versions' pods; it may change every Job as well
 OVER = 42  # exit code of a pod whose job is over without success (boot.py)
+KEY = "BERG_CLUSTER_KEY"  # signs what the pods of a job tell each other (boot.py)
 GRACE = 120  # seconds between SIGTERM and SIGKILL
 SPARE = 600  # seconds that a pod has beyond its job's limit, to boot and to say so
 # What shells of `kubectl exec` read: the variables that a login has, unless they are there.
@@ -178,11 +180,9 @@ def request(plan: Plan) -> dict[str, Any]:
     }
     if not this.sweep:  # the first one ends last
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
-    if this.wait_seconds:
-        # until all are there, when the first one takes it away
-        spec["activeDeadlineSeconds"] = this.wait_seconds
     name = "" if this.sweep else this.job_name
-    return {"cluster": this.group.cluster, "name": name, "labels": labels, "spec": spec}
+    whole = {"cluster": this.group.cluster, "name": name, "labels": labels, "spec": spec}
+    return {**whole, "cluster_key": plan.cluster_key}
 
 
 def labels_of(plan: Plan) -> dict[str, str]:
@@ -285,8 +285,8 @@ def facts(plan: Plan) -> dict[str, Any]:
         "packages": f".berg/dist/{plan.packages[0]}" if plan.packages[0] else "",
         "endpoint": config.endpoint or "",
         "packages_sha256": "",
-        "cluster_key": "",
         **plan.checksums,
+        "cluster_key": "",  # not here: whoever lists pods reads this
     }
 
 
@@ -312,6 +312,27 @@ def with_cache(made: dict[str, Any]) -> dict[str, Any]:
     main = made["spec"]["template"]["spec"]["containers"][0]
     main["env"].append({"name": "BERG_CACHE_URL", "value": CACHE_URL})
     return made
+
+
+def with_key(made: dict[str, Any], secret: str) -> dict[str, Any]:
+    """A Job whose pods get the key of their cluster from a Secret of Kubernetes'."""
+    main = made["spec"]["template"]["spec"]["containers"][0]
+    source = {"secretKeyRef": {"name": secret, "key": KEY}}
+    main["env"].append({"name": KEY, "valueFrom": source})
+    return made
+
+
+def key_secret(made: dict[str, Any], secret: str, key: str) -> dict[str, Any]:
+    """The Secret with the key of a Job's pods, with which it goes. No pod may read it by itself."""
+    about = made["metadata"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": about["name"], "uid": about["uid"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret, "labels": about["labels"], "ownerReferences": [owner]},
+        "immutable": True,
+        "stringData": {KEY: key},
+    }
 
 
 def bucket_label(config: Config) -> str:
