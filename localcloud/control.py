@@ -104,10 +104,11 @@ def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
 
 
 def end_orphans(folder: Path) -> bool:
-    """End machines that a killed server left running."""
+    """End machines that a killed server left running, and what made its image."""
     from localcloud.machines import processes
 
-    if not any(processes.first_process(path) for path in (folder / "machines").glob("*")):
+    left = [*(folder / "machines").glob("*"), *(folder / "image").glob("builder*")]
+    if not any(processes.first_process(path) for path in left):
         return False
     command = [sys.executable, "-m", "localcloud", str(folder), "--end-machines"]
     with (folder / "server.log").open("ab") as log:

@@ -68,6 +68,7 @@ async def serve(options: argparse.Namespace) -> None:
         await listen_until_told(cloud, options)
     else:
         planes.end_orphans(cloud.container)
+        image.end_orphans(image_folder, compute.sandbox)
     await power.close(compute)
     stop.set()
     if compute.image:

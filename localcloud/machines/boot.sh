@@ -311,6 +311,8 @@ main() {
         sleep infinity {idle}>&- &
         services+=" $!"
         wait $!
+        # 127: there is no `sleep` any more, since somebody deleted the machine's files
+        (($? != 127)) || exit 1
     done
 }
 

@@ -52,12 +52,31 @@ def make_image(
     return folder / "root"
 
 
-def build_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], bool]) -> None:
-    for left in folder.glob("builder*"):  # of a server that was killed
+def end_orphans(folder: Path, sandbox: machines.Sandbox) -> None:
+    """End what makes the image for a server that was killed, unless another server makes it."""
+    if not folder.exists():
+        return
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        end_builders(folder, sandbox)
+
+
+def end_builders(folder: Path, sandbox: machines.Sandbox) -> None:
+    """End and delete the machines of servers that were killed while they made the image; takes the
+    lock of the folder.
+    """
+    for left in folder.glob("builder*"):
         while processes.alive(left, sandbox):
             processes.send(left, sandbox, signal.SIGKILL)
             time.sleep(0.01)
         machines.remove(left)
+
+
+def build_image(folder: Path, sandbox: machines.Sandbox, stopped: Callable[[], bool]) -> None:
+    end_builders(folder, sandbox)
     # Built inside a machine, because a virtual environment has its own path written all over it.
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     script = f'#!/bin/sh\ncd "${{BERG_ROOT:-/root}}" && "{python}" -m venv anaconda3 >venv.log 2>&1\necho $? >status\n'

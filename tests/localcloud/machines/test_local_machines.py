@@ -487,6 +487,28 @@ def test_machines_of_a_killed_server_end_with_reset(own):
     assert not Path(f"/proc/{first}").exists() and not client.folder.exists()
 
 
+def test_what_makes_the_image_for_a_killed_server_ends_with_reset(tmp_path):
+    folder = tmp_path / "local"
+    control.start(folder)
+    builders = until(lambda: list((folder / "image").glob("builder-*/init.pid")), "the builder")
+    first = processes.first_process(builders[0].parent)
+    os.kill(control.status(folder)["pid"], signal.SIGKILL)
+    until(lambda: not control.status(folder)["running"], "the end of the server")
+    assert Path(f"/proc/{first}").exists()
+    control.reset(folder)
+    assert not Path(f"/proc/{first}").exists() and not folder.exists()
+
+
+def test_a_machine_whose_files_were_deleted_ends(own, host):
+    if host != machines.OVERLAY:
+        pytest.skip("without overlays it would be this computer's program")
+    client, _ = own
+    script = "#!/bin/bash\n[[ $(stat -f -c %T /usr) == overlayfs ]] && rm /usr/bin/sleep\n"
+    client.insert("bare", script)
+    folder = client.folder / "machines" / client.get("bare")["id"]
+    until(lambda: processes.first_process(folder) is None, "the end of the machine")
+
+
 def test_two_starts_make_one_server(own):
     client, _ = own
     port = control.status(client.folder)["port"]
