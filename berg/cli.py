@@ -17,6 +17,7 @@ from berg.commands import (
     data,
     image,
     listing,
+    money,
     page,
     profile,
     records,
@@ -120,6 +121,7 @@ def cli() -> None:
 
 ROOMS = (
     listing,
+    money,
     data,
     cache,
     setup,

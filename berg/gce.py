@@ -364,7 +364,9 @@ def resources(config: Config) -> list[Resource]:
 def unused_disk(disk: dict[str, Any]) -> Resource:
     user = disk.get("labels", {}).get("berg-user", "")
     zone, created_at = api.last_part(disk["zone"]), disk["creationTimestamp"]
-    return Resource("disk", disk["name"], zone, created_at, "no machine has it", user)
+    kind, size = api.last_part(disk["type"]), int(disk["sizeGb"])
+    why = "no machine has it"
+    return Resource("disk", disk["name"], zone, created_at, why, user, kind, size)
 
 
 def remove(config: Config, resource: Resource) -> None:

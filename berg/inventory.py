@@ -19,7 +19,8 @@ class Machine:
     internal_ip: str = ""
     gpus: str = ""  # such as 4 x p100
     machine_type: str = ""
-    spot: bool = False
+    model: str = "STANDARD"  # how it is paid for, in the API's words
+    disk_gb: int = 0  # of all of its disks
     place: str = "gce"
     pod: str = ""  # its name in Kubernetes, where it is a pod
     note: str = ""  # what it waits for, in words
@@ -35,4 +36,6 @@ class Resource:
     created_at: str
     why: str  # why nobody needs it; "": as long as its job is not over
     user: str = ""  # "": shared
+    disk_type: str = ""  # of a disk
+    gb: int = 0  # of a disk
     place: str = "gce"

@@ -107,6 +107,8 @@ class Job:
     )
     kill_instance_after_job: bool = True
     max_run_seconds: int = 0
+    # region -> USD for an hour of one of its machines, as the list said when it was submitted
+    rates: dict[str, float] = field(default_factory=dict)
     sweep: str = ""  # whose job this is; "": a job on its own
     # of a sweep's job, what fills the command's placeholders
     params: dict[str, str] = field(default_factory=dict)
@@ -156,6 +158,7 @@ class Job:
             secrets=len(self.secrets) + self.notify,
             gpus=gpus,
             wait_seconds=self.wait_seconds,
+            rates=self.rates,
         )
 
 
@@ -179,6 +182,7 @@ class Summary:
     secrets: int = 0
     gpus: str = ""  # in words, such as 8 x h100; or its TPUs
     wait_seconds: int = 0  # as in `Job`
+    rates: dict[str, float] = field(default_factory=dict)  # as Job.rates
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as it lies in the bucket: a job without a sweep says nothing of one."""
@@ -301,7 +305,7 @@ def check_summary(summary: Summary) -> None:
         check_results_dir(summary.results_dir)
     if summary.sweep:
         check_name(summary.sweep)
-    if summary.machines < 0 or summary.secrets < 0:
+    if min(summary.machines, summary.secrets, *summary.rates.values()) < 0:
         raise ValueError("a number is below zero")
     gate.check_plain(summary, free=("cmd",))
 

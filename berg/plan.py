@@ -10,6 +10,7 @@ from berg import BergError, gate
 from berg.checks import check_types
 from berg.code.snapshot import Snapshot
 from berg.config import Config
+from berg.google import prices
 from berg.google.accelerators import Shape
 from berg.google.networks import Ways
 from berg.job import NO_GROUP, Group, Job, machine_names
@@ -149,6 +150,13 @@ class JobSpec:
             return
         if given := self.given(FOR_ONE_MACHINE):
             raise BergError(f"{given[0]} is for jobs on one machine, not on {self.num_machines}")
+
+    @property
+    def model(self) -> str:
+        """How its machines are paid for, in the API's words."""
+        if self.spot:
+            return prices.SPOT
+        return prices.STANDARD
 
     def given(self, options: dict[str, str]) -> list[str]:
         """Return those of the options (by the field that each sets) that are not as usual."""
@@ -324,6 +332,11 @@ class Plan:
     cluster_key: str = field(repr=False, default="")
     sweep_sha256: str = ""  # of the jobs of a sweep and what they are
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
+
+    @property
+    def model(self) -> str:
+        """How the machines are paid for, in the API's words."""
+        return spec_of(self.job).model
 
     @property
     def far_zones(self) -> list[str]:

@@ -44,6 +44,11 @@ def idle(state: job.State) -> str:
     )
 
 
+def dollars(amount: float | None) -> str:
+    """Return USD as people write them; "?" for what is unknown."""
+    return "?" if amount is None else f"${amount:,.2f}"
+
+
 def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 

@@ -1,15 +1,21 @@
 """GPUs and TPUs to choose from, and what machines cost, as text.
 
-Not covered: what was spent; that is Google's billing.
+Not covered: what Google billed; spending.py says what is not in the sums.
 """
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from berg import columns
+from berg import columns, words
 from berg.commands.terminal import table
 from berg.google import prices
+from berg.laptop import spending
 from berg.plan import Plan
+
+if TYPE_CHECKING:
+    from berg.google.offers import Priced
+    from berg.laptop.spending import Sum
+    from berg.laptop.standing import Standing
 
 
 def gpus(found: list[Any], region: str, everywhere: bool) -> str:
@@ -62,44 +68,45 @@ def per_chip(found: Any) -> str:
 
 
 def price(plan: Plan, jobs: int, at_once: int) -> str:
-    """What the machines of a plan cost, as far as it was looked up before; of pods, what a node
-    does that they share.
+    """What the machines of a plan cost, and what else they could be had for; of pods, their share
+    of a node.
 
     "" for pods without GPUs, which any node may hold.
     """
-    shape, region = plan.offer.priced, plan.offer.zones[0].rpartition("-")[0]
-    if shape is None:
+    if plan.offer.priced is None:
         return ""
+    region = spending.region_of(plan.offer.zones[0])
     listed = prices.known(plan.config, region)
     if listed is None:
-        return "unknown; berg gpus looks for prices"
-    hourly = listed.per_hour(shape, plan.spot)
+        return "unknown; berg prices says why"
+    count = machines_paid_for(plan, at_once)
+    hourly = spending.rate(listed, plan.offer, plan.model)
     if hourly is None:
         return f"unknown in {region}"
-    count = machines_paid_for(plan, at_once)
-    kinds = ("as Spot", "on demand") if plan.spot else ("on demand", "as Spot")
-    costs = zip((hourly, listed.per_hour(shape, not plan.spot)), kinds, strict=True)
-    each = [f"${dollars(cost * count)} an hour {kind}" for cost, kind in costs if cost]
+    models = [plan.model, *(each for each in prices.MODELS if each != plan.model)]
+    each = [(model, spending.rate(listed, plan.offer, model)) for model in models]
+    shown = [
+        f"${dollars(rate * count)} an hour {prices.MODELS[model]}" for model, rate in each if rate
+    ]
+    where = f"list price in {region} of {listed.date}, with disks, without traffic"
     if plan.offer.is_shared:
-        what = f" for each node, {shape}, which pods share"
-    else:
-        what = at_most(plan, hourly, jobs, count)
-    source = f"list price in {region} of {listed.date}, without disks and traffic"
-    return f"{', '.join(each)}{what} ({source})"
+        where = f"its share of {plan.offer.priced}; {where}"
+    return f"{', '.join(shown)}; {at_most(plan, jobs, count)} ({where})"
 
 
 def machines_paid_for(plan: Plan, at_once: int) -> int:
-    """Return how many machines a plan pays for at a time; of nodes that pods share, one."""
-    if plan.offer.is_shared:
-        return 1
+    """Return how many machines a plan pays for at a time."""
     return at_once or plan.job.num_machines
 
 
-def at_most(plan: Plan, hourly: float, jobs: int, count: int) -> str:
-    """What a job costs at most, or a sweep of so many jobs."""
+def at_most(plan: Plan, jobs: int, count: int) -> str:
+    """What a job costs at most, or a sweep of so many jobs, wherever there is room for it."""
+    worst = spending.dearest(plan.job.rates, plan.offer.zones)
     hours = plan.job.max_run_seconds / 3600
     limit = f"{jobs * hours:,g} machine-hours" if jobs else f"{hours:g} h"
-    return f"; at most ${hourly * (jobs or count) * hours:,.0f} in {limit}"
+    if worst is None:
+        return "at most unknown: some of the regions have no price"
+    return f"at most ${worst * (jobs or count) * hours:,.0f} in {limit}"
 
 
 def tpus(found: list[Any]) -> str:
@@ -120,3 +127,37 @@ def elsewhere(gpu: Any) -> str:
         if regions
         else "none"
     )
+
+
+def priced(found: "list[Priced]", region: str) -> str:
+    """Machines with what an hour of them costs, as a table."""
+    zones = f"ZONES OF {region}-"
+    rows = [["TYPE", "GPUS", "MACHINE TYPE", "ON DEMAND", "SPOT", "FLEX-START", zones]]
+    for each in found:
+        costs = (each.usd_per_hour, each.spot_usd_per_hour, each.flex_usd_per_hour)
+        ends = ", ".join(zone.removeprefix(f"{region}-") for zone in each.zones)
+        about = [each.type, str(each.gpus), each.machine_type]
+        rows.append([*about, *map(words.dollars, costs), ends])
+    return table(rows, sys.stdout)
+
+
+def sums(weeks: "list[Sum]") -> str:
+    """What jobs cost by week and user, as a table."""
+    rows = [["WEEK OF", "USER", "JOBS", "MACHINE-HOURS", "COST", "PRICE UNKNOWN"]]
+    for each in weeks:
+        unknown = words.plural(each.unknown, "job") if each.unknown else ""
+        about = [each.begins, each.user, f"{each.jobs:,}", f"{each.hours:,.1f}"]
+        rows.append([*about, words.dollars(each.usd), unknown])
+    return table(rows, sys.stdout)
+
+
+def standing_table(there: "list[Standing]") -> str:
+    """What costs money now, as a table, and an hour of all of it."""
+    rows = [["NOW", "NAME", "WHERE", "AGE", "$/H", "WHAT"]]
+    for each in there:
+        age = words.age(each.created_at) if each.created_at else ""
+        rows.append([each.kind, each.name, each.where, age, dollars(each.usd_per_hour), each.about])
+    known = sum(each.usd_per_hour or 0 for each in there)
+    unknown = sum(each.usd_per_hour is None for each in there)
+    rest = f", and {unknown} of unknown price" if unknown else ""
+    return f"{table(rows, sys.stdout)}\n\nNow: {words.dollars(known)} an hour{rest}"

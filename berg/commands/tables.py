@@ -229,7 +229,7 @@ def entries(
 ) -> str:
     """Jobs and machines as a table that fits the terminal."""
     entries = entries if with_machines else folded(entries)
-    header = ["NAME", "STATE", "AGE", "ZONE", "GPUS", "RESULTS", "EXIT"]
+    header = ["NAME", "STATE", "AGE", "COST", "ZONE", "GPUS", "RESULTS", "EXIT"]
     rows = [cells(each) for each in entries]
     if with_user:
         header.insert(1, "USER")

@@ -21,7 +21,8 @@ SECTIONS = {
     "Machines": ("devbox", "cluster", "image", "ssh", "ssh-config", "sync", "reap"),
     "Data": ("fetch", "data", "cache"),
     "Watching": ("log", "tail", "wait", "top", "tensorboard", "profile", "page", "dashboard"),
-    "Setup": ("init", "doctor", "gpus", "config", "local"),
+    "Money": ("gpus", "prices", "costs"),
+    "Setup": ("init", "doctor", "config", "local"),
 }
 
 

@@ -229,6 +229,15 @@ def name_of(gpu_type: str | None, machine_type: str | None) -> str:
     return name
 
 
+def shapes(gpu_type: str | None) -> list[Shape]:
+    """Return the smallest machine with each GPU type, or the usual one for each number of one."""
+    if gpu_type is None:
+        return [choose(None, name, None, None) for name in TYPES]
+    name = name_of(gpu_type, None)
+    numbers = [*ATTACHED[name][1]] if name in ATTACHED else [*BUILT_IN[name]]
+    return [choose(number, name, None, None) for number in numbers]
+
+
 def smallest_number(name: str) -> int:
     """Return how many GPUs of a type a machine has at least."""
     if name in ATTACHED:

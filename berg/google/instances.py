@@ -45,7 +45,7 @@ def find(
     ]
     wanted += [f"name={name}" for name in names]
     fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
-    fields += ",machineType,scheduling/provisioningModel"
+    fields += ",machineType,scheduling/provisioningModel,disks/diskSizeGb"
     listed = pages(
         config,
         f"/zones/{zone}/instances" if zone else "/aggregated/instances",
@@ -81,7 +81,8 @@ def machine_of(instance: dict[str, Any]) -> Machine:
         internal_ip=interface.get("networkIP", ""),
         place=instance.get("labels", {}).get("berg-place", "gce"),
         machine_type=last_part(instance["machineType"]),
-        spot=instance.get("scheduling", {}).get("provisioningModel") == "SPOT",
+        model=instance.get("scheduling", {}).get("provisioningModel", "STANDARD"),
+        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in instance.get("disks", [])),
         gpus=", ".join(
             f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}"
             for gpu in gpus
@@ -186,7 +187,7 @@ def set_metadata(
 
 def unused_disks(config: Config) -> list[dict[str, Any]]:
     """Disks of this bucket's jobs that no machine has."""
-    fields = "items/*/disks(name,zone,users,labels,creationTimestamp),nextPageToken"
+    fields = "items/*/disks(name,zone,users,labels,creationTimestamp,sizeGb,type),nextPageToken"
     listed = pages(config, "/aggregated/disks", filter=ours(config), fields=fields)
     scopes = (scope for page in listed for scope in page.get("items", {}).values())
     return [disk for scope in scopes for disk in scope.get("disks", []) if not disk.get("users")]

@@ -2,13 +2,14 @@
 their quotas.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import accelerators, api
+from berg.google import accelerators, api, prices
 from berg.google.accelerators import Shape
 from berg.google.prices import Prices
 from berg.google.tpus import everything as all_tpus
@@ -125,6 +126,57 @@ class Gpu:
     machine_type: str = ""  # the smallest with such a GPU, of which the prices are
     usd_per_hour: float | None = None  # None: not known
     spot_usd_per_hour: float | None = None
+    flex_usd_per_hour: float | None = None
+
+
+def gpu_zones(config: Config) -> dict[str, list[str]]:
+    """Return the zones of all regions that have each GPU type that berg knows."""
+    zones: dict[str, list[str]] = {name: [] for name in accelerators.TYPES}
+    fields = "items/*/acceleratorTypes(name,zone),nextPageToken"
+    for page in api.pages(config, "/aggregated/acceleratorTypes", fields=fields):
+        for scope in page.get("items", {}).values():
+            for item in scope.get("acceleratorTypes", []):
+                name = accelerators.ALIASES.get(item["name"], item["name"])
+                if name in zones:
+                    zones[name].append(api.last_part(item["zone"]))
+    return zones
+
+
+@dataclass
+class Priced:
+    """A machine with GPUs, and what an hour of it costs, without its disk; None: not known."""
+
+    type: str
+    gpus: int
+    machine_type: str
+    usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+    flex_usd_per_hour: float | None
+    zones: list[str]  # of the region
+
+    @property
+    def cheapest(self) -> float:
+        """USD for an hour of one GPU, in the cheapest way; infinite where no price is known."""
+        costs = (self.usd_per_hour, self.spot_usd_per_hour, self.flex_usd_per_hour)
+        return min((each / self.gpus for each in costs if each), default=math.inf)
+
+
+def priced(
+    config: Config, listed: Prices | None, region: str, gpu_type: str | None
+) -> list[Priced]:
+    """Return the smallest machine with each GPU type that a region has, the cheapest GPU first; or
+    all with one type, the smallest first.
+    """
+    zones = gpu_zones(config)
+    found = []
+    for shape in accelerators.shapes(gpu_type):
+        here = sorted({each for each in zones[shape.gpu_type] if each.startswith(f"{region}-")})
+        rates = per_hour(listed, shape)
+        if here:
+            found.append(Priced(shape.gpu_type, shape.num_gpus, shape.machine_type, *rates, here))
+    if gpu_type is None:
+        found.sort(key=lambda each: each.cheapest)
+    return found
 
 
 def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
@@ -134,14 +186,7 @@ def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
     _ = config.session
     with ThreadPoolExecutor() as pool:
         there = pool.submit(quotas, config, config.region)
-        zones: dict[str, list[str]] = {name: [] for name in accelerators.TYPES}
-        fields = "items/*/acceleratorTypes(name,zone),nextPageToken"
-        for page in api.pages(config, "/aggregated/acceleratorTypes", fields=fields):
-            for scope in page.get("items", {}).values():
-                for item in scope.get("acceleratorTypes", []):
-                    name = accelerators.ALIASES.get(item["name"], item["name"])
-                    if name in zones:
-                        zones[name].append(api.last_part(item["zone"]))
+        zones = gpu_zones(config)
 
     def left(metric: str) -> float | None:
         limit, usage = there.result().get(metric, (None, 0.0))
@@ -156,22 +201,22 @@ def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
             else accelerators.BUILT_IN[name]
         )
         shape = accelerators.choose(None, name, None, None)
-        on_demand, spot = per_hour(listed, shape)
+        rates = per_hour(listed, shape)
         quota = left(metric), left(f"PREEMPTIBLE_{metric}")
-        found.append(
-            Gpu(name, [*counts], sorted(set(places)), *quota, shape.machine_type, on_demand, spot)
-        )
+        found.append(Gpu(name, [*counts], sorted(set(places)), *quota, shape.machine_type, *rates))
     return found
 
 
-def per_hour(listed: Prices | None, shape: Shape) -> tuple[float | None, float | None]:
-    """USD for an hour of a machine on demand, where it can be had so, and as a Spot machine."""
+def per_hour(
+    listed: Prices | None, shape: Shape
+) -> tuple[float | None, float | None, float | None]:
+    """USD for an hour of a machine on demand, where it can be had so, as Spot, by flex-start."""
     if listed is None:
-        return None, None
-    only_spot = shape.machine_type.startswith(accelerators.NOT_ON_DEMAND)
-    return None if only_spot else listed.per_hour(shape, spot=False), listed.per_hour(
-        shape, spot=True
-    )
+        return None, None, None
+    on_demand = listed.per_hour(shape, prices.STANDARD)
+    if shape.machine_type.startswith(accelerators.NOT_ON_DEMAND):
+        on_demand = None
+    return on_demand, listed.per_hour(shape, prices.SPOT), listed.per_hour(shape, prices.FLEX)
 
 
 def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
@@ -200,6 +245,7 @@ def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
             "machine_type": each.machine_type,
             "usd_per_hour": costs[each][0],
             "spot_usd_per_hour": costs[each][1],
+            "flex_usd_per_hour": costs[each][2],
             "zones": sorted(zones.get(each.machine_type, [])),
         }
         for each in there

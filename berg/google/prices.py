@@ -1,18 +1,19 @@
 """What a machine costs an hour, from Google's public price list, the Cloud Billing Catalog.
 
-A description is the only link from a machine to its SKUs, and `usageType` is not to be trusted for
-TPUs, so that a description is matched from its beginning, never in parts. Where a part has no price
-there is none: half a sum would be a lie. The list has some 30,000 SKUs; those of a region lie in
-BERG_HOME for a day, and `berg run` only looks there.
+A description is the only link from a machine to its SKUs, and `usageType` is not to be trusted, so
+that a description is matched from its beginning, never in parts. Where a part has no price there is
+none: half a sum would be a lie. The list has some 30,000 SKUs; those of a region lie in BERG_HOME,
+and are asked for anew when they are a day old.
 
-Not covered: disks, traffic, discounts, flex-start, reservations, custom machine types, parts of a
-GPU.
+Not covered: traffic, addresses, discounts, what is used of a reservation, custom machine types,
+parts of a GPU.
 """
 
 import json
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,26 +27,40 @@ SERVICE = "services/6F81-5844-456A"  # Compute Engine
 PAGE = 5000
 FIELDS = (
     "nextPageToken,skus(description,serviceRegions,category(resourceGroup),"
-    "pricingInfo(pricingExpression(tieredRates(unitPrice(units,nanos)))))"
+    "pricingInfo(pricingExpression(usageUnit,tieredRates(unitPrice(units,nanos)))))"
 )
-GROUPS = ("CPU", "RAM", "N1Standard", "GPU", "TPU")
+GROUPS = ("CPU", "RAM", "N1Standard", "GPU", "TPU", "SSD", "PDStandard", "LocalSSD")
+HOURS_A_MONTH = 730
 # seconds in which a list is not asked for again, and after which it is not shown
 FRESH, KEPT = (
     86400,
     30 * 86400,
 )
+# How machines are paid for, in the API's words, and in people's.
+STANDARD, SPOT, FLEX = "STANDARD", "SPOT", "FLEX_START"
+MODELS = {STANDARD: "on demand", SPOT: "as Spot", FLEX: "by flex-start"}
+# What stands behind the name of a GPU, TPU or local disk, and before that of CPUs and memory.
+ATTACHED = {
+    STANDARD: "",
+    SPOT: " attached to Spot Preemptible VMs",
+    FLEX: " attached to DWS Defined Duration VMs",
+}
+BEFORE = {STANDARD: "", SPOT: "Spot Preemptible ", FLEX: "DWS Defined Duration "}
 FAMILIES = {"n1": "N1 Predefined", "a2": "A2", "g2": "G2", "g4": "G4", "a3-highgpu": "A3"}
-FAMILIES |= {"a3-megagpu": "A3Plus", "a3-ultragpu": "A3Ultra"}
+FAMILIES |= {"a3-megagpu": "A3Plus", "a3-ultragpu": "A3Ultra", "e2": "E2"}
 # GiB for each vCPU. https://cloud.google.com/compute/docs/accelerator-optimized-machines
 MEMORY = {
     "n1-standard": 3.75,
     "n1-highmem": 6.5,
     "n1-highcpu": 0.9,
+    "e2-standard": 4,
     "g2-standard": 4,
     "g4-standard": 3.75,
 }
 MEMORY |= {"a2-highgpu": 85 / 12, "a2-megagpu": 1360 / 96, "a2-ultragpu": 170 / 12}
 MEMORY |= {"a3-highgpu": 9, "a3-megagpu": 9, "a3-ultragpu": 2952 / 224}
+# GiB of local SSD that come with each GPU, and are paid for like any other. Same source.
+LOCAL_SSD = {"a2-ultragpu": 375, "a3-highgpu": 750, "a3-megagpu": 750, "a3-ultragpu": 1500}
 # Several names where regions differ.
 GPUS = {
     **{
@@ -69,6 +84,13 @@ TPUS = {
     "ct6e": "TpuV6e",
     "tpu7x": "TPU7x",
 }
+DISKS = {
+    "pd-balanced": "Balanced PD Capacity",
+    "pd-ssd": "SSD backed PD Capacity",
+    "pd-standard": "Storage PD Capacity",
+    "hyperdisk-balanced": "Hyperdisk Balanced Capacity",
+}
+LOCAL_DISK = "SSD backed Local Storage"
 
 
 @dataclass
@@ -77,54 +99,82 @@ class Prices:
 
     region: str
     asked_at: float
-    rates: dict[str, float]
+    hourly: dict[str, float]  # USD for an hour of one of them, or of one GiB
 
     @property
     def date(self) -> str:
         return time.strftime("%Y-%m-%d", time.gmtime(self.asked_at))
 
-    def per_hour(self, shape: Shape, spot: bool) -> float | None:
-        """USD for an hour of a machine without disks and traffic; None where a part of it has no
-        price.
+    def per_hour(self, shape: Shape, model: str, disk_gb: float = 0) -> float | None:
+        """USD for an hour of a machine with its boot disk, without traffic; None where a part of
+        it has no price.
         """
-        family, _, size = shape.machine_type.partition("-")
-        if family in TPUS:
-            chips = re.search(r"-(\d+)t$", shape.machine_type)
-            return total([(self.find((TPUS[family],), spot), int(chips[1]) if chips else 0)])
-        parts: list[tuple[float | None, float]] = []
-        if shape.num_gpus:
-            parts.append((self.find(GPUS.get(shape.gpu_type, ()), spot), shape.num_gpus))
-        if shape.gpu_type != "b200":
-            kind = f"{family}-{size.partition('-')[0]}"
-            name, memory = FAMILIES.get(kind) or FAMILIES.get(family), MEMORY.get(kind)
-            if (
-                name is None
-                or memory is None
-                or not shape.num_cpus
-                or shape.machine_type in FRACTIONS
-            ):
-                return None
-            parts.append((self.find((f"{name} Instance Core",), spot), shape.num_cpus))
-            parts.append((self.find((f"{name} Instance Ram",), spot), shape.num_cpus * memory))
+        parts = self.parts(shape, model)
+        if disk_gb:
+            parts.append((self.disk_per_hour(shape.disk_type, disk_gb), 1))
         return total(parts)
 
-    def find(self, names: tuple[str, ...], spot: bool) -> float | None:
-        """The rate of the first SKU with one of these names, whichever place it says it is in."""
-        for name in names:
-            begins = [f"{name} running in "]
-            if spot:
-                begins = [
-                    f"Spot Preemptible {begins[0]}",
-                    f"{name} attached to Spot Preemptible VMs running in ",
-                ]
-            for description, rate in self.rates.items():
-                if description.startswith(tuple(begins)) and rate:
-                    return rate
+    def disk_per_hour(self, disk_type: str, gb: float) -> float | None:
+        """USD for an hour of a disk of so many GiB; None for a kind without a price."""
+        price = self.find(DISKS.get(disk_type, disk_type))
+        return None if price is None else price * gb
+
+    def parts(self, shape: Shape, model: str) -> list[tuple[float | None, float]]:
+        """Return what a machine consists of: the price of one, None if unknown, and how many."""
+        family, _, size = shape.machine_type.partition("-")
+        if family in TPUS:
+            return [(self.of_chip(TPUS[family], model), chips_of(shape))]
+        series = f"{family}-{size.partition('-')[0]}"
+        gpus = (self.attached(GPUS.get(shape.gpu_type, ()), model), shape.num_gpus)
+        found: list[tuple[float | None, float]] = []
+        if shape.num_gpus:
+            found.append(gpus)
+        if shape.gpu_type != "b200":
+            found += self.of_cpus(shape, series, model)
+        if series in LOCAL_SSD:
+            gigabytes = LOCAL_SSD[series] * shape.num_gpus
+            found.append((self.attached((LOCAL_DISK,), model), gigabytes))
+        return found
+
+    def of_cpus(self, shape: Shape, series: str, model: str) -> list[tuple[float | None, float]]:
+        """Return a machine's vCPUs and memory as `parts` does."""
+        name = FAMILIES.get(series) or FAMILIES.get(series.partition("-")[0])
+        memory = MEMORY.get(series)
+        cpus = shape.num_cpus
+        if name is None or memory is None or not cpus or shape.machine_type in FRACTIONS:
+            return [(None, 1)]
+        what = name if model == FLEX else f"{name} Instance"
+        core = self.find(f"{BEFORE[model]}{what} Core")
+        ram = self.find(f"{BEFORE[model]}{what} Ram")
+        return [(core, cpus), (ram, cpus * memory)]
+
+    def of_chip(self, name: str, model: str) -> float | None:
+        """The price of a TPU chip, whose name flex-start shortens."""
+        if model == FLEX:
+            return self.find(f"{BEFORE[FLEX]}{name.removeprefix('Tpu')}")
+        return self.attached((name,), model)
+
+    def attached(self, names: Iterable[str], model: str) -> float | None:
+        """The price of the first that there is of what has several names."""
+        found = (self.find(f"{name}{ATTACHED[model]}") for name in names)
+        return next((price for price in found if price is not None), None)
+
+    def find(self, name: str) -> float | None:
+        """The price of the first SKU of that name, whichever place it says it is in."""
+        begins = (f"{name} running in ", f"{name} in ")
+        for description, price in self.hourly.items():
+            if price and (description == name or description.startswith(begins)):
+                return price
         return None
 
 
+def chips_of(shape: Shape) -> int:
+    chips = re.search(r"-(\d+)t$", shape.machine_type)
+    return int(chips[1]) if chips else 0
+
+
 def total(parts: list[tuple[float | None, float]]) -> float | None:
-    known = [rate * count for rate, count in parts if rate is not None]
+    known = [price * count for price, count in parts if price is not None]
     return sum(known) if known and len(known) == len(parts) else None
 
 
@@ -144,47 +194,75 @@ def known(config: Config, region: str) -> Prices | None:
         return None
 
 
+def is_fresh(found: Prices | None) -> bool:
+    return found is not None and time.time() - found.asked_at < FRESH
+
+
 def look_up(config: Config, region: str) -> tuple[Prices | None, str]:
     """The prices of a region as of today, and why there are none."""
+    found = known(config, region)
+    if is_fresh(found):
+        return found, ""
+    why = refresh(config, [region])
+    return (None, why) if why else (known(config, region), "")
+
+
+def latest(config: Config, regions: Iterable[str]) -> dict[str, Prices]:
+    """The prices of regions as of today, or as they were last known; a region without any is not
+    among them.
+    """
+    wanted = list(dict.fromkeys(regions))
+    old = [region for region in wanted if not is_fresh(known(config, region))]
+    if old:
+        refresh(config, old)
+    found = {region: known(config, region) for region in wanted}
+    return {region: each for region, each in found.items() if each}
+
+
+def refresh(config: Config, regions: list[str]) -> str:
+    """Ask for the prices of regions, all at once, and keep them; return why there are none."""
     from google.api_core import exceptions
 
-    found = known(config, region)
-    if found and time.time() - found.asked_at < FRESH:
-        return found, ""
     url = f"{config.service_url('cloudbilling')}/v1/{SERVICE}/skus"
-    rates: dict[str, float] = {}
+    hourly: dict[str, dict[str, float]] = {region: {} for region in regions}
     try:
         for page in api.pages(config, url, pageSize=PAGE, fields=FIELDS):
-            rates |= {
-                each["description"]: rate(each)
-                for each in page.get("skus", [])
-                if is_wanted(each, region)
-            }
+            for sku in filter(is_wanted, page.get("skus", [])):
+                for region in hourly.keys() & set(sku["serviceRegions"]):
+                    hourly[region][sku["description"]] = rate(sku)
     except exceptions.Forbidden as error:
         if api.lacks_quota_project(error):
-            return None, api.name_quota_project(config)
+            return api.name_quota_project(config)
         enable = f"enable cloudbilling.googleapis.com: {api.enable_command(config, 'cloudbilling')}"
-        return None, enable if api.is_off(error) else error.message
+        return enable if api.is_off(error) else error.message
     except exceptions.GoogleAPICallError as error:
-        return None, error.message
-    found = Prices(region, time.time(), rates)
-    file = file_of(config, region)
+        return error.message
+    except (exceptions.GoogleAPIError, OSError) as error:  # it did not answer
+        return str(error)
+    for region, prices in hourly.items():
+        keep(config, Prices(region, time.time(), prices))
+    return ""
+
+
+def keep(config: Config, found: Prices) -> None:
+    """Write prices into BERG_HOME, whole or not at all."""
+    file = file_of(config, found.region)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = file.with_suffix(f".{os.getpid()}")
     new.write_text(json.dumps(asdict(found)))
     new.replace(file)
-    return found, ""
 
 
-def is_wanted(sku: dict[str, Any], region: str) -> bool:
-    """Whether a SKU prices a part of a machine here, at once, and not by contract."""
-    text, group = sku["description"], sku["category"].get("resourceGroup")
-    return (
-        region in sku["serviceRegions"]
-        and group in GROUPS
-        and not text.startswith(("Commitment", "Reserved "))
-    )
+def is_wanted(sku: dict[str, Any]) -> bool:
+    """Whether a SKU prices a part of a machine at once, and not by contract."""
+    is_part = sku["category"].get("resourceGroup") in GROUPS
+    return is_part and not sku["description"].startswith(("Commitment", "Reserved "))
 
 
 def rate(sku: dict[str, Any]) -> float:
-    price = sku["pricingInfo"][0]["pricingExpression"]["tieredRates"][-1].get("unitPrice", {})
-    return int(price.get("units", 0)) + price.get("nanos", 0) / 1e9
+    """USD for an hour of what a SKU counts."""
+    expression = sku["pricingInfo"][0]["pricingExpression"]
+    price = expression["tieredRates"][-1].get("unitPrice", {})
+    amount = int(price.get("units", 0)) + price.get("nanos", 0) / 1e9
+    is_monthly = expression.get("usageUnit", "").endswith(".mo")
+    return amount / HOURS_A_MONTH if is_monthly else amount

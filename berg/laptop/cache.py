@@ -20,19 +20,16 @@ from urllib.parse import urlsplit
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, container, podexec, storage
+from berg.google import api, container, podexec, prices, storage
 from berg.google import kubernetes as k8s
+from berg.google.accelerators import Shape
+from berg.laptop.spending import region_of
 from berg.places import gke, podstatus
 from berg.places.manifest import CACHE, CACHE_PORT, CACHE_URL
 
 POOL = container.CACHE  # of the one node, with a taint that keeps jobs away
 IMAGE = "nginx:1.28"  # Debian's, by the makers of NGINX
 MACHINE_TYPE, DISK_TYPE = "e2-standard-4", "pd-balanced"
-# $ an hour for the machine, and for each GB of the disk; us-central1, 2026-11
-PRICES = (
-    0.134,
-    0.100 / 730,
-)
 SPARE = 8  # GB beside the slices: NGINX looks every 10 seconds whether they are too many
 LARGEST = 50_000
 PATIENCE = 900  # seconds for a new node to pull the image and start it
@@ -81,7 +78,7 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
             disk = next(each for each in itertools.count(30) if room(each) >= size)
             say(
                 f"Making a node for the cache: {MACHINE_TYPE} with a disk of {disk} GB, "
-                f"{price(disk)} from now on"
+                f"for {price(config, place, disk)} from now on"
             )
             path = f"{found['location']}/clusters/{found['name']}/nodePools"
             body = {"nodePool": pool_body(config, disk)}
@@ -109,8 +106,12 @@ def room(disk: int) -> int:
     return int(there * 0.9 - min(disk * 0.5, 6 + disk * 0.35, 100)) - SPARE
 
 
-def price(disk: int) -> str:
-    return f"about ${PRICES[0] + disk * PRICES[1]:.2f} an hour"
+def price(config: Config, place: str, disk: int) -> str:
+    """Say what an hour of the cache's node costs in a cluster's location, by Google's list."""
+    listed = prices.latest(config, [region := region_of(place.partition("/")[0])]).get(region)
+    shape = Shape(MACHINE_TYPE, 0, "")
+    hourly = listed.per_hour(shape, prices.STANDARD, disk) if listed else None
+    return "an unknown price" if hourly is None else f"${hourly:,.2f} an hour"
 
 
 def pool_body(config: Config, disk: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from berg.config import Config
 from berg.google import api
 from berg.google.storage import Bucket
 from berg.inventory import Machine
-from berg.laptop import names
+from berg.laptop import names, spending
 from berg.states import Stored
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
@@ -62,6 +62,7 @@ class Entry:
     stored: Stored | None = None  # the state as it lies in the bucket
     # of a sweep: its machines, whichever job they have
     workers: list[Machine] = field(default_factory=list)
+    parts: list["Entry"] = field(default_factory=list)  # the jobs of a sweep that this stands for
 
     @property
     def machine(self) -> Machine | None:
@@ -106,6 +107,15 @@ class Entry:
         return places.of(self.machine.place if self.machine else self.summary.place)
 
     @property
+    def usd(self) -> float | None:
+        """What its machines have cost; None if their price is unknown, or it is no job."""
+        if self.parts:
+            return total([part.usd for part in self.parts])
+        if self.state is None:
+            return None
+        return spending.so_far(self.state, bool(self.machines))
+
+    @property
     def group(self) -> job.Group:
         """What makes the job's machines anew, as in `Job.group`."""
         return self.summary.group
@@ -127,6 +137,7 @@ class Entry:
             "external_ip": machine.external_ip,
             "internal_ip": machine.internal_ip,
             "instances": [describe(each) for each in self.machines],
+            "usd": self.usd,
         }
 
     def _told(self) -> dict[str, Any]:
@@ -136,6 +147,12 @@ class Entry:
         told = asdict(self.state) | self.state.job.to_dict()
         del told["job"], told["claim"], told["removed_by"]
         return told
+
+
+def total(costs: list[float | None]) -> float | None:
+    """Return the sum of what jobs cost; None if one of them is unknown."""
+    known = [each for each in costs if each is not None]
+    return sum(known) if len(known) == len(costs) else None
 
 
 def describe(machine: Machine) -> dict[str, Any]:

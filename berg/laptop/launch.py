@@ -24,8 +24,8 @@ from berg.code import dist, packages, revision, snapshot
 from berg.config import Config
 from berg.google import api, data, offers, secret
 from berg.google.storage import Bucket, Changed
-from berg.laptop import ssh
-from berg.plan import Choice, JobSpec, Plan, check_variable
+from berg.laptop import spending, ssh
+from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
 
 GOING = 180  # seconds for machines of a job that is over to go
 
@@ -57,14 +57,14 @@ def prepare(
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         needed = pool.submit(packages.build)
-        offered = pool.submit(place.offer, config, spec, choice, sweep)
+        offered = pool.submit(priced_offer, config, spec, choice, sweep)
         bucket = Bucket(config)
         measured = [pool.submit(data.measure, bucket, text) for text in spec.data]
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
         taken = code or snapshot.take(root)
         bucket_region, _ = region.result(), free.result()
-        offer, data_sets = offered.result(), [each.result() for each in measured]
+        (offer, rates), data_sets = offered.result(), [each.result() for each in measured]
     check_room(config, data_sets, offer.image, offer.disk_gb)
     this = replace(
         job_of(spec, config, name, taken),
@@ -79,6 +79,7 @@ def prepare(
         image=offer.image,
         sweep=name if sweep else "",
         group=offer.group,
+        rates=rates,
     )
     checks.check_size(this)
     cluster_key = add_cluster_key(secret_values, choice.hosts)
@@ -95,6 +96,15 @@ def prepare(
         secrets=secret_values,
         cluster_key=cluster_key,
     )
+
+
+def priced_offer(
+    config: Config, spec: JobSpec, choice: Choice, sweep: int
+) -> tuple[Offer, dict[str, float]]:
+    """Return what the place has for a spec, and what an hour of it costs by region."""
+    place = places.of(places.name_for(spec))
+    found = place.offer(config, spec, choice, sweep)
+    return found, spending.rates(config, found, spec.model)
 
 
 def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -> job.Job:

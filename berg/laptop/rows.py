@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from berg.job import State
 from berg.laptop.jobs import Entry
-from berg.words import age, counts
+from berg.words import age, counts, dollars
 
 
 def cells(entry: Entry) -> list[str]:
-    """Return what a list shows of a job or machine: name, state, age, zone, GPUs, results dir, exit
-    code.
+    """Return what a list shows of a job or machine: name, state, age, cost, zone, GPUs, results
+    dir, exit code.
     """
     state, summary, machine = entry.state, entry.summary, entry.machine
     zone = state.zone if state else ""
@@ -26,7 +26,8 @@ def cells(entry: Entry) -> list[str]:
     if state and state.exit_code is not None:
         code = str(state.exit_code)
     created = age(entry.created_at)
-    return [entry.name, entry.status, created, zone, gpus, summary.results_dir, code]
+    cost = dollars(entry.usd)
+    return [entry.name, entry.status, created, cost, zone, gpus, summary.results_dir, code]
 
 
 def folded(entries: list[Entry]) -> list[Entry]:
@@ -61,7 +62,7 @@ def as_one(parts: list[Entry]) -> Entry:
             idle |= state.idle
     in_states = counts(Counter(state.state for state in states))
     state = State(state=in_states, idle=idle, job=summary)
-    return replace(first, name=first.sweep, state=state, machines=first.workers)
+    return replace(first, name=first.sweep, state=state, machines=first.workers, parts=parts)
 
 
 def common_folder(folders: list[str]) -> str:

@@ -17,11 +17,9 @@ from typing import Any
 
 from berg import BergError, job
 from berg.config import Config
-from berg.google import prices
-from berg.google.accelerators import Shape, find_built_in
 from berg.google.storage import Bucket, Listed
 from berg.inventory import Machine
-from berg.laptop import jobs, logs, records, sweep
+from berg.laptop import jobs, logs, records, spending, standing, sweep
 from berg.watch import charts, events, usage
 from berg.watch.charts import Point
 
@@ -65,7 +63,7 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
             pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files)
         )
         cut = [each.name.removeprefix(folder) for each in files if is_cut(each)]
-        found = About(record, cut=cut, busy=busied.result(), cost=cost(config, record))
+        found = About(record, cut=cut, busy=busied.result(), cost=cost(record))
         found.costs = costs(config, record.entry.machines)
     for each, lines in zip(files, read, strict=True):
         where = str(PurePosixPath(each.name.removeprefix(folder)).parent)
@@ -76,40 +74,23 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
     return found
 
 
-def cost(config: Config, record: records.Record) -> str:
-    """What a job's machines cost while it ran, by prices that were looked up before."""
-    state, this = record.entry.state, record.job
-    if not state or not this or this.place == "gke":  # whose pods share nodes
+def cost(record: records.Record) -> str:
+    """What a job's machines have cost, in words; "" where their price is not known."""
+    state = record.entry.state
+    if not state or record.entry.usd is None:
         return ""
-    listed = prices.known(config, state.zone.rpartition("-")[0])
-    shape = Shape(this.machine_type, this.gpus_per_machine, this.gpu_type)
-    hourly = listed.per_hour(shape, bool(this.spec.get("spot"))) if listed else None
-    if not listed or hourly is None or not state.ran_seconds:
-        return ""
-    hourly *= this.num_machines
-    where = f"list price in {listed.region} of {listed.date}, without disks and traffic"
-    return f"${hourly * state.ran_seconds / 3600:,.2f}, at ${hourly:,.2f} an hour ({where})"
+    hourly = (spending.rate_of(state.job, state.zone) or 0) * state.job.machines
+    where = "list price when it was submitted, with disks, without traffic"
+    return f"${record.entry.usd:,.2f}, at ${hourly:,.2f} an hour ({where})"
 
 
 def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
     """What machines cost since they were made, by their names, as far as prices were looked up
     before.
     """
-    listed: dict[str, prices.Prices | None] = {}
     found = {}
     for each in machines:
-        region = each.zone.rpartition("-")[0]
-        if region not in listed:
-            listed[region] = prices.known(config, region)
-        count, _, kind = each.gpus.partition(" x ")
-        kind, number = find_built_in(each.machine_type) or (
-            kind,
-            int(count) if count.isdigit() else 0,
-        )
-        table = listed[region]
-        hourly = (
-            table.per_hour(Shape(each.machine_type, number, kind), each.spot) if table else None
-        )
+        hourly = standing.machine_rate(config, each)
         if hourly is not None and each.created_at:
             found[each.name] = hourly * max(0, job.age_seconds(each.created_at)) / 3600
     return found

@@ -121,7 +121,7 @@ def overview(
         "input", id="filter", type="search", placeholder="Filter  /", aria_label="Filter the jobs"
     )
     nothing = tag("p", 'Nothing yet. Start with: berg run "python train.py"')
-    header = ("Name", "State", "Age", "Ran", "Zone", "GPUs", "User", "Results", "Exit")
+    header = ("Name", "State", "Age", "Ran", "Cost", "Zone", "GPUs", "User", "Results", "Exit")
     return frame.page(
         "Jobs",
         *(tag("p", line, class_="note") for line in said),
@@ -135,7 +135,7 @@ def overview(
 
 
 def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
-    name, status, _, zone, gpus, results, code = cells_of(each)
+    name, status, _, cost, zone, gpus, results, code = cells_of(each)
     known = is_sweep or (each.state and job.NAME.fullmatch(name))
     link = frame.link("sweep" if is_sweep else "job", name) if known else text(name)
     reason = each.state.reason if each.state else ""
@@ -147,6 +147,7 @@ def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
         tag("td", badge(status), why),
         age,
         tag("td", words.duration(ran) if ran else "", data_value=ran),
+        tag("td", cost, data_value=each.usd or 0),
         zone,
         gpus,
         each.user,

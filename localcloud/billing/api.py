@@ -19,79 +19,65 @@ COMPUTE = "6F81-5844-456A"
 SERVICES = {COMPUTE: "Compute Engine", "95FF-2EF5-5EA1": "Cloud Storage"}
 MOST = 5000  # SKUs in a page
 CENTRAL, AMERICAS, EAST5 = ("us-central1",), ("us-central1", "us-east1", "us-west1"), ("us-east5",)
-SPOT = "attached to Spot Preemptible VMs running in"
-# Description, resource group, usage type, USD for each unit, unit, regions.
+FRANKFURT = ("europe-west3",)
+SPOT = "attached to Spot Preemptible VMs"
+FLEX = "attached to DWS Defined Duration VMs"
+# Description, resource group, usage type, USD for each unit, unit, regions. A usage type is no help:
+# flex-start is "OnDemand", and so are TPUs' Spot machines.
 ROWS = (
     ("Commitment v1: A2 Core in Americas for 1 Year", "CPU", "Commit1Yr", 0.01991, "h", AMERICAS),
+    ("Commitment v1: Local SSD in Americas for 1 Year", "SSD", "Commit1Yr", 0.05, "h", AMERICAS),
     ("Reserved Nvidia Tesla A100 GPU in Americas", "GPU", "OnDemand", 0.0, "h", AMERICAS),
-    (
-        "N1 Predefined Instance Core running in Americas",
-        "N1Standard",
-        "OnDemand",
-        0.031611,
-        "h",
-        AMERICAS,
-    ),
-    (
-        "N1 Predefined Instance Ram running in Americas",
-        "N1Standard",
-        "OnDemand",
-        0.004237,
-        "GiBy.h",
-        AMERICAS,
-    ),
-    (
-        "N1 Predefined Instance Core running in Frankfurt",
-        "N1Standard",
-        "OnDemand",
-        0.040744,
-        "h",
-        ("europe-west3",),
-    ),
+    ("Reserved A2 Instance Core running in Americas", "CPU", "OnDemand", 0.0, "h", AMERICAS),
+    ("N1 Predefined Instance Core running in Americas", "N1Standard", "OnDemand", 0.031611, "h", AMERICAS),
+    ("N1 Predefined Instance Ram running in Americas", "N1Standard", "OnDemand", 0.004237, "GiBy.h", AMERICAS),
+    ("Spot Preemptible N1 Predefined Instance Core running in Americas", "N1Standard", "Preemptible", 0.00698, "h", AMERICAS),
+    ("Spot Preemptible N1 Predefined Instance Ram running in Americas", "N1Standard", "Preemptible", 0.00094, "GiBy.h", AMERICAS),
+    ("N1 Predefined Instance Core running in Frankfurt", "N1Standard", "OnDemand", 0.040744, "h", FRANKFURT),
     ("Custom Instance Core running in Americas", "CPU", "OnDemand", 0.033174, "h", AMERICAS),
+    ("E2 Instance Core running in Americas", "CPU", "OnDemand", 0.02181159, "h", AMERICAS),
+    ("E2 Instance Ram running in Americas", "RAM", "OnDemand", 0.00292353, "GiBy.h", AMERICAS),
     ("Nvidia Tesla T4 GPU running in Americas", "GPU", "OnDemand", 0.35, "h", AMERICAS),
+    (f"Nvidia Tesla T4 GPU {SPOT} running in Americas", "GPU", "Preemptible", 0.1155, "h", AMERICAS),
     ("Nvidia Tesla P100 GPU running in Americas", "GPU", "OnDemand", 1.46, "h", AMERICAS),
     ("Nvidia Tesla V100 GPU running in Americas", "GPU", "OnDemand", 2.48, "h", AMERICAS),
     ("G2 Instance Core running in Americas", "CPU", "OnDemand", 0.024988, "h", AMERICAS),
     ("G2 Instance Ram running in Americas", "RAM", "OnDemand", 0.002927, "GiBy.h", AMERICAS),
     ("Nvidia L4 GPU running in Americas", "GPU", "OnDemand", 0.56004, "h", AMERICAS),
+    ("Spot Preemptible G2 Instance Core running in Americas", "CPU", "Preemptible", 0.01, "h", AMERICAS),
+    ("Spot Preemptible G2 Instance Ram running in Americas", "RAM", "Preemptible", 0.00117, "GiBy.h", AMERICAS),
+    (f"Nvidia L4 GPU {SPOT} running in Americas", "GPU", "Preemptible", 0.224, "h", AMERICAS),
+    ("DWS Defined Duration G2 Core running in Americas", "CPU", "OnDemand", 0.01375, "h", AMERICAS),
+    ("DWS Defined Duration G2 Ram running in Americas", "RAM", "OnDemand", 0.00161, "GiBy.h", AMERICAS),
+    (f"Nvidia L4 GPU {FLEX} running in Americas", "GPU", "OnDemand", 0.308, "h", AMERICAS),
     ("A2 Instance Core running in Americas", "CPU", "OnDemand", 0.03161, "h", AMERICAS),
     ("A2 Instance Ram running in Americas", "RAM", "OnDemand", 0.00424, "GiBy.h", AMERICAS),
     ("Nvidia Tesla A100 GPU running in Americas", "GPU", "OnDemand", 2.93391, "h", AMERICAS),
     ("Nvidia Tesla A100 80GB GPU running in Americas", "GPU", "OnDemand", 3.93, "h", AMERICAS),
-    (
-        "Spot Preemptible A2 Instance Core running in Americas",
-        "CPU",
-        "Preemptible",
-        0.01659,
-        "h",
-        AMERICAS,
-    ),
-    (
-        "Spot Preemptible A2 Instance Ram running in Americas",
-        "RAM",
-        "Preemptible",
-        0.00222,
-        "GiBy.h",
-        AMERICAS,
-    ),
-    (f"Nvidia Tesla A100 GPU {SPOT} Americas", "GPU", "Preemptible", 1.5399, "h", AMERICAS),
+    ("Spot Preemptible A2 Instance Core running in Americas", "CPU", "Preemptible", 0.01659, "h", AMERICAS),
+    ("Spot Preemptible A2 Instance Ram running in Americas", "RAM", "Preemptible", 0.00222, "GiBy.h", AMERICAS),
+    (f"Nvidia Tesla A100 GPU {SPOT} running in Americas", "GPU", "Preemptible", 1.5399, "h", AMERICAS),
+    ("DWS Calendar Mode A2 Core running in Americas", "CPU", "OnDemand", 0.02, "h", AMERICAS),
     ("DWS Defined Duration A2 Core running in Americas", "CPU", "OnDemand", 0.01739, "h", AMERICAS),
+    ("DWS Defined Duration A2 Ram running in Americas", "RAM", "OnDemand", 0.00233, "GiBy.h", AMERICAS),
+    (f"Nvidia Tesla A100 GPU {FLEX} running in Americas", "GPU", "OnDemand", 1.61365, "h", AMERICAS),
     ("A4 Nvidia B200 (1 gpu slice) running in Americas", "GPU", "OnDemand", 16.11, "h", CENTRAL),
-    (f"A4 Nvidia B200 (1 gpu slice) {SPOT} Americas", "GPU", "Preemptible", 4.95, "h", CENTRAL),
+    (f"A4 Nvidia B200 (1 gpu slice) {SPOT} running in Americas", "GPU", "Preemptible", 4.95, "h", CENTRAL),
+    (f"A4 Nvidia B200 (1 gpu slice) {FLEX} running in Americas", "GPU", "OnDemand", 8.06, "h", CENTRAL),
+    ("Capacity Optimized TpuV6e running in Columbus", "TPU", "OnDemand", 2.75, "h", EAST5),
     ("TpuV6e running in Columbus", "TPU", "OnDemand", 2.70, "h", EAST5),
-    (f"TpuV6e {SPOT} Columbus", "TPU", "OnDemand", 1.4033, "h", EAST5),
-    ("Capacity Optimized TpuV6e running in Columbus", "TPU", "OnDemand", 2.70, "h", EAST5),
+    (f"TpuV6e {SPOT} running in Columbus", "TPU", "OnDemand", 1.4033, "h", EAST5),
+    ("DWS Defined Duration V6e running in Columbus", "TPU", "OnDemand", 1.35, "h", EAST5),
+    ("Regional Balanced PD Capacity", "SSD", "OnDemand", 0.2, "GiBy.mo", AMERICAS),
     ("Balanced PD Capacity", "SSD", "OnDemand", 0.1, "GiBy.mo", AMERICAS),
-    (
-        "Network Internet Egress from Americas to Americas",
-        "PremiumInternetEgress",
-        "OnDemand",
-        0.12,
-        "GiBy",
-        AMERICAS,
-    ),
-)
+    ("Balanced PD Capacity in Columbus", "SSD", "OnDemand", 0.1, "GiBy.mo", EAST5),
+    ("Hyperdisk Balanced Capacity in Columbus", "SSD", "OnDemand", 0.08, "GiBy.mo", EAST5),
+    ("Hyperdisk Balanced IOPS in Iowa", "SSD", "OnDemand", 0.005, "mo", CENTRAL),
+    ("Hyperdisk Balanced Capacity in Iowa", "SSD", "OnDemand", 0.08, "GiBy.mo", CENTRAL),
+    ("SSD backed Local Storage", "LocalSSD", "OnDemand", 0.08, "GiBy.mo", AMERICAS),
+    (f"SSD backed Local Storage {SPOT}", "LocalSSD", "OnDemand", 0.048, "GiBy.mo", AMERICAS),
+    ("Network Internet Egress from Americas to Americas", "PremiumInternetEgress", "OnDemand", 0.12, "GiBy", AMERICAS),
+)  # fmt: skip
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -157,7 +143,8 @@ def sku(
         "displayQuantity": 1,
         "tieredRates": [{"startUsageAmount": 0, "unitPrice": rate}],
     }
-    category = {"serviceDisplayName": "Compute Engine", "resourceFamily": "Compute"}
+    family = "Storage" if unit == "GiBy.mo" else "Compute"
+    category = {"serviceDisplayName": "Compute Engine", "resourceFamily": family}
     return {
         "name": f"services/{COMPUTE}/skus/{number:04X}-0000-0000",
         "skuId": f"{number:04X}-0000-0000",

@@ -52,25 +52,35 @@ def test_a_machine_costs_what_google_s_published_bill_says(look):
     listed, why = look()
     assert why == ""
     a100 = accelerators.choose(1, "a100", None, None)
-    assert (
-        round(listed.per_hour(a100, spot=False), 3) == 3.674
-        and round(listed.per_hour(a100, spot=True), 3) == 1.928
-    )
+    bills = {prices.STANDARD: 3.674, prices.SPOT: 1.928, prices.FLEX: 2.020}
+    for model, bill in bills.items():
+        assert listed.per_hour(a100, model) == pytest.approx(bill, abs=0.001)
+        with_disk = listed.per_hour(a100, model, disk_gb=730)
+        assert with_disk - listed.per_hour(a100, model) == pytest.approx(0.1)  # $ 0.10 a month
     p100 = accelerators.choose(4, "p100", 32, None)
-    assert round(listed.per_hour(p100, spot=False), 4) == round(
-        4 * 1.46 + 32 * 0.031611 + 120 * 0.004237, 4
-    )
+    parts = 4 * 1.46 + 32 * 0.031611 + 120 * 0.004237
+    assert listed.per_hour(p100, prices.STANDARD) == pytest.approx(parts)
     b200 = accelerators.choose(8, "b200", None, None)
-    assert listed.per_hour(b200, spot=True) == pytest.approx(8 * 4.95)
+    bills = {prices.STANDARD: 16.11, prices.SPOT: 4.95, prices.FLEX: 8.06}
+    for model, bill in bills.items():
+        assert listed.per_hour(b200, model) == pytest.approx(8 * bill)
     v6e = look("us-east5")[0]
-    assert v6e.per_hour(tpus.parse("v6e-2x2").shape, spot=False) == pytest.approx(4 * 2.70)
-    assert v6e.per_hour(tpus.parse("v6e-2x2").shape, spot=True) == pytest.approx(4 * 1.4033)
+    bills = {prices.STANDARD: 2.70, prices.SPOT: 1.4033, prices.FLEX: 1.35}
+    for model, bill in bills.items():
+        assert v6e.per_hour(tpus.parse("v6e-2x2").shape, model) == pytest.approx(4 * bill)
+
+
+def test_local_disks_that_come_with_gpus_are_paid_for(look):
+    listed = look()[0]
+    ultra = accelerators.choose(2, "a100-80gb", None, None)
+    without = 2 * 3.93 + 24 * 0.03161 + 340 * 0.00424
+    assert listed.per_hour(ultra, prices.STANDARD) == pytest.approx(without + 750 * 0.08 / 730)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        (None, None, None, "e2-standard-4"),  # no such family is known
+        (None, None, None, "c3-standard-4"),  # no such family is known
         (0, None, 6, None),  # a custom machine type
         (1, "p4", None, None),  # its GPU is not in the list
         (1, "rtx-pro-6000", 6, None),  # a part of a GPU
@@ -79,8 +89,42 @@ def test_a_machine_costs_what_google_s_published_bill_says(look):
 )
 def test_half_a_sum_is_no_price(look, options):
     shape = accelerators.choose(*options)
-    assert look()[0].per_hour(shape, spot=False) is None
-    assert look()[0].per_hour(accelerators.choose(1, "t4", None, None), spot=True) is None
+    assert look()[0].per_hour(shape, prices.STANDARD) is None
+    v100 = accelerators.choose(1, "v100", None, None)
+    assert look()[0].per_hour(v100, prices.STANDARD) and not look()[0].per_hour(v100, prices.SPOT)
+    assert look()[0].per_hour(v100, prices.FLEX) is None
+
+
+def test_a_disk_without_a_price_makes_the_machine_s_unknown(look):
+    listed = look("us-east5")[0]
+    listed.hourly.pop("Hyperdisk Balanced Capacity in Columbus")
+    shape = tpus.parse("v6e-2x2").shape
+    assert listed.per_hour(shape, prices.SPOT)
+    assert listed.per_hour(shape, prices.SPOT, disk_gb=200) is None
+
+
+@pytest.mark.parametrize(
+    "trap",
+    [
+        "Reserved A2 Instance Core running in Americas",
+        "Commitment v1: A2 Core in Americas for 1 Year",
+        "Capacity Optimized A2 Instance Core running in Americas",
+        "DWS Calendar Mode A2 Core running in Americas",
+        "A2 Custom Instance Core running in Americas",
+        "A2 Instance Core attached to Nodes running in Americas",
+    ],
+)
+def test_words_that_are_nearly_the_same_price_nothing(trap):
+    listed = prices.Prices("us-central1", 0, {trap: 1.0, "A2 Instance Core running in Americas": 0})
+    assert listed.find("A2 Instance Core") is None
+
+
+def test_several_regions_come_with_one_list(cloud, look):
+    cloud.call("DELETE", "/_berg/requests")
+    found = prices.latest(cloud.settings(), ["us-central1", "us-east5", "us-central1"])
+    pages = asked(cloud)
+    assert found.keys() == {"us-central1", "us-east5"} and pages > 2
+    assert look()[0] == found["us-central1"] and asked(cloud) == pages
 
 
 def test_a_region_is_asked_for_once_a_day(cloud, look, tmp_path):
@@ -100,9 +144,9 @@ def test_a_region_is_asked_for_once_a_day(cloud, look, tmp_path):
 
 def test_what_is_shown_with_prices_and_without(berg, cloud):
     options = ("run", "--dry-run", "-m", "2", "--max-hours", "10", "-t", "a100", "true")
-    assert "Price     unknown; berg gpus looks for prices\n" in berg(*options).stderr
     berg.allowed.append(403)
     with cloud.without("cloudbilling"):
+        assert "Price     unknown; berg prices says why\n" in berg(*options).stderr
         shown = berg("gpus")
         assert (
             shown.returncode == 0
@@ -118,31 +162,18 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     rows = {line.split()[0]: line for line in shown.stdout.splitlines()}
     assert "3.67, 1.93" in rows["a100"] and "?, 39.60" in rows["b200"] and "1.84, ?" in rows["p100"]
     plan = berg(*options).stderr
+    disks = 2 * 200 * 0.1 / 730
+    each = [f"${2 * rate + disks:.2f}" for rate in (3.67388, 1.92768, 2.02038)]
+    assert f"{each[0]} an hour on demand, {each[1]} an hour as Spot, {each[2]} an hour by" in plan
     assert (
-        "Price     $7.35 an hour on demand, $3.86 an hour as Spot; at most $73 in 10 h (list price in us-c"
-        in plan
+        f"; at most ${10 * (2 * 3.67388 + disks):,.0f} in 10 h (list price in us-central1" in plan
     )
-    sweep = berg(
-        "run",
-        "--dry-run",
-        "--max-hours",
-        "10",
-        "-t",
-        "a100",
-        "--grid",
-        "x=1,2,3",
-        "--parallel",
-        "2",
-        "echo {x}",
-    )
-    assert (
-        "$7.35 an hour on demand, $3.86 an hour as Spot; at most $110 in 30 machine-hours"
-        in sweep.stderr
-    )
-    assert (
-        "Price     unknown in us-central1\n"
-        in berg("run", "--dry-run", "-t", "h100", "-g", "8", *options[2:4], "true").stderr
-    )
+    sweep = ("--grid", "x=1,2,3", "--parallel", "2", "echo {x}")
+    shown = berg("run", "--dry-run", "--max-hours", "10", "-t", "a100", *sweep).stderr
+    assert f"{each[0]} an hour on demand" in shown
+    assert f"; at most ${30 * (3.67388 + disks / 2):,.0f} in 30 machine-hours" in shown
+    unknown = berg("run", "--dry-run", "-t", "h100", "-g", "8", *options[2:4], "true").stderr
+    assert "Price     unknown in us-central1\n" in unknown
     chips = berg("tpus", BERG_REGION="us-east5").stderr
     assert "$/h a chip, on demand and Spot: v6e 2.70, 1.40; v5p ?, ?; tpu7x ?, ?." in chips
     rows = {

@@ -1,0 +1,141 @@
+"""What jobs cost by Google's list prices: an hour of them, so far, and in sum.
+
+A job's record says what an hour of one of its machines costs, disk included, as the price list said
+when it was submitted; a job counts from the moment its worker began until its end. What has no
+price is unknown, and is counted apart, never as nothing.
+
+Not covered: the minute in which a machine boots, traffic, addresses, what the bucket stores,
+discounts, and what Google's bill says in the end.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import pairwise
+
+from berg import job
+from berg.config import Config
+from berg.google import prices
+from berg.plan import Offer
+
+PAID = ("STARTING", "INSTALLING", "RUNNING", "UPLOADING")
+
+
+def region_of(place: str) -> str:
+    """Return the region of a zone; of a region itself."""
+    if place.count("-") == 1:
+        return place
+    return place.rpartition("-")[0]
+
+
+def rates(config: Config, offer: Offer, model: str) -> dict[str, float]:
+    """Return USD for an hour of one of the machines of an offer, by the regions that it may be in.
+
+    A region in which a part of it has no price is not among them. Asks Google once a day.
+    """
+    if offer.priced is None:
+        return {}
+    listed = prices.latest(config, [region_of(zone) for zone in offer.zones])
+    hourly = {region: rate(each, offer, model) for region, each in listed.items()}
+    return {region: each for region, each in hourly.items() if each is not None}
+
+
+def rate(listed: prices.Prices, offer: Offer, model: str) -> float | None:
+    """Return USD for an hour of one machine of an offer, or of a pod: its share of its node."""
+    if offer.priced is None:
+        return None
+    found = listed.per_hour(offer.priced, model, offer.disk_gb)
+    if found is None or not offer.is_shared:
+        return found
+    return found * offer.shape.num_gpus / offer.priced.num_gpus
+
+
+def dearest(hourly: dict[str, float], zones: list[str]) -> float | None:
+    """Return the highest rate of those zones' regions; None if one of them has none."""
+    regions = {region_of(zone) for zone in zones}
+    if not regions or regions - hourly.keys():
+        return None
+    return max(hourly[region] for region in regions)
+
+
+def rate_of(summary: job.Summary, zone: str) -> float | None:
+    """Return USD for an hour of one of a job's machines in a zone; None if that is unknown."""
+    if zone:
+        return summary.rates.get(region_of(zone))
+    return max(summary.rates.values(), default=None)
+
+
+def so_far(state: job.State, is_there: bool) -> float | None:
+    """Return USD that a job's machines have cost; None if their price is unknown.
+
+    `is_there` says that it has machines at the moment.
+    """
+    hourly = rate_of(state.job, state.zone)
+    if hourly is None:
+        return None
+    return hourly * machine_hours(state, is_there)
+
+
+def machine_hours(state: job.State, is_there: bool) -> float:
+    """Return the hours that all machines of a job had it, or were kept after it."""
+    changes = [(name, since) for name, since in state.history]
+    end = max([state.synced_until, *(since for _, since in changes)])
+    if is_there:
+        end = job.now()
+    spans = pairwise([*changes, ("", end)])
+    seconds = sum(between(since, later) for (name, since), (_, later) in spans if name in PAID)
+    if is_there and state.final and changes:
+        seconds += between(changes[-1][1], end)
+    return seconds * state.job.machines / 3600
+
+
+def between(since: str, later: str) -> float:
+    """Return the seconds between two moments as berg writes them; 0 for what is no moment."""
+    try:
+        return max(0.0, (moment(later) - moment(since)).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+@dataclass
+class Sum:
+    """What the jobs of a user cost that were submitted in a week, or on a day."""
+
+    begins: str  # the week's Monday, or the day
+    user: str
+    jobs: int = 0
+    hours: float = 0.0  # of machines
+    usd: float = 0.0  # of those whose price is known
+    unknown: int = 0  # jobs whose price is not
+
+    def add(self, state: job.State, is_there: bool) -> None:
+        """Count one more job."""
+        cost = so_far(state, is_there)
+        self.jobs += 1
+        self.hours += machine_hours(state, is_there)
+        self.usd += cost or 0.0
+        self.unknown += cost is None
+
+
+def week_of(created_at: str) -> str:
+    """Return the Monday of a moment's week, in UTC; "" for what is no moment."""
+    try:
+        then = moment(created_at).astimezone(timezone.utc)
+    except ValueError:
+        return ""
+    monday = then.toordinal() - then.weekday()
+    return datetime.fromordinal(monday).strftime("%Y-%m-%d")
+
+
+def weeks(told: list[tuple[job.State, bool]]) -> list[Sum]:
+    """Return sums by week and user, the newest first, of states and whether their machines are
+    there.
+    """
+    found: dict[tuple[str, str], Sum] = {}
+    for state, is_there in told:
+        key = (week_of(state.job.created_at), state.job.user)
+        found.setdefault(key, Sum(*key)).add(state, is_there)
+    return sorted(found.values(), key=lambda each: (each.begins, each.usd), reverse=True)
