@@ -39,7 +39,7 @@ from berg.machine import (
     sweep_worker,
     waste,
 )
-from berg.machine.attempt import LAST_STATE_SECONDS, Attempt
+from berg.machine.attempt import Attempt
 from berg.machine.command import COMMAND_FILE, GRACE
 from berg.machine.outcome import (
     PREEMPTED,
@@ -336,9 +336,7 @@ def begin_upload(attempt: Attempt, ending: Ending) -> None:
 
 def write_end(attempt: Attempt, ending: Ending, uploads: Uploads) -> None:
     """Write the last state of this attempt, once the other machines have uploaded their results."""
-    seconds: float = saving.UNREACHABLE
-    if attempt.machine_goes:
-        seconds = LAST_STATE_SECONDS
+    seconds = saving.seconds_for_last_words(attempt)
     last = attempt.insist(lambda: conclude(attempt, ending, uploads), seconds)
     if last:
         attempt.insist(lambda: attempt.states.write_whole(last), seconds)

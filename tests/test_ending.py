@@ -1,8 +1,10 @@
 """What is decided about jobs: whether they are lost, what a kill waits for, what rm deletes."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from berg import BergError, job, states
+from berg import BergError, config, job, states
 from berg.inventory import Machine, Resource
 from berg.job import Group, State, Summary
 from berg.laptop import ending, jobs, names, reap, records, rows
@@ -32,6 +34,15 @@ def test_a_kill_says_what_an_upload_has_left_now_and_then():
     assert waiting.look(upload(4), 254) == "" and not waiting.is_vain
 
 
+def test_a_kill_says_from_the_fifth_second_on_what_it_waits_for():
+    waiting = ending.Waiting("a", began=100)
+    assert waiting.look(State("RUNNING"), 104.9) == ""
+    said = waiting.look(State("RUNNING"), 105)
+    assert "a is still RUNNING" in said and "berg kill --now a" in said
+    assert waiting.look(State("RUNNING"), 120) == "", "once"
+    assert waiting.look(State("RUNNING"), 161) == "a did not answer; deleting its machine"
+
+
 def test_a_kill_gives_up_an_upload_that_does_not_go_on():
     waiting = ending.Waiting("a", began=0)
     waiting.look(upload(5), 10)
@@ -43,7 +54,8 @@ def test_a_kill_gives_up_an_upload_that_does_not_go_on():
 
 def test_a_kill_gives_up_a_worker_that_does_not_answer():
     waiting = ending.Waiting("a", began=0)
-    assert waiting.look(State("RUNNING"), ending.KILL_PATIENCE) == "" and not waiting.is_vain
+    assert "still RUNNING" in waiting.look(State("RUNNING"), ending.KILL_PATIENCE)
+    assert not waiting.is_vain
     said = waiting.look(State("RUNNING"), ending.KILL_PATIENCE + 1)
     assert said == "a did not answer; deleting its machine" and waiting.is_vain
 
@@ -293,3 +305,14 @@ def test_a_sweep_is_one_row_where_its_first_job_stood():
     ]
     alone.state.exit_code = 0
     assert rows.cells(alone)[-1] == "0"
+
+
+def test_a_machine_of_an_unknown_job_takes_its_group_along():
+    """Without the bucket nobody knew of the group, which made the machine anew."""
+    removed = []
+    there = [resource(*each) for each in (("gone", "group"), ("other", "group"), ("gone", "disk"))]
+    place = SimpleNamespace(
+        resources=lambda config: there, remove=lambda config, each: removed.append(each)
+    )
+    ending.remove_group(config.Config(), SimpleNamespace(name="gone", place=place))
+    assert removed == there[:1]

@@ -19,6 +19,7 @@ from berg.inventory import Machine
 from berg.laptop.jobs import OFF, Entry, find, is_glob, logs_of, look_again, overview
 
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
+SLOW = 5  # seconds after which `kill` says what it waits for
 LEFT_STILL = (
     120  # seconds without progress of an upload, after which `kill` says what would be lost
 )
@@ -105,6 +106,7 @@ class Waiting:
     left: str = ""  # what it had left then
     told: str = ""  # what a person heard last
     told_at: float = -math.inf
+    is_slow: bool = False  # that it takes its time was said
     is_vain: bool = False  # its worker does not answer
 
     def look(self, state: job.State, now: float) -> str:
@@ -115,7 +117,16 @@ class Waiting:
         if state.state == "UPLOADING":
             return self._look_at_upload(state, now)
         self.is_vain = now > self.began + KILL_PATIENCE
-        return f"{self.name} did not answer; deleting its machine" if self.is_vain else ""
+        if self.is_vain:
+            return f"{self.name} did not answer; deleting its machine"
+        if self.is_slow or now < self.began + SLOW:
+            return ""
+        self.is_slow = True
+        return (
+            f"{self.name} is still {state.state}: its command has 30 s to end, and a machine that "
+            f"does not answer is deleted after {KILL_PATIENCE} s. At once, without the last "
+            f"results: berg kill --now {self.name}"
+        )
 
     def _look_at_upload(self, state: job.State, now: float) -> str:
         left = f"{state.left_files:,} files, {state.left_bytes:,} bytes are left"
@@ -148,8 +159,17 @@ def delete_machines(config: Config, found: Entry, now: bool) -> None:
     gone = found.workers if is_lost and found.sweep else found.machines
     for machine in gone:
         save_console(config, found.name, machine)
+    if found.state is None:
+        remove_group(config, found)
     if not found.sweep or now or is_lost:
         found.place.delete(config, found.name, gone, found.group)
+
+
+def remove_group(config: Config, found: Entry) -> None:
+    """Delete the group of machines whose job nobody knows: it would make them anew."""
+    for resource in found.place.resources(config):
+        if (resource.kind, resource.name) == ("group", found.name):
+            found.place.remove(config, resource)
 
 
 def write_end(config: Config, found: Entry) -> str:

@@ -17,13 +17,15 @@ from berg.google.paths import tell
 from berg.job import State
 from berg.machine import boot
 from berg.machine.attempt import LAST_STATE_SECONDS, Attempt
-from berg.machine.outcome import join
+from berg.machine.outcome import Ending, join
 from berg.machine.process import start_thread
 from berg.machine.state_writer import Damaged, NoJob
 from berg.words import plural
 
 UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
 BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
+GONE_PATIENCE = 30  # the same for the last words, after that
+BUCKET_LOOK = 300  # seconds between two looks whether the bucket is there while the command runs
 LOG_PATIENCE = 120  # seconds for the last lines of the log
 UPLOAD_LOOK = 3  # seconds between two looks at how far the last upload is
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
@@ -48,6 +50,23 @@ def mirror_log(attempt: Attempt) -> None:
 
 def mirror_results(attempt: Attempt) -> None:
     attempt.mirrors.start(keep_results, attempt)
+    if attempt.job.kind == "job":
+        attempt.mirrors.start(watch_bucket, attempt)
+
+
+def watch_bucket(attempt: Attempt) -> None:
+    """End a job whose bucket is gone at two looks: nothing that it still does would be kept."""
+    was_gone = False
+    while not attempt.mirrors.done.wait(BUCKET_LOOK):
+        is_gone = bucket_is_gone(attempt)
+        if is_gone and was_gone:
+            minutes = BUCKET_LOOK // 60
+            why = (
+                f"its bucket {attempt.bucket.name} does not exist, since {minutes} minutes or more"
+            )
+            attempt.stop(Ending("FAILED", why))
+            return
+        was_gone = is_gone
 
 
 def keep_results(attempt: Attempt) -> None:
@@ -217,7 +236,7 @@ def send_log(attempt: Attempt) -> bool:
     be done in time.
     """
     now = time.monotonic()
-    end = now + LOG_PATIENCE
+    end = now + min(LOG_PATIENCE, seconds_for_last_words(attempt))
     if attempt.machine_goes:
         end = max(now + LAST_STATE_SECONDS / 2, attempt.stopping.deadline - LAST_STATE_SECONDS)
     attempt.mirrors.last_log_pass.join(end - time.monotonic())
@@ -226,6 +245,16 @@ def send_log(attempt: Attempt) -> bool:
     with contextlib.suppress(Exception):  # the state is to be written all the same
         return not attempt.mirrors.log.finish(boot.console, end - time.monotonic())
     return False
+
+
+def seconds_for_last_words(attempt: Attempt) -> float:
+    """Return for how long the last state and the end of the log are tried."""
+    if attempt.machine_goes:
+        return LAST_STATE_SECONDS
+    has_trouble = attempt.mirrors.trouble or attempt.mirrors.last_log_pass.is_alive()
+    if has_trouble and bucket_is_gone(attempt):
+        return GONE_PATIENCE
+    return UNREACHABLE
 
 
 def bucket_is_gone(attempt: Attempt) -> bool:

@@ -85,3 +85,33 @@ def test_a_pass_that_had_no_time_is_followed_at_once():
         saving.keep_results(attempt)
     assert waits == [saving.RESULTS_INTERVAL, 0, 0, 0, 0, 0]
     assert set(passes) == {saving.RESULTS_INTERVAL}
+
+
+@pytest.mark.parametrize(
+    ("looks", "ends"),
+    [([True, True], True), ([True, False, True, False], False), ([False, True], False)],
+)
+def test_a_job_whose_bucket_is_gone_for_minutes_ends(monkeypatch, looks, ends):
+    """What it would do from then on could not be kept, and would cost money."""
+    left, stopped = list(looks), []
+    monkeypatch.setattr(saving, "bucket_is_gone", lambda attempt: left.pop(0))
+    mirrors = SimpleNamespace(done=SimpleNamespace(wait=lambda seconds: not left))
+    bucket = SimpleNamespace(name="gone")
+    saving.watch_bucket(SimpleNamespace(mirrors=mirrors, bucket=bucket, stop=stopped.append))
+    assert len(stopped) == ends and not left
+    assert not ends or "its bucket gone does not exist" in stopped[0].reason
+
+
+@pytest.mark.parametrize(
+    ("is_gone", "has_trouble", "seconds"),
+    [(True, True, 30), (False, True, 600), (True, False, 600)],
+)
+def test_last_words_to_a_bucket_that_is_gone_are_not_tried_for_long(
+    monkeypatch, is_gone, has_trouble, seconds
+):
+    """The machine, or the group that would make it anew, cost money for nine minutes and more."""
+    monkeypatch.setattr(saving, "bucket_is_gone", lambda attempt: is_gone)
+    last_pass = SimpleNamespace(is_alive=lambda: has_trouble)
+    mirrors = SimpleNamespace(trouble="", last_log_pass=last_pass)
+    attempt = SimpleNamespace(machine_goes=False, mirrors=mirrors)
+    assert saving.seconds_for_last_words(attempt) == seconds
