@@ -62,7 +62,7 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
         "--wait",
         command,
     )
-    assert ran.returncode == 1, ran.stderr
+    assert ran.returncode == 4, ran.stderr
     assert "4 jobs on 2 machines, 12 machine-hours at most" in ran.stderr
     assert re.search(r"^lr-1  0.1 +0.2 +sweep1/0.1_0.2$", ran.stderr, re.M)
     assert ran.stdout == "lr\n" and "lr: 2 SUCCEEDED, 2 FAILED" in ran.stderr
@@ -107,7 +107,7 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
 def test_what_failed_runs_again_with_the_code_as_it_is_now(berg, tmp_path):
     (berg.repo / "train.py").write_text("import sys\nsys.exit(int(sys.argv[1]))\n")
     grid = ["-g", "0", "-n", "fix", "--parallel", "1", "--grid", "code=0,3"]
-    assert berg("run", *grid, "--wait", "python train.py {code}").returncode == 1
+    assert berg("run", *grid, "--wait", "python train.py {code}").returncode == 3
     over(berg, "fix")
     before = [json.loads(berg.bucket.read(job.metadata_path(f"fix-{n}"))) for n in range(2)]
     (berg.repo / "train.py").write_text("print('mended')\n")
@@ -151,7 +151,7 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
         "TOKEN",
         "--wait",
     ]
-    assert berg("run", *options, "exit {code}", TOKEN="sesame").returncode == 1
+    assert berg("run", *options, "exit {code}", TOKEN="sesame").returncode == 3
     over(berg, "dry")
     (berg.repo / "train.py").write_text("print('mended')\n")
     before = berg.objects(".berg/")

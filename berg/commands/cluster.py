@@ -130,7 +130,7 @@ def status(name: str, as_json: bool) -> None:
     berg cluster status train
     """
     settings = config.load_ready()
-    from berg.commands import tables
+    from berg.commands import costs, tables
     from berg.google import container
     from berg.laptop import clusters
 
@@ -138,7 +138,7 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
-    click.echo(tables.cluster(found, clusters.IDLE_PRICE))
+    click.echo(tables.cluster(found, costs.cluster(settings, found)))
     if any(pool["gpus"] for pool in found.pools):
         click.echo(f"\n{drivers(found)}")
 

@@ -4,16 +4,20 @@ Not covered: what Google billed; spending.py says what is not in the sums.
 """
 
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from berg import columns, words
 from berg.commands.terminal import table
-from berg.google import prices
+from berg.config import Config
+from berg.google import container, prices
+from berg.google.accelerators import Shape
 from berg.laptop import spending
 from berg.plan import Plan
 
 if TYPE_CHECKING:
     from berg.google.offers import Priced
+    from berg.laptop.clusters import Status
     from berg.laptop.spending import Sum
     from berg.laptop.standing import Standing
 
@@ -107,6 +111,31 @@ def at_most(plan: Plan, jobs: int, count: int) -> str:
     if worst is None:
         return "at most unknown: some of the regions have no price"
     return f"at most ${worst * (jobs or count) * hours:,.0f} in {limit}"
+
+
+def cluster(config: Config, found: "Status") -> str:
+    """What a cluster costs an hour, with those nodes for jobs that are up."""
+    from berg.laptop import clusters
+
+    up = Counter(node["pool"] for node in found.nodes if node["pool"] != container.SYSTEM)
+    pools = [pool for pool in found.pools if up[pool["pool"]]]
+    if not pools:
+        return clusters.IDLE_PRICE
+    nodes = words.plural(sum(up[pool["pool"]] for pool in pools), "node")
+    listed = prices.known(config, found.location.rpartition("-")[0])
+    hourly = [(node_price(listed, pool), float(up[pool["pool"]])) for pool in pools]
+    in_all = prices.total(hourly)
+    if in_all is None:
+        return f"{clusters.IDLE_PRICE}, and more for {nodes} up (berg gpus looks for prices)"
+    return f"{clusters.IDLE_PRICE}, and ${dollars(in_all)} an hour for {nodes} up"
+
+
+def node_price(listed: prices.Prices | None, pool: dict[str, Any]) -> float | None:
+    """Return USD for an hour of one node of a pool; None where that is not known."""
+    if listed is None:
+        return None
+    count, _, kind = pool["gpus"].partition(" x ")
+    return listed.per_hour(Shape(pool["machine_type"], int(count or 0), kind), pool["spot"])
 
 
 def tpus(found: list[Any]) -> str:

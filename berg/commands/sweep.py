@@ -12,7 +12,7 @@ import click
 from berg import BergError, config, words
 from berg.commands import start as commands_start
 from berg.commands import tables
-from berg.commands.results import tell_missing
+from berg.commands.results import exit_code, tell_missing
 from berg.commands.terminal import say
 from berg.google.storage import Bucket
 from berg.laptop import launch, sweep
@@ -179,7 +179,9 @@ def start(spec: JobSpec, asked: Asked) -> Launched | None:
 
 
 def follow(settings: config.Config, name: str) -> int:
-    """Wait until every job of a sweep is over; 0 if all succeeded."""
+    """Wait until every job of a sweep is over; return 0 if all succeeded, else the exit code of the
+    first that did not.
+    """
     shown = ""
     while True:
         found = {entry.name: entry.state for entry in sweep.entries(settings, name) if entry.state}
@@ -190,5 +192,6 @@ def follow(settings: config.Config, name: str) -> int:
             shown = line
         if set(states) <= {"SUCCEEDED", "FAILED", "KILLED", "LOST"}:
             tell_missing({each: state for each, state in found.items() if state.lost}, {})
-            return int(set(states) != {"SUCCEEDED"})
+            codes = [exit_code(found[each]) for each in sorted(found)]
+            return next(filter(None, codes), 0)
         time.sleep(POLL)

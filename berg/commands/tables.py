@@ -157,8 +157,10 @@ def data_set(wish: dict[str, Any]) -> str:
 
 def cluster(found: "Status", price: str) -> str:
     """A cluster with its pools, nodes and pods."""
-    idle = f", idle, and costs {price}" if found.idle and found.state == "RUNNING" else ""
-    head = f"{found.name} in {found.location}: {found.state}{idle}"
+    head = f"{found.name} in {found.location}: {found.state}"
+    if found.idle and found.state == "RUNNING":
+        head += ", idle"
+    head += f". It costs {price}"
     parts = [head, found.problems, pools_of(found), found.trouble, nodes_of(found), pods_of(found)]
     return "\n\n".join(part for part in parts if part)
 

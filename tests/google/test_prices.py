@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from berg.google import accelerators, prices, tpus
+from berg.commands import costs
+from berg.google import accelerators, container, prices, tpus
+from berg.laptop.clusters import Status
 
 SKUS = "/cloudbilling/v1/services/6F81-5844-456A/skus"
 
@@ -184,3 +186,20 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
         rows["v6e-2x4"]["usd_per_hour"] == pytest.approx(8 * 2.70)
         and rows["v5p-2x2x1"]["usd_per_hour"] is None
     )
+
+
+def test_a_cluster_costs_what_its_nodes_cost_that_are_up(cloud, look):
+    pools = [
+        {"pool": container.SYSTEM, "machine_type": "e2-medium", "gpus": "", "spot": False},
+        {"pool": "jobs", "machine_type": "a2-highgpu-1g", "gpus": "1 x a100", "spot": False},
+        {"pool": "more", "machine_type": "a2-highgpu-1g", "gpus": "1 x a100", "spot": True},
+    ]
+    nodes = [{"pool": name} for name in (container.SYSTEM, "jobs", "jobs", "more")]
+    found = Status("train", "us-central1-a", "RUNNING", "", pools, nodes[:1])
+    assert costs.cluster(cloud.settings(), found) == "about $0.13 an hour"
+    found.nodes = nodes
+    assert "and more for 3 nodes up" in costs.cluster(cloud.settings(), found)
+    look()
+    more = f"{2 * 3.674 + 1.928:.2f}"
+    said = costs.cluster(cloud.settings(), found)
+    assert said == f"about $0.13 an hour, and ${more} an hour for 3 nodes up"
