@@ -30,9 +30,14 @@ from localcloud.compute import (
 from localcloud.compute import power as compute_power
 from localcloud.compute.checks import LINK, not_found
 from localcloud.compute.fields import check_tags
-from localcloud.compute.firewalls import delete_firewall, insert_firewall
+from localcloud.compute.firewalls import (
+    change_firewall,
+    delete_firewall,
+    effective_firewalls,
+    insert_firewall,
+)
 from localcloud.compute.listing import listed, page
-from localcloud.compute.make import make_instance
+from localcloud.compute.make import make_instance, retype
 from localcloud.compute.resources import RESOURCES, read_resource
 from localcloud.compute.routers import (
     delete_router,
@@ -81,6 +86,11 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "images.delete": images.delete_image,
         "firewalls.insert": insert_firewall,
         "firewalls.delete": delete_firewall,
+        "firewalls.patch": change_firewall,
+        "firewalls.update": change_firewall,
+        "networks.getEffectiveFirewalls": effective_firewalls,
+        "instances.getEffectiveFirewalls": effective_firewalls,
+        "instances.setMachineType": set_machine_type,
         "routers.insert": insert_router,
         "routers.patch": patch_router,
         "routers.delete": delete_router,
@@ -214,6 +224,19 @@ async def set_metadata(compute: Compute, call: Call) -> dict:
     instance.resource["metadata"] = checks.check_metadata(body)
     compute.save(instance)
     return compute.finish(new_operation(compute, call, "setMetadata", instance))
+
+
+async def set_machine_type(compute: Compute, call: Call) -> dict:
+    """Give a stopped machine another type, which must take its disks, GPUs and scheduling."""
+    instance, link = instance_of(compute, call), (call.body or {}).get("machineType", "")
+    if instance.resource["status"] != "TERMINATED":
+        message = f"Invalid resource usage: 'Cannot set machine type of a VM that is not stopped: {instance.path}'."
+        raise ApiError(400, "invalidResourceUsage", message)
+    if "/" not in link:
+        raise checks.invalid("machineType", link, "The URL is malformed.")
+    retype(compute, instance, link)
+    compute.save(instance)
+    return compute.finish(new_operation(compute, call, "setMachineType", instance))
 
 
 async def set_deletion_protection(compute: Compute, call: Call) -> dict:

@@ -2,7 +2,7 @@
 added.
 
 Machines here share the host's network, so rules count for what comes through Identity-Aware Proxy
-alone. Not covered: patch, update, other networks; machines have no IPv6 addresses that rules for
+alone. Not covered: other networks, firewall policies; machines have no IPv6 addresses that rules for
 them could be about.
 """
 
@@ -197,6 +197,51 @@ async def insert_firewall(compute: Compute, call: Call) -> dict:
         raise already_exists(f"projects/{project}/global/firewalls/{row['name']}")
     known.append({**row, "creationTimestamp": compute.timestamp()})
     return changed(compute, call, "insert", row["name"])
+
+
+async def change_firewall(compute: Compute, call: Call) -> dict:
+    """Replace a rule (update), or what the request names of it (patch)."""
+    project, name, body = call.params["project"], call.params["firewall"], call.body or {}
+    known = rules(compute, project)
+    old = next((row for row in known if row["name"] == name), None)
+    if old is None:
+        raise not_found(f"projects/{project}/global/firewalls/{name}")
+    if body.get("name", name) != name:
+        raise invalid("resource.name", body["name"], "The name of a rule cannot be changed.")
+    kept = {}
+    if call.method.endswith("patch"):
+        kept = {key: old[key] for key in KEPT if key in old}
+        for one, other in (("allowed", "denied"), ("denied", "allowed")):
+            if body.get(one):
+                kept.pop(other, None)
+    row = rule(project, {**kept, **body, "name": name})
+    if row["direction"] != old["direction"]:
+        why = "The direction of a rule cannot be changed."
+        raise invalid("resource.direction", row["direction"], why)
+    known[known.index(old)] = {**row, "creationTimestamp": old["creationTimestamp"]}
+    return changed(compute, call, call.method.rpartition(".")[2], name)
+
+
+async def effective_firewalls(compute: Compute, call: Call) -> dict:
+    """What counts for a network, or for a machine on it: its rules; there are no policies."""
+    project = call.params["project"]
+    if "instance" in call.params:
+        instance = compute.get(project, call.params["zone"], call.params["instance"])
+        if call.params["networkInterface"] != "nic0":
+            raise invalid("networkInterface", call.params["networkInterface"], "There is no such.")
+        tags = set(instance.resource["tags"].get("items", []))
+        accounts = {row["email"] for row in instance.resource.get("serviceAccounts", [])}
+        about = [
+            row
+            for row in rules(compute, project)
+            if not row.get("targetTags", row.get("targetServiceAccounts"))
+            or tags & set(row.get("targetTags", []))
+            or accounts & set(row.get("targetServiceAccounts", []))
+        ]
+        return {"firewalls": about}
+    if last(call.params["network"]) != "default":
+        raise not_found(f"projects/{project}/global/networks/{call.params['network']}")
+    return {"firewalls": rules(compute, project)}
 
 
 async def delete_firewall(compute: Compute, call: Call) -> dict:

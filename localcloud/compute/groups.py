@@ -11,7 +11,7 @@ What Google says, in pages below https://cloud.google.com/compute/docs/instance-
 - A creation that fails is tried again until it succeeds; `currentAction` and `lastAttempt` of the member show it
   (reference of listManagedInstances).
 
-Zonal groups are slices of TPUs, see slices.py.
+Zonal groups with a workload policy are slices of TPUs, see slices.py.
 
 Not covered: updates of a group or its template, health checks, stateful configuration, autoscaling,
 standby pools, instance flexibility, target pools, proactive redistribution, abandoned and recreated
@@ -25,9 +25,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from localcloud.compute import constraints, power, quotas, slices
-from localcloud.compute.checks import last
 from localcloud.compute.make import make_instance
-from localcloud.compute.state import Compute, Group, Instance
+from localcloud.compute.state import Compute, Group, Instance, template_key
 from localcloud.errors import ApiError
 
 CODES = {
@@ -109,7 +108,7 @@ async def keep(compute: Compute, group: Group, name: str) -> None:
             continue
         if instance and status == "RUNNING":
             note(compute, group, member, action="NONE", errors=[], zone=instance.zone, created=True)
-            if group.zone:
+            if group.is_slice:
                 slices.note(compute, group)
         elif not instance and repaired:
             note(compute, group, member, action="RECREATING" if member["created"] else "CREATING")
@@ -117,7 +116,7 @@ async def keep(compute: Compute, group: Group, name: str) -> None:
             if wait <= 0:
                 wait = compute.settings.refill
                 next_attempt = loop.time() + wait
-                if not group.zone:
+                if not group.is_slice:
                     create(compute, group, name)
                 elif name == min(group.members):  # it makes all of them
                     slices.create(
@@ -177,8 +176,8 @@ def body_of(compute: Compute, group: Group, name: str) -> dict:
     """What an insert of a member would say: its template, what the group sets for all, and where it
     comes from.
     """
-    template = last(group.resource["instanceTemplate"])
-    properties = compute.templates[group.project, template]["properties"]
+    link = group.resource["instanceTemplate"]
+    properties = compute.templates[template_key(link)]["properties"]
     patch = group.resource.get("allInstancesConfig", {}).get("properties", {})
     owner = f"projects/{compute.projects[group.project]['number']}"
     metadata = {
@@ -187,7 +186,7 @@ def body_of(compute: Compute, group: Group, name: str) -> dict:
             for item in properties.get("metadata", {}).get("items", [])
         },
         **patch.get("metadata", {}),
-        "instance-template": f"{owner}/global/instanceTemplates/{template}",
+        "instance-template": f"{owner}/{link.partition('/projects/')[2].partition('/')[2]}",
         "created-by": f"{owner}/{group.place}/instanceGroupManagers/{group.name}",
     }
     return {
@@ -207,6 +206,8 @@ def first_zone(group: Group) -> str:
 
 def possible_zones(group: Group, name: str) -> list[str]:
     """Where a member may be made, best first."""
+    if group.zone:
+        return group.zones
     member, shape = group.members[name], group.resource["distributionPolicy"]["targetShape"]
     taken = [
         other["zone"]

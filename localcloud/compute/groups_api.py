@@ -19,7 +19,7 @@ from localcloud.compute import catalog, checks, slices, templates
 from localcloud.compute import groups as compute_groups
 from localcloud.compute.checks import LINK
 from localcloud.compute.listing import listed, page
-from localcloud.compute.state import Compute, Group
+from localcloud.compute.state import Compute, Group, template_key
 from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
@@ -54,13 +54,13 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     for field in body:
         if field not in (slices.HONOURED if zone else HONOURED) and body[field]:
             raise missing(field)
-    template, version = template_of(compute, project, body)
+    template, version = template_of(compute, project, region, body)
     group = Group(project, region, {"name": body["name"]}, {}, zone=zone)
     if group.key in compute.groups:
         raise checks.already_exists(group.path)
     size = check_size("resource.targetSize", body["targetSize"])
     if zone:
-        made_from = templates.find(compute, project, checks.last(template))
+        made_from = compute.templates[template_key(template)]
         own: dict[str, Any] = {"zone": f"{LINK}projects/{project}/zones/{zone}"}
         own |= slices.check(compute, project, region, body, made_from)
     else:
@@ -90,7 +90,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
         ),
     }
 
-    if zone:
+    if group.is_slice:
         slices.check_size(compute, group, size)
 
     def begin() -> None:
@@ -104,16 +104,22 @@ def missing(field: str) -> ApiError:
     return checks.missing(f"resource.{field}")
 
 
-def template_of(compute: Compute, project: str, body: dict) -> tuple[str, dict]:
+def template_of(compute: Compute, project: str, region: str, body: dict) -> tuple[str, dict]:
     """The link of the template that a group shall use, and the version that names it. Versions win."""
     versions = body.get("versions") or [{"instanceTemplate": body.get("instanceTemplate", "")}]
     if len(versions) > 1 or versions[0].get("targetSize"):
         raise missing("versions[].targetSize")
     link = versions[0].get("instanceTemplate", "")
-    match = re.fullmatch(r"(?:.*projects/([^/]+)/)?global/instanceTemplates/([^/]+)", link)
+    match = re.fullmatch(
+        r"(?:.*projects/([^/]+)/)?(?:global|regions/([^/]+))/instanceTemplates/([^/]+)", link
+    )
     if not match:
         raise checks.invalid("resource.instanceTemplate", link, "The URL is malformed.")
-    return templates.find(compute, match[1] or project, match[2])["selfLink"], versions[0]
+    if match[2] not in (None, region):
+        why = f"The template must be global or in the region of the group, {region}."
+        raise checks.invalid("resource.instanceTemplate", link, why)
+    found = templates.find(compute, match[1] or project, match[3], match[2] or "")
+    return found["selfLink"], versions[0]
 
 
 def check_size(field: str, size: int) -> int:
@@ -239,7 +245,7 @@ def shown(compute: Compute, group: Group) -> dict:
             "isStable": counts["none"] == len(group.members) and not group.deletion,
             "versionTarget": {"isReached": True},
             "stateful": {"hasStatefulConfig": False, "perInstanceConfigs": {"allEffective": True}},
-            **(slices.status(compute, group) if group.zone else {}),
+            **(slices.status(compute, group) if group.is_slice else {}),
         },
     }
 
@@ -322,7 +328,7 @@ async def delete_group(compute: Compute, call: Call) -> dict:
 def change_members(
     compute: Compute, call: Call, group: Group, more: list[str], fewer: list[str]
 ) -> dict:
-    if group.zone:
+    if group.is_slice:
         slices.check_size(compute, group, group.resource["targetSize"] + len(more) - len(fewer))
 
     def work() -> None:
@@ -436,6 +442,12 @@ HANDLERS = {
     "instanceTemplates.list": templates.list_templates,
     "instanceTemplates.aggregatedList": templates.list_templates,
     "instanceTemplates.delete": templates.delete_template,
+    **{
+        f"regionInstanceTemplates.{verb}": getattr(
+            templates, f"{verb}_template{'s' * (verb == 'list')}"
+        )
+        for verb in ("insert", "get", "list", "delete")
+    },
     "instanceGroupManagers.aggregatedList": list_groups,
     "instanceGroupManagerResizeRequests.insert": slices.refuse_resize_request,
     **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},

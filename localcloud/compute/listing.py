@@ -51,7 +51,9 @@ def listed(
         places = {"zones": catalog.ZONES, "regions": catalog.REGIONS}
         items: dict[str, dict] = {}
         everywhere = [f"{where}/{scope}" for where, scopes in places.items() for scope in scopes]
-        for scope in everywhere if place == "everywhere" else places.get(place, ["global"]):
+        regional = ["global", *(f"regions/{region}" for region in catalog.REGIONS)]
+        scopes = {"everywhere": everywhere, "regionsAndGlobal": regional, **places}
+        for scope in scopes.get(place, ["global"]):
             here = [resource for resource in kept if where[id(resource)] == scope]
             key = f"{place}/{scope}" if place in places else scope
             items[key] = {name: here} if here else empty_scope(key)

@@ -27,6 +27,7 @@ from localcloud.compute.fields import (
     check_rest,
     check_scheduling,
     check_service_accounts,
+    check_threads,
     network_interfaces,
 )
 from localcloud.compute.images import boot_disk, check_disks, find_disk, local_ssds
@@ -122,6 +123,33 @@ def make_instance(
         in (disk or find_disk(compute, project, zone, last(source)))["sourceImage"]
     )
     return Instance(project, zone, resource["id"], resource, needs, plain, learns=learns), disk
+
+
+def retype(compute: Compute, instance: Instance, link: str) -> None:
+    """Give an instance another machine type; raise Google's error if it may not have that."""
+    resource, old = instance.resource, last(instance.resource["machineType"])
+    kind = check_machine_type(instance.zone, link)
+    before = check_machine_type(instance.zone, resource["machineType"])
+    attached = [] if before.accelerator else resource.get("guestAccelerators", [])
+    accelerators = check_accelerators(
+        instance.project, instance.zone, kind, {"guestAccelerators": attached}
+    )
+    check_threads(kind, resource.get("advancedMachineFeatures") or {})
+    check_scheduling(resource, kind, bool(accelerators) or kind.is_tpu)
+    taken = catalog.of_family(catalog.BOOT_DISKS, kind.name, tuple(catalog.DISK_TYPES))
+    boot = find_disk(compute, instance.project, instance.zone, last(resource["disks"][0]["source"]))
+    if last(boot["type"]) not in taken:
+        message = f"{last(boot['type'])} disk type cannot be used by {kind.name} machine type."
+        raise ApiError(400, "badRequest", message)
+    resource["machineType"] = resource["machineType"].replace(f"/{old}", f"/{kind.name}")
+    resource["cpuPlatform"] = catalog.CPU_PLATFORMS.get(kind.family, "Intel Haswell")
+    resource.pop("guestAccelerators", None)
+    if accelerators:
+        resource["guestAccelerators"] = accelerators
+    needs = quota_needs(kind, resource, int(boot["sizeGb"]), last(boot["type"]))
+    instance.needs = quotas.drawn(
+        compute, instance.project, catalog.ZONES[instance.zone], needs, resource["scheduling"]
+    )
 
 
 def check_machine_type(zone: str, link: str) -> catalog.MachineType:

@@ -5,7 +5,7 @@ Google tries until there is room; what stands in the way is in `status.bulkInsta
 Nothing repairs a slice: a machine that goes leaves it without one. The order of the workers is not
 that of the names.
 
-Not covered: zonal groups of other kinds, resize requests, reservations, slices that Google drains
+Not covered: BULK groups of other machines, resize requests, reservations, slices that Google drains
 or repairs.
 """
 
@@ -50,14 +50,16 @@ def check(
     link = (body.get("resourcePolicies") or {}).get("workloadPolicy", "")
     mode = (body.get("targetSizePolicy") or {}).get("mode", "")
     if not link:
-        raise checks.missing("a zonal group without resourcePolicies.workloadPolicy")
+        if mode == "BULK":
+            raise checks.missing("resource.targetSizePolicy.mode BULK without a workload policy")
+        return {"targetSizePolicy": {"mode": "INDIVIDUAL"}}
     found = re.fullmatch(r"(?:.*/)?projects/([^/]+)/regions/([^/]+)/resourcePolicies/([^/]+)", link)
     if not found:
         raise invalid(POLICY, link, "The URL is malformed.")
     if found[2] != region:
         raise invalid(POLICY, link, f"The policy must be in the region of the group, {region}.")
     policy = policies.find(compute, found[1], region, found[3])
-    if mode != "BULK":
+    if mode != "BULK":  # the words are Google's
         message = "MIGs with TPU accelerator topology require BULK mode in target size policy"
         raise ApiError(400, "invalid", message)
     topology, kind = (
@@ -189,5 +191,10 @@ def note(compute: Compute, group: Group) -> None:
 
 
 async def refuse_resize_request(compute: Compute, call: Call) -> dict:
+    group = compute.groups.get(
+        (call.params["project"], call.params["zone"], call.params["instanceGroupManager"])
+    )
+    if group and not group.is_slice:
+        raise checks.missing("a resize request")
     message = "Creating resize requests for managed instance group with TPU is not allowed"
     raise ApiError(400, "invalid", message)

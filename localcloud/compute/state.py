@@ -98,7 +98,7 @@ class Group:
     resource: dict  # Google's InstanceGroupManager, less what its members say
     members: dict[str, dict]
     deletion: str = ""  # name of the operation that deletes it
-    zone: str = ""  # of a zonal one, which is a slice: see slices.py
+    zone: str = ""  # of a zonal one; with a workload policy it is a slice: see slices.py
     # of a slice: Google's last word on how its machines come
     progress: dict = field(default_factory=dict)
     formed: bool = False  # a slice was whole once
@@ -125,6 +125,10 @@ class Group:
         return self.resource.get("resourcePolicies", {}).get("workloadPolicy", "")
 
     @property
+    def is_slice(self) -> bool:
+        return bool(self.policy)
+
+    @property
     def zones(self) -> list[str]:
         return (
             [self.zone]
@@ -149,6 +153,12 @@ class Settings:
 
 
 async def _nothing(address: str) -> None: ...
+
+
+def template_key(link: str) -> tuple[str, str]:
+    """Project and name of a template; of a regional one with its region before the name."""
+    parts = link.partition("projects/")[2].split("/")
+    return parts[0], parts[-1] if parts[1] == "global" else f"{parts[2]}/{parts[-1]}"
 
 
 @dataclass
@@ -215,7 +225,7 @@ class Compute:
             _, project, _, zone, _, name = row["selfLink"].removeprefix(LINK).split("/")
             self.disks[project, zone, name] = row
         for row in self.read("templates"):
-            self.templates[row["selfLink"].removeprefix(LINK).split("/")[1], row["name"]] = row
+            self.templates[template_key(row["selfLink"])] = row
         for row in self.read("groups"):
             group = Group(**row)
             self.groups[group.key] = group

@@ -2,7 +2,7 @@
 
 They are checked as an insert of an instance would be, and refused if no zone would take them.
 
-Not covered: regional templates, templates made from an instance.
+Not covered: templates made from an instance.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from localcloud.compute.checks import (
     already_exists,
     check_types_are_names,
     invalid,
+    last,
     missing,
     not_found,
     written,
 )
 from localcloud.compute.listing import listed
-from localcloud.compute.state import Compute
+from localcloud.compute.state import Compute, template_key
 from localcloud.errors import ApiError
 
 
@@ -43,21 +44,29 @@ def change(
     return compute.finish(operation, error)
 
 
-def find(compute: Compute, project: str, name: str) -> dict:
-    if (project, name) not in compute.templates:
-        raise not_found(f"projects/{project}/global/instanceTemplates/{name}")
-    return compute.templates[project, name]
+def path_of(project: str, name: str, region: str = "") -> str:
+    """The path of a template; without a region it is a global one."""
+    scope = f"regions/{region}" if region else "global"
+    return f"projects/{project}/{scope}/instanceTemplates/{name}"
+
+
+def find(compute: Compute, project: str, name: str, region: str = "") -> dict:
+    path = path_of(project, name, region)
+    if template_key(path) not in compute.templates:
+        raise not_found(path)
+    return compute.templates[template_key(path)]
 
 
 async def insert_template(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], written({"$ref": "InstanceTemplate"}, call.body)
-    path = f"projects/{project}/global/instanceTemplates/{body['name']}"
-    if (project, body["name"]) in compute.templates:
+    region = call.params.get("region", "")
+    path = path_of(project, body["name"], region)
+    if template_key(path) in compute.templates:
         raise already_exists(path)
     for field in ("sourceInstance", "sourceInstanceParams"):
         if field in body:
             raise missing(f"resource.{field}")
-    check_properties(compute, project, body.get("properties", {}))
+    check_properties(compute, project, body.get("properties", {}), region)
     for number, interface in enumerate(body["properties"]["networkInterfaces"]):
         interface["name"] = f"nic{number}"
     row = {
@@ -68,16 +77,17 @@ async def insert_template(compute: Compute, call: Call) -> dict:
         "description": body.get("description", ""),
         "properties": body["properties"],
         "selfLink": LINK + path,
+        **({"region": f"{LINK}projects/{project}/regions/{region}"} if region else {}),
     }
 
     def keep() -> None:
-        compute.templates[project, row["name"]] = row
+        compute.templates[template_key(path)] = row
         compute.write("templates", row["id"], row)
 
     return change(compute, call, "insert", path, row["id"], keep)
 
 
-def check_properties(compute: Compute, project: str, properties: dict) -> None:
+def check_properties(compute: Compute, project: str, properties: dict, region: str = "") -> None:
     kind = properties.get("machineType", "")
     if not kind:
         raise invalid("resource.properties.machineType", kind, "Machine type must be specified.")
@@ -87,7 +97,7 @@ def check_properties(compute: Compute, project: str, properties: dict) -> None:
         samples_by_zone(
             compute,
             project,
-            list(catalog.ZONES),
+            [zone for zone in catalog.ZONES if region in ("", catalog.ZONES[zone])],
             {**properties, "name": f"template-{uuid.uuid4().hex}"},
         )
     except ApiError as error:
@@ -96,16 +106,22 @@ def check_properties(compute: Compute, project: str, properties: dict) -> None:
 
 
 async def get_template(compute: Compute, call: Call) -> dict:
-    return find(compute, call.params["project"], call.params["instanceTemplate"])
+    params = call.params
+    return find(compute, params["project"], params["instanceTemplate"], params.get("region", ""))
 
 
 async def list_templates(compute: Compute, call: Call) -> dict:
-    rows = [
-        ("global", row)
-        for key, row in compute.templates.items()
-        if key[0] == call.params["project"]
-    ]
-    return listed(call, "instanceTemplate", "globals", rows)
+    found = [row for key, row in compute.templates.items() if key[0] == call.params["project"]]
+    if call.method.endswith("aggregatedList"):
+        rows = [
+            (f"regions/{last(row['region'])}" if "region" in row else "global", row)
+            for row in found
+        ]
+        return listed(call, "instanceTemplate", "regionsAndGlobal", rows)
+    place = "regions" if "region" in call.params else "globals"
+    here = [row for row in found if ("region" in row) == (place == "regions")]
+    rows = [(last(row.get("region", "global")), row) for row in here]
+    return listed(call, "instanceTemplate", place, rows)
 
 
 async def delete_template(compute: Compute, call: Call) -> dict:
@@ -119,7 +135,7 @@ async def delete_template(compute: Compute, call: Call) -> dict:
             raise ApiError(400, "resourceInUseByAnotherResource", message)
 
     def forget() -> None:
-        del compute.templates[call.params["project"], row["name"]]
+        del compute.templates[template_key(path)]
         compute.drop("templates", row["id"])
 
     return change(compute, call, "delete", path, row["id"], forget)

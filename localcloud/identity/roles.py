@@ -30,7 +30,7 @@ ARTIFACTS = (
     "artifactregistry.*.get artifactregistry.*.list artifactregistry.repositories.downloadArtifacts"
 )
 USES = "compute.subnetworks.use compute.subnetworks.useExternalIp compute.networks.use compute.networks.useExternalIp"
-LOOK = "compute.*.get compute.*.list compute.*.getIamPolicy"
+LOOK = "compute.*.get compute.*.list compute.*.getIamPolicy compute.*.getEffectiveFirewalls"
 CONSOLE = "compute.instances.getSerialPortOutput compute.instances.getGuestAttributes compute.images.getFromFamily"
 # Basic roles reach objects only through the convenience members of a bucket's policy
 # (projectEditor:...).
