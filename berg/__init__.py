@@ -8,6 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from berg import plain
+
 __version__ = "0.1.0"
 COMMANDS = ("gcloud ", "sudo ", "berg ", "$ ")  # a line that begins so is to be typed
 # Google's libraries say with every command how long they will support this python.
@@ -39,10 +41,11 @@ def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
     """A text whose lines end between words where the terminal would end them inside; commands stay
     to be copied.
 
+    What would steer the terminal is left out.
     What goes on begins as far to the right as its line, and `indent` at least.
     """
     room, lines = columns(stream), []
-    for line in text.split("\n"):
+    for line in plain.printable(text).split("\n"):
         start = " " * max(indent, len(line) - len(line.lstrip()))
         if not room or len(click.unstyle(line)) <= room or line.lstrip().startswith(COMMANDS):
             lines.append(line)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, __version__, config
+from berg import BergError, __version__, config, plain
 from berg.commands import (
     cache,
     cluster,
@@ -220,7 +220,7 @@ def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
     _, this, zone = launched
     say(f"Log in:  berg ssh {this.job_name}\nEnd it:  berg kill {this.job_name}\n")
     if as_json:
-        click.echo(
+        plain.echo(
             json.dumps({"name": this.job_name, "zone": zone, "results": this.gcs_results_dir})
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, credentials
+from berg import BergError, credentials, plain
 
 VERSION = 1
 HELP = {
@@ -153,7 +153,7 @@ class Config:
         except OSError:
             from localcloud import control
 
-            click.echo(f"Starting the embedded cloud at {self.endpoint}", err=True)
+            plain.echo(f"Starting the embedded cloud at {self.endpoint}", err=True)
             control.start(local_folder(), address.port or 0)
 
 
@@ -185,7 +185,8 @@ def load(**flags: Any) -> Config:
     values = read_file()
     known = {f.name: f for f in fields(Config)}
     for key in sorted(set(values) - set(known)):
-        click.secho(f"berg: unknown key {key!r} in {path()} is ignored", fg="yellow", err=True)
+        text = f"berg: unknown key {key!r} in {path()} is ignored"
+        plain.echo(click.style(text, fg="yellow"), err=True)
     config = Config()
     for key in known.keys() & values.keys():
         if values[key] is not None:

@@ -13,16 +13,11 @@ from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from berg import plain
 from berg.checks import check_types
 
 Made = TypeVar("Made")
 MOST_BYTES = 16 << 20  # of one object that is read as JSON
-# Characters that a terminal or a browser obeys in place of showing them: C0 but for tab and
-# newline, DEL, C1, those that turn the direction of writing, and halves of surrogate pairs.
-STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
 PROJECT = re.compile(r"([a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 # A machine, a zone or a region, or LOCATION/NAME of a cluster: it becomes a part of a URL.
 RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
@@ -88,7 +83,7 @@ def build(kind: type[Made], found: Any) -> Made:
 def clean(found: Any) -> Any:
     """Return a value from JSON with a mark for each character that would steer a terminal."""
     if isinstance(found, str):
-        return STEERING.sub("\N{REPLACEMENT CHARACTER}", found)
+        return plain.clean(found)
     if isinstance(found, list):
         return [clean(each) for each in found]
     if isinstance(found, dict):
@@ -111,7 +106,7 @@ def check_plain(made: Any, free: Collection[str]) -> None:
         if f.type is not str or f.name in free:
             continue
         text = getattr(made, f.name)
-        if STEERING.search(text) or "\n" in text:
+        if plain.STEERING.search(text) or "\n" in text:
             raise ValueError(f"{f.name} is {text[:40]!r}")
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import click
 
-from berg import config
+from berg import config, plain
 from berg.commands.terminal import json_option, say, yes_option
 
 
@@ -62,9 +62,9 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         about = asdict(found)
         about["since_at"] = moment(about.pop("since"))
-        click.echo(json.dumps({**about, "hit_rate": found.hit_rate}, indent=2))
+        plain.echo(json.dumps({**about, "hit_rate": found.hit_rate}, indent=2))
         return
-    click.echo(tables.cache(found))
+    plain.echo(tables.cache(found))
 
 
 def moment(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import config
+from berg import config, plain
 from berg.commands.terminal import complete_types, given, json_option, say, table, yes_option
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def create(name: str | None, file: str | None, **options: Any) -> None:
     say(f'\nRun a job:  berg run --cluster {name} "python train.py"')
     say(f"kubectl:    berg cluster credentials {name}")
     say(f"Delete it:  berg cluster delete {name}\n")
-    click.echo(place)
+    plain.echo(place)
 
 
 @cluster.command(name="list")
@@ -107,7 +107,7 @@ def list_(as_json: bool) -> None:
         }
         found.append(about)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        plain.echo(json.dumps(found, indent=2))
         return
     if not found:
         say("No clusters. Make one: berg cluster create NAME")
@@ -117,7 +117,7 @@ def list_(as_json: bool) -> None:
         is_ours = {True: "yes", False: "no"}[each["berg"]]
         cells = [each["name"], each["location"], each["status"], str(each["nodes"])]
         rows.append([*cells, is_ours, ", ".join(each["pools"])])
-    click.echo(table(rows, sys.stdout))
+    plain.echo(table(rows, sys.stdout))
 
 
 @cluster.command()
@@ -136,11 +136,11 @@ def status(name: str, as_json: bool) -> None:
 
     found = clusters.status(settings, container.find(settings, name))
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        plain.echo(json.dumps(asdict(found), indent=2))
         return
-    click.echo(tables.cluster(found, costs.cluster(settings, found)))
+    plain.echo(tables.cluster(found, costs.cluster(settings, found)))
     if any(pool["gpus"] for pool in found.pools):
-        click.echo(f"\n{drivers(found)}")
+        plain.echo(f"\n{drivers(found)}")
 
 
 @cluster.command()
@@ -158,7 +158,7 @@ def show(name: str, toml: bool) -> None:
     from berg.google import container
     from berg.laptop import clusterfile
 
-    click.echo(clusterfile.text(container.find(settings, name)), nl=False)
+    plain.echo(clusterfile.text(container.find(settings, name)), nl=False)
 
 
 def drivers(found: "Status") -> str:
@@ -252,7 +252,7 @@ def token() -> None:
     """
     from berg.laptop import clusters
 
-    click.echo(clusters.token(config.load_ready()))
+    plain.echo(clusters.token(config.load_ready()))
 
 
 @cluster.command(name="exec", hidden=True)

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from berg import BergError, config
+from berg import BergError, config, plain
 from berg.commands.terminal import json_option, say, yes_option
 
 
@@ -41,11 +41,11 @@ def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
         empty = "Memory, GPUs and TPUs stay empty until machines may write them"
         say(f"{empty}: berg init --monitoring")
     if as_json:
-        click.echo(json.dumps(there, indent=2))
+        plain.echo(json.dumps(there, indent=2))
         return
     for tile in there.get("mosaicLayout", {}).get("tiles", []):
         say(f"  {tile.get('widget', {}).get('title', '')}")
-    click.echo(monitoring.address(settings, there))
+    plain.echo(monitoring.address(settings, there))
 
 
 def delete_dashboard(settings: config.Config, yes: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config
+from berg import BergError, config, plain
 from berg.commands.terminal import json_option, say, yes_option
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None
         say(f"The bucket keeps {extra} that {path} has not (--delete)")
     if as_json:
         sent = {"files": len(plan.files), "sent": len(plan.changed), "bytes_sent": size}
-        click.echo(
+        plain.echo(
             json.dumps({"data": f"gs://{bucket.name}/{prefix}", **sent, "left_out": plan.left_out})
         )
     else:
-        click.echo(f"gs://{bucket.name}/{prefix}")
+        plain.echo(f"gs://{bucket.name}/{prefix}")
 
 
 def say_left_out(plan: "Push") -> None:
@@ -126,10 +126,10 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
     for name, error in left.items():
         say(f"Not brought: {name}: {error}")
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), "files": files, "fetched": fetched}))
+        plain.echo(json.dumps({"folder": str(folder), "files": files, "fetched": fetched}))
     else:
         say(f"{fetched:,} of {words.plural(files, 'file')} new or changed")
-        click.echo(folder)
+        plain.echo(folder)
     sys.exit(bool(left))
 
 
@@ -158,10 +158,10 @@ def list_files(settings: config.Config, where: str, as_json: bool) -> None:
     for blob in existing(bucket, prefix):
         files.append({"path": blob.name.removeprefix(prefix), "bytes": blob.size})
     if as_json:
-        click.echo(json.dumps(files, indent=2))
+        plain.echo(json.dumps(files, indent=2))
         return
     for file in files:
-        click.echo(f"{file['bytes']:>14,}  {file['path']}")
+        plain.echo(f"{file['bytes']:>14,}  {file['path']}")
 
 
 def list_sets(settings: config.Config, as_json: bool) -> None:
@@ -180,14 +180,14 @@ def list_sets(settings: config.Config, as_json: bool) -> None:
         for name, blobs in found.items()
     ]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        plain.echo(json.dumps(rows, indent=2))
     elif not rows:
         say("There are no data sets yet. Send one: berg data push FOLDER NAME")
     else:
         width = max(map(len, found))
         for row in rows:
             count, size = words.plural(row["files"], "file"), words.size(row["bytes"])
-            click.echo(f"{row['name']:<{width}}  {count:>14}  {size:>9}  {row['updated_at'][:16]}")
+            plain.echo(f"{row['name']:<{width}}  {count:>14}  {size:>9}  {row['updated_at'][:16]}")
 
 
 @data.command()
@@ -248,8 +248,8 @@ def bytes_shown(what: str, total: int) -> Callable[[int], None]:
             return
         shown[0] = now
         speed = words.size(done / max(now - began, 0.1))
-        line = f"\r{what} {words.size(done)} of {words.size(total)}, {speed}/s "
-        click.echo(line, nl=is_whole, err=True)
+        line = f"{what} {words.size(done)} of {words.size(total)}, {speed}/s "
+        plain.redraw(line, is_whole)
 
     return tell
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from berg import config
+from berg import config, plain
 from berg.commands.terminal import say
 
 
@@ -63,7 +63,7 @@ def build(**options: Any) -> None:
     name = images.build(settings, images.Wanted(**options), Path.cwd(), say)
     if options["push"]:
         say(f'\nRun with it:  berg run --cluster NAME --docker {name} "python train.py"\n')
-    click.echo(name)
+    plain.echo(name)
 
 
 COMMANDS = (image,)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from berg import config
+from berg import config, plain
 from berg.commands.terminal import json_option, say
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def list_(
         return
     shown = newest()
     if as_json:
-        click.echo(json.dumps([each.to_dict() for each in shown], indent=2))
+        plain.echo(json.dumps([each.to_dict() for each in shown], indent=2))
     elif shown:
-        click.echo(table(shown))
+        plain.echo(table(shown))
     else:
         say('Nothing yet. Start with: berg run "python train.py"')
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from berg import config
+from berg import config, plain
 from berg.commands.terminal import complete_types, json_option, say
 
 
@@ -35,9 +35,9 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
     listed, why = prices.look_up(settings, settings.region)
     found = offers.priced(settings, listed, settings.region, gpu_type)
     if as_json:
-        click.echo(json.dumps([asdict(each) for each in found], indent=2))
+        plain.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
-    click.echo(costs.priced(found, settings.region))
+    plain.echo(costs.priced(found, settings.region))
     say(f"\n{costs.about_prices(listed, why)}")
 
 
@@ -68,11 +68,11 @@ def costs_(everybody: bool, as_json: bool) -> None:
     there = standing.everything(settings)
     if as_json:
         found = {"weeks": [asdict(each) for each in weeks], "now": [asdict(each) for each in there]}
-        click.echo(json.dumps(found, indent=2))
+        plain.echo(json.dumps(found, indent=2))
         return
-    click.echo(costs.sums(weeks))
+    plain.echo(costs.sums(weeks))
     if there:
-        click.echo(f"\n{costs.standing_table(there)}")
+        plain.echo(f"\n{costs.standing_table(there)}")
 
 
 COMMANDS = (prices_, costs_)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from berg import config
+from berg import config, plain
 from berg.commands.terminal import complete_names, say
 
 
@@ -44,7 +44,7 @@ def page(names: tuple[str, ...], everybody: bool, port: int, export: Path | None
         from berg.laptop import records
         from berg.watch import export as exporting
 
-        click.echo(
+        plain.echo(
             exporting.export(
                 settings, [records.resolve(settings, name) for name in names], export, say
             )
@@ -59,7 +59,7 @@ def page(names: tuple[str, ...], everybody: bool, port: int, export: Path | None
         raise BergError(
             f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out"
         ) from None
-    click.echo(server.address)
+    plain.echo(server.address)
     say("Open it in a browser on this computer. Ctrl-C ends it.")
     try:
         server.serve_forever()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from berg import plain
 from berg.commands.terminal import json_option, name_argument, ready, say
 
 KINDS = {
@@ -54,9 +55,9 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
         say(f"{each}: {KINDS.get(kind, error)}")
     if as_json:
         paths = [str(file) for file in files]
-        click.echo(json.dumps({"machines": answers, "files": paths}, indent=2))
+        plain.echo(json.dumps({"machines": answers, "files": paths}, indent=2))
     else:
-        click.echo("\n".join(map(str, files)))
+        plain.echo("\n".join(map(str, files)))
         say_how_to_open(name, kinds)
     sys.exit(int(not files))
 

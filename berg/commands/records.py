@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config
+from berg import BergError, config, plain
 from berg.commands import start
 from berg.commands.terminal import (
     complete_names,
@@ -50,7 +50,7 @@ def show(name: str, lines: int, address: bool, as_json: bool) -> None:
     """
     settings, name = ready(name)
     if address:
-        click.echo(address_of(settings, name))
+        plain.echo(address_of(settings, name))
         return
     from berg.laptop import jobs, records
 
@@ -60,9 +60,9 @@ def show(name: str, lines: int, address: bool, as_json: bool) -> None:
         show_sweep(settings, name, as_json)
         return
     if as_json:
-        click.echo(json.dumps(record.to_dict(), indent=2))
+        plain.echo(json.dumps(record.to_dict(), indent=2))
     else:
-        click.echo(describe(record))
+        plain.echo(describe(record))
 
 
 def show_sweep(settings: config.Config, name: str, as_json: bool) -> None:
@@ -71,9 +71,9 @@ def show_sweep(settings: config.Config, name: str, as_json: bool) -> None:
 
     rows = collect.sweep_rows(settings, Bucket(settings), name)
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        plain.echo(json.dumps([asdict(row) for row in rows], indent=2))
     else:
-        click.echo(describe_sweep(name, rows))
+        plain.echo(describe_sweep(name, rows))
 
 
 @click.command(hidden=True)
@@ -86,7 +86,7 @@ def ip(name: str, internal: bool) -> None:
     ping $(berg ip digits-1121-0930-x7k)
     """
     settings, name = ready(name)
-    click.echo(address_of(settings, name, internal))
+    plain.echo(address_of(settings, name, internal))
 
 
 def address_of(settings: config.Config, name: str, internal: bool = False) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config, gate
+from berg import BergError, config, gate, plain
 from berg.commands.terminal import json_option, name_argument, ready, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,11 @@ PAUSE = 10  # seconds between two passes of `fetch --watch`
 
 
 def watch(
-    settings: config.Config, name: str, quiet: bool = False, machine: str | None = None
+    settings: config.Config,
+    name: str,
+    quiet: bool = False,
+    machine: str | None = None,
+    color: bool = False,
 ) -> "State | None":
     """Follow a job to its end; return its final state, or None for a machine without a job.
 
@@ -33,7 +37,7 @@ def watch(
     from berg.commands import tables
     from berg.laptop import logs
 
-    output = tables.Interleaved(sys.stdout.buffer)
+    output = tables.Interleaved(sys.stdout.buffer, color)
     shown = [""]
 
     def show_progress(found: "Entry") -> None:
@@ -52,6 +56,7 @@ def watch(
     except KeyboardInterrupt:
         say(tables.left(name, f"berg tail {name}"))
         raise
+    output.end()
     if state is None:
         return None
     if quiet and state.state != "SUCCEEDED":
@@ -79,6 +84,7 @@ def exit_code(state: "State | None") -> int:
     return state.exit_code or 1
 
 
+color_option = click.option("--color", is_flag=True, help="Keep colours, also in a pipe.")
 machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
 
 
@@ -86,8 +92,12 @@ machine_option = click.option("--machine", metavar="NAME", help="Only that machi
 @name_argument()
 @click.option("-f", "--follow", is_flag=True, help="Follow it until the job ends: berg tail.")
 @machine_option
-def log(name: str, follow: bool, machine: str | None) -> None:
+@color_option
+def log(name: str, follow: bool, machine: str | None, color: bool) -> None:
     """Print the whole log of a job, also after its machine is gone.
+
+    On a terminal it keeps the colours that programs printed, elsewhere with --color; nothing else
+    that would steer a terminal is printed.
 
     With --follow it goes on until the job ends; the exit code is then the command's.
 
@@ -97,11 +107,11 @@ def log(name: str, follow: bool, machine: str | None) -> None:
     """
     settings, name = ready(name)
     if follow:
-        sys.exit(exit_code(watch(settings, name, machine=machine)))
+        sys.exit(exit_code(watch(settings, name, machine=machine, color=color)))
     from berg.commands import tables
     from berg.laptop import logs
 
-    output = tables.Interleaved(sys.stdout.buffer)
+    output = tables.Interleaved(sys.stdout.buffer, color)
     for source, chunk in logs.chunks(settings, name, machine):
         output.write(source, chunk)
     output.end()
@@ -110,7 +120,8 @@ def log(name: str, follow: bool, machine: str | None) -> None:
 @click.command()
 @name_argument()
 @machine_option
-def tail(name: str, machine: str | None) -> None:
+@color_option
+def tail(name: str, machine: str | None, color: bool) -> None:
     """Follow the log of a job until it ends, as `berg log -f`.
 
     The exit code is the command's. The lines of a cluster's machines are mixed, each with the name
@@ -120,7 +131,7 @@ def tail(name: str, machine: str | None) -> None:
     berg tail digits-1121-0930-x7k
     """
     settings, name = ready(name)
-    sys.exit(exit_code(watch(settings, name, machine=machine)))
+    sys.exit(exit_code(watch(settings, name, machine=machine, color=color)))
 
 
 @click.command()
@@ -194,10 +205,10 @@ def fetch_job(
     check_found(found, f"gs://{bucket.name}/{prefix}")
     if as_json:
         about = {"folder": str(target), "files": found.files, "fetched": found.new}
-        click.echo(json.dumps(about))
+        plain.echo(json.dumps(about))
     else:
         say(f"{found.new} of {plural(found.files, 'file')} new or changed")
-        click.echo(target)
+        plain.echo(target)
     if state and job_name:
         say_why(job_name, state)
     raise_missing(found.missing)
@@ -331,11 +342,11 @@ def print_sweep(about: dict[str, Any], num_jobs: int, as_json: bool) -> None:
     from berg.words import plural
 
     if as_json:
-        click.echo(json.dumps(about))
+        plain.echo(json.dumps(about))
         return
     files, jobs = plural(about["files"], "file"), plural(num_jobs, "job")
     say(f"{about['fetched']} of {files} of {jobs} new or changed")
-    click.echo(about["table"])
+    plain.echo(about["table"])
 
 
 def all_over(entries: "list[Entry]") -> bool:

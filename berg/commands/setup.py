@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, columns, config, wrapped
+from berg import BergError, columns, config, plain, wrapped
 from berg.commands.terminal import json_option, remember_zones, say, yes_option
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def doctor(as_json: bool) -> None:
 
     findings = doctor.examine()
     if as_json:
-        click.echo(json.dumps([vars(each) for each in findings], indent=2))
+        plain.echo(json.dumps([vars(each) for each in findings], indent=2))
     else:
         for each in findings:
             show_finding(each)
@@ -147,9 +147,9 @@ def show_finding(finding: "Finding") -> None:
 
     colors = {readiness.OK: "green", readiness.WARNING: "yellow", readiness.FAILED: "red"}
     line = wrapped(f"{finding.status:<8} {finding.check:<17} {finding.found}", sys.stdout, 27)
-    click.echo(click.style(line[:8], colors[finding.status]) + line[8:])
+    plain.echo(click.style(line[:8], colors[finding.status]) + line[8:])
     if finding.mend:
-        click.echo(wrapped(f"{'':<26} {finding.mend}", sys.stdout))
+        plain.echo(wrapped(f"{'':<26} {finding.mend}", sys.stdout))
 
 
 @click.command()
@@ -186,9 +186,9 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     found = offers.gpus(settings, listed)
     remember_zones(sorted({zone for each in found for zone in each.zones}))
     if as_json:
-        click.echo(json.dumps([vars(each) for each in found], indent=2))
+        plain.echo(json.dumps([vars(each) for each in found], indent=2))
         return
-    click.echo(costs.gpus(found, settings.region, everywhere))
+    plain.echo(costs.gpus(found, settings.region, everywhere))
     about = costs.about_prices(listed, why)
     if listed:
         about += " The smallest machine with such GPUs."
@@ -213,9 +213,9 @@ def show_tpus(settings: config.Config, as_json: bool) -> None:
     listed, why = prices.look_up(settings, settings.region)
     found = offers.tpus(settings, listed)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        plain.echo(json.dumps(found, indent=2))
         return
-    click.echo(costs.tpus(found))
+    plain.echo(costs.tpus(found))
     about = costs.about_prices(listed, why)
     if listed:
         about += costs.per_chip(found)
@@ -240,7 +240,7 @@ def path() -> None:
     \b
     $EDITOR $(berg config path)
     """
-    click.echo(config.path())
+    plain.echo(config.path())
 
 
 @config_group.command()
@@ -256,14 +256,14 @@ def show(as_json: bool) -> None:
     settings = config.load()
     values = {key: getattr(settings, key) for key in config.HELP}
     if as_json:
-        click.echo(json.dumps(values, indent=2))
+        plain.echo(json.dumps(values, indent=2))
         return
     width = max(map(len, values))
     for key, value in values.items():
         line = f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}"
         if 0 < columns(sys.stdout) < len(line):
             line = f"{key:<{width}}  {json.dumps(value)}\n    # {config.HELP[key]}"
-        click.echo(wrapped(line, sys.stdout))
+        plain.echo(wrapped(line, sys.stdout))
 
 
 def complete_keys(_: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -282,7 +282,7 @@ def get(key: str) -> None:
     value = getattr(config.load(), key)
     if isinstance(value, list):
         value = ",".join(value)
-    click.echo(value)
+    plain.echo(value)
 
 
 @config_group.command(name="set")
@@ -397,12 +397,12 @@ def status(as_json: bool) -> None:
     """
     values = control().status(config.local_folder())
     if as_json:
-        click.echo(json.dumps(values, indent=2))
+        plain.echo(json.dumps(values, indent=2))
     else:
         for key, value in values.items():
             lines = value if isinstance(value, list) else [value]
             for n, line in enumerate(lines):
-                click.echo(wrapped(f"{key if n == 0 else '':<12} {line}", sys.stdout, 13))
+                plain.echo(wrapped(f"{key if n == 0 else '':<12} {line}", sys.stdout, 13))
 
 
 @local.command()
@@ -460,7 +460,7 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
         user = None
     leftovers = reap.find(settings, user, note)
     if as_json:
-        click.echo(json.dumps([each.to_dict() for each in leftovers], indent=2))
+        plain.echo(json.dumps([each.to_dict() for each in leftovers], indent=2))
         return
     if not leftovers and notes:
         say("Nothing else was left behind.")
@@ -471,7 +471,7 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     for each in leftovers:
         age = words.age(each.what.created_at)
         line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
-        click.echo(wrapped(line, sys.stdout, 10))
+        plain.echo(wrapped(line, sys.stdout, 10))
     if not yes:
         which = "it"
         if len(leftovers) > 1:

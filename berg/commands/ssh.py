@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from berg import config
+from berg import config, plain
 from berg.commands.terminal import name_argument, ready, say
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def ssh(
             raise click.UsageError(
                 "--all takes a command and no other option: berg ssh NAME --all -- CMD"
             )
-        sys.exit(ssh.run_everywhere(settings, name, list(command), say, click.echo))
+        sys.exit(ssh.run_everywhere(settings, name, list(command), say, plain.echo))
     if worker is not None:
         name = ssh.worker(settings, name, worker)
     try:
@@ -79,7 +79,7 @@ def ssh(
         go_in_without_server(error, command, options["terminal"])
     words = ssh.command(settings, target, ssh_flags(**options), list(command))
     if options["dry_run"]:
-        click.echo(shlex.join(words))
+        plain.echo(shlex.join(words))
         return
     for forward in options["forwards"]:
         ssh.check_port(forward)
@@ -141,7 +141,7 @@ def ssh_config(install: bool) -> None:
             say(f"To use it, put at the beginning of {file}:  {line}")
             say("or run: berg ssh-config --install")
     for name in names:
-        click.echo(name)
+        plain.echo(name)
 
 
 def confirms(question: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import config
+from berg import config, plain
 from berg.commands.results import exit_code, watch
 from berg.commands.terminal import given, remember_zones, remembered, say
 
@@ -75,7 +75,7 @@ def start_machines(
     remember_zones(sorted({*remembered("zones"), *plan.offer.zones}))
     say(tables.plan(plan))
     if dry_run:
-        click.echo(json.dumps(launch.preview(plan), indent=2))
+        plain.echo(json.dumps(launch.preview(plan), indent=2))
         return None
     began = time.monotonic()
     zone = launch.submit(plan, say, tables.sending)
@@ -85,7 +85,7 @@ def start_machines(
             f"{time.monotonic() - began:.1f} s\n"
         )
     if not quiet:
-        click.echo(plan.job.job_name)
+        plain.echo(plan.job.job_name)
     return settings, plan.job, zone
 
 
@@ -102,14 +102,14 @@ def follow(launched: Launched, wait: bool, tail: bool, as_json: bool) -> int:
             f"{name}\n"
         )
         if as_json:
-            click.echo(json.dumps(about))
+            plain.echo(json.dumps(about))
         return 0
     from berg.laptop import jobs
 
     state = watch(settings, name, quiet=not tail)
     if as_json and state:
         ended = jobs.Entry(name, state, []).to_dict()
-        click.echo(json.dumps({**ended, "zone": state.zone, **about}))
+        plain.echo(json.dumps({**ended, "zone": state.zone, **about}))
     return exit_code(state)
 
 
@@ -135,7 +135,7 @@ def resume(
     say(tables.plan(plan))
     say_differences(this, plan)
     if dry_run:
-        click.echo(json.dumps(launch.preview(plan), indent=2))
+        plain.echo(json.dumps(launch.preview(plan), indent=2))
         return 0
     zone = going_on.submit(found, plan, say)
     return follow((plan.config, plan.job, zone), wait, tail, as_json)

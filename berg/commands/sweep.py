@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, words
+from berg import BergError, config, plain, words
 from berg.commands import start as commands_start
 from berg.commands import tables
 from berg.commands.results import exit_code, tell_missing
@@ -108,7 +108,7 @@ def resume(settings: config.Config, name: str, given: JobSpec, asked: Asked) -> 
         commands_start.say_differences(found.first, plan)
     if asked.dry_run:
         if machines:
-            click.echo(json.dumps(sweep.preview(plan, machines), indent=2))
+            plain.echo(json.dumps(sweep.preview(plan, machines), indent=2))
         return None
     sweep.resume(found, plan, machines, say, tables.sending)
     count = len(found.jobs)
@@ -121,7 +121,7 @@ def see_it_through(launched: Launched, asked: Asked) -> int:
     """Wait for a sweep's end if that was asked for; return the exit code."""
     if not asked.wait:
         if asked.as_json:
-            click.echo(json.dumps(launched.about))
+            plain.echo(json.dumps(launched.about))
         return 0
     settings, name = launched.settings, launched.name
     try:
@@ -131,7 +131,7 @@ def see_it_through(launched: Launched, asked: Asked) -> int:
         raise
     if asked.as_json:
         rows = collect.sweep_rows(settings, Bucket(settings), name)
-        click.echo(json.dumps({**launched.about, "jobs": [asdict(row) for row in rows]}))
+        plain.echo(json.dumps({**launched.about, "jobs": [asdict(row) for row in rows]}))
     return code
 
 
@@ -165,14 +165,14 @@ def start(spec: JobSpec, asked: Asked) -> Launched | None:
         "machine-hours at most\n"
     )
     if asked.dry_run:
-        click.echo(json.dumps(launch.preview(plan), indent=2))
+        plain.echo(json.dumps(launch.preview(plan), indent=2))
         return None
     began = time.monotonic()
     sweep.submit(plan, jobs, at_once, say, tables.sending)
     name = plan.job.job_name
     say(f"Submitted {words.plural(len(jobs), 'job')} after {time.monotonic() - began:.1f} s\n")
     if not asked.as_json:
-        click.echo(name)
+        plain.echo(name)
         say(f"See them:  berg list -v\nLog:       berg log {name}/0")
         say(f"End them:  berg kill {name}\nResults:   berg fetch {name}\n")
     return Launched(settings, name, len(jobs))

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from berg import columns, job, wrapped
+from berg import columns, job, plain, wrapped
 from berg.commands.costs import price
 from berg.commands.terminal import labelled, table
 from berg.google import tpus as tpu_types
@@ -304,9 +304,9 @@ def watch(newest: Callable[[], Any], table: Callable[[Any], str], interval: floa
         text = table(entries) if entries else "Nothing yet"
         if sys.stdout.isatty():
             click.clear()
-            click.echo(f"{text}\n\n{datetime.now():%H:%M:%S}, every {interval:g} s until Ctrl-C")
+            plain.echo(f"{text}\n\n{datetime.now():%H:%M:%S}, every {interval:g} s until Ctrl-C")
         elif states(entries) != shown:
-            click.echo(text)
+            plain.echo(text)
             shown = states(entries)
         if not any(
             each.machines or each.workers or not (each.state and each.state.final)
@@ -453,7 +453,7 @@ def counter(what: str, total: int) -> Callable[[int], None]:
 
     def tell(done: int) -> None:
         if total > 100 and sys.stderr.isatty() and (done == total or done % 50 == 0):
-            click.echo(f"\r{what}: {done:,} of {total:,} ", nl=done == total, err=True)
+            plain.redraw(f"{what}: {done:,} of {total:,} ", done == total)
 
     return tell
 
@@ -461,38 +461,41 @@ def counter(what: str, total: int) -> Callable[[int], None]:
 def sending(done: int, size: int) -> None:
     """One line on a terminal that grows with what was sent; what is sent at once needs none."""
     if size > 4 << 20 and sys.stderr.isatty():
-        click.echo(
-            f"\rSending the code: {done / 1e6:.1f} of {size / 1e6:.1f} MB ",
-            nl=done == size,
-            err=True,
-        )
+        line = f"Sending the code: {done / 1e6:.1f} of {size / 1e6:.1f} MB "
+        plain.redraw(line, done == size)
 
 
 class Interleaved:
-    """Logs of several machines on one stream: whole lines, each behind the name of its machine."""
+    """Logs on one stream, as a terminal may show them: of several machines whole lines, each behind
+    the name of its machine. Colours stay on a terminal, and where somebody asks for them.
+    """
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream = stream
-        self.rest: dict[str, bytes] = {}
+    def __init__(self, stream: IO[bytes], color: bool = False) -> None:
+        self.stream, self.redraws = stream, stream.isatty()
+        self.colors = color or (stream.isatty() and not os.environ.get("NO_COLOR"))
+        self.logs: dict[str, plain.Log] = {}
+        self.rest: dict[str, str] = {}
 
-    def write(self, source: str, chunk: bytes) -> None:
-        if not source:
-            self.stream.write(chunk)
-        else:
-            *lines, self.rest[source] = (self.rest.get(source, b"") + chunk).split(b"\n")
-            self.stream.writelines(self.prefix(source) + line + b"\n" for line in lines)
+    def write(self, source: str, chunk: bytes, is_last: bool = False) -> None:
+        if source not in self.logs:
+            self.logs[source] = plain.Log(self.colors, self.redraws and not source)
+        text = self.logs[source].read(chunk, is_last)
+        if source:
+            *lines, self.rest[source] = (self.rest.get(source, "") + text).split("\n")
+            text = "".join(f"{self.prefix(source)}{line}\n" for line in lines)
+        self.stream.write(text.encode())
         self.stream.flush()
 
     def end(self) -> None:
-        for source, line in self.rest.items():
-            if line:
-                self.stream.write(self.prefix(source) + line + b"\n")
-        self.stream.flush()
+        """Write what no newline has ended yet."""
+        for source in self.logs:
+            self.write(source, b"", is_last=True)
+            if self.rest.get(source):
+                self.write(source, b"\n", is_last=True)
 
-    def prefix(self, source: str) -> bytes:
-        text = f"{source} | "
-        if self.stream.isatty() and not os.environ.get("NO_COLOR"):
-            text = click.style(
-                text, fg=MACHINE_COLORS[list(self.rest).index(source) % len(MACHINE_COLORS)]
-            )
-        return text.encode()
+    def prefix(self, source: str) -> str:
+        text = f"{plain.clean(source)} | "
+        if not self.colors:
+            return text
+        color = MACHINE_COLORS[list(self.logs).index(source) % len(MACHINE_COLORS)]
+        return click.style(text, fg=color)

@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from berg import columns, config, wrapped
+from berg import columns, config, gate, plain, wrapped
 
 # Heading in `berg --help` -> its commands. Each command stands in one section, and its first
 # sentence on one line.
@@ -111,7 +111,7 @@ def is_unanswered(error: BaseException) -> bool:
 
 def say(text: str) -> None:
     """Everything that is not data goes to standard error."""
-    click.echo(wrapped(text, sys.stderr), err=True)
+    plain.echo(wrapped(text, sys.stderr), err=True)
 
 
 def labelled(rows: Iterable[tuple[str, str]], stream: IO[str], width: int = 9) -> str:
@@ -140,11 +140,15 @@ def table(rows: list[list[str]], stream: IO[str]) -> str:
 
 
 def remembered(file: str) -> list[str]:
-    """Lines that an earlier command kept, so that completion need not wait for the network."""
+    """Lines that an earlier command kept, so that completion need not wait for the network.
+
+    A line that is no name goes to no shell: another berg may have written it.
+    """
     try:
-        return (config.home() / file).read_text().splitlines()
-    except OSError:
+        lines = (config.home() / file).read_text().splitlines()
+    except (OSError, ValueError):
         return []
+    return [line for line in lines if gate.RESOURCE.fullmatch(line.partition(" ")[0])]
 
 
 @dataclass
@@ -164,7 +168,7 @@ def known_names() -> list[KnownName]:
     found = []
     for line in remembered("names"):
         name, *about = line.split() or [""]
-        num_jobs = int(about[-1]) if "sweep" in about else 0
+        num_jobs = int(about[-1]) if "sweep" in about and about[-1].isdecimal() else 0
         if name:
             found.append(KnownName(name, "live" in about, num_jobs))
     return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config
+from berg import BergError, config, plain
 from berg.commands.results import exit_code
 from berg.commands.terminal import complete_names, json_option, name_argument, say
 
@@ -81,7 +81,7 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
         rows = []
         for name, state in over.items():
             rows.append({"name": name, "state": state.state, "exit_code": state.exit_code})
-        click.echo(json.dumps(rows))
+        plain.echo(json.dumps(rows))
     codes = [exit_code(state) for state in over.values()]
     sys.exit(next(filter(None, codes), 0))
 
@@ -156,17 +156,17 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
     while True:
         rows = look(settings, names)
         if as_json:
-            click.echo(json.dumps([asdict(row) for row in rows]))
+            plain.echo(json.dumps([asdict(row) for row in rows]))
             return
         if not rows:
             shown = "No machine of yours runs. See: berg list"
         else:
             shown = table(rows, bool(name), api.now(settings))
         if once or not sys.stdout.isatty():
-            click.echo(shown, err=not rows)
+            plain.echo(shown, err=not rows)
             return
         click.clear()
-        click.echo(f"{shown}\n\n{time.strftime('%H:%M:%S')}, every {REDRAW} s until Ctrl-C")
+        plain.echo(f"{shown}\n\n{time.strftime('%H:%M:%S')}, every {REDRAW} s until Ctrl-C")
         time.sleep(REDRAW)
 
 
@@ -387,10 +387,10 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
         raise BergError(f"there is nothing to show of {', '.join(names)} yet: {missing}")
     say(f"Brought {words.plural(brought, 'file')} to {folder}")
     if once:
-        click.echo(folder)
+        plain.echo(folder)
         return
     process, address = board.start(folder, port)
-    click.echo(address)
+    plain.echo(address)
     say("Ctrl-C ends it")
     try:
         while not ended(process, BRING):
@@ -421,7 +421,7 @@ def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
     try:
         for line in there.stdout or ():
             if line.startswith("http://127.0.0.1:"):
-                click.echo(address)
+                plain.echo(address)
             elif line.strip():
                 say(f"{machine}: {line.strip()}")
         if there.wait() == 127:

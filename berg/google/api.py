@@ -15,9 +15,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import click
-
-from berg import BergError
+from berg import BergError, plain
 from berg.config import Config
 from berg.google.retry import is_transient, status_of
 
@@ -49,7 +47,7 @@ QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
 OFF_API = re.compile(r"apis/api/([a-z]+\.googleapis\.com)/overview")
 ENABLING = 180  # seconds until an API that was enabled answers
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
-tell: Callable[[str], None] = functools.partial(click.echo, err=True)
+tell: Callable[[str], None] = functools.partial(plain.echo, err=True)
 told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
 # time.monotonic() until which 403 may pass, in a process of a machine: what was granted a moment
 # ago counts after minutes. On a laptop it is for a person to mend.
@@ -204,7 +202,7 @@ def when_on(config: Config, ask: Callable[[], Any]) -> Any:
             if time.monotonic() > until or not was_enabled(config, error):
                 raise
         if not is_told:
-            click.echo("An API was just enabled; Google needs up to 3 minutes", err=True)
+            plain.echo("An API was just enabled; Google needs up to 3 minutes", err=True)
             is_told = True
         time.sleep(2)
 

@@ -3,7 +3,10 @@ out are told.
 """
 
 import os
+import re
 from pathlib import Path
+
+from berg.plain import STEERING
 
 MAX_NAME = 1024  # bytes of an object's name
 
@@ -52,5 +55,5 @@ def tell(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
 def shorten(text: str, length: int) -> str:
     """A text that may hold anything, printable and not longer than `length`."""
     text = text.encode(errors="backslashreplace").decode()
-    text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    text = re.sub(f"{STEERING.pattern}|[\n\t]", lambda found: ascii(found[0])[1:-1], text)
     return text if len(text) <= length else f"{text[: length - 20]}…{text[-19:]}"

@@ -25,9 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
-from berg import BergError, words
+from berg import BergError, plain, words
 from berg.code import requirements, snapshot
 from berg.config import Config, label
 from berg.google import api, artifacts, builds
@@ -335,7 +333,7 @@ def run(command: list[str], variables: dict[str, str], say: Say, done: str = "bu
         try:
             for line in process.stdout:
                 text = line.decode(errors="replace").rstrip()
-                click.echo(text, err=True)
+                plain.echo(text, err=True)
                 kept.extend([text] if text.strip() else [])
         except BaseException:  # somebody left
             process.terminate()
@@ -418,7 +416,7 @@ def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
     with tarfile.open(source, "w:gz") as tar:
         tar.add(this.dockerfile, "Dockerfile")
         tar.add(this.context, "context")
-    show = functools.partial(click.echo, err=True)
+    show = functools.partial(plain.echo, err=True)
     while True:
         try:
             return builds.run(

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, credentials, wrapped
+from berg import BergError, config, credentials, plain, wrapped
 from berg.config import Config
 from berg.google import api, grants, offers
 from berg.google.storage import Bucket
@@ -30,7 +30,7 @@ LOCAL_PROJECT, LOCAL_BUCKET = "berg-local", "berg-local-results"
 
 
 def say(text: str) -> None:
-    click.echo(wrapped(text, sys.stderr), err=True)
+    plain.echo(wrapped(text, sys.stderr), err=True)
 
 
 @dataclass

@@ -9,16 +9,9 @@ import html
 import re
 from collections.abc import Iterable
 
-ESCAPES = re.compile(
-    r"\x1b\[([0-9;:]*)m"  # colours
-    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # cursors
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles and links
-    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"
-    r"|\x1b[ -/]*[0-~]"
-    r"|\x1b"
-)
+from berg import plain as plain_text
+
 MOST = 32  # numbers of one code; terminals count to 16 or 32
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # The first of eight codes in a row -> the first of its colours, and what it colours.
 COLOR_CODES = {30: (0, "38"), 40: (0, "48"), 90: (8, "38"), 100: (8, "48")}
 PREFIXES = {"38": "f", "48": "b"}  # of classes: letters, and what is behind them
@@ -60,7 +53,7 @@ def text(*parts: object) -> Html:
 def escaped(part: object) -> str:
     if isinstance(part, Html):
         return part
-    return html.escape(str(part))
+    return html.escape(plain_text.clean(str(part)))
 
 
 def tag(name: str, /, *parts: object, **attributes: object) -> Html:
@@ -69,7 +62,7 @@ def tag(name: str, /, *parts: object, **attributes: object) -> Html:
     """
     pairs = [(key.strip("_").replace("_", "-"), value) for key, value in attributes.items()]
     shown = (
-        f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
+        f" {key}" if value is True else f' {key}="{html.escape(plain_text.clean(str(value)))}"'
         for key, value in pairs
         if wanted(value)
     )
@@ -93,7 +86,7 @@ def of_terminal(printed: str) -> Html:
     found: list[Html] = []
     style: dict[str, str] = {}
     at = 0
-    for match in ESCAPES.finditer(printed):
+    for match in plain_text.ESCAPES.finditer(printed):
         found.append(styled(printed[at : match.start()], style))
         if match[1] is not None:
             change(style, match[1])
@@ -104,11 +97,10 @@ def of_terminal(printed: str) -> Html:
 
 def plain(printed: str) -> str:
     """A line of a terminal as text alone."""
-    return CONTROLS.sub("", ESCAPES.sub("", printed.rstrip("\r").rpartition("\r")[2]))
+    return plain_text.printable(printed.rstrip("\r").rpartition("\r")[2], colors=False)
 
 
 def styled(piece: str, style: dict[str, str]) -> Html:
-    piece = CONTROLS.sub("", piece)
     return tag("span", piece, class_=" ".join(style.values())) if piece and style else text(piece)
 
 

@@ -1,0 +1,81 @@
+"""What a terminal may show: no text of anybody's steers it."""
+
+import io
+import itertools
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berg import gate, plain
+from berg.commands import terminal
+from berg.commands.tables import Interleaved
+from berg.google import paths
+from berg.watch import markup
+
+EVIL = "a\x1b]0;title\x07b\x9b31mc\u202ed\x1b[2Je\x1b[31mred\x1b[0m\x08\x00\x7f\ud800\r\u2066"
+COLOR = re.compile(r"\x1b\[[0-9;:]*m")
+TEXTS = st.text(st.characters() | st.sampled_from("\x1b[]\x07m0;\r\n\x9b\u202e"), max_size=60)
+
+
+def is_plain(text: str) -> bool:
+    return not plain.STEERING.search(text)
+
+
+def test_escape_sequences_go_and_the_rest_is_marked():
+    assert plain.printable(EVIL, colors=False).startswith("ab\ufffd31mc\ufffdde".replace("de", "d"))
+    assert plain.printable("\x1b[31mred\x1b[0m") == "\x1b[31mred\x1b[0m"
+    assert plain.printable("tab\tline\n") == "tab\tline\n"
+    assert is_plain(plain.printable(EVIL, colors=False)) and is_plain(plain.clean(EVIL))
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_no_text_steers_a_terminal_or_a_page(text):
+    assert is_plain(plain.printable(text, colors=False))
+    assert is_plain(COLOR.sub("", plain.printable(text)))
+    assert is_plain(gate.clean({text: [text]})[plain.clean(text)][0])
+    assert is_plain(paths.shorten(text, 200))
+    assert is_plain(markup.text(text)) and is_plain(markup.tag("p", text, title=text))
+    assert is_plain(markup.of_terminal(text)) and is_plain(markup.plain(text))
+
+
+@given(TEXTS, st.lists(st.integers(0, 200), max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_a_log_in_pieces_is_as_plain_as_the_whole(text, cuts):
+    data = text.encode(errors="surrogatepass")
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    log = plain.Log(colors=False, redraws=False)
+    pieces = [log.read(data[a:b]) for a, b in itertools.pairwise(places)]
+    shown = "".join([*pieces, log.read(b"", is_last=True)])
+    assert is_plain(shown)
+
+
+def test_a_sequence_that_is_cut_in_two_is_one():
+    log = plain.Log(colors=True, redraws=False)
+    pieces = [log.read(piece) for piece in (b"a\x1b[3", b"1mred\x1b", b"[0m\xe2\x82", b"\xac\r")]
+    assert "".join([*pieces, log.read(b"\nx")]) == "a\x1b[31mred\x1b[0m\u20ac\nx"
+
+
+@pytest.mark.parametrize(
+    ("color", "shown"),
+    [(False, "one | red\none | 10 %\none | 20 %\n"), (True, "one | \x1b[31mred\x1b[0m\n")],
+)
+def test_a_log_in_a_pipe_has_colours_where_they_are_asked_for(color, shown):
+    stream = io.BytesIO()
+    output = Interleaved(stream, color)
+    output.write("one", b"\x1b[31mred\x1b[0m\r\n10 %\r20 %")
+    output.end()
+    text = stream.getvalue().decode()
+    assert plain.printable(text, colors=False) == "one | red\none | 10 %\none | 20 %\n"
+    assert ("\x1b[31mred" in text) == color
+    assert shown in text or color
+
+
+def test_no_odd_name_reaches_the_shells_completion(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    (tmp_path / "names").write_text("good live\n$(evil) live\n\x1b[2Jx\n-rf\nlr sweep evil\n`x`\n")
+    (tmp_path / "zones").write_text("us-central1-a\n;evil\n")
+    assert terminal.complete_names(None, None, "") == ["good", "lr"]
+    assert terminal.complete_zones(None, None, "") == ["us-central1-a"]
