@@ -182,10 +182,7 @@ async def call_method(
     pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
     upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
-    # The URI of an upload session is a credential itself, as documented.
-    owner = (
-        authenticate(cloud, headers) if "Authorization" in headers or not upload_id else Owner("")
-    )
+    owner = owner_of(cloud, method, path_values, headers, upload_id)
     fault = cloud.faults.take(method.id, unquote(f"{path}?{query}"), path_values.get("zone"))
     if fault and not fault.after_handler:
         await suffer(fault, request)
@@ -253,6 +250,21 @@ def checked_answer(service: schema.Api, method: schema.Method, answer: dict) -> 
             raise RuntimeError(why) from error
         log.error("%s: left out of the list", why)
         return kept
+
+
+def owner_of(
+    cloud: Cloud,
+    method: schema.Method,
+    path_values: dict[str, str],
+    headers: Any,
+    upload_id: str | None,
+) -> Owner:
+    """Return who asks; raise Google's 401 for nobody, but where a bucket is open to everybody."""
+    if "Authorization" not in headers and upload_id:
+        return Owner("")  # the URI of an upload session is a credential itself, as documented
+    if "Authorization" not in headers and permissions.is_public(cloud, method, path_values):
+        return Owner(permissions.ANONYMOUS)
+    return authenticate(cloud, headers)
 
 
 def authenticate(cloud: Cloud, headers: Any) -> Owner:

@@ -342,7 +342,7 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             "--data",
             multiple=True,
             metavar="NAME[:PATH]",
-            help="Data set to bring there; repeatable.",
+            help="Data set, or gs://BUCKET/FOLDER, to bring there; repeatable.",
         ),
         click.option(
             "--sample-seconds",

@@ -19,6 +19,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
+from berg.google import api
 from berg.google.checksum import file_crc32c
 from berg.google.fetch import side_by_side
 from berg.google.paths import bad_name
@@ -26,6 +27,9 @@ from berg.google.storage import Bucket, Changed, Listed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HOME = PurePosixPath("/root/data")  # on machines
+GS = "gs://"
+READING = [f"roles/storage.{each}" for each in ("admin", "objectAdmin", "objectUser")]
+READING.append("roles/storage.objectViewer")
 OURS = ("/root/berg", "/root/berg_results")  # berg's own, and what is mirrored
 THREADS = 8
 TRIES = 3  # for a file that changes while it is sent
@@ -47,9 +51,9 @@ def prefix_of(name: str) -> str:
 
 def find(config: Config, where: str) -> tuple[Bucket, str]:
     """Bucket and prefix of a data set, which is a name or an address such as gs://bucket/folder."""
-    if not where.startswith("gs://"):
+    if not where.startswith(GS):
         return Bucket(config), prefix_of(where)
-    bucket, _, folder = where.removeprefix("gs://").partition("/")
+    bucket, _, folder = where.removeprefix(GS).partition("/")
     if not bucket or not folder.strip("/"):
         raise BergError(f"{where} names no folder of a bucket: give it as gs://BUCKET/FOLDER")
     return Bucket(
@@ -58,10 +62,15 @@ def find(config: Config, where: str) -> tuple[Bucket, str]:
 
 
 def wanted(text: str) -> tuple[str, str]:
-    """Return name and path on the machine for NAME[:PATH]; raise BergError for a wrong place."""
-    name, _, path = text.partition(":")
-    check_name(name)
-    given = PurePosixPath(path or HOME / name)
+    """Return name and path on the machine for NAME[:PATH] or gs://BUCKET/FOLDER[:PATH]; raise
+    BergError for a wrong place.
+    """
+    scheme = GS if text.startswith(GS) else ""
+    name, _, path = text.removeprefix(scheme).partition(":")
+    name = scheme + name.rstrip("/")
+    if not scheme:
+        check_name(name)
+    given = PurePosixPath(path or HOME / name.rpartition("/")[2])
     if (
         not given.is_absolute()
         or ".." in given.parts
@@ -70,7 +79,7 @@ def wanted(text: str) -> tuple[str, str]:
     ):
         raise BergError(
             f"--data {text}: {path!r} is no folder for data: give a whole path, as in "
-            f"{name}:{HOME / name}"
+            f"{name}:{HOME / name.rpartition('/')[2]}"
         )
     if any(f"{given}/".startswith(f"{folder}/") for folder in OURS):
         raise BergError(
@@ -79,17 +88,28 @@ def wanted(text: str) -> tuple[str, str]:
     return name, str(given)
 
 
-def measure(bucket: Bucket, text: str) -> dict[str, Any]:
-    """What a job is to know of NAME[:PATH]; raises BergError if there are no files."""
+def measure(config: Config, text: str) -> dict[str, Any]:
+    """What a job is to know of NAME[:PATH] or gs://BUCKET/FOLDER[:PATH]; raises BergError if there
+    are no files, or they may not be read.
+    """
+    from google.api_core import exceptions
+
     name, path = wanted(text)
-    blobs = [
-        blob for blob in bucket.list(prefix_of(name)) if blob.size or not blob.name.endswith("/")
-    ]
+    bucket, prefix = find(config, name)
+    try:
+        listed = list(bucket.list(prefix))
+    except exceptions.Forbidden as error:
+        raise BergError(f"--data {name}: {api.words(error)}. {mend(bucket.name)}") from None
+    except exceptions.NotFound:
+        raise BergError(f"--data {name}: there is no bucket {bucket.name!r}") from None
+    blobs = [blob for blob in listed if blob.size or not blob.name.endswith("/")]
     if not blobs:
         raise BergError(
-            f"--data {name}: there is nothing in gs://{bucket.name}/{prefix_of(name)}. "
+            f"--data {name}: there is nothing in gs://{bucket.name}/{prefix}. "
             f"Send it: berg data push FOLDER {name} (what there is: berg data ls)"
         )
+    if bucket.name != config.bucket:
+        warn_of_rights(config, bucket)
     size = sum(blob.size for blob in blobs)
     return {
         "name": name,
@@ -98,6 +118,29 @@ def measure(bucket: Bucket, text: str) -> dict[str, Any]:
         "bytes": size,
         "checksum": checksum(blobs),
     }
+
+
+def mend(bucket: str, member: str = "user:YOUR_ADDRESS") -> str:
+    """Return the command that lets somebody read a bucket."""
+    return (
+        f"Somebody who may should run: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
+        f"--member={member} --role=roles/storage.objectViewer"
+    )
+
+
+def warn_of_rights(config: Config, bucket: Bucket) -> None:
+    """Say so where nothing in another bucket's policy lets the machines' account read it."""
+    from google.api_core import exceptions
+
+    account = f"serviceAccount:{config.service_account}"
+    try:
+        policy = bucket.bucket.get_iam_policy(requested_policy_version=3, retry=bucket.retry)
+    except exceptions.Forbidden:
+        return  # it may be as it should
+    readers = {"allUsers", "allAuthenticatedUsers", account}
+    named = {who for each in policy.bindings if each["role"] in READING for who in each["members"]}
+    if config.service_account and not named & readers:
+        api.tell(f"The machines may be refused gs://{bucket.name}. {mend(bucket.name, account)}")
 
 
 def checksum(blobs: Iterable[Any]) -> str:

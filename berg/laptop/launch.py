@@ -58,8 +58,7 @@ def prepare(
     with ThreadPoolExecutor() as pool:
         needed = pool.submit(packages.build)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
-        bucket = Bucket(config)
-        measured = [pool.submit(data.measure, bucket, text) for text in spec.data]
+        measured = [pool.submit(data.measure, config, text) for text in spec.data]
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
         taken = code or snapshot.take(root)

@@ -25,7 +25,8 @@ from localcloud.storage.checks import policy_of
 
 # permission, and the resource it is needed on: "projects/p" or something in it
 Needs = list[tuple[str, str]]
-PUBLIC = {"allUsers", "allAuthenticatedUsers"}
+ANONYMOUS = "allUsers"  # the principal of a request without a token
+PUBLIC = {ANONYMOUS, "allAuthenticatedUsers"}
 FREE = "testIamPermissions"  # a verb that anyone may call
 STORAGE = {
     "buckets.insert": "buckets.create",
@@ -54,15 +55,26 @@ MANAGERS = {"create", "delete", "get", "list", "update", "use"}
 
 
 def is_held(principal: str) -> bool:
-    """Whether a principal needs permissions: it is an account that was made through IAM."""
-    return principal.endswith(".iam.gserviceaccount.com")
+    """Whether a principal needs permissions: it is an account that was made through IAM, or nobody
+    knows who.
+    """
+    return principal == ANONYMOUS or principal.endswith(".iam.gserviceaccount.com")
+
+
+def is_public(cloud: Cloud, method: schema.Method, values: dict[str, str]) -> bool:
+    """Whether a request reads in a bucket that lets everybody do something."""
+    bucket = cloud.storage.bucket(values.get("bucket", ""))
+    if bucket is None or method.verb != "GET" or not method.id.startswith("storage."):
+        return False
+    resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
+    return any(ANONYMOUS in each["members"] for each in bucket_bindings(cloud, resource))
 
 
 def check(cloud: Cloud, call: Call) -> None:
     """Raise Google's refusal unless the caller holds what a request needs."""
     if not is_held(call.principal) or call.method.endswith(FREE):
         return
-    if call.principal not in cloud.iam.accounts:
+    if call.principal != ANONYMOUS and call.principal not in cloud.iam.accounts:
         raise ApiError(401, "authError", f"Account has been deleted: {call.principal}")
     for permission, resource in needs(cloud, call):
         require(cloud, call, permission, resource)
@@ -141,6 +153,8 @@ def is_private(bucket: dict) -> bool:
 
 
 def is_member(cloud: Cloud, principal: str, members: list[str]) -> bool:
+    if principal == ANONYMOUS:
+        return ANONYMOUS in members
     if {f"serviceAccount:{principal}", *PUBLIC} & set(members):
         return True
     for member in members:
@@ -348,10 +362,13 @@ def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError
             permission.startswith("storage.buckets.") or permission == "storage.objects.list"
         )
         what = "project" if project_wide else "bucket" if of_bucket else "object"
+        who = "Anonymous caller" if call.principal == ANONYMOUS else call.principal
         message = (
-            f"{call.principal} does not have {permission} access to the Google Cloud Storage {what}. "
+            f"{who} does not have {permission} access to the Google Cloud Storage {what}. "
             f"Permission '{permission}' denied on resource (or it may not exist)."
         )
+        if call.principal == ANONYMOUS:
+            return ApiError(401, "required", message)
     elif service == "cloudresourcemanager":
         message = "The caller does not have permission"
     else:

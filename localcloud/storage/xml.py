@@ -1,7 +1,7 @@
 """Cloud Storage's XML API, as far as reading an object goes: GET and HEAD of /BUCKET/OBJECT.
 
-A reader who says not who he is gets 403 there, as nothing here is public; one with a token that is
-none gets 401.
+A reader who says not who he is gets 403, but for a bucket that everybody may read; one with a token
+that is none gets 401.
 
 Not covered: everything else of the XML API (buckets, lists, uploads, signed URLs, HMAC keys),
 buckets as host names, entity tags that are MD5 sums.

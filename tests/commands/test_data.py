@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Berg, wait_for
+from conftest import Berg, settle, wait_for
+
+from berg.google import storage
 
 
 @pytest.fixture
@@ -221,3 +223,47 @@ def test_the_disk_must_hold_the_data(berg):
         BergError, match=r"a disk of 100 GB cannot hold the image and 60 GB of data: --disk-gb 120"
     ):
         launch.check_room(settings, [wish], image, 100)
+
+
+def test_data_of_another_bucket_and_the_right_that_is_missing(berg, cloud, folder, account):
+    other = f"{berg.bucket_name}-other"
+    settings = cloud.settings(other)
+    made = storage.Bucket(settings).client.bucket(other)
+    made.iam_configuration.uniform_bucket_level_access_enabled = True
+    made.create()
+    address = f"gs://{other}/sets/mnist"
+    sent(berg, str(folder), address)
+    let = f"gcloud storage buckets add-iam-policy-binding gs://{other} --member=serviceAccount:"
+    let += f"{account} --role=roles/storage.objectViewer"
+    ran = berg("run", "-g", "0", "-n", "early", "--data", address, "--wait", "true")
+    assert ran.returncode == 1
+    assert f"The machines may be refused gs://{other}. Somebody who may should run: {let}" in one(
+        ran.stderr
+    )
+    reason = berg.state("early")["reason"]
+    assert f"data {address}: " in reason and "storage.objects.get" in reason and let in reason
+
+    policy = made.get_iam_policy()
+    policy["roles/storage.objectViewer"] = ["allUsers"]
+    made.set_iam_policy(policy)
+    settle(cloud)
+    command = "cat '/root/sets/train set/ü.txt'; echo; ls ~/data/mnist"
+    options = ["--data", f"{address}:/root/sets", "--data", f"{address}/"]
+    ran = berg("run", "-g", "0", "-n", "late", *options, "--wait", command)
+    assert ran.returncode == 0, ran.stderr + berg.log("late")
+    assert "may be refused" not in ran.stderr
+    assert f"{address}: 3 files, 9.4 MB, to /root/sets" in one(ran.stderr)
+    assert "grüße" in berg.log("late") and "\nbig.bin\n" in berg.log("late")
+
+    for wish, says in (
+        ("gs://no-such-bucket/x", "there is no bucket 'no-such-bucket'"),
+        (f"gs://{other}", "names no folder of a bucket"),
+        (f"{address}:here", f"give a whole path, as in {address}:/root/data/mnist"),
+        (f"gs://{other}/none", f"there is nothing in gs://{other}/none/"),
+    ):
+        refused(berg, "run", "-g", "0", "--data", wish, "true", says=says)
+
+
+def one(text: str) -> str:
+    """A text in one line, however a plan breaks it."""
+    return " ".join(text.split())
