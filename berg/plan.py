@@ -287,6 +287,7 @@ class Choice:
     image_project: str = ""
     cluster: str = ""  # LOCATION/NAME, whose pods the machines are
     is_slice: bool = False  # machines that run a command together, or not at all
+    accounts: tuple[str, ...] = ()  # as in `Offer`
 
 
 @dataclass
@@ -308,6 +309,7 @@ class Offer:
     ways: list[Ways] = field(default_factory=list)
     priced: Shape | None = None  # what is paid for; None: it is not known
     is_shared: bool = False  # whether that is a node, which several pods may share
+    accounts: tuple[str, ...] = ()  # that its machines act as; none: that of the settings
 
 
 def sha256(content: bytes) -> str:
@@ -364,6 +366,11 @@ class Plan:
         if self.cluster_key:
             found["cluster_key"] = self.cluster_key
         return found
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """The accounts that the machines act as; "" is the project's default."""
+        return self.offer.accounts or (self.config.service_account,)
 
     @property
     def machines(self) -> list[str]:

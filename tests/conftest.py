@@ -437,9 +437,10 @@ def make_account(cloud: Cloud) -> str:
     settings = cloud.settings()
     email = grants.account(settings)
     grants.create_account(settings)
+    grants.write_role(settings, rights.SECRET)
     for right in rights.RIGHTS:
         grants.write_role(settings, right)
-        role, condition = grants.role_name(settings, right), right.condition("BUCKET")
+        role, condition = rights.role_name(settings.project, right), right.condition("BUCKET")
         if condition:  # here they hold in every bucket
             named = 'resource.name.startsWith("projects/_/buckets/BUCKET/objects/'
             anywhere = 'resource.name.extract("/objects/{name}").startsWith("'

@@ -13,6 +13,7 @@ import click
 from berg import columns, job, plain, wrapped
 from berg.commands.costs import price
 from berg.commands.terminal import labelled, table
+from berg.google import rights
 from berg.google import tpus as tpu_types
 from berg.laptop.rows import cells, folded
 from berg.plan import Plan
@@ -46,6 +47,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
         *plan.offer.rows,
         *below("", far_zones(plan)),
         *below("Network", network(plan)),
+        *below("Account", account_warning(plan)),
         *below("Price", [price(plan, jobs, at_once)]),
         *below("Quota", plan.offer.shortages),
         *restart_rows(plan),
@@ -94,6 +96,13 @@ def tpu_rows(this: job.Job) -> list[tuple[str, str]]:
         return []
     chips = plural(tpu_types.parse(this.tpu).chips, "chip")
     return [("TPUs", f"{this.tpu}, {chips}"), *tpu_types.caution(this.tpu)]
+
+
+def account_warning(plan: Plan) -> list[str]:
+    """A warning of an account that may do anything."""
+    if not any(map(rights.is_default, plan.accounts)):
+        return []
+    return [f"{rights.DEFAULT_IS_WIDE}. Another one: berg init"]
 
 
 def far_zones(plan: Plan) -> list[str]:

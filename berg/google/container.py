@@ -300,6 +300,12 @@ def pools(cluster: dict[str, Any]) -> list[dict[str, Any]]:
     return cluster.get("nodePools", [])
 
 
+def accounts(cluster: dict[str, Any]) -> tuple[str, ...]:
+    """What the nodes of a cluster act as, and with them its pods: whoever made the pools chose."""
+    found = {pool.get("config", {}).get("serviceAccount", "default") for pool in pools(cluster)}
+    return tuple(sorted(found))
+
+
 def gpus_of(pool: dict[str, Any]) -> tuple[str, int]:
     """Type and number of the GPUs of a pool's nodes; "" and 0 without any."""
     found = pool.get("config", {}).get("accelerators", [])

@@ -19,10 +19,11 @@ from berg import BergError
 from berg.config import Config
 from berg.google import api
 from berg.google.monitoring import ROLE as MONITORING_ROLE
-from berg.google.rights import MACHINE, RIGHTS, Right
+from berg.google.rights import MACHINE, RIGHTS, ROLES, Right, role_name
 from berg.google.storage import Bucket
 
 NAME, ROLE = "berg-worker", MACHINE.role
+LONGEST_NAME = 30  # characters of an account's name
 # What earlier versions gave on the whole bucket.
 BUCKET_ROLE = "roles/storage.objectUser"
 APIS = ("iam", "cloudresourcemanager", "serviceusage")
@@ -53,8 +54,32 @@ class Grant:
     make: Callable[[], Any]
 
 
+def shared_account(config: Config) -> str:
+    """The account that all who use a bucket may act as."""
+    return address(config, NAME)
+
+
+def account_of_user(config: Config) -> str:
+    """The account of one person, whose secrets no other person's jobs may read."""
+    name = f"{NAME}-{config.user.replace('_', '-')}"
+    return address(config, name[:LONGEST_NAME].rstrip("-"))
+
+
+def address(config: Config, name: str) -> str:
+    return f"{name}@{config.project}.iam.gserviceaccount.com"
+
+
+def is_ours(config: Config, email: str) -> bool:
+    """Return whether an account is one that berg makes."""
+    name, _, domain = email.partition("@")
+    is_here = f"@{domain}" == address(config, "")
+    return is_here and (name == NAME or name.startswith(f"{NAME}-"))
+
+
 def account(config: Config) -> str:
-    return f"{NAME}@{config.project}.iam.gserviceaccount.com"
+    """The account of berg's making that the settings mean; the shared one if they mean another."""
+    given = config.service_account
+    return given if is_ours(config, given) else shared_account(config)
 
 
 def missing(config: Config) -> tuple[list[Grant], str]:
@@ -96,7 +121,8 @@ def missing_account(config: Config, look: Look) -> list[Grant]:
     email = account(config)
     if look(iam, "GET", f"/serviceAccounts/{email}"):
         return []
-    command = f"gcloud iam service-accounts create {NAME} --project {config.project}"
+    name = email.partition("@")[0]
+    command = f"gcloud iam service-accounts create {name} --project {config.project}"
     make = functools.partial(create_account, config)
     return [Grant(f"Create the service account {email}", command, make)]
 
@@ -104,7 +130,7 @@ def missing_account(config: Config, look: Look) -> list[Grant]:
 def missing_roles(config: Config, look: Look) -> list[Grant]:
     """The custom roles that are not there, or lack permissions."""
     found = []
-    for right in RIGHTS:
+    for right in ROLES:
         there = look(iam, "GET", f"/roles/{right.role}")
         if there.get("deleted"):
             undelete = f"gcloud iam roles undelete {right.role} --project {config.project}"
@@ -162,7 +188,7 @@ def missing_bindings(config: Config, look: Look) -> list[Grant]:
     in_project, on_bucket = look(project_policy), look(bucket_policy)
     found = []
     for right in RIGHTS:
-        role, condition = role_name(config, right), right.condition(config.bucket)
+        role, condition = role_name(config.project, right), right.condition(config.bucket)
         if right.on_bucket and not is_bound(on_bucket, role, member, condition):
             found.append(bucket_grant(config, right, condition))
         elif not right.on_bucket and role not in roles(in_project, [member]):
@@ -186,7 +212,7 @@ def project_grant(config: Config, name: str, role: str, why: str) -> Grant:
 
 def bucket_grant(config: Config, right: Right, condition: dict[str, str] | None) -> Grant:
     """A role for the account on the bucket, on those objects that its condition names."""
-    role, member = role_name(config, right), f"serviceAccount:{account(config)}"
+    role, member = role_name(config.project, right), f"serviceAccount:{account(config)}"
     limit = "None"
     if condition:  # without a comma in it, at which gcloud would split
         limit = f"'expression={condition['expression']},title={right.role}'"
@@ -215,11 +241,6 @@ def too_wide(config: Config, look: Look) -> list[Grant]:
     )
     make = functools.partial(unbind, config, bucket_policy, BUCKET_ROLE, member)
     return [Grant(text, command, make)]
-
-
-def role_name(config: Config, right: Right) -> str:
-    """The full name of a custom role in the project."""
-    return f"projects/{config.project}/roles/{right.role}"
 
 
 def iam(
@@ -299,7 +320,10 @@ def create_account(config: Config) -> None:
             config,
             "POST",
             "/serviceAccounts",
-            {"accountId": NAME, "serviceAccount": {"displayName": "Berg's machines"}},
+            {
+                "accountId": account(config).partition("@")[0],
+                "serviceAccount": {"displayName": "Berg's machines"},
+            },
         )
     except (
         exceptions.Conflict

@@ -8,8 +8,14 @@ list is asked for on the bucket, where a condition on objects never holds: it is
 Not covered: telling the jobs of one account from each other, which IAM cannot.
 """
 
+import re
 from dataclasses import dataclass
 
+DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com|default|")
+DEFAULT_IS_WIDE = (
+    "the project's default account usually is Editor of the project: with it a job may change what "
+    "any machine runs, everybody's code, results and secrets, and berg keeps nothing from it"
+)
 STATES = (".berg/jobs/", "_state.json")  # begin and end of the names of states
 MACHINES = (
     "compute.instances.list",  # which machines of the job live
@@ -71,4 +77,21 @@ WRITE = Right(
     states=True,
 )
 LIST = Right("bergLister", "Berg's machines list objects", ("storage.objects.list",))
-RIGHTS = (MACHINE, READ, WRITE, LIST)
+RIGHTS = (MACHINE, READ, WRITE, LIST)  # of the machines' account
+# On one secret each, which its job gives (secret.py).
+SECRET = Right(
+    "bergSecret",
+    "Berg's machines read and delete the secret of their job",
+    ("secretmanager.secrets.delete", "secretmanager.versions.access"),
+)
+ROLES = (*RIGHTS, SECRET)
+
+
+def is_default(email: str) -> bool:
+    """Return whether an account is the default one of a project, which "" stands for, too."""
+    return bool(DEFAULT_ACCOUNT.fullmatch(email))
+
+
+def role_name(project: str, right: Right) -> str:
+    """The full name of a custom role in a project."""
+    return f"projects/{project}/roles/{right.role}"

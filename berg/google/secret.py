@@ -1,25 +1,27 @@
 """Secrets of a job: from the laptop to its command by way of Secret Manager, and nowhere else.
 
 A job with secrets has one secret there, named after it, that holds all of them as a JSON object.
-Only the account that the machines act as may read it, and delete it when the job is over; Google
-deletes it some time after the job's limit in any case. A job's metadata, state, log and plan hold
-the names alone.
+Only the account that the machines act as may read it, and delete it when the job is over, and
+nothing else of it; Google deletes it some time after the job's limit in any case. A job's metadata,
+state, log and plan hold the names alone.
 """
 
 import base64
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import api, rights
 from berg.google.instances import bucket_label
 from berg.inventory import Resource
 
-ROLE = "roles/secretmanager.admin"  # on this one secret: to read and to delete it
+# What earlier versions gave on the secret; given still where the project lacks berg's role for it.
+WIDE_ROLE = "roles/secretmanager.admin"
 WEBHOOK = "BERG_NOTIFY"  # among them, but none of the command's variables: the URL of --notify
 CLUSTER_KEY = "BERG_CLUSTER_KEY"  # the same: signs what the machines of a job tell each other
 SLACK = 30 * 24 * 3600  # seconds after a job's limit in which it may still wait for machines
@@ -75,20 +77,49 @@ def secret_id(job_name: str) -> str:
     return f"berg-{job_name}"
 
 
-def store(config: Config, job_name: str, values: dict[str, str], lifetime: int) -> None:
-    """Keep the secrets of a job for `lifetime` seconds and some, for its machines alone."""
+def store(
+    config: Config, job_name: str, values: dict[str, str], lifetime: int, accounts: Iterable[str]
+) -> None:
+    """Keep the secrets of a job for `lifetime` seconds and some, for these accounts alone."""
     from google.api_core import exceptions
 
     target = url(config, job_name)
-    account = config.service_account or api.call(config, "GET", "")["defaultServiceAccount"]
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-user": config.user}
     body = {"replication": {"automatic": {}}, "labels": labels, "ttl": f"{lifetime + SLACK}s"}
     with contextlib.suppress(exceptions.Conflict):  # made by a request whose answer was lost
         api.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
-    policy = {"bindings": [{"role": ROLE, "members": [f"serviceAccount:{account}"]}]}
-    api.call(config, "POST", f"{target}:setIamPolicy", {"policy": policy})
+    let_read(config, target, accounts)
     data = base64.b64encode(json.dumps(values).encode()).decode()
     api.call(config, "POST", f"{target}:addVersion", {"payload": {"data": data}})
+
+
+def let_read(config: Config, target: str, accounts: Iterable[str]) -> None:
+    """Let accounts read and delete a secret, and do no more where the project has the role."""
+    from google.api_core import exceptions
+
+    members = [f"serviceAccount:{account_of(config, each)}" for each in accounts]
+
+    def give(role: str) -> None:
+        policy = {"bindings": [{"role": role, "members": members}]}
+        api.call(config, "POST", f"{target}:setIamPolicy", {"policy": policy})
+
+    try:
+        give(rights.role_name(config.project, rights.SECRET))
+    except exceptions.BadRequest as error:
+        if "does not exist" not in error.message or rights.SECRET.role not in error.message:
+            raise
+        api.tell(
+            "The job may change who reads its secret: the project has no role that lets it only "
+            "read and delete that. Make it: berg init"
+        )
+        give(WIDE_ROLE)
+
+
+def account_of(config: Config, email: str) -> str:
+    """Return an account's address: that of the project's default account for "" and "default"."""
+    if email not in ("", "default"):
+        return email
+    return str(api.call(config, "GET", "")["defaultServiceAccount"])
 
 
 def fetch(config: Config, job_name: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import click
 
 from berg import BergError, config, credentials, plain, wrapped
 from berg.config import Config
-from berg.google import api, grants, offers
+from berg.google import api, grants, offers, rights
 from berg.google.storage import Bucket
 
 KEYS = (  # what a walk settles
@@ -107,19 +107,32 @@ def ask_bucket(walk: Walk, create: bool) -> None:
 def ask_account(walk: Walk, earlier: str, default: str) -> None:
     """Ask for the account of the machines, and set up berg's own."""
     settings = walk.settings
-    own = grants.account(settings)
     say(
         f"\nService account: what the machines act as. It needs {grants.NEEDS}. "
-        "Berg can make one that has no more."
+        "Berg can make one that has no more. Jobs of one account may read each other's secrets."
     )
-    if walk.ask("service_account", earlier or own) == own:
+    if grants.is_ours(settings, walk.ask("service_account", earlier or usual_account(settings))):
         settings.service_account = set_up_account(settings, default, walk.yes)
     else:
+        if rights.is_default(settings.service_account):
+            say(f"Careful: {rights.DEFAULT_IS_WIDE}")
         say(
             f"{settings.service_account} is taken as it is. "
             "Look at what it may do with: berg doctor"
         )
     check_acting(settings)
+
+
+def usual_account(settings: Config) -> str:
+    """Return the account to offer: one of one's own where others have the shared one already."""
+    from google.api_core import exceptions
+
+    shared = grants.shared_account(settings)
+    try:
+        grants.may_act_as(settings, shared)
+    except (exceptions.NotFound, exceptions.Forbidden):
+        return shared
+    return grants.account_of_user(settings)
 
 
 def ask_image(walk: Walk) -> None:
@@ -197,7 +210,7 @@ def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bo
 def set_up_account(settings: Config, default: str, yes: bool) -> str:
     """Give berg's own account what it lacks, after asking.
 
-    Returns it, or else the project's default account.
+    Returns it, or else the shared one, or the project's default account.
     """
     own = grants.account(settings)
     lacking, refusal = grants.missing(settings)
@@ -216,6 +229,10 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
                 return own
     if refusal:
         say_who_can(settings, own, lacking, refusal)
+    shared = grants.shared_account(settings)
+    if own != shared and may_use(settings, shared):
+        say(f"For now the machines act as {shared}, as those of others do")
+        return shared
     return take_default(default, yes)
 
 
@@ -268,8 +285,10 @@ def take_default(default: str, yes: bool) -> str:
             f"the machines have no account to act as. -y does not choose the project's default "
             f"account {default}; you can: berg init --service-account {default}"
         )
+    if default:
+        say(f"Careful: {rights.DEFAULT_IS_WIDE}")
     question = f"Go on with the project's default account {default} for now?"
-    if not default or not click.confirm(question, default=True, err=True):
+    if not default or not click.confirm(question, default=False, err=True):
         raise BergError(
             "the machines have no account to act as. Name one: berg init --service-account ACCOUNT"
         )

@@ -341,7 +341,8 @@ def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, i
     try:
         states.write_job(bucket, this)
         if plan.secrets:
-            secret.store(plan.config, this.job_name, plan.secrets, this.max_run_seconds)
+            seconds, accounts = this.max_run_seconds, plan.accounts
+            secret.store(plan.config, this.job_name, plan.secrets, seconds, accounts)
         importing.join()
         return create(plan, claimed, say)
     except BaseException:

@@ -488,7 +488,7 @@ def acting(settings: Config, email: str, acts: bool) -> Finding:
 
 
 def judge_account(settings: Config, email: str) -> Finding:
-    if email == grants.account(settings):
+    if grants.is_ours(settings, email):
         return check_own(settings, email)
     return check_other(settings, email)
 
@@ -518,6 +518,9 @@ def check_other(settings: Config, email: str) -> Finding:
     )
     mend = set_up(settings, f"--service-account {grants.account(settings)}")
     enough = reads_and_writes(in_project, on_bucket)
+    if in_project & basic.keys():
+        wide = "with that a job may change what any machine runs, everybody's code and results"
+        return Finding(ACCOUNT, WARNING, f"{has}: more than it needs; {wide}", mend)
     if enough and own_role in in_project:
         return Finding(ACCOUNT, OK, has)
     if enough and in_project & ENOUGH_IN_PROJECT:

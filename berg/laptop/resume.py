@@ -127,7 +127,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
         launch.forget_machines(bucket, this)
         states.write_job(bucket, this)  # its machines run what has this hash
         if plan.secrets:
-            secret.store(config, this.job_name, plan.secrets, this.max_run_seconds)
+            secret.store(config, this.job_name, plan.secrets, this.max_run_seconds, plan.accounts)
         places.of(this.place).warm_up()
         return launch.create(plan, claimed, say)
     except BaseException:

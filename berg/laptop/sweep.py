@@ -188,7 +188,7 @@ def submit(
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda this: write_job(bucket, this, claimed), with_code))
         if plan.secrets:
-            secret.store(plan.config, name, plan.secrets, plan.machine_seconds)
+            secret.store(plan.config, name, plan.secrets, plan.machine_seconds, plan.accounts)
         importing.join()
         create(plan, on, say)
     except BaseException:
@@ -405,7 +405,7 @@ def resume(
     launch.send_code(plan, bucket, say, tell)
     if plan.secrets:
         seconds = min(found.first.max_run_seconds * len(found.jobs), LIMITS[1])
-        secret.store(plan.config, found.sweep, plan.secrets, seconds)
+        secret.store(plan.config, found.sweep, plan.secrets, seconds, plan.accounts)
     code: dict[str, Any] = {}
     if found.code:
         code = launch.code_fields(found.code) | {"snapshot": plan.job.snapshot}

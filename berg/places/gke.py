@@ -55,7 +55,8 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     cluster = container.find(config, spec.cluster or "")
     shape = manifest.choose(cluster, spec)
     image = config.default_docker_image
-    return Choice(shape, spec.num_machines, image, cluster=container.where(cluster))
+    where, accounts = container.where(cluster), container.accounts(cluster)
+    return Choice(shape, spec.num_machines, image, cluster=where, accounts=accounts)
 
 
 def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
@@ -73,6 +74,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         heals="pods that were taken away" if is_job_of_one else "",
         priced=replace(shape, num_gpus=shape.node_gpus) if shape.node_gpus else None,
         is_shared=True,
+        accounts=choice.accounts,
     )
 
 

@@ -7,13 +7,16 @@ import re
 import shlex
 import time
 import uuid
+from dataclasses import replace
 
 import pytest
 import requests
 from conftest import make_account, settle, wait_for
+from google.api_core import exceptions
 from local_gcloud import Gcloud
 
-from berg.google import grants, rights
+from berg import BergError
+from berg.google import grants, rights, secret
 from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
@@ -33,10 +36,10 @@ FLAGS = ("--project", PROJECT, "--region", "us-central1")
 def fresh(cloud):
     """A project without berg's account and role."""
     policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy", VERSION)
-    ours = [f"projects/{PROJECT}/roles/{right.role}" for right in rights.RIGHTS]
+    ours = [f"projects/{PROJECT}/roles/{right.role}" for right in rights.ROLES]
     policy["bindings"] = [each for each in policy["bindings"] if each["role"] not in ours]
     cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
-    for path in (f"{ACCOUNTS}/{EMAIL}", *(f"{ROLES}/{right.role}" for right in rights.RIGHTS)):
+    for path in (f"{ACCOUNTS}/{EMAIL}", *(f"{ROLES}/{right.role}" for right in rights.ROLES)):
         cloud.session.delete(cloud.url + path)
     cloud.call("POST", "/_berg/roles/forget", {})
     yield
@@ -379,7 +382,10 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     unasked = init("-y")
     assert unasked.returncode == 1, unasked.stderr
     assert "berg init --service-account" in unasked.stderr and "-compute@" in unasked.stderr
-    result = init(stdin="\n" * 12)
+    result = init(stdin="\ny\n" + "\n" * 12)
+    assert "Careful: the project's default account usually is Editor" in " ".join(
+        result.stderr.split()
+    )
     assert result.returncode == 0, result.stderr
     assert (
         f"You lack the right to set up {EMAIL}: Permission 'iam.roles.get' denied" in result.stderr
@@ -409,6 +415,81 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     assert ran.returncode == 0, ran.stderr
 
 
+def test_who_joins_a_bucket_gets_an_account_whose_secrets_no_other_reads(berg, cloud, init):
+    first = init("-y")
+    assert first.returncode == 0 and saved(berg)["service_account"] == EMAIL
+    values = saved(berg)
+    berg.write_config(**{**values, "service_account": None, "user": "ana_b"})
+    joined = init("-y")
+    assert joined.returncode == 0, joined.stderr
+    hers = f"berg-worker-ana-b@{PROJECT}.iam.gserviceaccount.com"
+    assert saved(berg)["service_account"] == hers
+    assert "what it needs; nothing was changed" in init("-y").stderr
+    settings = replace(cloud.settings(berg.bucket_name), service_account=hers)
+    settle(cloud)
+    secret.store(settings, "hers", {"A": "hush"}, 60, [hers])
+    secret.store(settings, "shared", {"A": "known"}, 60, [EMAIL])
+    policy = cloud.call(
+        "GET", "/secretmanager/v1/projects/berg-local/secrets/berg-hers:getIamPolicy"
+    )
+    assert [each["role"] for each in policy["bindings"]] == [f"projects/{PROJECT}/roles/bergSecret"]
+    settle(cloud)
+    she, others = as_account(berg, cloud, hers), as_account(berg, cloud, EMAIL)
+    assert secret.fetch(she, "hers") == {"A": "hush"}
+    assert secret.fetch(others, "shared") == {"A": "known"}
+    for who, name in ((others, "hers"), (she, "shared")):
+        with pytest.raises(BergError, match="cannot be read"):
+            secret.fetch(who, name)
+        with pytest.raises(exceptions.Forbidden):
+            secret.delete(who, name)
+    with pytest.raises(exceptions.Forbidden):  # its own secret it may not hand on
+        secret.let_read(she, secret.url(she, "hers"), [EMAIL])
+    assert secret.delete(she, "hers") and secret.delete(others, "shared")
+
+
+def as_account(berg, cloud, email: str):
+    """Settings of a machine that acts as an account."""
+    file = berg.home / f"{email.partition('@')[0]}.json"
+    Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
+    return replace(cloud.settings(berg.bucket_name), credentials_file=str(file))
+
+
+def test_a_project_without_the_role_for_secrets_goes_on_with_the_wide_one(
+    berg, cloud, fresh, monkeypatch
+):
+    said = []
+    monkeypatch.setattr("berg.google.api.tell", said.append)
+    make_account(cloud)
+    cloud.session.delete(f"{cloud.url}{ROLES}/{rights.SECRET.role}")
+    settings = cloud.settings(berg.bucket_name)
+    berg.allowed.append(400)
+    secret.store(settings, "older", {"A": "hush"}, 60, [EMAIL])
+    policy = cloud.call(
+        "GET", "/secretmanager/v1/projects/berg-local/secrets/berg-older:getIamPolicy"
+    )
+    assert [each["role"] for each in policy["bindings"]] == [secret.WIDE_ROLE]
+    assert "Make it: berg init" in said[0]
+    assert secret.delete(settings, "older")
+    cloud.call("POST", "/_berg/roles/forget", {})
+
+
+def test_who_may_make_no_account_joins_with_the_shared_one(berg, cloud, init):
+    make_account(cloud)
+    email = cloud.call("POST", ACCOUNTS, {"accountId": f"p-{uuid.uuid4().hex[:12]}"})["email"]
+    init.file = berg.home / "person.json"
+    for role in ("roles/compute.instanceAdmin.v1", "roles/storage.admin"):
+        bind(cloud, RESOURCES, role, f"serviceAccount:{email}")
+    bind(cloud, f"{ACCOUNTS}/{EMAIL}", "roles/iam.serviceAccountUser", f"serviceAccount:{email}")
+    Tokens(cloud.folder, lambda: cloud.url).write_credentials(init.file, email)
+    settle(cloud)
+    berg.write_config(**{**saved(berg), "service_account": None})
+    joined = init("-y")
+    assert joined.returncode == 0, joined.stderr
+    assert "gcloud iam service-accounts create berg-worker-tester" in joined.stderr
+    assert f"For now the machines act as {EMAIL}" in joined.stderr
+    assert saved(berg)["service_account"] == EMAIL
+
+
 def test_accounts_of_ones_own_are_taken_as_they_are(berg, cloud, init):
     mine = cloud.call("POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
     taken = init("-y", "--service-account", mine)
@@ -431,3 +512,23 @@ def test_the_embedded_cloud_gets_its_account_too(berg, cloud, fresh):
     assert f"Create the service account {EMAIL}" in result.stderr
     assert saved(berg)["service_account"] == EMAIL
     assert "nothing was changed" in berg("init", "--local").stderr
+
+
+def test_the_plan_and_doctor_warn_of_the_default_account(berg, cloud):
+    values = saved(berg)
+    (default,) = [
+        each["email"]
+        for each in cloud.call("GET", ACCOUNTS)["accounts"]
+        if each["email"].endswith("-compute@developer.gserviceaccount.com")
+    ]
+    for account in ("", default):
+        berg.write_config(**{**values, "service_account": account})
+        shown = berg("run", "-g", "0", "--dry-run", "true").stderr
+        assert "Account" in shown and "berg keeps nothing from it" in " ".join(shown.split())
+        looked = json.loads(berg("doctor", "--json").stdout)
+        (found,) = [each for each in looked if each["check"] == "machines' account"]
+        assert found["status"] == "warning" and "may change what any machine" in found["found"]
+    berg.write_config(**values)
+    assert "keeps nothing from it" not in " ".join(
+        berg("run", "-g", "0", "--dry-run", "true").stderr.split()
+    )
