@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -24,9 +25,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from berg import BergError, config
+from berg import BergError, config, words
 
 MAX_UNTRACKED_BYTES = 1 << 30
+LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
+IGNORE_FILE = ".bergignore"  # at the root of a repo: what .gitignore says, for berg alone
+# Names of files that mostly hold what is nobody else's business.
+SECRET = re.compile(
+    r"""(^|/)(
+    \.env(\..+)? | \.netrc | \.pypirc | \.npmrc | \.htpasswd | kaggle\.json
+    | id_(rsa|dsa|ecdsa|ed25519)
+    | .*\.(pem|key|p12|pfx|jks|keystore|kdbx)
+    | (.*[-_.])?(credentials?|secrets?|service[-_]?account)([-_.].*)?\.(json|ya?ml|toml|txt|ini)
+    )$""",
+    re.VERBOSE | re.IGNORECASE,
+)
 # Content of Git LFS travels as it lies in the working tree: a machine may lack git-lfs.
 NO_LFS = ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.process="]
 NO_LFS += ["-c", "filter.lfs.required=false"]
@@ -65,6 +78,8 @@ class Snapshot:
     objects: Path  # folder of berg's own for new objects
     changed: list[str] = field(default_factory=list)  # "M path": modified, A new, D deleted
     left_out: list[str] = field(default_factory=list)  # "path (why)"
+    # the same of untracked files that travel, and perhaps should not
+    doubtful: list[str] = field(default_factory=list)
     submodules: dict[str, "Snapshot"] = field(default_factory=dict)
     sent: dict[str, Any] | None = (
         None  # what `send` returned when it was sent, of one that lies only in the bucket
@@ -199,6 +214,7 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
                 root,
                 "-c",
                 "advice.addEmbeddedRepo=false",
+                *with_own_ignores(root, temporary),
                 "add",
                 "-A",
                 "--",
@@ -260,6 +276,7 @@ def objects_folder(root: Path) -> Path:
 def leave_out(snapshot: Snapshot) -> list[str]:
     """Find what does not travel; returns the pathspecs that keep virtual environments out."""
     root = snapshot.root
+    unwanted = left_to_berg(root, "--directory")
     untracked = names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))
     ignored = names(
         git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
@@ -269,20 +286,90 @@ def leave_out(snapshot: Snapshot) -> list[str]:
     } - {"."}
     snapshot.left_out = [f"{name} (ignored by git)" for name in ignored if name != ".git/"]
     snapshot.left_out += [f"{name}/ (a virtual environment)" for name in sorted(environments)]
-    sizes = {}
-    for name in untracked:
-        if not any(name.startswith(f"{folder}/") for folder in environments):
-            with contextlib.suppress(OSError):
-                sizes[name] = (root / name).lstat().st_size
+    snapshot.left_out += [f"{name} ({IGNORE_FILE})" for name in unwanted]
+    outside = {f"{folder}/" for folder in environments}.union(unwanted)
+    sizes = sizes_of(root, untracked, outside)
+    snapshot.doubtful = doubtful(sizes)
     if sum(sizes.values()) > MAX_UNTRACKED_BYTES:
         largest = ", ".join(sorted(sizes, key=lambda name: -sizes[name])[:3])
         raise BergError(
             f"{len(sizes)} untracked files of {sum(sizes.values()) / 1e9:.1f} GB would travel with "
             "the code, "
-            f"the largest: {largest}. Add data to .gitignore (a machine gets it from the bucket), "
-            "or commit it"
+            f"the largest: {largest}. Add data to .gitignore or {IGNORE_FILE} (a machine gets it "
+            "from the bucket), or commit it"
         )
     return [f":(exclude,literal){name}" for name in sorted(environments)]
+
+
+def sizes_of(root: Path, paths: list[str], outside: set[str]) -> dict[str, int]:
+    """Return the bytes of files, but for those of `outside`: files, and folders with a slash."""
+    folders = tuple(each for each in outside if each.endswith("/"))
+    sizes = {}
+    for path in set(paths) - outside:
+        if not path.startswith(folders):
+            with contextlib.suppress(OSError):
+                sizes[path] = (root / path).lstat().st_size
+    return sizes
+
+
+def left_to_berg(root: Path, *options: str) -> list[str]:
+    """Return the untracked files that .bergignore names; with --directory a folder of nothing else
+    once, with a slash at its end.
+    """
+    if not (root / IGNORE_FILE).is_file():
+        return []
+    listing = ["ls-files", "--others", "--ignored", f"--exclude-from={IGNORE_FILE}", "-z"]
+    return names(git(root, *listing, *options))
+
+
+def with_own_ignores(root: Path, temporary: str) -> list[str]:
+    """Return options of git with which it also ignores what .bergignore names; `temporary` is a
+    folder for a file.
+    """
+    if not (root / IGNORE_FILE).is_file():
+        return []
+    usual = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"), "git/ignore")
+    users = Path(text(root, "config", "--path", "--default", str(usual), "core.excludesFile"))
+    both = Path(temporary, "ignored")
+    before = users.read_bytes() if users.is_file() else b""
+    both.write_bytes(before + b"\n" + (root / IGNORE_FILE).read_bytes())
+    return ["-c", f"core.excludesFile={both}"]
+
+
+def doubtful(sizes: dict[str, int]) -> list[str]:
+    """Return those of the untracked files that travel, by name and bytes, that look like a secret
+    or are large, each with why.
+    """
+    found = [f"{name} (looks like a secret)" for name in sorted(sizes) if SECRET.search(name)]
+    large = [name for name in sorted(sizes) if sizes[name] >= LARGE_UNTRACKED]
+    return found + [f"{name} ({words.size(sizes[name])})" for name in large]
+
+
+def bytes_to_send(snapshot: Snapshot, bucket_name: str) -> int:
+    """Return about how many bytes `send` would upload: as much as git has on disk of what was not
+    sent before. Nobody is asked; 0 of a snapshot that lies only in the bucket.
+    """
+    if snapshot.sent:
+        return 0
+    base = bases_of(snapshot).get(bucket_name)
+    revisions = [f"{snapshot.commit}^{{tree}}"]
+    if base and has_commits(snapshot, base["commit"], base["head"]):
+        revisions += ["--not", f"{base['commit']}^{{tree}}"]
+    counted = ["rev-list", "--objects", "--disk-usage", *revisions]
+    own = int(git(snapshot.root, *counted, env=objects_of(snapshot)))
+    return own + sum(bytes_to_send(sub, bucket_name) for sub in snapshot.submodules.values())
+
+
+def bases_of(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what was sent of a repo before, by bucket, as far as it is remembered."""
+    try:
+        return dict(json.loads(sent_file(snapshot).read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def sent_file(snapshot: Snapshot) -> Path:
+    return snapshot.objects.parent / "sent.json"
 
 
 def add_submodules(snapshot: Snapshot, env: dict[str, str]) -> None:
@@ -363,11 +450,7 @@ def send(
     if snapshot.sent:
         return snapshot.sent
     prefix = f".berg/repos/{snapshot.repo_name}/"
-    memory = snapshot.objects.parent / "sent.json"
-    try:
-        bases = json.loads(memory.read_text())
-    except (OSError, ValueError):
-        bases = {}
+    bases = bases_of(snapshot)
     base = bases.get(bucket.name)
     packs = []
     if base and has_commits(snapshot, base["commit"], base["head"]):
@@ -378,7 +461,7 @@ def send(
         packs = [f"{prefix}{snapshot.commit}.pack"]
         size = send_pack(snapshot, bucket, packs[0], None, on_progress)
         bases[bucket.name] = {"commit": snapshot.commit, "head": snapshot.head, "bytes": size}
-        memory.write_text(json.dumps(bases))
+        sent_file(snapshot).write_text(json.dumps(bases))
     submodules = {path: send(sub, bucket, on_progress) for path, sub in snapshot.submodules.items()}
     return {
         "commit": snapshot.commit,

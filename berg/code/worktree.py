@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from berg import BergError
-from berg.code.snapshot import names
+from berg.code.snapshot import left_to_berg, names
 
 # Mode, size in bytes, times of content and of inode in ns: what differs after a save, also where
 # one of them does not.
@@ -98,6 +98,7 @@ def scan(root: Path) -> dict[str, Stamp | None]:
         path.removesuffix("pyvenv.cfg") for path in untracked if Path(path).name == "pyvenv.cfg"
     }
     outside = tuple(environments - {""})
+    untracked -= set(left_to_berg(root))
     files = tracked | {path for path in untracked if not path.startswith(outside)}
     base = f"{root}/"  # of 20,000 files, making a Path each would take most of the time
     return {path: stamp(base + path) for path in files}

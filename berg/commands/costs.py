@@ -135,7 +135,10 @@ def node_price(listed: prices.Prices | None, pool: dict[str, Any]) -> float | No
     if listed is None:
         return None
     count, _, kind = pool["gpus"].partition(" x ")
-    return listed.per_hour(Shape(pool["machine_type"], int(count or 0), kind), pool["spot"])
+    model = prices.STANDARD
+    if pool["spot"]:
+        model = prices.SPOT
+    return listed.per_hour(Shape(pool["machine_type"], int(count or 0), kind), model)
 
 
 def tpus(found: list[Any]) -> str:

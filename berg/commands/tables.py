@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from berg import columns, job, plain, wrapped
+from berg.code.snapshot import bytes_to_send
 from berg.commands.costs import price
 from berg.commands.terminal import labelled, table
 from berg.google import rights
@@ -87,8 +88,11 @@ def code_rows(plan: Plan) -> list[tuple[str, str]]:
         code += f" with {changes}, as {this.git_snapshot[:12]}"
     if this.spec.get("branch") or this.spec.get("commit"):
         code += ", not the working tree"
+    if new := bytes_to_send(snapshot, plan.config.bucket):
+        code += f"; about {size(new)} to send"
     changed, left_out = shorten(this.git_changed_files), shorten(snapshot.left_out)
-    return [("Code", code), *below("", changed), *below("Left out", left_out)]
+    rows = [("Code", code), *below("", changed), *below("Left out", left_out)]
+    return [*rows, *below("Careful", shorten(snapshot.doubtful))]
 
 
 def tpu_rows(this: job.Job) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import pytest
 from conftest import commit, git
 
 from berg import BergError, config
-from berg.code import snapshot
+from berg.code import snapshot, worktree
 
 
 @pytest.fixture(autouse=True)
@@ -405,3 +405,48 @@ def test_another_user_reads_no_code(repo, tmp_path, monkeypatch):
         for path in packs:
             done = subprocess.run(["cat", path], user="nobody", capture_output=True, text=True)
             assert (done.returncode, done.stdout) == (1, ""), "another user read code"
+
+
+def test_what_bergignore_names_stays_here(repo, trip, tmp_path):
+    (repo / "train.py").write_text("changed, and known to git")
+    for path in ("raw/a.bin", "raw/deep/b.bin", "notes.txt", "mixed/c.bin", "mixed/keep.txt"):
+        (repo / path).parent.mkdir(parents=True, exist_ok=True)
+        (repo / path).write_text("x")
+    (tmp_path / "users").write_text("*.tmp")
+    (repo / "x.tmp").touch()
+    git(repo, "config", "core.excludesFile", str(tmp_path / "users"))
+    (repo / snapshot.IGNORE_FILE).write_text("*.bin\n/notes.txt\nraw/\ntrain.py\n")
+    taken, checkout, _ = trip(repo)
+    why = f"({snapshot.IGNORE_FILE})"
+    assert taken.left_out[1:] == [f"mixed/c.bin {why}", f"notes.txt {why}", f"raw/ {why}"]
+    assert differences(repo, checkout, "raw", "notes.txt", "c.bin", "x.tmp") == ""
+    assert not (checkout / "x.tmp").exists(), "what the user's own file ignores stays ignored"
+    assert "M train.py" in taken.changed, "what git knows travels"
+    assert {"mixed/keep.txt", "train.py"} <= worktree.scan(repo).keys()
+    assert not {"mixed/c.bin", "raw/a.bin", "notes.txt"} & worktree.scan(repo).keys()
+
+
+def test_untracked_files_that_look_like_secrets_or_are_large_are_named(repo, monkeypatch):
+    monkeypatch.setattr(snapshot, "LARGE_UNTRACKED", 1000)
+    secrets = [".env", ".env.local", "conf/id_rsa", "conf/aws-credentials.json", "key.pem"]
+    harmless = ["environment.py", "id_rsa.pub", "tokens.txt", "monkey.py", "secretary.json"]
+    for path in (*secrets, *harmless, "big"):
+        (repo / path).parent.mkdir(exist_ok=True)
+        (repo / path).write_text("x" * (1000 if path == "big" else 1))
+    (repo / "train.py").write_text("x" * 2000)
+    found = snapshot.take(repo).doubtful
+    assert found == [f"{path} (looks like a secret)" for path in sorted(secrets)] + ["big (1.0 kB)"]
+
+
+def test_the_bytes_that_go_up_are_known_before(repo, bucket, trip):
+    (repo / "noise").write_bytes(random.Random(1).randbytes(200_000))
+    commit(repo)
+    ahead = snapshot.bytes_to_send(snapshot.take(repo), bucket.name)
+    taken, _, (sent,) = trip(repo)
+    assert ahead == pytest.approx(sent, rel=0.05) and sent > 200_000
+    assert snapshot.bytes_to_send(taken, bucket.name) == 0
+    (repo / "more").write_bytes(random.Random(2).randbytes(50_000))
+    changed = snapshot.take(repo)
+    assert 50_000 < snapshot.bytes_to_send(changed, bucket.name) < 55_000
+    changed.sent = {"packs": []}
+    assert snapshot.bytes_to_send(changed, bucket.name) == 0

@@ -200,6 +200,7 @@ def test_a_cluster_costs_what_its_nodes_cost_that_are_up(cloud, look):
     found.nodes = nodes
     assert "and more for 3 nodes up" in costs.cluster(cloud.settings(), found)
     listed, a100 = look()[0], accelerators.choose(1, "a100", None, None)
-    more = f"{2 * listed.per_hour(a100, spot=False) + listed.per_hour(a100, spot=True):.2f}"
+    on_demand, spot = (listed.per_hour(a100, each) for each in (prices.STANDARD, prices.SPOT))
+    more = f"{2 * on_demand + spot:.2f}"
     said = costs.cluster(cloud.settings(), found)
     assert said == f"about $0.13 an hour, and ${more} an hour for 3 nodes up"
