@@ -86,7 +86,7 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
 def test_show_a_sweep_tells_how_each_job_went(berg):
     script = """[ {lr} = 3 ] && exit 4; printf '{"loss": 1}\\n{"loss": 0.%s}\\n' {lr} >$BERG_RESULTS_DIR/metrics.jsonl"""
     ran = berg("run", "-g", "0", "-n", "tune", "--grid", "lr=1,2,3", "--wait", script)
-    assert ran.returncode == 1, ran.stderr
+    assert ran.returncode == 4, ran.stderr
     rows = json.loads(berg("show", "tune", "--json").stdout)
     assert [(row["name"], row["state"], row["exit_code"], row["params"]["lr"]) for row in rows] == [
         ("tune-0", "SUCCEEDED", 0, "1"),
