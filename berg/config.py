@@ -22,6 +22,8 @@ HELP = {
     "region": "region whose zones are tried, and where the bucket lives",
     "zones": "zones to try, in this order (empty: all of the region that have the GPU)",
     "bucket": "bucket for code, logs and results",
+    "gpu_type": "GPUs of machines, where nothing else says them (empty: l4)",
+    "gpus": "how many of them (0: as few as Google offers in one machine)",
     "default_image": "image or image family that machines boot",
     "default_image_project": "project that owns the image",
     "service_account": "account that machines act as (empty: the project's default)",
@@ -80,6 +82,8 @@ class Config:
     region: str = "us-central1"
     zones: list[str] = field(default_factory=list)
     bucket: str = ""
+    gpu_type: str = ""
+    gpus: int = 0
     default_image: str = "pytorch-2-9-cu129-ubuntu-2404-nvidia-580"
     default_image_project: str = "deeplearning-platform-release"
     service_account: str = ""

@@ -117,6 +117,38 @@ def test_the_users_settings_come_after_the_repo(berg):
     assert "Zones     us-central1-b" in of_repo and "berg.json" not in of_repo
 
 
+def machines(plan: str) -> str:
+    return next(line for line in plan.splitlines() if line.startswith("Machine"))
+
+
+def test_a_person_has_gpus_of_their_own(berg):
+    assert berg("config", "set", "gpu_type", "t4").returncode == 0
+    assert berg("config", "set", "gpus", "4").returncode == 0
+    plan, _ = planned(berg, "true")
+    assert "4 x t4" in machines(plan)
+    assert f"gpu-type = t4 (of {berg.home}/berg.json)" in plan and "num-gpus = 4 (of" in plan
+    for words, what in (
+        (["-g", "2"], "2 x t4"),
+        (["-t", "l4"], "4 x l4"),
+        (["-g", "0"], "n1-standard-8"),
+        (["--machine-type", "n1-standard-2"], "n1-standard-2"),
+        (["--machine-type", "a2-highgpu-1g"], "1 x a100"),
+    ):
+        plan, _ = planned(berg, *words, "true")
+        assert what in machines(plan), plan
+    plan, _ = planned(berg, "true", BERG_GPUS="1")
+    assert "1 x t4" in machines(plan) and "num-gpus = 1 (of BERG_GPUS)" in plan
+    (berg.repo / "berg.toml").write_text('gpu-type = "l4"\n')
+    plan, _ = planned(berg, "true")
+    assert "1 x l4" in machines(plan) and "(of berg.toml)" in plan and "berg.json" not in plan
+    plan, _ = planned(berg, "true", BERG_GPUS="2")
+    assert "2 x l4" in machines(plan)
+    (berg.repo / "berg.toml").write_text('machine-type = "n1-standard-2"\n')
+    plan, _ = planned(berg, "true")
+    assert "n1-standard-2" in machines(plan) and "t4" not in machines(plan)
+    refused(berg, "config", "set", "gpus", "many", says=("gpus must be a whole number",))
+
+
 def test_every_variable_that_is_a_setting_is_named_with_its_value(berg):
     variables = {
         "BERG_REGION": "us-east1",

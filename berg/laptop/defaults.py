@@ -39,12 +39,15 @@ KEYS = {
     "results-dir": ("results_parent", TEXT),
 }
 VARIABLES = {
+    "gpu-type": "BERG_GPU_TYPE",
+    "num-gpus": "BERG_GPUS",
     "no-external-ip": "BERG_NO_EXTERNAL_IP",
     "zones": "BERG_ZONES",
     "image": "BERG_DEFAULT_IMAGE",
     "image-project": "BERG_DEFAULT_IMAGE_PROJECT",
     "docker": "BERG_DEFAULT_DOCKER_IMAGE",
 }
+GPUS = {"gpu-type", "num-gpus"}
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
     "cluster": {
@@ -122,7 +125,12 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
     if "image" in dropped:
         dropped.add("image-project")
     used = {key: value for key, value in values.items() if key not in dropped}
+    own = config.load()
     filled = {**options, **{KEYS[key][0]: option_of(value) for key, value in used.items()}}
+    if "gpu-type" in settings:
+        filled["gpu_type"] = own.gpu_type
+    if "num-gpus" in settings:
+        filled["num_gpus"] = own.gpus
     # Variables of the command line come after the repo's: the last one of a name counts.
     variables = tuple(f"{name}={each}" for name, each in values.get("env", {}).items())
     if "env" in options or variables:
@@ -140,10 +148,15 @@ def dropped_keys(given: set[str]) -> set[str]:
 def keys_of_others(
     options: dict[str, Any], given: set[str], values: dict[str, Any], dropped: set[str]
 ) -> set[str]:
-    """Return the keys of settings that do not count: TPUs have images of their own, and only pods
-    have containers.
+    """Return the keys of settings that do not count: TPUs have images of their own, only pods have
+    containers, and a person's own GPUs are for machines of which nothing is said.
     """
     found = set()
+    of_repo = values.keys() - dropped
+    if given & {"cluster", "tpu", "machine_type"} or of_repo & {"tpu", "machine-type"}:
+        found |= GPUS
+    if of_repo & GPUS:
+        found |= {key for key in GPUS if not os.environ.get(VARIABLES[key])}
     if "tpu" in given or "tpu" in values.keys() - dropped:
         found |= {"image", "image-project"}
     if "docker" in given or not options.get("cluster"):
