@@ -140,6 +140,24 @@ def test_the_packages_of_debian_are_named():
     assert set(named[1].split()) == taken
 
 
+def lines_of(paths) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
+def test_the_readme_says_honestly_how_long_berg_is():
+    text = README.read_text().partition("## Reading the code")[2].partition("\n## ")[0]
+    five, rest, cloud = (int(each.replace(",", "")) for each in re.findall(r"\d+,\d+", text))
+    core = [ROOT / "berg" / f"{name}.py" for name in ("cli", "config", "job", "gce", "worker")]
+    assert re.findall(r"\]\(berg/(\w+)\.py\)", text) == [path.stem for path in core]
+    real = lines_of(core)
+    for said, there in (
+        (five, real),
+        (rest, lines_of((ROOT / "berg").rglob("*.py")) - real),
+        (cloud, lines_of((ROOT / "localcloud").rglob("*.py"))),
+    ):
+        assert 0.9 < said / there < 1.1, f"the README says {said} lines; there are {there}"
+
+
 def test_every_page_is_in_the_index_and_the_readme_is_short():
     index = (ROOT / "docs/README.md").read_text()
     assert [
