@@ -29,6 +29,9 @@ HELP = {
     "service_account": "account that machines act as (empty: the project's default)",
     "default_docker_image": "container image of jobs in a cluster (berg run --cluster)",
     "monitoring": "1: machines tell Cloud Monitoring how busy they are (berg init --monitoring)",
+    "max_cost": "dollars that a job may cost at most (0: no limit; berg run --max-cost)",
+    "budget": "dollars that your jobs may cost in a day before the next one is refused (0: any)",
+    "ask_above": "dollars that a plan may cost at most before berg asks (0: never)",
     "network": "VPC network",
     "subnetwork": "subnetwork, where the network has custom ones",
     "no_external_ip": "machines and nodes have no external address (true or false)",
@@ -89,6 +92,9 @@ class Config:
     service_account: str = ""
     default_docker_image: str = "pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime"
     monitoring: int = 0
+    max_cost: int = 0
+    budget: int = 0
+    ask_above: int = 1000
     network: str = "default"
     subnetwork: str = ""
     no_external_ip: bool = False

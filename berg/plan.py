@@ -54,6 +54,7 @@ class JobSpec:
     spot: bool = False
     no_external_ip: bool = False
     max_hours: float = 168
+    max_cost: float | None = None  # USD in all; 0: no limit; None: the config's
     idle_hours: float = 0  # 0: never
     install_script: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE
@@ -191,6 +192,8 @@ class Bounds:
     def check(self, spec: JobSpec) -> None:
         """Raise BergError for a number out of the bounds, or none at all."""
         value = getattr(spec, self.field)
+        if value is None:
+            return
         if not self.least <= value <= self.most:
             raise BergError(f"{self.option} {shown(value)} is not possible: {self.advice}")
 
@@ -205,6 +208,7 @@ TIMES = "give 0 or more times"
 BOUNDS = [
     Bounds("--machines", "num_machines", 1, 1000, "give 1 to 1000"),
     Bounds("--max-hours", "max_hours", HOURS[0], HOURS[1], "Google takes 30 seconds to 120 days"),
+    Bounds("--max-cost", "max_cost", 0, 1e7, "give dollars, or 0 for no limit"),
     Bounds("--idle-hours", "idle_hours", 0, 1e6, "give hours, or 0 for never"),
     Bounds("--disk-gb", "disk_gb", 10, 65536, "a boot disk has 10 to 65536 GB"),
     Bounds("--sample-seconds", "sample_seconds", 0, 3600, "give 1 to 3600, or 0 for none"),
@@ -336,9 +340,14 @@ class Plan:
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property
+    def spec(self) -> JobSpec:
+        """What was asked for."""
+        return spec_of(self.job)
+
+    @property
     def model(self) -> str:
         """How the machines are paid for, in the API's words."""
-        return spec_of(self.job).model
+        return self.spec.model
 
     @property
     def far_zones(self) -> list[str]:

@@ -476,6 +476,7 @@ def berg(cloud, bucket, account, repo, tmp_path, packages, request):
     if request.node.get_closest_marker("default_image"):
         cloud.call("POST", "/_berg/settings", {"prepared": 0})
     instance.write_config(
+        ask_above=0,
         project=settings.project,
         bucket=name,
         endpoint=cloud.url,

@@ -3,6 +3,8 @@
 Not covered: what Google billed; spending.py says what is not in the sums.
 """
 
+import json
+import shlex
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from berg.commands.terminal import table
 from berg.config import Config
 from berg.google import container, prices
 from berg.google.accelerators import Shape
-from berg.laptop import spending
+from berg.laptop import limits, spending
 from berg.plan import Plan
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def price(plan: Plan, jobs: int, at_once: int) -> str:
     where = f"list price in {region} of {listed.date}, with disks, without traffic"
     if plan.offer.is_shared:
         where = f"its share of {plan.offer.priced}; {where}"
-    return f"{', '.join(shown)}; {at_most(plan, jobs, count)} ({where})"
+    return f"{', '.join(shown)}; {at_most(plan, jobs)} ({where})"
 
 
 def machines_paid_for(plan: Plan, at_once: int) -> int:
@@ -103,14 +105,19 @@ def machines_paid_for(plan: Plan, at_once: int) -> int:
     return at_once or plan.job.num_machines
 
 
-def at_most(plan: Plan, jobs: int, count: int) -> str:
+def at_most(plan: Plan, jobs: int) -> str:
     """What a job costs at most, or a sweep of so many jobs, wherever there is room for it."""
-    worst = spending.dearest(plan.job.rates, plan.offer.zones)
+    usd = limits.worst(plan, jobs)
     hours = plan.job.max_run_seconds / 3600
-    limit = f"{jobs * hours:,g} machine-hours" if jobs else f"{hours:g} h"
-    if worst is None:
+    limit = f"{tidy(jobs * hours)} machine-hours" if jobs else f"{tidy(hours)} h"
+    if usd is None:
         return "at most unknown: some of the regions have no price"
-    return f"at most ${worst * (jobs or count) * hours:,.0f} in {limit}"
+    return f"at most ${usd:,.0f} in {limit}"
+
+
+def tidy(number: float) -> str:
+    """Return a number with one digit behind the point, if there is one."""
+    return f"{number:,.1f}".removesuffix(".0")
 
 
 def cluster(config: Config, found: "Status") -> str:
@@ -193,3 +200,30 @@ def standing_table(there: "list[Standing]") -> str:
     unknown = sum(each.usd_per_hour is None for each in there)
     rest = f", and {unknown} of unknown price" if unknown else ""
     return f"{table(rows, sys.stdout)}\n\nNow: {words.dollars(known)} an hour{rest}"
+
+
+def cap_command(project: str, usd: int) -> str:
+    """Return the command that makes a spend cap: what may be spent on Compute Engine in a month."""
+    body = {
+        "displayName": f"berg: {project}",
+        "budgetFilter": {
+            "projects": [f"projects/{project}"],
+            "services": [prices.SERVICE],
+            "calendarPeriod": "MONTH",
+            "creditTypesTreatment": "EXCLUDE_ALL_CREDITS",
+        },
+        "amount": {"specifiedAmount": {"currencyCode": "USD", "units": str(usd)}},
+        "thresholdRules": [{"thresholdPercent": each} for each in (0.5, 0.8, 1.0)],
+        "notificationsRule": {"enableProjectLevelRecipients": True},
+        "spendCap": {"inputState": "CONFIGURED"},
+    }
+    account = f"gcloud billing projects describe {project} --format='value(billingAccountName)'"
+    return " \\\n    ".join(
+        [
+            "curl --fail-with-body -X POST",
+            '-H "Authorization: Bearer $(gcloud auth print-access-token)"',
+            f'-H "x-goog-user-project: {project}" -H "Content-Type: application/json"',
+            f"-d {shlex.quote(json.dumps(body))}",
+            f'"https://billingbudgets.googleapis.com/v1/$({account})/budgets"',
+        ]
+    )

@@ -43,8 +43,14 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
 
 @click.command(name="costs")
 @click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
+@click.option(
+    "--spend-cap",
+    type=click.IntRange(1),
+    metavar="DOLLARS",
+    help="Print the command that lets Google itself end what the project costs in a month.",
+)
 @json_option
-def costs_(everybody: bool, as_json: bool) -> None:
+def costs_(everybody: bool, spend_cap: int | None, as_json: bool) -> None:
     """Show what jobs cost by week and user, and what costs money now.
 
     A job counts in the week in which it was submitted, at the list price of that moment, from its
@@ -53,12 +59,20 @@ def costs_(everybody: bool, as_json: bool) -> None:
     jobs do: machines, disks, clusters with their caches. What Google bills differs: discounts,
     traffic, addresses and the bucket are not in it.
 
+    --spend-cap prints a command to copy: a cap of Google's for Compute Engine in this project. It
+    takes rights for the billing account, which berg should not have.
+
     \b
     berg costs
+    berg costs --spend-cap 500
     berg costs -a --json
     """
     settings = config.load_ready()
     from berg.commands import costs
+
+    if spend_cap:
+        plain.echo(costs.cap_command(settings.project, spend_cap))
+        return
     from berg.laptop import jobs, spending, standing
 
     user = None if everybody else settings.user

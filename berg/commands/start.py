@@ -12,7 +12,7 @@ import click
 
 from berg import config, plain
 from berg.commands.results import exit_code, watch
-from berg.commands.terminal import given, remember_zones, remembered, say
+from berg.commands.terminal import AGREED, given, remember_zones, remembered, say
 
 if TYPE_CHECKING:
     from berg.code.snapshot import Snapshot
@@ -78,6 +78,7 @@ def start_machines(
         plain.echo(json.dumps(launch.preview(plan), indent=2))
         return None
     began = time.monotonic()
+    ask(plan)
     zone = launch.submit(plan, say, tables.sending)
     if zone:
         say(
@@ -87,6 +88,18 @@ def start_machines(
     if not quiet:
         plain.echo(plan.job.job_name)
     return settings, plan.job, zone
+
+
+def ask(plan: Plan, num_jobs: int = 0) -> None:
+    """Ask before a plan is carried out that may cost much, unless it is agreed to."""
+    from berg.laptop import limits
+
+    usd, bound = limits.worst(plan, num_jobs), plan.config.ask_above
+    if not bound or usd is None or usd <= bound:
+        return
+    if click.get_current_context().meta.get(AGREED):
+        return
+    click.confirm(f"This may cost ${usd:,.0f}. Start it?", abort=True, err=True)
 
 
 def follow(launched: Launched, wait: bool, tail: bool, as_json: bool) -> int:
@@ -137,6 +150,7 @@ def resume(
     if dry_run:
         plain.echo(json.dumps(launch.preview(plan), indent=2))
         return 0
+    ask(plan)
     zone = going_on.submit(found, plan, say)
     return follow((plan.config, plan.job, zone), wait, tail, as_json)
 

@@ -15,7 +15,7 @@ from berg.commands import tables
 from berg.commands.results import exit_code, tell_missing
 from berg.commands.terminal import say
 from berg.google.storage import Bucket
-from berg.laptop import launch, sweep
+from berg.laptop import launch, limits, sweep
 from berg.plan import JobSpec
 from berg.watch import collect
 
@@ -155,7 +155,7 @@ def start(spec: JobSpec, asked: Asked) -> Launched | None:
     settings = config.load_ready(**spec.settings)
     at_once = min(asked.parallel or len(rows), len(rows))
     plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)
-    plan = replace(plan, rounds=-(-len(rows) // at_once))
+    plan = limits.limited(replace(plan, rounds=-(-len(rows) // at_once)), len(rows))
     jobs = sweep.expand(plan, rows, spec.results_dir)
     say(tables.plan(plan, len(jobs), at_once))
     say(tables.sweep(jobs))
@@ -167,6 +167,7 @@ def start(spec: JobSpec, asked: Asked) -> Launched | None:
     if asked.dry_run:
         plain.echo(json.dumps(launch.preview(plan), indent=2))
         return None
+    commands_start.ask(plan, len(jobs))
     began = time.monotonic()
     sweep.submit(plan, jobs, at_once, say, tables.sending)
     name = plan.job.job_name

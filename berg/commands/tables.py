@@ -135,7 +135,10 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
     is_given = this.spec.get("results_dir") or this.results_dir.endswith(this.job_name)
     if not is_given:
         results += " (read off the command; another: -r)"
-    limit = f"{this.max_run_seconds / 3600:g} h, then {plan.offer.ender} (--max-hours)"
+    option = "--max-hours"
+    if this.max_run_seconds < round(plan.spec.max_hours * 3600):
+        option = "--max-cost"
+    limit = f"{this.max_run_seconds / 3600:.4g} h, then {plan.offer.ender} ({option})"
     rows = [("Results", results), ("Limit", limit)]
     if this.idle_seconds:
         rows.append(("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h"))

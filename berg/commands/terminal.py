@@ -235,7 +235,13 @@ def given(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+AGREED = "berg.agreed"
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def agree(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Remember whether a plan is agreed to before it is shown."""
+    ctx.meta[AGREED] = value
 
 
 def machine_options(command: AnyFunction) -> AnyFunction:
@@ -317,6 +323,12 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="Google deletes them then.",
         ),
         click.option(
+            "--max-cost",
+            type=float,
+            metavar="DOLLARS",
+            help="Shortens --max-hours so that it costs no more in all.  [default: of the config]",
+        ),
+        click.option(
             "--install-script",
             metavar="PATH",
             help="Script in the repo to run before anything else.",
@@ -351,6 +363,14 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="How often to look how busy they are.  [default: 30]",
         ),
         click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
+        click.option(
+            "-y",
+            "--yes",
+            is_flag=True,
+            expose_value=False,
+            callback=agree,
+            help="Do not ask, whatever it may cost (ask_above of the config).",
+        ),
         json_option,
     ]
     for option in reversed(options):

@@ -32,12 +32,14 @@ KEYS = {
     "spot": ("spot", "true or false"),
     "no-external-ip": ("no_external_ip", "true or false"),
     "max-hours": ("max_hours", NUMBER),
+    "max-cost": ("max_cost", NUMBER),
     "sample-seconds": ("sample_seconds", NUMBER),
     "install-script": ("install_script", TEXT),
     "env": ("env", TABLE),
     "data": ("data", LIST),
     "results-dir": ("results_parent", TEXT),
 }
+FRACTIONAL = ("max-hours", "max-cost")  # need not be whole
 VARIABLES = {
     "gpu-type": "BERG_GPU_TYPE",
     "num-gpus": "BERG_GPUS",
@@ -104,7 +106,7 @@ def check(file: Path, key: str, value: Any) -> None:
     kind = KEYS[key][1]
     fits = {
         TEXT: isinstance(value, str),
-        NUMBER: type(value) in (int, float) and (key == "max-hours" or type(value) is int),
+        NUMBER: type(value) in (int, float) and (key in FRACTIONAL or type(value) is int),
         LIST: isinstance(value, list) and all(isinstance(each, str) for each in value),
         TABLE: isinstance(value, dict)
         and all(isinstance(each, (str, int, float)) for each in value.values()),

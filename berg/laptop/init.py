@@ -336,6 +336,7 @@ def set_up_local(monitoring: int = 0) -> dict[str, Any]:
         "monitoring": monitoring,
         "endpoint": f"http://127.0.0.1:{port}",
         "credentials_file": str(config.local_folder() / "credentials.json"),
+        "ask_above": 0,  # nobody pays for it
     }
     bucket = Bucket(Config(**values))
     places = {

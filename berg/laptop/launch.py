@@ -24,7 +24,7 @@ from berg.code import dist, packages, revision, snapshot
 from berg.config import Config
 from berg.google import api, data, offers, secret
 from berg.google.storage import Bucket, Changed
-from berg.laptop import spending, ssh
+from berg.laptop import limits, spending, ssh
 from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
 
 GOING = 180  # seconds for machines of a job that is over to go
@@ -59,10 +59,11 @@ def prepare(
         needed = pool.submit(packages.build)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
         measured = [pool.submit(data.measure, config, text) for text in spec.data]
+        within = pool.submit(limits.check_budget, config)
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
         taken = code or snapshot.take(root)
-        bucket_region, _ = region.result(), free.result()
+        bucket_region, _, _ = region.result(), free.result(), within.result()
         (offer, rates), data_sets = offered.result(), [each.result() for each in measured]
     check_room(config, data_sets, offer.image, offer.disk_gb)
     this = replace(
@@ -82,7 +83,7 @@ def prepare(
     )
     checks.check_size(this)
     cluster_key = add_cluster_key(secret_values, choice.hosts)
-    return Plan(
+    made = Plan(
         config=config,
         job=this,
         offer=offer,
@@ -95,6 +96,9 @@ def prepare(
         secrets=secret_values,
         cluster_key=cluster_key,
     )
+    if sweep:
+        return made  # whose limit depends on the number of its jobs
+    return limits.limited(made)
 
 
 def priced_offer(

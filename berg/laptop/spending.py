@@ -64,20 +64,20 @@ def rate_of(summary: job.Summary, zone: str) -> float | None:
     return max(summary.rates.values(), default=None)
 
 
-def so_far(state: job.State, is_there: bool) -> float | None:
-    """Return USD that a job's machines have cost; None if their price is unknown.
+def so_far(state: job.State, is_there: bool, begin: str = "") -> float | None:
+    """Return USD that a job's machines have cost since a moment; None if their price is unknown.
 
     `is_there` says that it has machines at the moment.
     """
     hourly = rate_of(state.job, state.zone)
     if hourly is None:
         return None
-    return hourly * machine_hours(state, is_there)
+    return hourly * machine_hours(state, is_there, begin)
 
 
-def machine_hours(state: job.State, is_there: bool) -> float:
-    """Return the hours that all machines of a job had it, or were kept after it."""
-    changes = [(name, since) for name, since in state.history]
+def machine_hours(state: job.State, is_there: bool, begin: str = "") -> float:
+    """Return the hours that all machines of a job had it, or were kept after it, since a moment."""
+    changes = [(name, max(since, begin)) for name, since in state.history]
     end = max([state.synced_until, *(since for _, since in changes)])
     if is_there:
         end = job.now()
@@ -118,6 +118,19 @@ class Sum:
         self.hours += machine_hours(state, is_there)
         self.usd += cost or 0.0
         self.unknown += cost is None
+
+
+def on_day(told: list[tuple[job.State, bool]], day: str) -> Sum:
+    """Return what jobs cost on the day in UTC that is not over, whenever they were submitted."""
+    found = Sum(day, "")
+    for state, is_there in told:
+        hours = machine_hours(state, is_there, f"{day}T00:00:00Z")
+        cost = so_far(state, is_there, f"{day}T00:00:00Z")
+        found.jobs += hours > 0
+        found.hours += hours
+        found.usd += cost or 0.0
+        found.unknown += hours > 0 and cost is None
+    return found
 
 
 def week_of(created_at: str) -> str:

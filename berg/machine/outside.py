@@ -102,4 +102,4 @@ def limit_time(attempt: Attempt) -> None:
         return
     left = limit - min(300, limit / 5) - attempt.states.ran_before
     if not attempt.mirrors.done.wait(left):
-        attempt.stop(Ending("FAILED", "it ran into its time limit (--max-hours)"))
+        attempt.stop(Ending("FAILED", "it ran into its time limit (--max-hours, --max-cost)"))

@@ -1,0 +1,76 @@
+"""What jobs may cost: a ceiling for each, a budget for a day, and what a plan costs at most.
+
+A ceiling becomes the time that a job's machines may live, which Google enforces, and which counts
+all attempts of a job together. The budget is a question of manners: it is looked at when something
+is submitted, and stops nothing that runs.
+
+Not covered: traffic, the bucket, and what others spend in the project; Google's own cap is for that
+(`berg costs --spend-cap`).
+"""
+
+from dataclasses import replace
+
+from berg import BergError, job
+from berg.config import Config
+from berg.laptop import jobs, spending
+from berg.plan import Plan
+
+LEAST = 300  # seconds; below that a machine would be paid for that hardly boots
+
+
+def ceiling(plan: Plan, num_jobs: int) -> float:
+    """Return USD that a job may cost, or each of a sweep; 0 for no limit."""
+    asked = plan.spec.max_cost
+    if asked is None:
+        return plan.config.max_cost
+    return asked / max(num_jobs, 1)
+
+
+def limited(plan: Plan, num_jobs: int = 0) -> Plan:
+    """Return a plan whose jobs end before they cost more than they may: a job, or so many of a
+    sweep.
+
+    Raise BergError where a price is unknown, or hardly any time is left.
+    """
+    usd = ceiling(plan, num_jobs)
+    if not usd:
+        return plan
+    hourly = spending.dearest(plan.job.rates, plan.offer.zones)
+    if hourly is None:
+        raise BergError(
+            f"what an hour costs in {', '.join(plan.offer.zones)} is unknown, so that nothing can "
+            f"keep it below ${usd:,.2f}. See why: berg prices. Without a limit: --max-cost 0"
+        )
+    seconds = int(3600 * usd / (hourly * plan.job.num_machines))
+    if seconds < LEAST:
+        raise BergError(
+            f"${usd:,.2f} for a job is spent after {seconds} seconds, at ${hourly:,.2f} an hour "
+            "for each machine: give more (--max-cost), or cheaper machines (berg prices)"
+        )
+    seconds = min(seconds, plan.job.max_run_seconds)
+    return replace(plan, job=replace(plan.job, max_run_seconds=seconds))
+
+
+def worst(plan: Plan, num_jobs: int = 0) -> float | None:
+    """Return USD that a job or so many of a sweep cost at most; None if that is unknown."""
+    hourly = spending.dearest(plan.job.rates, plan.offer.zones)
+    if hourly is None:
+        return None
+    return hourly * (num_jobs or plan.job.num_machines) * plan.job.max_run_seconds / 3600
+
+
+def check_budget(config: Config) -> None:
+    """Raise BergError if my jobs have cost as much today as they may."""
+    if not config.budget:
+        return
+    today = job.now()[:10]
+    entries = jobs.overview(config, config.user)
+    told = [(each.state, bool(each.machines)) for each in entries if each.state]
+    found = spending.on_day(told, today)
+    if found.usd < config.budget:
+        return
+    unknown = f", beside {found.unknown} of unknown price" if found.unknown else ""
+    raise BergError(
+        f"your jobs have cost ${found.usd:,.2f} today ({today}, UTC){unknown}; your budget for a "
+        f"day is ${config.budget:,}. Wait for tomorrow, or: berg config set budget DOLLARS"
+    )

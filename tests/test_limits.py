@@ -1,0 +1,133 @@
+"""What jobs may cost: a ceiling for each, a budget for a day, and a question before much is spent."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import googleapiclient
+import pytest
+
+from berg import states
+from berg.google import prices
+
+HOURLY = 0.35 + 8 * 0.031611 + 30 * 0.004237 + 200 * 0.1 / 730  # of one T4 with its disk
+T4 = ("run", "-t", "t4", "--dry-run")
+
+
+def request(shown) -> dict:
+    """The body of what Google would be asked for."""
+    body = json.loads(shown.stdout)
+    return body.get("instanceProperties", body)
+
+
+def seconds(shown) -> int:
+    assert shown.returncode == 0, shown.stderr
+    return int(request(shown)["scheduling"]["maxRunDuration"]["seconds"])
+
+
+def test_a_ceiling_is_the_time_that_the_machines_may_live(berg):
+    shown = berg(*T4, "--max-cost", "1", "true")
+    assert seconds(shown) == int(3600 / HOURLY)
+    assert "; at most $1 in 1.3" in shown.stderr and "(--max-cost)" in shown.stderr
+    two = berg(*T4, "--max-cost", "1", "-m", "2", "true")
+    assert seconds(two) == int(3600 / HOURLY / 2)
+    short = berg(*T4, "--max-cost", "1000", "--max-hours", "2", "true")
+    assert seconds(short) == 7200 and "(--max-hours)" in short.stderr
+
+
+def test_a_ceiling_of_a_sweep_is_for_all_of_its_jobs(berg):
+    sweep = ("--max-cost", "8", "--grid", "x=1,2,3,4", "--parallel", "2", "echo {x}")
+    shown = berg(*T4, *sweep)
+    assert seconds(shown) == 2 * int(3600 * 2 / HOURLY), "two jobs one after another"
+    assert "; at most $8 in " in shown.stderr
+
+
+def test_a_default_ceiling_is_for_each_job_and_0_takes_it_away(berg):
+    ceiling = {"BERG_MAX_COST": "2"}
+    assert seconds(berg(*T4, "true", **ceiling)) == int(3600 * 2 / HOURLY)
+    sweep = ("--grid", "x=1,2", "--parallel", "2", "echo {x}")
+    assert seconds(berg(*T4, *sweep, **ceiling)) == int(3600 * 2 / HOURLY)
+    assert seconds(berg(*T4, "--max-cost", "0", "true", **ceiling)) == 168 * 3600
+
+
+def test_nothing_can_be_kept_below_a_ceiling_that_has_no_price(berg, cloud):
+    refused = berg("run", "-t", "h100", "-g", "8", "--max-cost", "5", "true")
+    assert refused.returncode == 1 and "is unknown" in refused.stderr
+    assert "--max-cost 0" in refused.stderr
+    little = berg("run", "-t", "t4", "--max-cost", "0.01", "true")
+    assert little.returncode == 1 and "is spent after 47 seconds" in little.stderr
+    assert "give dollars" in berg("run", "--max-cost", "-1", "true").stderr
+    assert not berg.machines()
+
+
+def test_google_ends_a_job_at_the_minute_in_which_its_money_is_spent(berg):
+    done = berg("run", "-t", "t4", "-n", "spent", "--max-cost", "0.07", "--wait", "true")
+    assert done.returncode == 0, done.stderr
+    job = json.loads(berg("show", "spent", "--json").stdout)["metadata"]
+    assert job["max_run_seconds"] == int(3600 * 0.07 / HOURLY) == 332
+
+
+def test_a_budget_refuses_the_next_job_with_the_sum(berg):
+    (berg.home / "berg.json").write_text(
+        json.dumps({**json.loads((berg.home / "berg.json").read_text()), "budget": 1})
+    )
+    assert berg(*T4, "true").returncode == 0
+    name = "dear"
+    assert berg("run", "-g", "0", "-n", name, "--wait", "true").returncode == 0
+    stored = states.read(berg.bucket, name)
+    dear = replace(stored.state.job, rates={"us-central1": 1e5})
+    states.replaced(berg.bucket, stored, replace(stored.state, job=dear))
+    refused = berg(*T4, "true")
+    assert refused.returncode == 1
+    assert re.search(r"your jobs have cost \$[\d,.]+ today .*; your budget for a", refused.stderr)
+
+
+def test_much_money_is_asked_for_first(berg):
+    sweep = ("run", "-t", "t4", "--tasks", "all.csv", "--parallel", "4", "echo {x}")
+    (berg.repo / "all.csv").write_text("x\n" + "".join(f"{x}\n" for x in range(1000)))
+    worst = f"{HOURLY * 1000 * 168:,.0f}"
+    shown = berg(*sweep, BERG_ASK_ABOVE="1000", stdin="n\n")
+    assert f"; at most ${worst} in 168,000 machine-hours" in shown.stderr
+    assert f"This may cost ${worst}. Start it?" in shown.stderr
+    assert shown.returncode == 130 and "nothing was done" in shown.stderr
+    unanswered = berg("run", "-t", "t4", "true", BERG_ASK_ABOVE="9", stdin="")
+    assert unanswered.returncode == 1 and "do without it: -y" in unanswered.stderr
+    assert not berg.machines() and not berg.objects(".berg/jobs/")
+
+
+def test_who_agrees_before_is_not_asked(berg):
+    ran = berg("run", "-t", "t4", "-n", "agreed", "-y", "true", BERG_ASK_ABOVE="9", stdin="")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_command_for_google_s_own_cap_has_a_body_that_its_api_takes(berg):
+    printed = berg("costs", "--spend-cap", "500").stdout
+    words = shlex.split(printed)
+    body = json.loads(words[words.index("-d") + 1])
+    folder = Path(googleapiclient.__file__).parent / "discovery_cache/documents"
+    schemas = json.loads((folder / "billingbudgets.v1.json").read_text())["schemas"]
+
+    def check(value, schema: dict) -> None:
+        schema = schemas.get(schema.get("$ref", ""), schema)
+        if isinstance(value, dict):
+            for key, each in value.items():
+                check(each, schema["properties"][key])
+        if isinstance(value, list):
+            for each in value:
+                check(each, schema["items"])
+        if "enum" in schema:
+            assert value in schema["enum"]
+
+    check(body, {"$ref": "GoogleCloudBillingBudgetsV1Budget"})
+    assert body["budgetFilter"]["services"] == [prices.SERVICE]
+    assert [each["thresholdPercent"] for each in body["thresholdRules"]] == [0.5, 0.8, 1.0]
+    assert "/v1/$(gcloud billing projects describe berg-local" in printed
+
+
+@pytest.mark.parametrize("key", ["max_cost", "budget", "ask_above"])
+def test_limits_are_settings(berg, key):
+    assert berg("config", "set", key, "25").returncode == 0
+    assert berg("config", "get", key).stdout == "25\n"
+    assert "a whole number" in berg("config", "set", key, "much").stderr
