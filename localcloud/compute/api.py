@@ -16,10 +16,12 @@ from typing import Any
 from localcloud import schema
 from localcloud.call import Call, Cloud
 from localcloud.compute import (
+    addresses,
     bulk,
     catalog,
     checks,
     constraints,
+    disks,
     groups_api,
     images,
     policies,
@@ -98,6 +100,8 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "imageFamilyViews.get": images.image_family_view,
         **groups_api.HANDLERS,
         **policies.HANDLERS,
+        **disks.HANDLERS,
+        **addresses.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.list": list_operations for scope in ("zone", "region", "global")},

@@ -378,6 +378,7 @@ REGION_QUOTAS = {
     "PREEMPTIBLE_LOCAL_SSD_GB": 100_000,
     "INSTANCES": 2000,
     "IN_USE_ADDRESSES": 2000,
+    "STATIC_ADDRESSES": 8,
     **{accelerator[1]: 16 for accelerator in ACCELERATORS.values()},
     **{f"PREEMPTIBLE_{accelerator[1]}": 16 for accelerator in ACCELERATORS.values()},
     **tpus.QUOTAS,

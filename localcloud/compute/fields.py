@@ -5,7 +5,7 @@ A field that is not kept and shown again is refused with 501, not dropped. Wordi
 Google does not document is as remembered from practice.
 
 Not covered: reservations (there are none), resource policies (likewise), IPv6, alias ranges,
-reserved addresses, networks other than `default`, host names of one's own.
+networks other than `default`, host names of one's own.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def network_interfaces(
         raise invalid(
             f"{field}[1].network", link, "Networks must be distinct for NICs attached to a VM."
         )
-    address = check_address(compute, f"{field}[0].networkIP", given[0].get("networkIP"))
+    address = reserved(compute, project, region, given[0], f"{field}[0]")
     interface: dict[str, Any] = {
         "kind": "compute#networkInterface",
         "name": "nic0",
@@ -150,11 +150,38 @@ def check_network(
         )
     for config in configs:
         honoured(f"{field}.accessConfigs[0]", config, ACCESS)
-        if address := config.get("natIP"):
+
+
+def reserved(compute: Compute, project: str, region: str, given: dict, field: str) -> str:
+    """The address that a machine gets: the external one that it asks for, the internal one, or a
+    new one.
+    """
+    rows = {
+        row["address"]: row for row in compute.addresses(project) if last(row["region"]) == region
+    }
+    for config in given.get("accessConfigs") or []:
+        wanted = config.get("natIP")
+        if not wanted:
+            continue
+        if rows.get(wanted, {}).get("addressType") != "EXTERNAL":
             why = (
-                f"The specified external IP address '{address}' was not found in region '{region}'."
+                f"The specified external IP address '{wanted}' was not found in region '{region}'."
             )
-            raise invalid(f"{field}.accessConfigs[0].natIP", address, why)
+            raise invalid(f"{field}.accessConfigs[0].natIP", wanted, why)
+        if given.get("networkIP"):
+            raise missing(f"{field}.networkIP beside a reserved external address")
+        return check_address(compute, f"{field}.accessConfigs[0].natIP", wanted)
+    wanted = given.get("networkIP") or ""
+    if "/" in wanted:  # the link of a reserved one
+        found = [
+            row
+            for row in rows.values()
+            if row["selfLink"].endswith(wanted.partition("projects/")[2])
+        ]
+        if not found:
+            raise not_found(wanted.partition("compute/v1/")[2] or wanted)
+        wanted = found[0]["address"]
+    return check_address(compute, f"{field}.networkIP", wanted or None)
 
 
 def check_address(compute: Compute, field: str, wanted: str | None) -> str:

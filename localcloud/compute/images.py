@@ -1,6 +1,6 @@
 """Images and disks: looked up, made, listed, deleted.
 
-Not covered: snapshots, licences, deprecation schedules, disks that are not made with their machine.
+Not covered: licences, deprecation schedules. Other disks than the first, and snapshots: disks.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from localcloud.compute.checks import (
     check_name,
     invalid,
     last,
-    missing,
     not_found,
     number_of,
 )
@@ -38,7 +37,10 @@ DISK = (
     "initializeParams",
     "interface",
 )
-NEW_DISK = ("sourceImage", "diskSizeGb", "diskType", "diskName", "labels", "description")
+NEW_DISK = (
+    *("sourceImage", "sourceSnapshot", "diskSizeGb", "diskType", "diskName", "labels"),
+    "description",
+)
 IMAGE = (
     "name",
     "family",
@@ -118,8 +120,6 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
         if bool(disk.get("boot")) != (index == 0):
             why = "Boot disk must be the first disk attached to the instance."
             raise invalid(f"{field}[{index}].boot", str(bool(disk.get("boot"))).lower(), why)
-        if index and disk.get("type") != "SCRATCH":
-            raise missing(f"{field}[{index}], a second persistent disk,")
     if disks[0].get("mode") == "READ_ONLY":
         raise invalid(
             f"{field}[0].mode", "READ_ONLY", "A boot disk must be attached in READ_WRITE mode."
@@ -131,7 +131,8 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
 
 def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
     """The Local SSDs of a machine, those that come with it included."""
-    wanted = [disk for disk in body["disks"] if disk.get("type") == "SCRATCH"]
+    places = [at for at, disk in enumerate(body["disks"]) if disk.get("type") == "SCRATCH"]
+    wanted = [body["disks"][at] for at in places]
     included = catalog.of_family(catalog.LOCAL_SSDS_INCLUDED, kind.name, 0)
     allowed = (0, included) if included else catalog.of_family(catalog.LOCAL_SSDS, kind.name, (0,))
     if len(wanted) not in allowed:
@@ -159,13 +160,15 @@ def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
             "type": "SCRATCH",
             "mode": "READ_WRITE",
             "deviceName": f"local-ssd-{number}",
-            "index": number + 1,
+            "index": index,
             "boot": False,
             "autoDelete": True,
             "interface": wanted[0].get("interface", "SCSI") if wanted else "NVME",
             "diskSizeGb": str(catalog.SSD_GB),
         }
-        for number in range(included or len(wanted))
+        for number, index in enumerate(
+            places or range(len(body["disks"]), len(body["disks"]) + included)
+        )
     ]
 
 
@@ -195,9 +198,7 @@ def new_disk(
     """Return the Disk resource for an instance's first disk and the image it is made from."""
     field = "resource.disks[0].initializeParams"
     params: dict[str, Any] = given.get("initializeParams", {})
-    if not params.get("sourceImage"):
-        raise invalid("resource.disks[0]", "", "Boot disk must have a source specified.")
-    image = resolve(compute, project, params["sourceImage"], f"{field}.sourceImage")
+    image, origin = boot_source(compute, project, params, field)
     taken = catalog.of_family(catalog.BOOT_DISKS, kind.name, tuple(catalog.DISK_TYPES))
     link = params.get("diskType") or taken[0]
     disk_type = last(link)
@@ -228,8 +229,7 @@ def new_disk(
         "type": f"{base}/diskTypes/{disk_type}",
         "zone": base,
         "selfLink": f"{base}/disks/{name}",
-        "sourceImage": image["selfLink"],
-        "sourceImageId": image["id"],
+        **origin,
         "physicalBlockSizeBytes": "4096",
         "architecture": "X86_64",
         "labelFingerprint": "42WmSpB8rSM=",
@@ -239,6 +239,27 @@ def new_disk(
     if params.get("description"):
         disk["description"] = params["description"]
     return disk, image
+
+
+def boot_source(
+    compute: Compute, project: str, params: dict, field: str
+) -> tuple[dict, dict[str, str]]:
+    """Return the image that a boot disk boots, and what its resource says it was made from."""
+    if link := params.get("sourceSnapshot"):
+        row = compute.project_row(project)
+        rows = [each for each in row.get("snapshots", []) if each["name"] == last(link)]
+        if not rows:
+            raise not_found(f"projects/{project}/global/snapshots/{last(link)}")
+        source = row["snapshot_images"][rows[0]["name"]]
+        if not source:
+            raise invalid(f"{field}.sourceSnapshot", link, "Its disk was no boot disk.")
+        image = resolve(compute, project, source, f"{field}.sourceSnapshot")
+        made = {"sourceSnapshot": rows[0]["selfLink"], "sourceSnapshotId": rows[0]["id"]}
+        return {**image, "diskSizeGb": rows[0]["diskSizeGb"]}, {**made, "sourceImage": source}
+    if not params.get("sourceImage"):
+        raise invalid("resource.disks[0]", "", "Boot disk must have a source specified.")
+    image = resolve(compute, project, params["sourceImage"], f"{field}.sourceImage")
+    return image, {"sourceImage": image["selfLink"], "sourceImageId": image["id"]}
 
 
 def find_disk(compute: Compute, project: str, zone: str, name: str) -> dict:

@@ -3,15 +3,15 @@ fills in.
 
 What is checked field by field stands in fields.py, disks in images.py.
 
-Not covered: sole tenancy, confidential machines, persistent disks other than the boot disk. Local
-SSDs stand in the resource alone.
+Not covered: sole tenancy, confidential machines. Local SSDs and disks beside the first one stand
+in the resource alone.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from localcloud.compute import catalog, quotas, tpus
+from localcloud.compute import catalog, disks, quotas, tpus
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -37,9 +37,9 @@ from localcloud.errors import ApiError
 
 def make_instance(
     compute: Compute, project: str, zone: str, body: dict
-) -> tuple[Instance, dict | None]:
-    """Return the instance that `body` describes and its new boot disk; raise Google's error if it
-    may not be.
+) -> tuple[Instance, list[dict]]:
+    """Return the instance that `body` describes and its new disks; raise Google's error if it may
+    not be.
     """
     region, name = catalog.ZONES[zone], body.get("name", "")
     check_name("resource.name", name)
@@ -57,7 +57,9 @@ def make_instance(
     given = check_disks(kind, body)
     scratch = local_ssds(kind, body)
     disk, plain, source = boot_disk(compute, project, zone, kind, name, given)
-    size = int(disk["sizeGb"]) if disk else 10
+    more, made = disks.others(compute, project, zone, kind, name, body)
+    boot = disk or find_disk(compute, project, zone, last(source))
+    size = int(boot["sizeGb"])
     resource: dict[str, Any] = {
         "kind": "compute#instance",
         "id": compute.new_id(),
@@ -86,7 +88,7 @@ def make_instance(
                 "diskSizeGb": str(size),
                 "architecture": "X86_64",
             },
-            *scratch,
+            *sorted([*scratch, *more], key=lambda row: row["index"]),
         ],
         "metadata": metadata,
         "selfLink": f"{base}/instances/{name}",
@@ -112,17 +114,12 @@ def make_instance(
         resource["guestAccelerators"] = accelerators
     if accounts:
         resource["serviceAccounts"] = accounts
+    new = [disk, *made] if disk else made
     if disk:
-        disk.update(users=[resource["selfLink"]], creationTimestamp=compute.timestamp())
-    disk_type = last(disk["type"]) if disk else "pd-standard"
-    needs = quotas.drawn(
-        compute, project, region, quota_needs(kind, resource, size, disk_type), scheduling
-    )
-    learns = (
-        f"/{catalog.DEEP_LEARNING}/"
-        in (disk or find_disk(compute, project, zone, last(source)))["sourceImage"]
-    )
-    return Instance(project, zone, resource["id"], resource, needs, plain, learns=learns), disk
+        disk.update(creationTimestamp=compute.timestamp())
+    needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, new), scheduling)
+    learns = f"/{catalog.DEEP_LEARNING}/" in boot.get("sourceImage", "")
+    return Instance(project, zone, resource["id"], resource, needs, plain, learns=learns), new
 
 
 def retype(compute: Compute, instance: Instance, link: str) -> None:
@@ -146,7 +143,7 @@ def retype(compute: Compute, instance: Instance, link: str) -> None:
     resource.pop("guestAccelerators", None)
     if accelerators:
         resource["guestAccelerators"] = accelerators
-    needs = quota_needs(kind, resource, int(boot["sizeGb"]), last(boot["type"]))
+    needs = quota_needs(kind, resource, [])
     instance.needs = quotas.drawn(
         compute, instance.project, catalog.ZONES[instance.zone], needs, resource["scheduling"]
     )
@@ -214,24 +211,21 @@ def check_accelerators(
     return result
 
 
-def quota_needs(
-    kind: catalog.MachineType, resource: dict, disk_gb: int, disk_type: str
-) -> dict[str, int]:
-    """What an instance counts against, metric -> amount."""
+def quota_needs(kind: catalog.MachineType, resource: dict, new: list[dict]) -> dict[str, int]:
+    """What an instance and its new disks count against, metric -> amount."""
     family = {"n2": "N2_CPUS", "c2": "C2_CPUS", "a2": "A2_CPUS"}.get(kind.family, "CPUS")
     # Those need quota for their GPUs or TPUs alone.
     families = [] if kind.is_tpu or kind.family.startswith(("a3", "a4", "g4")) else [family]
     model = resource["scheduling"]["provisioningModel"]
     spot = model == "SPOT"
-    disk_metric = {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}.get(
-        disk_type, "SSD_TOTAL_GB"
-    )
     needs = {
         **{"PREEMPTIBLE_CPUS" if spot and each == "CPUS" else each: kind.cpus for each in families},
         **(tpus.quota_needs(kind.name, model) if kind.is_tpu else {"CPUS_ALL_REGIONS": kind.cpus}),
         "INSTANCES": 1,
-        disk_metric: disk_gb,
     }
+    for disk in new:
+        metric = quotas.disk_metric(last(disk["type"]))
+        needs[metric] = needs.get(metric, 0) + int(disk["sizeGb"])
     if local := catalog.SSD_GB * sum(disk["type"] == "SCRATCH" for disk in resource["disks"]):
         needs["PREEMPTIBLE_LOCAL_SSD_GB" if spot else "LOCAL_SSD_TOTAL_GB"] = local
     if resource["networkInterfaces"][0].get("accessConfigs"):

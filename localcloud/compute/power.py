@@ -30,7 +30,7 @@ GRACE_SPOT, GRACE = 30.0, 120.0  # seconds between the power button and the end 
 ENDS = ("delete", "stop", "compute.instances.preempted", "compute.instances.scheduledTermination")
 
 
-def insert(compute: Compute, instance: Instance, disk: dict | None, operation: dict) -> None:
+def insert(compute: Compute, instance: Instance, disks: list[dict], operation: dict) -> None:
     """Make an instance; how it goes is the operation's to tell."""
     error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
     failed = error if error and not error.get("instance_lives") else None
@@ -40,7 +40,7 @@ def insert(compute: Compute, instance: Instance, disk: dict | None, operation: d
         return
     if instance.zone in compute.stockouts:
         compute.stockouts[instance.zone] -= 1
-    compute.add(instance, disk)
+    compute.add(instance, disks)
     compute.in_background(boot(compute, instance, operation, error))
 
 

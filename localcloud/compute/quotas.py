@@ -13,6 +13,15 @@ from localcloud.compute.state import Compute, Instance
 WEEK = 7 * 24 * 3600  # seconds
 
 
+DISK_METRICS = ("DISKS_TOTAL_GB", "SSD_TOTAL_GB", "HDB_TOTAL_GB")
+
+
+def disk_metric(disk_type: str) -> str:
+    """The quota that disks of a type count against."""
+    special = {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}
+    return special.get(disk_type, "SSD_TOTAL_GB")
+
+
 def limit_of(compute: Compute, project: str, region: str | None, metric: str) -> float:
     changed = compute.project_row(project)["quotas"].get(region or "global", {})
     table = catalog.REGION_QUOTAS if region else catalog.PROJECT_QUOTAS
@@ -20,6 +29,16 @@ def limit_of(compute: Compute, project: str, region: str | None, metric: str) ->
 
 
 def usage_of(compute: Compute, project: str, region: str | None, metric: str) -> int:
+    if metric in DISK_METRICS:  # disks count also while their machine is off
+        rows = (
+            row
+            for (owner, zone, _), row in compute.disks.items()
+            if owner == project and region in (None, catalog.ZONES[zone])
+        )
+        return sum(int(row["sizeGb"]) for row in rows if disk_metric(last(row["type"])) == metric)
+    if metric == "STATIC_ADDRESSES":
+        rows = (row for row in compute.addresses(project) if row["addressType"] == "EXTERNAL")
+        return sum(region in (None, last(row["region"])) for row in rows)
     total = 0
     for instance in compute.instances.values():
         here = instance.project == project and region in (None, catalog.ZONES[instance.zone])
@@ -102,7 +121,10 @@ def shortage(compute: Compute, instance: Instance) -> dict | None:
         if not compute.account_is_known(account["email"]):
             message = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
             return {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": message}
-    error = quota_error(compute, instance.project, catalog.ZONES[instance.zone], instance.needs)
+    needs = instance.needs
+    if compute.is_there(instance):  # its disks count already
+        needs = {key: value for key, value in needs.items() if key not in DISK_METRICS}
+    error = quota_error(compute, instance.project, catalog.ZONES[instance.zone], needs)
     if not error and compute.stockouts.get(instance.zone, 1) <= 0:
         error = stockout_error(compute, instance.project, instance.zone, instance.resource)
     return error

@@ -138,7 +138,7 @@ def stockout(group: Group) -> dict:
     return {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": message}
 
 
-def form(compute: Compute, group: Group, made: list[tuple[Instance, dict | None]]) -> None:
+def form(compute: Compute, group: Group, made: list[tuple[Instance, list[dict]]]) -> None:
     """Number the machines, and turn them on."""
     kind, topology = last(made[0][0].resource["machineType"]), topology_of(compute, group)
     random.shuffle(made)

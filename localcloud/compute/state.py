@@ -379,12 +379,18 @@ class Compute:
     def new_address(self) -> str:
         """An unused loopback address; at random, because other clouds on this host choose too."""
         used = {instance.address for instance in self.instances.values()}
+        used |= {row["address"] for project in self.projects for row in self.addresses(project)}
         while True:
             address = (
                 f"127.{random.randint(64, 127)}.{random.randint(0, 255)}.{random.randint(2, 254)}"
             )
             if address not in used:
                 return address
+
+    def addresses(self, project: str) -> list[dict]:
+        """The addresses that a project reserved; changes are kept once the project is saved."""
+        found: list[dict] = self.project_row(project).setdefault("addresses", [])
+        return found
 
     def is_there(self, instance: Instance) -> bool:
         return self.instances.get((instance.project, instance.zone, instance.name)) is instance
@@ -395,11 +401,16 @@ class Compute:
     def machine_folder(self, instance: Instance) -> Path:
         return self.folder.parent / "machines" / instance.id
 
-    def add(self, instance: Instance, disk: dict | None) -> None:
+    def add(self, instance: Instance, disks: list[dict]) -> None:
+        """Keep an instance and its new disks, and note on all of its disks whose they are."""
         self.instances[instance.project, instance.zone, instance.name] = instance
-        if disk is not None:
+        for disk in disks:
             self.disks[instance.project, instance.zone, disk["name"]] = disk
-            self.write("disks", disk["id"], disk)
+        for attached in instance.resource["disks"]:
+            key = (instance.project, instance.zone, last(attached.get("source", "")))
+            if row := self.disks.get(key):
+                row.setdefault("users", []).append(instance.resource["selfLink"])
+                self.write("disks", row["id"], row)
         self.save(instance)
 
     def set_status(self, instance: Instance, status: str, **fields: Any) -> None:
@@ -416,5 +427,8 @@ class Compute:
                 del self.disks[key]
                 self.drop("disks", row["id"])
             elif row:
-                row.pop("users", None)
+                left = [
+                    link for link in row.pop("users", []) if link != instance.resource["selfLink"]
+                ]
+                row.update({"users": left} if left else {})
                 self.write("disks", row["id"], row)

@@ -301,6 +301,10 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
     body = call.body or {}
     if collection == "firewalls" and verb not in ("get", "list"):
         result.append(("compute.networks.updatePolicy", project))
+    if call.method == "compute.disks.createSnapshot":
+        result.append(("compute.snapshots.create", project))
+    if call.method == "compute.instances.attachDisk":
+        result.append(("compute.disks.use", project))
     if collection == "instances" and verb == "create":
         result += instance_needs(cloud, project, body.get("instanceProperties") or body)
     if call.method == "compute.instances.setMetadata":

@@ -47,7 +47,8 @@ PREDEFINED = {
     "roles/cloudbuild.builds.viewer": f"cloudbuild.builds.get cloudbuild.builds.list {PROJECT}",
     "roles/compute.admin": f"compute.* {PROJECT}",
     "roles/compute.viewer": f"{LOOK} {CONSOLE} {PROJECT}",
-    "roles/compute.instanceAdmin.v1": "compute.instances.* compute.disks.* compute.images.* compute.instanceGroups.* "
+    "roles/compute.instanceAdmin.v1": "compute.instances.* compute.disks.* compute.images.* compute.instanceGroups.* compute.snapshots.* "
+    "compute.addresses.use compute.addresses.useInternal "
     "compute.instanceGroupManagers.* compute.instanceTemplates.* compute.resourcePolicies.* compute.autoscalers.* "
     f"compute.projects.setCommonInstanceMetadata {USES} {LOOK} {PROJECT} serviceusage.services.get "
     "serviceusage.services.list",

@@ -385,7 +385,7 @@ REFUSED = {
     ),
     "no boot disk": ({"disks": [{**BOOT, "boot": False}]}, 400, "Boot disk must be the first disk"),
     "two boot disks": ({"disks": [BOOT, BOOT]}, 400, "Boot disk must be the first disk"),
-    "second disk": ({"disks": [BOOT, {**BOOT, "boot": False}]}, 501, "second persistent disk"),
+    "second disk of nothing": ({"disks": [BOOT, {"boot": False}]}, 400, "source, initializeParams"),
     "disk type of another zone": (
         boot_disk(diskType="zones/us-west1-a/diskTypes/pd-ssd"),
         400,

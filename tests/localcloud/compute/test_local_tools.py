@@ -190,3 +190,195 @@ def test_a_stopped_machine_gets_another_type(client):
     quota = client.call("GET", f"/regions/{REGION}").json()["quotas"]
     assert next(row["usage"] for row in quota if row["metric"] == "CPUS") == before + 4
     client.delete("one")
+
+
+# --- disks and snapshots
+
+
+DISKS, SNAPSHOTS = f"/zones/{ZONE}/disks", "/global/snapshots"
+TYPE = f"zones/{ZONE}/diskTypes/"
+
+
+def disk(client, name: str = "data", **fields) -> str:
+    done = client.wait(client.call("POST", DISKS, {"name": name, **fields}))
+    assert "error" not in done, done
+    return f"{ROOT}{DISKS}/{name}"
+
+
+def usage(client, metric: str) -> float:
+    rows = client.call("GET", f"/regions/{REGION}").json()["quotas"]
+    return next(row["usage"] for row in rows if row["metric"] == metric)
+
+
+def test_a_disk_of_ones_own_is_made_grows_and_goes(client):
+    before = usage(client, "SSD_TOTAL_GB")
+    disk(client, sizeGb="20", type=f"{TYPE}pd-ssd", labels={"a": "b"})
+    shown = client.call("GET", f"{DISKS}/data").json()
+    assert (shown["sizeGb"], shown["labels"], shown["status"]) == ("20", {"a": "b"}, "READY")
+    assert "users" not in shown and "sourceImage" not in shown
+    client.wait(client.call("POST", f"{DISKS}/data/resize", {"sizeGb": "30"}))
+    assert usage(client, "SSD_TOTAL_GB") == before + 30
+    disk(client, "plain")
+    assert client.call("GET", f"{DISKS}/plain").json()["sizeGb"] == "500"
+    disk(client, "bootable", sourceImage=IMAGE)
+    assert client.call("GET", f"{DISKS}/bootable").json()["sizeGb"] == "10"
+    labels = {"labels": {"c": "d"}, "labelFingerprint": shown["labelFingerprint"]}
+    client.wait(client.call("POST", f"{DISKS}/data/setLabels", labels))
+    for path, sent, words in (
+        (DISKS, {"name": "data"}, "already exists"),
+        (DISKS, {"name": "x", "sizeGb": "9"}, "between 10 GB and 65536 GB"),
+        (DISKS, {"name": "x", "type": "pd-ssd"}, "The URL is malformed."),
+        (DISKS, {"name": "x", "type": f"{TYPE}pd-fast"}, "diskType resource cannot be found"),
+        (DISKS, {"name": "x", "sourceImage": IMAGE, "sizeGb": "5"}, "between 10 GB"),
+        (DISKS, {"name": "X"}, "Must be a match of regex"),
+        (DISKS, {"name": "x", "sourceSnapshot": "global/snapshots/none"}, "was not found"),
+        (f"{DISKS}/data/resize", {"sizeGb": "30"}, "must be larger than existing size '30' GiB"),
+        (f"{DISKS}/data/setLabels", labels, "Labels fingerprint"),
+    ):
+        refused = error(client.call("POST", path, sent))
+        assert words in refused[2], (sent, refused)
+    client.control("quotas", {"region": REGION, "metric": "SSD_TOTAL_GB", "limit": before + 35})
+    done = client.wait(client.call("POST", f"{DISKS}/data/resize", {"sizeGb": "40"}))
+    client.control("quotas", {"region": REGION, "metric": "SSD_TOTAL_GB", "limit": 20480})
+    assert done["error"]["errors"][0]["code"] == "QUOTA_EXCEEDED"
+    for name in ("data", "plain", "bootable"):
+        client.wait(client.call("DELETE", f"{DISKS}/{name}"))
+    assert usage(client, "SSD_TOTAL_GB") == before
+
+
+def test_a_second_disk_comes_with_its_machine_or_before_it(client):
+    link = disk(client, sizeGb="20")
+    new = {
+        "initializeParams": {"diskSizeGb": "50", "diskType": f"{TYPE}pd-ssd"},
+        "autoDelete": True,
+    }
+    boot = body("one")["disks"][0]
+    shown = client.insert("one", disks=[boot, {"source": link, "deviceName": "mine"}, new])
+    rows = shown["disks"]
+    assert [row["index"] for row in rows] == [0, 1, 2] and [row["boot"] for row in rows][1:] == [
+        False
+    ] * 2
+    assert [row["deviceName"] for row in rows] == ["persistent-disk-0", "mine", "persistent-disk-2"]
+    assert [row["diskSizeGb"] for row in rows] == ["10", "20", "50"]
+    assert client.call("GET", f"{DISKS}/data").json()["users"] == [shown["selfLink"]]
+    assert error(client.call("DELETE", f"{DISKS}/data"))[1] == "resourceInUseByAnotherResource"
+    insert = f"/zones/{ZONE}/instances"
+    for more, words in (
+        ([{"source": link}], "is already being used by"),
+        ([{**new, "deviceName": "a"}, {**new, "deviceName": "a"}], "Device names must be unique."),
+        ([{"source": f"zones/{ZONE}/disks/none"}], "was not found"),
+        ([{"source": "data"}], "The URL is malformed."),
+        ([{"source": link, **new}], "Exactly one of the fields"),
+    ):
+        refused = error(client.call("POST", insert, body("two", disks=[boot, *more])))
+        assert words in refused[2], refused
+    client.delete("one")
+    assert "users" not in client.call("GET", f"{DISKS}/data").json()
+    assert client.call("GET", f"{DISKS}/one-2").status_code == 404, "it went with its machine"
+    client.wait(client.call("DELETE", f"{DISKS}/data"))
+
+
+def test_disks_are_attached_and_detached(client):
+    link = disk(client, sizeGb="20")
+    client.insert("one")
+    path = f"/zones/{ZONE}/instances/one"
+    attach = {"source": link, "deviceName": "mine"}
+    client.wait(client.call("POST", f"{path}/attachDisk", attach))
+    assert client.get("one")["disks"][1]["source"] == link
+    for sent, words in (
+        (attach, "is already being used by"),
+        ({"source": link, "boot": True}, "has its boot disk"),
+        ({"initializeParams": {"diskSizeGb": "10"}}, "before it is attached"),
+    ):
+        assert words in error(client.call("POST", f"{path}/attachDisk", sent))[2]
+    change = {"deviceName": "mine", "autoDelete": "true"}
+    client.wait(client.call("POST", f"{path}/setDiskAutoDelete", **change))
+    assert client.get("one")["disks"][1]["autoDelete"]
+    detach = f"{path}/detachDisk"
+    for name, words in (("none", "No attached disk found"), ("persistent-disk-0", "boot disk")):
+        assert words in error(client.call("POST", detach, deviceName=name))[2]
+    client.wait(client.call("POST", detach, deviceName="mine"))
+    assert len(client.get("one")["disks"]) == 1
+    client.delete("one")
+    client.wait(client.call("DELETE", f"{DISKS}/data"))
+
+
+def test_a_snapshot_of_a_boot_disk_boots_in_another_zone(client):
+    client.insert("one")
+    client.wait(
+        client.call("POST", f"{DISKS}/one/createSnapshot", {"name": "s", "labels": {"a": "b"}})
+    )
+    client.delete("one")
+    shown = client.call("GET", f"{SNAPSHOTS}/s").json()
+    assert (shown["status"], shown["diskSizeGb"], shown["labels"]) == ("READY", "10", {"a": "b"})
+    assert shown["sourceDisk"] == f"{ROOT}{DISKS}/one"
+    (row,) = client.call("GET", SNAPSHOTS, filter="labels.a=b").json()["items"]
+    assert row == shown
+    elsewhere = "us-east1-b"
+    boot = {"boot": True, "initializeParams": {"sourceSnapshot": "global/snapshots/s"}}
+    kind = f"zones/{elsewhere}/machineTypes/n1-standard-1"
+    made = client.insert("two", zone=elsewhere, disks=[boot], machineType=kind)
+    client.delete("two", elsewhere)
+    row = client.call("GET", f"/zones/{elsewhere}/disks/two").json()
+    assert row["sourceSnapshot"] == shown["selfLink"] and made["disks"][0]["diskSizeGb"] == "10"
+    client.wait(client.call("DELETE", f"/zones/{elsewhere}/disks/two"))
+    disk(client, sourceSnapshot=shown["selfLink"], sizeGb="12")
+    assert (
+        error(
+            client.call(
+                "POST", DISKS, {"name": "x", "sourceSnapshot": "global/snapshots/s", "sizeGb": "5"}
+            )
+        )[0]
+        == 400
+    )
+    again = {"name": "s", "sourceDisk": f"zones/{ZONE}/disks/data"}
+    assert error(client.call("POST", SNAPSHOTS, again))[0] == 409
+    client.wait(client.call("POST", SNAPSHOTS, {**again, "name": "t"}))
+    for name in ("s", "t"):
+        client.wait(client.call("DELETE", f"{SNAPSHOTS}/{name}"))
+    assert client.call("GET", f"{SNAPSHOTS}/s").status_code == 404
+    client.wait(client.call("DELETE", f"{DISKS}/data"))
+
+
+# --- addresses
+
+
+def test_a_reserved_address_is_its_machines_until_it_is_released(client):
+    path = f"/regions/{REGION}/addresses"
+    client.wait(client.call("POST", path, {"name": "mine", "labels": {"a": "b"}}))
+    row = client.call("GET", f"{path}/mine").json()
+    assert (row["status"], row["addressType"], row["labels"]) == (
+        "RESERVED",
+        "EXTERNAL",
+        {"a": "b"},
+    )
+    assert usage(client, "STATIC_ADDRESSES") == 1
+    with_it = [{"accessConfigs": [{"type": "ONE_TO_ONE_NAT", "natIP": row["address"]}]}]
+    shown = client.insert("one", networkInterfaces=with_it)
+    assert shown["networkInterfaces"][0]["accessConfigs"][0]["natIP"] == row["address"]
+    used = client.call("GET", f"{path}/mine").json()
+    assert (used["status"], used["users"]) == ("IN_USE", [shown["selfLink"]])
+    (listed,) = client.call("GET", path, filter="status=IN_USE").json()["items"]
+    assert listed == used
+    scopes = client.call("GET", "/aggregated/addresses").json()["items"]
+    assert scopes[f"regions/{REGION}"]["addresses"] == [used]
+    assert error(client.call("DELETE", f"{path}/mine"))[1] == "resourceInUseByAnotherResource"
+    two = client.call("POST", f"/zones/{ZONE}/instances", body("two", networkInterfaces=with_it))
+    assert "is already being used by another resource" in error(two)[2]
+    client.delete("one")
+    inside = {"name": "inside", "addressType": "INTERNAL"}
+    client.wait(client.call("POST", path, inside))
+    row = client.call("GET", f"{path}/inside").json()
+    shown = client.insert("one", networkInterfaces=[{"networkIP": row["address"]}])
+    assert shown["networkInterfaces"][0]["networkIP"] == row["address"]
+    client.delete("one")
+    for sent, words in (
+        ({"name": "mine"}, "already exists"),
+        ({"name": "x", "address": "34.1.2.3"}, "resource.address"),
+        ({**inside, "name": "x", "address": row["address"]}, "already reserved"),
+        ({"name": "x", "subnetwork": f"regions/{REGION}/subnetworks/default"}, "INTERNAL"),
+    ):
+        assert words in error(client.call("POST", path, sent))[2], sent
+    for name in ("mine", "inside"):
+        client.wait(client.call("DELETE", f"{path}/{name}"))
+    assert error(client.call("DELETE", f"{path}/mine"))[0] == 404
