@@ -105,6 +105,7 @@ class Config:
     credentials_file: str | None = None
     _version: int = VERSION
     clock_is_behind = 0.0  # seconds, against Google's; no setting
+    is_mine = False  # whether these are the settings of a person's computer; no setting
 
     def compute_url(self, project: str = "") -> str:
         base = self.endpoint or "https://compute.googleapis.com"
@@ -245,6 +246,7 @@ def load_ready(**flags: Any) -> Config:
         raise BergError(
             f"{where}. Run: berg init (or, to try berg without Google: berg init --local)"
         )
+    config.is_mine = True
     return config
 
 

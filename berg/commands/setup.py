@@ -56,6 +56,8 @@ def init(
         raise click.UsageError(
             f"--local sets up all of the embedded cloud by itself; leave {', '.join(options)} out"
         )
+    from berg.google import owner
+
     settings = load_or_set_aside()
     if monitoring is not None:
         settings.monitoring = int(monitoring)
@@ -64,6 +66,7 @@ def init(
     else:
         answers = set_up_google(settings, given, yes, create_bucket)
     config.save(answers)
+    owner.remember(answers["bucket"], "")  # the next command learns whose it is
     say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
 
 

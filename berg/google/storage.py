@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import api, owner
 from berg.google.retry import is_transient
 
 API = "https://storage.googleapis.com"
@@ -100,6 +100,7 @@ class Bucket:
             self.config.endpoint or API, {}, None, None, None
         )
         http.proxies, http.verify, http.trust_env = settings["proxies"], settings["verify"], False
+        owner.guard(self.config, http)
         return client
 
     @functools.cached_property
@@ -359,7 +360,9 @@ class Bucket:
             "generation": int,
             "updated": api.time_of,
         }
+        is_ours = owner.confirmed(self.config)
         for page in api.pages(self.config, path, **query):
+            is_ours.result()
             for item in page.get("items", []):
                 yield Listed(
                     **{

@@ -1,0 +1,113 @@
+"""Whose a bucket is: its name may be anybody's once it was deleted, and code and secrets' names
+would then go to a stranger.
+
+    BERG_HOME/buckets.json   name of a bucket -> number of the project that it belonged to when berg
+                             first used it here
+
+The bucket is asked once in each process, beside the first request that it is used for. Machines do
+not ask: who submits their job did.
+"""
+
+import contextlib
+import json
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from berg import BergError
+from berg import config as settings
+from berg.config import Config
+from berg.google import api
+
+API = "https://storage.googleapis.com"
+# By endpoint and bucket, and whether it is to be asked at all.
+asked: dict[tuple[str | None, str, bool], Future[None]] = {}
+LOCK = threading.Lock()
+
+
+def file() -> Path:
+    return settings.home() / "buckets.json"
+
+
+def known() -> dict[str, str]:
+    """Return the numbers of projects by the names of their buckets, as far as they are known."""
+    try:
+        found = json.loads(file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def remember(bucket: str, number: str) -> None:
+    """Keep whose a bucket is; "" forgets it."""
+    numbers = {**known(), bucket: number}
+    if not number:
+        del numbers[bucket]
+    with contextlib.suppress(OSError):  # a home that cannot be written knows nothing
+        settings.make_private(file().parent)
+        file().write_text(json.dumps(numbers, indent=2) + "\n")
+
+
+def check(config: Config) -> None:
+    """Compare whose the bucket is with whose it was; raise BergError if that is another project.
+
+    Raise Forbidden if that cannot be told of a bucket that told it before.
+    """
+    from google.api_core import exceptions
+
+    before = known().get(config.bucket, "")
+    url = f"{config.endpoint or API}/storage/v1/b/{config.bucket}"
+    try:
+        now = api.call(config, "GET", url, fields="projectNumber")["projectNumber"]
+    except exceptions.NotFound:
+        return  # whoever uses it says so
+    except exceptions.Forbidden:
+        if before:
+            raise
+        return
+    if not before:
+        remember(config.bucket, now)
+    elif before != now:
+        init = f"berg init{' --local' if config.endpoint else ''}"
+        raise BergError(
+            f"the bucket {config.bucket!r} belonged to the project with number {before}, and now "
+            f"to another one, number {now}: somebody else made a bucket of its name. Choose a "
+            f"bucket of your own, or say that this one is meant: {init}"
+        )
+
+
+def confirmed(config: Config) -> "Future[None]":
+    """Return what becomes of `check`, which begins now unless it did before."""
+    key = (config.endpoint, config.bucket, config.is_mine)
+    with LOCK:
+        if key not in asked:
+            asked[key] = Future()
+            if config.is_mine:
+                threading.Thread(target=settle, args=(config, asked[key]), daemon=True).start()
+            else:
+                asked[key].set_result(None)
+        return asked[key]
+
+
+def guard(config: Config, http: Any) -> None:
+    """Let a session bring no answer, and send nothing, before the bucket is known to be ours."""
+    answer, ask = confirmed(config), http.request
+
+    def request(method: str, *arguments: Any, **options: Any) -> Any:
+        if method != "GET":
+            answer.result()
+        response = ask(method, *arguments, **options)
+        answer.result()
+        return response
+
+    http.request = request
+
+
+def settle(config: Config, answer: "Future[None]") -> None:
+    """Let everybody who waits know what `check` found."""
+    try:
+        check(config)
+        answer.set_result(None)
+    except BaseException as error:
+        answer.set_exception(error)
