@@ -18,6 +18,7 @@ from test_faults import Trial, fault, faults, stockout
 
 from berg import BergError
 from berg.laptop import clusters, ending, jobs
+from berg.places import gke
 from localcloud import control
 
 
@@ -130,6 +131,38 @@ def test_a_pod_of_several_is_taken_away(trial, kube):
     trial.berg.cloud.call("POST", f"/_berg/pods/{victim}/evict", {})
     state = trial.check("FAILED KILLED")
     assert f"{trial.name}-1" in state["reason"] or "shut down" in state["reason"], state
+
+
+@fault("a pod's node hangs", "1 4")
+def test_a_node_hangs(trial, kube, capsys):
+    """Its log cannot be read, its pod stays Terminating for ever: the job is killed all the same."""
+    trial.run(trial.command(8, then="sleep 600"), *with_secret(trial))
+    trial.until("all written")
+    wait_for(lambda: trial.berg.state(trial.name)["synced_until"], 60, "the results in the bucket")
+    (pod,) = alive(kube, trial.name)
+    node = pod["spec"]["nodeName"]
+    config = trial.berg.bucket.config
+    trial.berg.allowed += [500]  # of the pod's log
+    trial.berg.cloud.call("POST", f"/_berg/instances/{node}/cut", {})
+    try:
+        (machine,) = gke.machines(config, [trial.name])
+        began = time.monotonic()
+        assert gke.console(config, machine) == "" and time.monotonic() - began < 9
+        assert "cannot be read now" in capsys.readouterr().err
+        trial.berg.cloud.call("POST", "/_berg/settings", {"node_grace": 0.5, "eviction": 0.5})
+        words = f"its node {node} does not answer since 20"
+        wait_for(lambda: words in " ".join(trial.berg("list").stdout.split()), 30, "the silence")
+        leaves = lambda: alive(kube, trial.name)[0]["metadata"].get("deletionTimestamp")
+        wait_for(leaves, 30, "the pod's deletion")
+        assert jobs.find(config, trial.name).state.state == "RUNNING", "it may come back"
+        done = trial.berg("kill", trial.name)
+        assert done.returncode == 0, done.stderr
+        assert not alive(kube, trial.name)
+        state = trial.berg.state(trial.name)
+        assert state["state"] == "KILLED" and words in state["reason"], state
+    finally:
+        trial.berg.cloud.call("POST", f"/_berg/instances/{node}/cut", {"cut": False})
+    trial.check("KILLED", 8)
 
 
 # --- the API server

@@ -293,6 +293,7 @@ def layout_of(rows: list[list[str]]) -> Layout:
 def notes_of(entry: "Entry") -> list[str]:
     """Return what is to be said of a job: its reason, what its machines wait for, and the rest."""
     waits = {machine.note: f"{machine.name} waits: {machine.note}" for machine in entry.machines}
+    waits |= {machine.silence: f"{machine.name}: {machine.silence}" for machine in entry.machines}
     waits.pop("", None)
     if not entry.state:
         return list(waits.values())

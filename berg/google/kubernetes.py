@@ -27,7 +27,9 @@ CORE = "/api/v1/namespaces/default"
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
 MERGE = "application/merge-patch+json"
 PUBLIC = ".gke.goog"  # names that have a public certificate
+NODES = "/api/v1/nodes"
 MOST_LOG = 1 << 20  # bytes
+LOG_PATIENCE = 5  # seconds for a node to hand a log on
 
 
 @dataclass(frozen=True)
@@ -251,9 +253,20 @@ def delete(config: Config, server: Server, path: str, **query: Any) -> None:
 
 
 def log(config: Config, server: Server, pod: str) -> str:
-    """The last megabyte that a pod wrote; "" while it has written nothing, or if it is gone."""
+    """The last megabyte that a pod wrote; "" while it has written nothing, or if it is gone.
+
+    It comes from the pod's node, which may be gone or hung, so this is one short attempt. Raise
+    Refused or Silent if nothing comes.
+    """
+    import requests
+
+    path = f"{CORE}/pods/{pod}/log"
     try:  # with limitBytes it would be the first megabyte of these lines
-        answer = request(config, server, "GET", f"{CORE}/pods/{pod}/log", tailLines=10_000)
+        answer = send_once(
+            config.session, server, "GET", path, None, LOG_PATIENCE, tailLines=10_000
+        )
+    except requests.RequestException as error:
+        raise silent(server, type(error).__name__) from None
     except Refused as error:
         if error.code not in (400, 404):  # 400: its container waits to start
             raise

@@ -361,7 +361,7 @@ class Inside:
 
 def gather(config: Config, cluster: dict[str, Any]) -> Inside:
     server = k8s.server_of(config, cluster)
-    nodes = k8s.items(config, server, "/api/v1/nodes", patience=gke.LISTING)
+    nodes = k8s.items(config, server, k8s.NODES, patience=gke.LISTING)
     pods = k8s.items(
         config, server, f"{k8s.CORE}/pods", labelSelector="berg=1", patience=gke.LISTING
     )

@@ -77,7 +77,8 @@ def has_worker(found: Entry) -> bool:
     """Return whether a worker may have the job and hear that it is to end."""
     if found.state is None or found.state.final or found.state.state == "SUBMITTED":
         return False
-    return any(machine.status not in OFF for machine in found.machines)
+    alive = [machine for machine in found.machines if machine.status not in OFF]
+    return bool(alive) and not alive[0].silence
 
 
 def wait_for_end(config: Config, found: Entry, say: Callable[[str], None]) -> Entry:
@@ -177,9 +178,9 @@ def write_end(config: Config, found: Entry) -> str:
     bucket = Bucket(config)
     while found.state and not found.state.final:
         assert found.stored
-        killed = replace(
-            found.state, state="KILLED", reason=f"killed by {config.user}", finished_at=job.now()
-        )
+        silences = [machine.silence for machine in found.machines if machine.silence]
+        reason = "; ".join([f"killed by {config.user}", *dict.fromkeys(silences)])
+        killed = replace(found.state, state="KILLED", reason=reason, finished_at=job.now())
         try:
             states.replaced(bucket, found.stored, killed)
         except Changed:  # its worker wrote a last word meanwhile

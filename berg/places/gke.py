@@ -25,7 +25,15 @@ from berg.google import kubernetes as k8s
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, TOO_LATE, Group
 from berg.places import manifest, podpatch
-from berg.places.podstatus import ending, how_ended, is_of, machine_of
+from berg.places.podstatus import (
+    ending,
+    how_ended,
+    is_of,
+    machine_of,
+    may_be_silent,
+    readiness,
+    silence,
+)
 from berg.plan import Choice, JobSpec, Offer
 
 GONE = 180  # seconds for pods to go
@@ -314,9 +322,27 @@ def machines(
     found = []
     for place, pods in listed(config, where, f"{k8s.CORE}/pods").items():
         mine = [pod for pod in pods or [] if is_wanted(pod, jobs, sweeps)]
-        events = events_for(config, place, mine)
-        found += [machine_of(pod, place, events) for pod in mine]
+        found += machines_in(config, place, mine)
     return sorted(found, key=lambda machine: machine.name)
+
+
+def machines_in(config: Config, place: str, pods: list[dict[str, Any]]) -> list[Machine]:
+    """Return a cluster's pods as machines, with what they wait for and whose node is silent."""
+    events = events_for(config, place, pods)
+    found = {pod["metadata"]["uid"]: machine_of(pod, place, events) for pod in pods}
+    suspects = [pod for pod in pods if pod["spec"].get("nodeName") and may_be_silent(pod)]
+    unready = unready_nodes(config, place) if suspects else {}
+    for pod in suspects:
+        node = pod["spec"]["nodeName"]
+        found[pod["metadata"]["uid"]].silence = silence(node, unready.get(node, {}))
+    return list(found.values())
+
+
+def unready_nodes(config: Config, place: str) -> dict[str, dict[str, Any]]:
+    """Return what a cluster says of its nodes that are not ready, by name; none if it is silent."""
+    with contextlib.suppress(BergError):
+        return readiness(k8s.items(config, connect(config, place), k8s.NODES, patience=LISTING))
+    return {}
 
 
 def is_wanted(pod: dict[str, Any], jobs: Collection[str], sweeps: Collection[str]) -> bool:
@@ -418,9 +444,15 @@ def shell(machine: Machine) -> list[str]:
 
 
 def console(config: Config, machine: Machine) -> str:
-    if machine.status in ("PROVISIONING", "STAGING"):  # it has no log to be asked for
+    """Return what a pod wrote; "" if that cannot be read, which is said and is no error."""
+    # a pod that has not begun has no log, and a silent node hands none on
+    if machine.status in ("PROVISIONING", "STAGING") or machine.silence:
         return ""
-    return k8s.log(config, connect(config, machine.zone), machine.pod)
+    try:
+        return k8s.log(config, connect(config, machine.zone), machine.pod)
+    except BergError as error:
+        api.tell(f"The log of the pod {machine.pod} cannot be read now: {error.message}")
+        return ""
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
@@ -442,10 +474,13 @@ def delete_in(config: Config, server: k8s.Server, place: str, job: str, pods: se
     sweeps = [job] if jobs else []
     end = time.monotonic() + GONE
     asked: set[str] = set()
+    unready = unready_nodes(config, place)
     while left := living(config, place, job, sweeps, pods):
-        for name in left - asked:
-            k8s.delete(config, server, f"{k8s.CORE}/pods/{name}", gracePeriodSeconds=30)
-        asked |= left
+        for name in left.keys() - asked:
+            # nobody but their kubelets could say that these have ended
+            grace = 0 if left[name] in unready else 30
+            k8s.delete(config, server, f"{k8s.CORE}/pods/{name}", gracePeriodSeconds=grace)
+        asked |= left.keys()
         if time.monotonic() > end:
             raise BergError(
                 f"the pods {', '.join(sorted(left))} do not go. See: kubectl describe pods"
@@ -453,14 +488,16 @@ def delete_in(config: Config, server: k8s.Server, place: str, job: str, pods: se
         time.sleep(0.5)
 
 
-def living(config: Config, place: str, job: str, sweeps: list[str], pods: set[str]) -> set[str]:
-    """Return the names of the pods that live of a job, of sweeps, and among those named."""
-    found = set()
+def living(
+    config: Config, place: str, job: str, sweeps: list[str], pods: set[str]
+) -> dict[str, str]:
+    """Return the pods that live of a job, of sweeps, and among those named, with their nodes."""
+    found = {}
     for pod in ours(config, place, f"{k8s.CORE}/pods"):
         name = pod["metadata"]["name"]
         is_meant = name in pods or is_of(pod, [job], sweeps)
         if is_meant and pod["status"].get("phase") in ("Pending", "Running"):
-            found.add(name)
+            found[name] = pod["spec"].get("nodeName", "")
     return found
 
 

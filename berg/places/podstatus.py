@@ -55,6 +55,30 @@ def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) ->
     )
 
 
+def may_be_silent(pod: dict[str, Any]) -> bool:
+    """Return whether a pod's node may have ceased to answer: the pod is not ready, or it stays."""
+    ready = {each["type"]: each["status"] for each in pod["status"].get("conditions", [])}
+    is_told = bool(pod["metadata"].get("deletionTimestamp"))
+    return is_told or (pod["status"].get("phase") == "Running" and ready.get("Ready") == "False")
+
+
+def readiness(nodes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the condition Ready of nodes that are not ready, by their names."""
+    return {
+        node["metadata"]["name"]: each
+        for node in nodes
+        for each in node.get("status", {}).get("conditions", [])
+        if each["type"] == "Ready" and each["status"] != "True"
+    }
+
+
+def silence(node: str, ready: dict[str, Any]) -> str:
+    """Return that a node does not answer, in words; "" for one that merely goes down."""
+    if ready.get("status") != "Unknown":
+        return ""
+    return f"its node {node} does not answer since {ready.get('lastTransitionTime', '')}"
+
+
 def why_pending(pod: dict[str, Any], events: list[dict[str, Any]]) -> str:
     """Return why a pod waits, in words."""
     if trouble := container_trouble(pod):

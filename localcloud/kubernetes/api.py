@@ -32,6 +32,7 @@ from localcloud.kubernetes import (
     queries,
     rbac,
     streams,
+    unreachable,
 )
 from localcloud.kubernetes.changes import delete, policy_of, replace
 from localcloud.kubernetes.kinds import (
@@ -65,6 +66,8 @@ STREAMS: dict[str, Any] = {
     "attach": streams.attach_to,
 }
 STREAMS["portforward"] = forward.forward
+# how the kubelet calls them
+PATHS = {"log": "containerLogs", "exec": "exec", "attach": "attach", "portforward": "portForward"}
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
 
@@ -396,6 +399,7 @@ async def single(
             return await create(plane, request, kind, namespace)
         raise not_found(kind, name)
     if sub in ("log", "exec", "attach", "portforward"):
+        unreachable.check(plane, thing, PATHS[sub])
         return await STREAMS[sub](plane, request, thing)
     if sub in ("eviction", "token"):
         return await special(plane, request, thing, sub)

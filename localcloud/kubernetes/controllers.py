@@ -164,7 +164,8 @@ def look_at_service(plane: Plane, service: dict) -> None:
 
 def refresh_volumes(plane: Plane) -> None:
     for pod in plane.store.all("pods"):
-        if pod["metadata"]["uid"] in plane.kept and pod["spec"].get("volumes"):
+        is_kept = pod["metadata"]["uid"] in plane.kept and not plane.is_silent(pod)
+        if is_kept and pod["spec"].get("volumes"):
             volumes.refresh(plane, pod, kubelet.folder_of(plane, pod))
 
 

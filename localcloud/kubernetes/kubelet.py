@@ -42,6 +42,7 @@ def take_up(plane: Plane) -> None:
             pod["spec"].get("nodeName")
             and uid not in plane.kept
             and not is_over(pod)
+            and not plane.is_silent(pod)
             and not plane.closing
         ):
             plane.kept[uid] = plane.in_background(keep(plane, pod))
@@ -365,6 +366,8 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
         until = time.monotonic() + NOTED  # its parent writes down how it ended
         while not exit_file.exists() and time.monotonic() < until:
             await asyncio.sleep(0.02)
+    while plane.is_silent(pod) and not plane.closing:
+        await asyncio.sleep(0.1)  # it ended, and nobody hears of it
     close(running)
     note(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
@@ -395,7 +398,7 @@ async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
     told: set[int] = set()
     while uid in plane.kept:
         for key, running in list(plane.running.items()):
-            if key[0] != uid:
+            if key[0] != uid or plane.is_silent(pod):
                 continue
             late = time.monotonic() >= until or (
                 is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"]

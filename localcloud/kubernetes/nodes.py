@@ -17,7 +17,7 @@ from localcloud.compute import catalog, constraints, power
 from localcloud.compute.make import make_instance
 from localcloud.compute.state import Instance
 from localcloud.errors import ApiError
-from localcloud.kubernetes import kubelet
+from localcloud.kubernetes import kubelet, unreachable
 from localcloud.kubernetes.defaults import GPU
 from localcloud.kubernetes.kinds import is_leaving, is_over, set_condition, stamp
 from localcloud.kubernetes.plane import LETTERS, VERSION, Plane
@@ -237,6 +237,10 @@ def be_node(plane: Plane, pool: dict, instance: Instance) -> None:
             f"Node {instance.name} event: Registered Node",
             by="node-controller",
         )
+    if instance.cut:
+        unreachable.look(plane, node)
+        return
+    unreachable.back(plane, node)
     began = plane.memory.setdefault(f"node {instance.name}", {"since": 0.0})["since"]
     gpus = gpus_of(pool)
     if gpus and has_drivers(pool) and time.monotonic() >= began + plane.settings.driver_delay:

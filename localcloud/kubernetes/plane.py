@@ -46,6 +46,8 @@ class Settings:
     pull_delay: float = 0.0  # seconds that an image takes to come
     scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
     scale_down: float = 600.0  # seconds that a node may be idle
+    node_grace: float = 40.0  # seconds without a word of a node until it is NotReady
+    eviction: float = 300.0  # seconds that pods stay on such a node, unless they say otherwise
     give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come
 
 
@@ -219,17 +221,24 @@ class Plane:
         self.store.put("pods", pod)
         if meta["uid"] in self.kept:
             self.in_background(self.end_pod(self, pod, seconds))
-        else:
-            self.finish_pod(pod)
+        self.finish_pod(pod)
 
     def finish_pod(self, pod: dict) -> None:
         """Forget a pod that has ended and is to go, once no finalizer holds it."""
-        if (
-            is_leaving(pod)
-            and pod["metadata"]["uid"] not in self.kept
-            and not pod["metadata"].get("finalizers")
-        ):
+        meta = pod["metadata"]
+        if is_leaving(pod) and not self.is_held(pod) and not meta.get("finalizers"):
             self.store.put("pods", pod, "DELETED")
+
+    def is_held(self, pod: dict) -> bool:
+        """Whether a pod that is to go waits for its kubelet; that of a silent node may be left out."""
+        if self.is_silent(pod) and not is_over(pod):
+            return bool(pod["metadata"]["deletionGracePeriodSeconds"])
+        return pod["metadata"]["uid"] in self.kept
+
+    def is_silent(self, pod: dict) -> bool:
+        """Whether a pod's node is off the network: nothing is known of it, nor told to it."""
+        name = pod["spec"].get("nodeName")
+        return any(each.cut and each.name == name for each in self.compute.instances.values())
 
     def collect(self) -> None:
         """Garbage: what lost its owners, and owners that waited for what they own."""
