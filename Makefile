@@ -57,6 +57,7 @@ lint: $(VENV)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --follow-imports=silent berg
 	$(BIN)/python tools/ease.py
 
 # Write docs/commands.md anew, from what the commands say of themselves, and the pictures of the page, where Chromium is.

@@ -12,7 +12,16 @@ LOCALCLOUD = BERG.parent / "localcloud"
 # Room -> what stands in it; a folder is a room, and so are these modules beside the folders.
 ROOMS = {
     "berg": {"__init__", "plain"},
-    "contract": {"config", "job", "inventory", "checks", "credentials", "words", "gate"},
+    "contract": {
+        "config",
+        "job",
+        "inventory",
+        "checks",
+        "credentials",
+        "words",
+        "gate",
+        "computer",
+    },
     "states": {"states"},
     "plan": {"plan"},
     "places": {"gce"},

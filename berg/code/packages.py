@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import io
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -177,22 +178,20 @@ def bytecode(sources: dict[str, Path]) -> dict[str, bytes]:
     return found
 
 
+def pip() -> list[str]:
+    """Return the command that is pip: an environment that uv made has none of its own."""
+    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
+        return ["uv", "tool", "run", "pip"]
+    return [sys.executable, "-m", "pip"]
+
+
 def download_library(version: str) -> dict[str, bytes]:
     """What is compiled in google-crc32c's wheel for machines; {} where pip cannot get it."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--retries",
-            "1",
-            "--timeout",
-            "10",
-        ]
+        options = ["--quiet", "--retries", "1", "--timeout", "10"]
         asked = subprocess.run(
-            [*command, *DOWNLOAD, "--dest", folder, f"{CRC32C}=={version}"], capture_output=True
+            [*pip(), "download", *options, *DOWNLOAD, "--dest", folder, f"{CRC32C}=={version}"],
+            capture_output=True,
         )
         if asked.returncode:
             return {}

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from berg import BergError, config, words
+from berg import BergError, computer, config, words
 
 MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
@@ -153,7 +153,7 @@ def find_root(folder: Path) -> Path:
         import git as gitpython
     except ImportError:
         raise BergError(
-            "git is not installed. Install it, for example: sudo apt-get install git"
+            f"git is not installed. Install it, for example: {computer.install_command('git')}"
         ) from None
     try:
         repo = gitpython.Repo(folder, search_parent_directories=True)

@@ -12,12 +12,13 @@ import hashlib
 import os
 import re
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from berg import BergError
+from berg import BergError, computer
 from berg.config import Config
 from berg.google import api
 from berg.google.checksum import file_crc32c
@@ -33,6 +34,7 @@ READING.append("roles/storage.objectViewer")
 OURS = ("/root/berg", "/root/berg_results")  # berg's own, and what is mirrored
 THREADS = 8
 TRIES = 3  # for a file that changes while it is sent
+FINDERS = ".DS_Store"  # what macOS keeps of how a folder is shown
 SHOWN = 3  # files named in an error
 
 
@@ -216,7 +218,14 @@ def left_out(plan: Push, root: Path, error: OSError) -> None:
 
 
 def add(plan: Push, prefix: str, file: Path, path: str) -> None:
+    """Add a file to a plan, or why it is left out. Its name is sent as other computers write it:
+    macOS may keep an accent apart from its letter.
+    """
+    if computer.is_mac():
+        path = unicodedata.normalize("NFC", path)
     why = bad_name(prefix + path)
+    if file.name == FINDERS:
+        why = "a file of macOS' Finder"
     if not why and not file.is_file():
         why = "a link to nothing" if file.is_symlink() else "no regular file"
     if not why and not os.access(file, os.R_OK):

@@ -1,6 +1,7 @@
 """Objects brought to a folder: to a laptop, and to a machine that goes on with another one's job.
 
-Not covered: file systems that take two names for one, such as those that do not tell `A` from `a`.
+Where a file system takes two names for one, as macOS' does `A` and `a`, the first one is brought,
+and the other is named.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from berg import computer
 from berg.google.checksum import blocks, crc32c_of
 
 Item = TypeVar("Item")
@@ -69,7 +71,9 @@ def fetch(
     blobs = bucket.list(prefix) if listed is None else listed
     try:
         # else what shows as a folder
-        files = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
+        files: Iterable[Any] = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
+        if computer.folds_names(parts):
+            files = note_folded(files, left)
         for blob, is_new, error in side_by_side(bring, note_hidden(files, hidden)):
             if error:
                 left[blob.name] = error
@@ -112,6 +116,22 @@ def note_hidden(blobs: Iterable[Any], hidden: set[str]) -> Iterator[Any]:
             hidden.add(blob.name)
         begins.append(blob.name)
         yield blob
+
+
+def note_folded(blobs: Iterable[Any], left: dict[str, Exception]) -> Iterator[Any]:
+    """Yield objects but for those whose name this file system takes for that of an earlier one;
+    note why those are left.
+    """
+    names: dict[str, str] = {}
+    for blob in blobs:
+        first = names.setdefault(computer.folded(blob.name), blob.name)
+        if first == blob.name:
+            yield blob
+        else:
+            left[blob.name] = NoPlace(
+                f"this disk takes its name for that of {first}, which was brought. Bring it to a "
+                "disk that tells them apart"
+            )
 
 
 def below(name: str, prefix: str) -> str:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import Any
 
+from berg import computer
 from berg.config import Config
 from berg.google import api
 from berg.google.api import OperationFailed, call, last_part, pages, wait
@@ -139,7 +140,14 @@ def why_gone(config: Config, job: str, group: object) -> str:
 
 def tunnel(config: Config, machine: Machine) -> list[str]:
     """The command that connects to a machine's ssh server through IAP."""
-    command = ["gcloud", "compute", "start-iap-tunnel", machine.name, "%p", "--listen-on-stdin"]
+    command = [
+        computer.program("gcloud"),
+        "compute",
+        "start-iap-tunnel",
+        machine.name,
+        "%p",
+        "--listen-on-stdin",
+    ]
     # At "warning" it recommends NumPy each time.
     options = [
         "--project",

@@ -239,6 +239,19 @@ class Link:
                     message = b""
 
 
+def trusting(authority: str) -> ssl.SSLContext:
+    """Return what believes the authority in a file, or those of this computer if it is "".
+
+    A python of python.org's for macOS knows none by itself.
+    """
+    context = ssl.create_default_context(cafile=authority or None)
+    if not authority and not context.cert_store_stats()["x509_ca"]:
+        import certifi  # comes with requests
+
+        context.load_verify_locations(certifi.where())
+    return context
+
+
 def dial(server: Server) -> socket.socket:
     address = urlsplit(server.url)
     secure = address.scheme == "https"
@@ -247,7 +260,7 @@ def dial(server: Server) -> socket.socket:
             (address.hostname or "", address.port or (443 if secure else 80)), 15
         )
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        context = ssl.create_default_context(cafile=server.ca or None) if secure else None
+        context = trusting(server.ca) if secure else None
         return context.wrap_socket(raw, server_hostname=address.hostname) if context else raw
     except OSError as error:
         raise BergError(

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from berg import BergError, config
+from berg import BergError, computer, config
 from berg.config import Config
 from berg.google import api
 from berg.google.explain import explain
@@ -24,8 +24,9 @@ PATIENCE = 15  # seconds for all answers
 TOOLS = {
     "git": (["git", "--version"], r"version ([\d.]+)", (2, 0), "berg run"),
     "ssh": (["ssh", "-V"], r"OpenSSH_([\d.]+)", (6, 0), "berg ssh and berg sync"),
-    "rsync": (["rsync", "--version"], r"version v?([\d.]+)", (3, 1), "berg sync"),
+    "rsync": (["rsync", "--version"], r"^rsync +version v?([\d.]+)", (3, 1), "berg sync"),
 }
+PACKAGES = {"ssh": "openssh-client"}  # of tools whose package has another name
 
 
 def examine() -> list[Finding]:
@@ -94,7 +95,7 @@ def check_settings() -> tuple[Config, list[Finding]]:
 def check_tools() -> list[Finding]:
     findings = []
     for name, (command, pattern, oldest, purpose) in TOOLS.items():
-        mend = f"sudo apt-get install {'openssh-client' if name == 'ssh' else name}"
+        mend = computer.install_command(PACKAGES.get(name, name))
         status = FAILED if name == "git" else WARNING
         if not shutil.which(name):
             findings.append(Finding(name, status, f"not installed; {purpose} needs it", mend))

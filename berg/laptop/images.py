@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, plain, words
+from berg import BergError, computer, plain, words
 from berg.code import requirements, snapshot
 from berg.config import Config, label
 from berg.google import api, artifacts, builds
@@ -213,9 +213,8 @@ def choose(wanted: Wanted) -> str:
             return name
         whys.append(why)
     raise BergError(
-        f"nothing here builds images: {'; '.join(whys)}. Install podman, for example: sudo apt-get "
-        "install podman; "
-        "or let Google build it: --builder cloud --push"
+        f"nothing here builds images: {'; '.join(whys)}. Install podman, for example: "
+        f"{computer.install_command('podman')}; or let Google build it: --builder cloud --push"
     )
 
 

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from berg import BergError, gate, job, places
+from berg import BergError, computer, gate, job, places
 from berg import config as settings
 from berg.config import Config
 from berg.google import networks
@@ -139,7 +139,8 @@ def require(program: str) -> str:
         )
     if not found:
         raise BergError(
-            f"the program {program} is missing. Install OpenSSH's client (Debian: openssh-client)"
+            f"the program {program} is missing. Install OpenSSH's client, for example: "
+            f"{computer.install_command('openssh-client')}"
         )
     return found
 
@@ -362,6 +363,7 @@ def check_port(forward: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
+            computer.check_free(int(port))
             probe.bind(("127.0.0.1", int(port)))
         except OSError as error:
             raise BergError(

@@ -1,10 +1,10 @@
 """`berg sync`: finds the machines of a job, and how to reach each, for code/push.py."""
 
 import shutil
-import tempfile
+import subprocess
 from pathlib import Path
 
-from berg import BergError
+from berg import BergError, computer
 from berg.code import snapshot
 from berg.code.push import CODE, Checkout, Gone, Push, Say
 from berg.config import Config
@@ -35,10 +35,7 @@ def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) 
     Raises BergError if there is no repo, no such job, or no machine of it any more.
     """
     root = snapshot.find_root(folder).resolve()
-    if not shutil.which("rsync"):
-        raise BergError(
-            "rsync is not installed. Install it, for example: sudo apt-get install rsync"
-        )
+    check_rsync()
     found = jobs.find(config, name)
     here = launch.repo_name(root.name)
     repo = found.state.job.repo if found.state else here
@@ -49,14 +46,24 @@ def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) 
         )
     machines = [machine.name for machine in found.machines if machine.name == name]
     machines = machines or [machine.name for machine in found.machines] or [name]
-    # Not below BERG_HOME: the path of a socket must be shorter than 104 bytes.
-    with tempfile.TemporaryDirectory(prefix="berg-") as sockets:
+    # Not below BERG_HOME, whose path may be long.
+    with computer.folder_for_sockets() as sockets:
         checkouts = [checkout_on(config, machine, here, Path(sockets), say) for machine in machines]
         say(
             f"Pushing {root} to {CODE}/{here} on {', '.join(machines)}"
             + ("" if once else "; Ctrl-C ends it")
         )
         Push(root, checkouts, say).run(once)
+
+
+def check_rsync() -> None:
+    """Raise BergError unless there is an rsync here that has what berg asks of it."""
+    mend = f"Install it, for example: {computer.install_command('rsync')}"
+    if not shutil.which("rsync"):
+        raise BergError(f"rsync is not installed. {mend}")
+    told = subprocess.run(["rsync", "--version"], capture_output=True, text=True).stdout
+    if told.startswith("openrsync"):
+        raise BergError(f"the rsync of macOS is openrsync, which cannot do what berg needs. {mend}")
 
 
 def checkout_on(config: Config, machine: str, repo_name: str, sockets: Path, say: Say) -> Checkout:

@@ -22,7 +22,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from berg import BergError
+from berg import BergError, computer
 from berg.config import Config
 from berg.google.checksum import file_crc32c
 from berg.google.fetch import NoPlace, below, side_by_side
@@ -211,6 +211,7 @@ def free_port(port: int = 0) -> int:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
+            computer.check_free(port)
             listener.bind(("127.0.0.1", port))
         except OSError as error:
             raise BergError(

@@ -1,0 +1,66 @@
+"""What differs between the computers that people sit at: Linux and macOS."""
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import unicodedata
+from pathlib import Path
+
+# Debian's names of packages -> Homebrew's
+HOMEBREW = {"openssh-client": "openssh"}
+# macOS refuses the path of a socket from 104 bytes on, and its own folder for temporary files has
+# 49; ssh adds some 60.
+SHORT_FOLDER = "/tmp"
+
+
+def is_mac() -> bool:
+    return sys.platform.startswith("darwin")
+
+
+def install_command(package: str) -> str:
+    """Return the command that installs one of Debian's packages, or what macOS has for it."""
+    if is_mac():
+        return f"brew install {HOMEBREW.get(package, package)}"
+    return f"sudo apt-get install {package}"
+
+
+def folder_for_sockets() -> tempfile.TemporaryDirectory[str]:
+    """Return a new folder whose path leaves room for the name of a socket."""
+    place = SHORT_FOLDER if os.access(SHORT_FOLDER, os.W_OK) else None
+    return tempfile.TemporaryDirectory(prefix="berg-", dir=place)
+
+
+def program(name: str) -> str:
+    """Return the whole path of a program, its name if it is not there: an editor that was started
+    from the Dock looks in other folders.
+    """
+    return shutil.which(name) or name
+
+
+def check_free(port: int) -> None:
+    """Raise OSError if somebody listens at a port of this computer.
+
+    MacOS lets a program have a port of 127.0.0.1 that another one has for all addresses, as AirPlay
+    has 5000.
+    """
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def folds_names(folder: Path) -> bool:
+    """Whether a folder takes two names for one file where only case tells them apart."""
+    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix="a-", dir=folder) as one:
+        return (folder / Path(one.name).name.upper()).exists()
+    return False
+
+
+def folded(name: str) -> str:
+    """Return what names have in common that such a folder takes for one."""
+    return unicodedata.normalize("NFC", name).casefold()

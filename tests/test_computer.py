@@ -1,0 +1,153 @@
+"""Where the computers that people sit at differ, as far as Linux can tell."""
+
+import os
+import socket
+import stat
+import tempfile
+import unicodedata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from berg import BergError, computer
+from berg.code import packages
+from berg.google import data, fetch, podexec
+from berg.laptop import doctor, ssh, sync
+from berg.watch import board
+
+OPENRSYNC = "openrsync: protocol version 29\nrsync version 2.6.9 compatible\n"
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    monkeypatch.setattr(computer.sys, "platform", "darwin")
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Put a program into PATH that prints a text."""
+
+    def add(name: str, says: str) -> Path:
+        file = tmp_path / "bin" / name
+        file.parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.txt").write_text(says)
+        file.write_text(f"#!/bin/sh\ncat '{tmp_path}/{name}.txt'\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        return file
+
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return add
+
+
+def test_the_path_of_ssh_s_socket_is_short(monkeypatch, tmp_path):
+    """It is refused from 104 bytes on; macOS' own folder for temporary files has 49 of them."""
+    long = tmp_path / "var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T" / ("x" * 60)
+    long.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with computer.folder_for_sockets() as folder:
+        assert len(f"{folder}/{'%C' * 20}.{'x' * 16}") < 104
+        assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
+    assert not Path(folder).exists()
+
+
+def test_what_is_missing_is_installed_by_brew_on_a_mac(mac):
+    assert computer.install_command("rsync") == "brew install rsync"
+    assert computer.install_command("openssh-client") == "brew install openssh"
+
+
+def test_the_rsync_of_macos_is_refused_by_name(mac, programs):
+    programs("rsync", OPENRSYNC)
+    with pytest.raises(BergError, match=r"openrsync.* brew install rsync"):
+        sync.check_rsync()
+    found = {each.check: each for each in doctor.check_tools()}["rsync"]
+    assert found.status == doctor.WARNING and found.mend == "brew install rsync"
+    programs("rsync", "rsync  version 3.4.1  protocol version 32\n")
+    sync.check_rsync()
+    assert {each.check: each for each in doctor.check_tools()}["rsync"].status == doctor.OK
+
+
+def test_a_port_that_somebody_has_for_all_addresses_is_taken():
+    """MacOS would let it be bound for 127.0.0.1 beside him, and the browser would find AirPlay."""
+    with socket.socket() as airplay:
+        airplay.bind(("", 0))
+        airplay.listen()
+        port = airplay.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            computer.check_free(port)
+        with pytest.raises(BergError, match="Take a free one"):
+            board.free_port(port)
+        with pytest.raises(BergError, match="choose another"):
+            ssh.check_port(f"{port}:localhost:{port}")
+    computer.check_free(port)
+
+
+def test_gcloud_is_named_by_its_whole_path(programs):
+    assert computer.program("gcloud") == shutil_which("gcloud")
+    assert computer.program("no-such-program") == "no-such-program"
+    assert computer.program("gsay") == "gsay"
+    file = programs("gsay", "")
+    assert computer.program("gsay") == str(file)
+
+
+def shutil_which(name: str) -> str:
+    return computer.shutil.which(name) or name
+
+
+def test_a_python_that_knows_no_authority_takes_those_of_requests(monkeypatch):
+    empty = podexec.ssl.SSLContext(podexec.ssl.PROTOCOL_TLS_CLIENT)
+    monkeypatch.setattr(podexec.ssl, "create_default_context", lambda cafile: empty)
+    assert podexec.trusting("").cert_store_stats()["x509_ca"] > 50
+    other = podexec.ssl.SSLContext(podexec.ssl.PROTOCOL_TLS_CLIENT)
+    monkeypatch.setattr(podexec.ssl, "create_default_context", lambda cafile: other)
+    assert podexec.trusting("a file").cert_store_stats()["x509_ca"] == 0
+
+
+def test_an_environment_of_uv_s_has_pip_by_uv(monkeypatch, programs):
+    assert packages.pip()[1:] == ["-m", "pip"]
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
+    programs("uv", "")
+    assert packages.pip() == ["uv", "tool", "run", "pip"]
+
+
+def test_names_of_files_go_up_composed_and_the_finder_s_stay(mac, tmp_path):
+    apart = unicodedata.normalize("NFD", "größe.txt")
+    for name in (apart, ".DS_Store"):
+        (tmp_path / name).write_text("x")
+    plan = data.Push({})
+    data.add_folder(plan, "data/", tmp_path)
+    assert list(plan.files) == ["data/größe.txt"] and plan.files["data/größe.txt"].exists()
+    assert plan.left_out == {".DS_Store": "a file of macOS' Finder"}
+
+
+class Bucket:
+    """Objects by name; each holds its own name."""
+
+    name = "bucket"
+
+    def __init__(self, *names: str):
+        self.names = names
+
+    def list(self, prefix: str):
+        for name in self.names:
+            yield SimpleNamespace(name=name, size=len(name.encode()), generation=1)
+
+    def download(self, name: str, path: Path, *_):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+
+
+def test_of_two_names_that_a_disk_takes_for_one_the_first_is_brought(tmp_path, monkeypatch):
+    names = ["r/A", "r/a", "r/b", unicodedata.normalize("NFD", "r/ü"), "r/ü"]
+    monkeypatch.setattr(fetch, "is_here", lambda blob, path: False)
+    assert fetch.fetch(Bucket(*names), "r/", tmp_path / "apart")[1:] == (5, {})
+    monkeypatch.setattr(computer, "folds_names", lambda folder: True)
+    _, count, left = fetch.fetch(Bucket(*names), "r/", tmp_path / "one")
+    assert count == 3 and list(left) == ["r/a", "r/ü"]
+    assert "takes its name for that of r/A" in str(left["r/a"])
+    assert (tmp_path / "one/A").read_text() == "r/A" and not (tmp_path / "one/a").exists()
+
+
+def test_this_disk_tells_names_apart(tmp_path):
+    assert not computer.folds_names(tmp_path) and not list(tmp_path.iterdir())
+    assert not computer.folds_names(tmp_path / "nowhere")
