@@ -13,12 +13,23 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.google import accelerators, api, grants, groups, instances, networks, offers, tpus
+from berg.google import (
+    accelerators,
+    api,
+    grants,
+    groups,
+    instances,
+    networks,
+    offers,
+    prices,
+    tpus,
+)
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, Group
 from berg.plan import Choice, JobSpec, Offer, Plan
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
+FLEX_SECONDS = 7200  # for which Google waits for room, at most
 warm_up = instances.import_compute
 machines = instances.find
 waiting = groups.waiting
@@ -36,7 +47,9 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     if spec.tpu is not None:
         return choose_tpus(config, tpus.choose(spec.tpu, spec.spot), spec)
     shape = accelerators.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
-    accelerators.check(shape, config.default_image, spec.spot)
+    accelerators.check(shape, config.default_image, spec.spot or spec.flex)
+    if spec.flex:
+        accelerators.check_flex(shape)
     return Choice(shape, spec.num_machines, config.default_image, config.default_image_project)
 
 
@@ -125,9 +138,9 @@ def ways_out(config: Config, region: str) -> networks.Ways:
 def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
     """Return what a plan says of the machines."""
     several = f"{offer.hosts} machines, each " if offer.hosts > 1 else ""
-    spot = ", spot" * spec.spot
+    model = {prices.SPOT: ", spot", prices.FLEX: ", flex-start"}.get(spec.model, "")
     return [
-        ("Machine", f"{several}{offer.shape}{spot}, {spec.disk_gb} GB disk"),
+        ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
     ]
@@ -169,6 +182,8 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
         **tpus.WANTED_BY.get(shape.machine_type, {}),
     }
+    if plan.model == prices.FLEX:
+        made |= instances.queued(FLEX_SECONDS)
     if shape.accelerator:
         kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
         attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
@@ -191,12 +206,14 @@ def scheduling(plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {
         "maxRunDuration": {"seconds": str(plan.machine_seconds)},
         "instanceTerminationAction": "DELETE",
-        "automaticRestart": plan.job.is_restarted and not plan.spot,
+        "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
     }
     if plan.spot:
         found["provisioningModel"] = "SPOT"
         # else the machine hears of it with the power-off
         found["preemptionNoticeDuration"] = {"seconds": "120"}
+    if plan.model == prices.FLEX:
+        found["provisioningModel"] = prices.FLEX
     if plan.spot or plan.offer.shape.num_gpus or plan.job.tpu:
         found["onHostMaintenance"] = "TERMINATE"
     return found

@@ -52,6 +52,7 @@ class JobSpec:
     wait_hours: float = 0  # for room for all of them; 0: for ever
     disk_gb: int = 200
     spot: bool = False
+    flex: bool = False  # wait for room in Google's queue
     no_external_ip: bool = False
     max_hours: float = 168
     max_cost: float | None = None  # USD in all; 0: no limit; None: the config's
@@ -102,6 +103,19 @@ class JobSpec:
                 "--keep-going is for a command that runs on every machine: give --each as well"
             )
         self.check_one_machine()
+        self.check_flex()
+
+    def check_flex(self) -> None:
+        """Raise BergError for what flex-start cannot be together with."""
+        if not self.flex:
+            return
+        if given := self.given(NOT_WITH_FLEX):
+            raise BergError(f"--flex waits for room of its own kind: leave out {given[0]}")
+        if self.max_hours > MOST_FLEX_HOURS:
+            raise BergError(
+                f"--flex: Google gives machines for {MOST_FLEX_HOURS} hours at most, "
+                f"not {self.max_hours:g}: give --max-hours"
+            )
 
     def check_utilization(self) -> None:
         """Raise BergError for --min-utilization and --for that no sample could answer."""
@@ -157,6 +171,8 @@ class JobSpec:
         """How its machines are paid for, in the API's words."""
         if self.spot:
             return prices.SPOT
+        if self.flex:
+            return prices.FLEX
         return prices.STANDARD
 
     def given(self, options: dict[str, str]) -> list[str]:
@@ -237,9 +253,13 @@ SAID_BY_CLUSTER = {
     "--no-kill": "no_kill",
     "--wait-for-capacity": "wait_for_capacity",
     "--no-external-ip": "no_external_ip",
+    "--flex": "flex",
 }
 FOR_PODS = {"--docker": "docker", "--pod-patch": "pod_patch", "--wait-hours": "wait_hours"}
+NOT_WITH_FLEX = {"--spot": "spot", "--wait-for-capacity": "wait_for_capacity"}
+MOST_FLEX_HOURS = 168
 FOR_ONE_MACHINE = {
+    "--flex": "flex",
     "--wait-for-capacity": "wait_for_capacity",
     "--restart-on-failure": "restart_on_failure",
 }

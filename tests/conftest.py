@@ -43,6 +43,7 @@ BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that G
 USUAL = {
     **{
         "delay": 0,
+        "hurry": 1,
         "metadata_delay": 0,
         "grant_delay": 2,
         "account_delay": 2,

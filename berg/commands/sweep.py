@@ -140,7 +140,7 @@ def check_for_sweep(spec: JobSpec) -> None:
     for option, value in (("-m", spec.num_machines > 1), ("--each", spec.each)):
         if value:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
-    for option in ("no_kill", "wait_for_capacity", "wait_hours"):
+    for option in ("no_kill", "wait_for_capacity", "wait_hours", "flex"):
         if getattr(spec, option):
             raise BergError(
                 f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job "

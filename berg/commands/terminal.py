@@ -311,6 +311,11 @@ def machine_options(command: AnyFunction) -> AnyFunction:
         ),
         click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
         click.option(
+            "--flex",
+            is_flag=True,
+            help="A machine for a week at most, for which Google's queue is waited in, 2 hours.",
+        ),
+        click.option(
             "--no-external-ip",
             is_flag=True,
             help="Machines that only their network reaches, and IAP.",

@@ -340,10 +340,19 @@ def check(shape: Shape, image: str, spot: bool) -> None:
         raise BergError(
             f"{kind} cannot be had on demand: Google offers it as a Spot machine, with flex-start "
             "or from a "
-            f"reservation. Add --spot{others}"
+            f"reservation. Add --spot or --flex{others}"
         )
     if shape.num_gpus:
         check_image(shape.gpu_type, image)
+
+
+def check_flex(shape: Shape) -> None:
+    """Raise BergError for a machine that Google does not give by flex-start."""
+    if shape.accelerator or not shape.num_gpus:
+        raise BergError(
+            "--flex is for TPUs and for GPUs that are a part of their machine type, such as l4, "
+            f"a100 or h100, not for {shape}. Choose another -t, or --spot"
+        )
 
 
 def is_old(gpu_type: str) -> bool:

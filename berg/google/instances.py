@@ -8,6 +8,7 @@ import importlib.util
 import json
 import re
 import sys
+import time
 import uuid
 from collections.abc import Callable, Collection
 from typing import Any
@@ -133,8 +134,19 @@ def host_keys(config: Config, machine: Machine, said: list[str]) -> list[str]:
     return [f"{each['key']} {each['value'].strip()}" for each in items]
 
 
-def why_gone(config: Config, job: str, group: object) -> str:
-    """Nothing: Compute Engine does not say."""
+def why_gone(config: Config, job: str, group: object, zone: str) -> str:
+    """Why a machine that was asked for in a zone never came, in Google's words; "" if that is not
+    known.
+    """
+    if not zone:
+        return ""
+    fields = "items(targetLink,error/errors/message),nextPageToken"
+    path, asked = f"/zones/{zone}/operations", "operationType=insert"
+    for page in pages(config, path, filter=asked, orderBy="creationTimestamp desc", fields=fields):
+        for operation in page.get("items", []):
+            errors = operation.get("error", {}).get("errors", [])
+            if errors and operation["targetLink"].endswith(f"/instances/{job}"):
+                return str(errors[-1].get("message", ""))
     return ""
 
 
@@ -251,11 +263,42 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
     except exceptions.GoogleAPICallError as error:
         raise OperationFailed(api.reason(error), error.message) from None
     try:
-        wait(config, {"name": operation.name, "zone": zone, "status": ""})
+        begun = {"name": operation.name, "zone": zone, "status": ""}
+        if body.get("params"):
+            wait_or_queue(config, begun, f"/zones/{zone}/instances/{names[0]}")
+        else:
+            wait(config, begun)
     except OperationFailed:
         for name in names:
             api.delete(config, f"/zones/{zone}/instances/{name}", wait_for_it=True)
         raise
+
+
+def queued(seconds: int) -> dict[str, Any]:
+    """Return what a machine's body says beside its scheduling so that Google waits for room."""
+    return {
+        "params": {"requestValidForDuration": {"seconds": str(seconds)}},
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+    }
+
+
+def wait_or_queue(config: Config, operation: dict[str, Any], path: str) -> None:
+    """Wait until a machine is there, or is in Google's queue: that may take hours.
+
+    Raise OperationFailed if it is neither.
+    """
+    from google.api_core import exceptions
+
+    known = f"/zones/{operation['zone']}/operations/{operation['name']}"
+    while operation["status"] != "DONE":
+        operation = call(config, "GET", known)
+        try:
+            if call(config, "GET", path, fields="status")["status"] == "PENDING":
+                return
+        except exceptions.NotFound:
+            pass  # not yet, or not any more
+        time.sleep(0.3)
+    wait(config, operation)
 
 
 def request_body(body: dict[str, Any], names: list[str]) -> dict[str, Any]:

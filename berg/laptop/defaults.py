@@ -30,6 +30,7 @@ KEYS = {
     "image-project": ("image_project", TEXT),
     "zones": ("zones", LIST),
     "spot": ("spot", "true or false"),
+    "flex": ("flex", "true or false"),
     "no-external-ip": ("no_external_ip", "true or false"),
     "max-hours": ("max_hours", NUMBER),
     "max-cost": ("max_cost", NUMBER),

@@ -179,7 +179,7 @@ def conclude(
         return state
     if is_given_up(state, seconds_since_written, alive):
         return replace(state, state="LOST", reason=f"{job.TOO_LATE}; end it: berg kill")
-    if alive and state.state != "SUBMITTED":
+    if is_on_its_way(state, alive):
         return state
     # of a cluster the first one, which leads
     needed = alive if state.job.sweep else alive[:1]
@@ -187,6 +187,13 @@ def conclude(
         is_lost = all(map(last_words, needed))
         return without_worker(state, needed[0], last_words) if is_lost else state
     return state if waits() else without_machine(state)
+
+
+def is_on_its_way(state: job.State, alive: list[Machine]) -> bool:
+    """Return whether a machine has a job, or is in Google's queue for it."""
+    if state.state == "SUBMITTED":
+        return any(machine.status == "PENDING" for machine in alive)
+    return bool(alive)
 
 
 def is_given_up(state: job.State, seconds_since_written: float, alive: list[Machine]) -> bool:
@@ -349,11 +356,25 @@ def entry(
         lambda: waits(config, stored, waiting),
         words or functools.partial(last_words, config),
     )
-    if seen.state == "LOST" and not state.final and summary.group:
-        place = places.of(summary.place)
-        why = place.why_gone(config, summary.sweep or stored.name, summary.group)
-        seen = replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
+    if seen.state == "LOST" and not state.final:
+        seen = explained(config, stored, seen)
     return Entry(stored.name, seen, machines, stored, workers)
+
+
+def explained(config: Config, stored: Stored, seen: job.State) -> job.State:
+    """Return a lost job with what its place says of that: one that came out of Google's queue
+    without a machine FAILED.
+    """
+    summary, zone = seen.job, ""
+    if not seen.machine:
+        zone = seen.zone
+    if not (summary.group or zone):
+        return seen
+    owner = summary.sweep or stored.name
+    why = places.of(summary.place).why_gone(config, owner, summary.group, zone)
+    if why and zone:
+        return replace(seen, state="FAILED", reason=f"there was no room in time: {why}")
+    return replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
 
 
 def machine_in_sweep(state: job.State, workers: list[Machine]) -> list[Machine]:

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, __version__, checks, job, places, states
+from berg import BergError, __version__, checks, gce, job, places, states
 from berg.code import dist, packages, revision, snapshot
 from berg.config import Config
-from berg.google import api, data, offers, secret
+from berg.google import api, data, offers, prices, secret
 from berg.google.storage import Bucket, Changed
 from berg.laptop import limits, spending, ssh
 from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
@@ -163,6 +164,8 @@ def add_cluster_key(secret_values: dict[str, str], hosts: int) -> str:
 def check_accelerators(spec: JobSpec, choice: Choice) -> None:
     """Raise BergError where a utilization is asked for and nothing can have one."""
     has_accelerators = choice.shape.num_gpus or spec.tpu is not None
+    if spec.flex and choice.hosts > 1:
+        raise BergError(f"--flex is for one machine: a slice has {choice.hosts}")
     if spec.min_utilization and not has_accelerators:
         raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
 
@@ -367,7 +370,10 @@ def create(plan: Plan, claimed: states.Stored, say: Callable[[str], None]) -> st
     alive = Alive(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)
     request = place.request(plan)
-    return place.create(plan.config, request, plan.machines, keep, say, alive.write)
+    zone = place.create(plan.config, request, plan.machines, keep, say, alive.write)
+    if plan.model == prices.FLEX:
+        alive.note_queue(zone, say)
+    return zone
 
 
 def wait_until_gone(config: Config, this: job.Job, say: Callable[[str], None]) -> list[str]:
@@ -423,6 +429,20 @@ class Alive:
             self.stored = states.replaced(bucket, self.stored, self.stored.state)
         except Changed:
             self.write_over(bucket, states.read(bucket, name))
+
+    def note_queue(self, zone: str, say: Callable[[str], None]) -> None:
+        """Write into the state that its machine is in Google's queue, if it is."""
+        place = places.of(self.this.place)
+        machines = place.machines(self.config, jobs=[self.this.job_name], zone=zone)
+        if not any(machine.status == "PENDING" for machine in machines):
+            return
+        seconds = gce.FLEX_SECONDS
+        until = job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
+        reason = f"in Google's queue for {zone} since {job.now()}, until {until}"
+        waiting = replace(self.stored.state, zone=zone, reason=reason)
+        say(f"{self.this.job_name} is {reason}. It goes on without this computer")
+        with contextlib.suppress(Changed):  # its worker began
+            self.stored = states.replaced(Bucket(self.config), self.stored, waiting)
 
     def write_over(self, bucket: Bucket, there: states.Stored | None) -> None:
         """Write the state over what a machine wrote; raise BergError if the job was ended."""

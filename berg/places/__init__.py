@@ -82,7 +82,7 @@ class Place(Protocol):
         Groups by their `Job.group` of which that cannot be told now are among them.
         """
 
-    def why_gone(self, config: Config, job: str, group: Group) -> str:
+    def why_gone(self, config: Config, job: str, group: Group, zone: str) -> str:
         """Why a job that has a group has no machines any more, in words; "" if the place does not
         know.
         """

@@ -376,7 +376,7 @@ def waiting(config: Config, job: str | None = None) -> set[str]:
     return found
 
 
-def why_gone(config: Config, job: str, group: Group) -> str:
+def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
     """Why the pods of a job are gone, as far as Kubernetes knows; "" if it knows nothing."""
     try:
         server = connect(config, group.cluster)

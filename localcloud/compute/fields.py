@@ -44,6 +44,7 @@ INSTANCE = (
     ),
     *("hostname", "reservationAffinity", "resourcePolicies", "shieldedInstanceConfig"),
     "advancedMachineFeatures",
+    "params",
 )
 INTERFACE = (
     "kind",
@@ -230,7 +231,7 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
         message = "An instance termination action needs a Spot instance, a max run duration or a termination time."
         raise ApiError(400, "invalid", message)
     scheduling = {
-        "automaticRestart": not spot and given.get("automaticRestart", True),
+        "automaticRestart": not spot and given.get("automaticRestart", model == "STANDARD"),
         "onHostMaintenance": maintenance,
         "preemptible": spot,
         "provisioningModel": model,
@@ -287,6 +288,10 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
     models = catalog.of_family(catalog.MODELS, kind.name, ())
     if models and model not in models:
         raise invalid(field, model, f"Machine type {kind.name} supports: {', '.join(models)}.")
+    if model == "FLEX_START" and given.get("automaticRestart"):
+        raise invalid(field, model, "Automatic restart is not supported with flex-start.")
+    if model == "FLEX_START" and affinity.get("consumeReservationType") == "ANY_RESERVATION":
+        raise invalid(field, model, "Flex-start does not consume reservations.")
     if model == "FLEX_START" and not given.get("maxRunDuration"):
         raise invalid(field, model, "A max run duration must be specified.")
     if model == "FLEX_START" and not (kind.accelerator or kind.is_tpu):

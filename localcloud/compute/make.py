@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from localcloud.compute import catalog, disks, quotas, tpus
+from localcloud.compute import catalog, disks, flex, quotas, tpus
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -48,6 +48,7 @@ def make_instance(
     accelerators = check_accelerators(project, zone, kind, body)
     check_rest(compute, project, region, kind, body)
     scheduling = check_scheduling(body, kind, bool(accelerators) or kind.is_tpu)
+    valid = flex.valid_seconds(body.get("params") or {}, scheduling["provisioningModel"])
     labels = check_labels(body.get("labels", {}))
     metadata = check_metadata(body.get("metadata", {}))
     accounts = check_service_accounts(compute, project, body)
@@ -119,7 +120,9 @@ def make_instance(
         disk.update(creationTimestamp=compute.timestamp())
     needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, new), scheduling)
     learns = f"/{catalog.DEEP_LEARNING}/" in boot.get("sourceImage", "")
-    return Instance(project, zone, resource["id"], resource, needs, plain, learns=learns), new
+    instance = Instance(project, zone, resource["id"], resource, needs, plain, learns=learns)
+    instance.valid_seconds = valid
+    return instance, new
 
 
 def retype(compute: Compute, instance: Instance, link: str) -> None:

@@ -19,7 +19,7 @@ import logging
 import signal
 from datetime import datetime, timezone
 
-from localcloud.compute import quotas, tpus
+from localcloud.compute import flex, quotas, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 from localcloud.machines import processes, sandbox
@@ -35,6 +35,11 @@ def insert(compute: Compute, instance: Instance, disks: list[dict], operation: d
     error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
     failed = error if error and not error.get("instance_lives") else None
     failed = failed or quotas.shortage(compute, instance)
+    if flex.may_wait(instance, failed):
+        instance.resource["status"] = "PENDING"
+        compute.add(instance, disks)
+        compute.in_background(wait(compute, instance, operation))
+        return
     if failed:
         compute.finish(operation, failed)
         return
@@ -42,6 +47,22 @@ def insert(compute: Compute, instance: Instance, disks: list[dict], operation: d
         compute.stockouts[instance.zone] -= 1
     compute.add(instance, disks)
     compute.in_background(boot(compute, instance, operation, error))
+
+
+async def wait(compute: Compute, instance: Instance, operation: dict) -> None:
+    """Boot an instance as soon as there is room for it, or forget it when its wait runs out."""
+    failed = await flex.room(compute, instance)
+    if not compute.is_there(instance):
+        compute.finish(operation, failed)
+        return
+    if failed:
+        compute.forget(instance)
+        compute.finish(operation, failed)
+        return
+    if instance.zone in compute.stockouts:
+        compute.stockouts[instance.zone] -= 1
+    compute.set_status(instance, "PROVISIONING")
+    await boot(compute, instance, operation)
 
 
 async def start(compute: Compute, instance: Instance, operation: dict) -> None:
@@ -197,7 +218,8 @@ async def delete(
 ) -> None:
     async with compute.lock(instance):
         if compute.is_there(instance):
-            await take_down(compute, instance, grace)
+            if instance.resource["status"] != "PENDING":  # which has no machine yet
+                await take_down(compute, instance, grace)
             folder = compute.machine_folder(instance)
             if folder.exists():
                 await asyncio.to_thread(sandbox.remove, folder)
@@ -330,6 +352,8 @@ async def adopt(compute: Compute) -> None:
             compute.in_background(end(compute, instance, ending, None if alive else 0))
         elif alive and status == "RUNNING":
             watch(compute, instance)
+        elif status == "PENDING":  # Google's queue survives what this one does not
+            compute.forget(instance)
         elif status != "TERMINATED":
             await power_off(compute, instance, 0)
     kept = {instance.id for instance in compute.instances.values()}

@@ -42,7 +42,7 @@ def usage_of(compute: Compute, project: str, region: str | None, metric: str) ->
     total = 0
     for instance in compute.instances.values():
         here = instance.project == project and region in (None, catalog.ZONES[instance.zone])
-        if here and instance.resource["status"] != "TERMINATED":
+        if here and instance.resource["status"] not in ("PENDING", "TERMINATED"):
             total += instance.needs.get(metric, 0)
     return total
 

@@ -60,6 +60,7 @@ class Instance:
     cut: bool = False  # off the network
     network_down: bool = False  # it took its network down itself, on its way out
     ends_at: float | None = None  # when maxRunDuration is over
+    valid_seconds: float = 0  # for which it waits for room (flex-start)
     token: str = ""
     token_expires: float = 0
     learns: bool = False  # whether its image is one of Google's for deep learning
@@ -150,6 +151,7 @@ class Settings:
     refill: float = 1.0  # seconds between two attempts of a group to make a member
     heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
     minute: float = 60.0  # seconds
+    hurry: float = 1.0  # times as fast as on Google do waits for room run out
 
 
 async def _nothing(address: str) -> None: ...
