@@ -300,6 +300,7 @@ print("sum", hashlib.md5(session.get(url).content).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_from_deploy_to_delete(berg, kube, cloud):
     assert (
         "has no dataset cache. Make it: berg cache deploy cached"

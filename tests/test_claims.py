@@ -23,7 +23,11 @@ def start_two(berg: Berg, *words: str) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
-        ("sweeps/twin.json", [*RUN, "--grid", "x=1,2", "sleep 3; echo {x}"]),
+        pytest.param(
+            "sweeps/twin.json",
+            [*RUN, "--grid", "x=1,2", "sleep 3; echo {x}"],
+            marks=pytest.mark.slow,
+        ),
         ("jobs/twin_state.json", [*RUN, "sleep 3"]),
     ],
     ids=["sweep", "job"],

@@ -102,6 +102,7 @@ def test_kill_9_at_any_epoch_changes_nothing(uninterrupted, tmp_path):
     assert rng_states[0] == rng_states[1]
 
 
+@pytest.mark.slow
 def test_more_epochs_continue_and_mend_metrics(uninterrupted, tmp_path):
     shutil.copy(uninterrupted[0] / "checkpoint.npz", tmp_path)
     half_row = '{"epoch": 31, "sec'  # killed in the middle of a row
@@ -132,6 +133,7 @@ def test_a_finished_run_says_so(uninterrupted, tmp_path):
     ).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_corrupt_checkpoint_is_named_and_kept(uninterrupted, tmp_path):
     checkpoint = (uninterrupted[0] / "checkpoint.npz").read_bytes()
     middle = len(checkpoint) // 2

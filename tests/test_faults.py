@@ -239,6 +239,7 @@ def test_command_killed(trial):
     assert trial.check("FAILED", 5)["exit_code"] == 137
 
 
+@pytest.mark.slow
 @fault("two workers with the same job", "1 4")
 def test_two_workers(trial):
     trial.run(trial.command(40, 0.1))
@@ -567,6 +568,7 @@ def test_storage_stumbles(trial):
     assert "all written" in trial.log()
 
 
+@pytest.mark.slow
 @fault("a call to the bucket stalls", "2 4")
 def test_a_call_stalls(trial):
     stall = 60 if trial.thorough else 3
@@ -575,6 +577,7 @@ def test_a_call_stalls(trial):
     trial.check("SUCCEEDED", 8)
 
 
+@pytest.mark.slow
 @fault("the final upload fails for a while", "2 4")
 def test_final_upload_fails(trial):
     seconds = 120 if trial.thorough else 3
@@ -598,6 +601,7 @@ def test_final_upload_fails(trial):
     assert trial.check("SUCCEEDED", 8)["reason"] == ""
 
 
+@pytest.mark.slow
 @fault("the job is killed while it uploads", "1 2 4")
 def test_killed_while_uploading(trial):
     trial.fault("storage.objects.insert", match=f"{trial.name}/0005.bin", delay=3)
@@ -733,6 +737,7 @@ def test_a_file_that_is_refused(trial):
     )
 
 
+@pytest.mark.slow
 @fault("results that are links, or whose names are not UTF-8", "2 4")
 def test_odd_results(trial):
     odd = "ln -s /etc/hostname link; echo x >$(printf 'caf\\351'); ln -s /root/disk disk; mkdir /root/disk"
@@ -955,6 +960,7 @@ def test_rights_come_late(trial):
     assert all(each["hits"] for each in faults(trial.berg)), faults(trial.berg)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-m", "2")])
 @fault("Compute Engine has not heard of the machines' account yet", "1 5")
 def test_a_new_account(trial, options):
@@ -1293,6 +1299,7 @@ def test_machine_goes_down(trial, end):
     )
 
 
+@pytest.mark.slow
 @fault("startup script started a second time", "1 2 4")
 def test_second_start(trial):
     trial.run(

@@ -506,6 +506,7 @@ def test_a_preempted_pod_is_made_anew_and_goes_on(berg, kube, cloud):
     assert berg.state("spot")["attempt"] == 2
 
 
+@pytest.mark.slow
 def test_an_evicted_pod_of_several_ends_the_job(berg, kube, cloud):
     assert run(berg, "-n", "pair", "-m", "2", "-g", "1", "sleep 1000").returncode == 0
     running(berg, "pair")
@@ -547,6 +548,7 @@ def test_a_sweep_takes_its_jobs_in_pods(berg, kube):
     )
 
 
+@pytest.mark.slow
 def test_what_the_api_cannot_answer_at_once_is_asked_again(berg, kube, cloud):
     cloud.fault("kubernetes.jobs.create", status=429)
     cloud.fault("kubernetes.pods.list", status=503)
@@ -587,6 +589,7 @@ def test_torch_trains_on_two_pods(berg, kube, explicit):
 # --- people
 
 
+@pytest.mark.slow
 def test_people_live_in_pods(berg, kube, tmp_path):
     if not shutil.which("sshd", path="/usr/sbin") or os.geteuid():
         pytest.skip("pods run an ssh server only for root")

@@ -326,6 +326,7 @@ def test_a_registry_that_fails_and_settings_that_are_broken(berg, cloud, image, 
     assert image("--push").returncode == 0
 
 
+@pytest.mark.slow
 @needs_podman
 def test_an_api_that_is_off_and_nodes_that_are_let_at_the_image(berg, cloud, image):
     fill(berg.repo, Dockerfile=SCRATCH)
@@ -436,6 +437,7 @@ def docker_of(folder: Path) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.slow
 @needs_podman
 def test_docker_with_buildx_builds_and_pushes_and_keeps_its_own_settings(
     berg, cloud, image, tmp_path
@@ -459,6 +461,7 @@ def test_docker_with_buildx_builds_and_pushes_and_keeps_its_own_settings(
     assert failed.returncode == 1 and "docker ended with exit code 125" in failed.stderr
 
 
+@pytest.mark.slow
 @needs_podman
 def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp_path):
     fill(

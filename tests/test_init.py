@@ -177,6 +177,7 @@ def test_a_bucket_is_not_created_without_a_yes(berg, init):
     assert "there is no bucket" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_broken_file_is_set_aside(berg, init):
     (berg.home / "berg.json").write_text("{oops")
     result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)

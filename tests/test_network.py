@@ -207,6 +207,7 @@ def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
     assert berg("kill", "deep", "--now").returncode == 0
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_root_logs_in_where_os_login_is_required(berg, cloud, forbid):
     """Google's agent leaves the metadata's keys alone then; berg's worker does not."""
@@ -237,6 +238,7 @@ def test_root_logs_in_where_os_login_is_required(berg, cloud, forbid):
     assert berg("kill", "login", "--now").returncode == 0
 
 
+@pytest.mark.slow
 def test_doctor_names_what_policies_and_networks_ask_for(berg, cloud, forbid):
     def look(**env: str) -> dict[str, dict]:
         return {each["check"]: each for each in json.loads(berg("doctor", "--json", **env).stdout)}

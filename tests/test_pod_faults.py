@@ -189,6 +189,7 @@ def test_the_api_is_busy(trial, kube):
     trial.check("SUCCEEDED", 20)
 
 
+@pytest.mark.slow
 @fault("an answer of the cluster's API is lost, and the same again is a conflict", "1 5")
 def test_a_conflict(trial, kube):
     trial.fault("kubernetes.jobs.create", reset=True, after_handler=True)

@@ -52,6 +52,7 @@ def running(berg: Berg, name: str) -> None:
 # --- results, and again
 
 
+@pytest.mark.slow
 def test_results_are_fetched_and_a_job_runs_again(berg, kube, tmp_path):
     run(
         berg,
@@ -86,6 +87,7 @@ def test_a_command_that_fails_runs_again_in_its_pod(berg, kube):
     assert len(pods.of(kube, "again")) == 1, "in one pod"
 
 
+@pytest.mark.slow
 def test_a_sweep_on_spot_pods_goes_on_after_a_preemption(berg, kube, cloud):
     script = "echo a is {a}; [ {a} != 2 ] || { echo x >>$BERG_RESULTS_DIR/tries; sleep 5; }"
     run(berg, "-n", "sweep", "--grid", "a=1,2,3", "--parallel", "2", "--spot", script)
@@ -250,6 +252,7 @@ def somebody(berg: Berg, cloud, *roles: str) -> dict[str, str]:
 RIGHTS = "roles/compute.instanceAdmin.v1", "roles/storage.admin", "roles/iam.serviceAccountUser"
 
 
+@pytest.mark.slow
 def test_who_may_not_see_clusters_is_told_which_role_it_takes(berg, kube, cloud, monkeypatch):
     her = somebody(berg, cloud, *RIGHTS)
     words = ["run", "--cluster", "verbs", "-g", "0", "true"]

@@ -207,6 +207,7 @@ def test_the_exit_code_comes_back_also_when_the_cloud_stumbles(berg, cloud):
     )
 
 
+@pytest.mark.slow
 def test_a_command_runs_in_the_folder_where_it_was_typed_and_from_a_detached_head(berg):
     (berg.repo / "sub/deep").mkdir(parents=True)
     (berg.repo / "sub/deep/x").write_text("here\n")
@@ -665,9 +666,10 @@ PROJECT = '[build-system]\nrequires = ["setuptools"]\n[project]\nname = "{name}"
             },
             ["tinyone", "tinytwo"],
         ),
-        (
+        pytest.param(
             {"pyproject.toml": PROJECT.format(name="proj") + 'dependencies = ["tinytwo"]\n'},
             ["tinytwo"],
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["setup.py and requirements.txt", "pyproject.toml"],
@@ -722,6 +724,7 @@ def test_a_failed_installation_ends_the_job(berg):
     )
 
 
+@pytest.mark.slow
 def test_damage_in_the_bucket_is_named(berg, cloud):
     """Two jobs whose machines find less than the laptop had sent."""
     cloud.call("POST", "/_berg/settings", {"delay": 8})
@@ -756,6 +759,7 @@ def worker_of(name: str) -> int | None:
     return None
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_survived(berg):
     (berg.repo / "stoppable.sh").write_text(STOPPABLE)
     assert berg("run", "-g", "0", "-n", "orphan", "bash stoppable.sh").returncode == 0

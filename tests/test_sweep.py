@@ -104,6 +104,7 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
     assert berg.state("lr-2")["attempt"] == 2 and "lr 0.01 attempt 1" in berg("log", "lr/2").stdout
 
 
+@pytest.mark.slow
 def test_what_failed_runs_again_with_the_code_as_it_is_now(berg, tmp_path):
     (berg.repo / "train.py").write_text("import sys\nsys.exit(int(sys.argv[1]))\n")
     grid = ["-g", "0", "-n", "fix", "--parallel", "1", "--grid", "code=0,3"]
@@ -137,6 +138,7 @@ def test_what_failed_runs_again_with_the_code_as_it_is_now(berg, tmp_path):
     over(berg, "fix")
 
 
+@pytest.mark.slow
 def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
     options = [
         "-g",
@@ -329,6 +331,7 @@ def worker_of_sweep(name: str) -> int:
     raise AssertionError("no worker")
 
 
+@pytest.mark.slow
 def test_kill_takes_all_jobs(berg):
     ran = berg(
         "run", "-g", "0", "-n", "many", "--parallel", "2", "--grid", "s=50,51,52,53,54", "sleep {s}"

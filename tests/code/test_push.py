@@ -568,6 +568,7 @@ def test_a_watch_that_fails_ends_it(repo, checkout, monkeypatch):
         running.run()
 
 
+@pytest.mark.slow
 @needs_machines
 def test_sync_to_the_machines_of_a_job(berg):
     berg.repo = berg.repo.rename(berg.repo.with_name("pröj 1"))

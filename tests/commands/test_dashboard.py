@@ -29,6 +29,7 @@ def written(cloud, metric: str) -> list[dict]:
     )
 
 
+@pytest.mark.slow
 def test_made_shown_brought_up_to_date_and_deleted(berg, cloud, tmp_path):
     missing = berg("dashboard", "--delete", "-y")
     assert (

@@ -108,6 +108,7 @@ def test_what_commands_print_is_as_the_page_says(berg, tmp_path):
     assert "1 FAILED" in shown and re.search(r"^grid-0 +FAILED +3 +x +y +1 +0.5$", shown, re.M)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_waited_for_ends_with_its_states(berg):
     started = berg("run", "-g", "0", "-n", "two", "--grid", "state=0,4", "--json", "exit {state}")
     assert json.loads(started.stdout) == {"name": "two", "num_jobs": 2}, started.stderr

@@ -270,6 +270,7 @@ def test_history_fits_the_custom_metadata_of_an_object(times):
     assert words[-2:] == ["UPLOADING", "SUBMITTED"] and len(state.to_json()) < 2500
 
 
+@pytest.mark.slow
 def test_rerun_takes_the_same_code_and_options(berg):
     (berg.repo / "train.py").write_text("print('first code')\n")
     options = (

@@ -19,6 +19,7 @@ from berg.google import api
 from berg.watch import usage
 
 
+@pytest.mark.slow
 def test_wait_ends_with_the_jobs_and_the_first_exit_code_that_was_not_0(berg):
     for name, command in (("good", "true"), ("bad", "sleep 3; exit 7")):
         assert berg("run", "-n", name, "-g", "0", command).returncode == 0

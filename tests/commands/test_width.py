@@ -40,6 +40,7 @@ def words(shown: str) -> str:
     return " ".join(shown.split())
 
 
+@pytest.mark.slow
 def test_what_is_shown_of_jobs_breaks_between_words(berg, failed):
     for arguments in (
         ("show", failed),

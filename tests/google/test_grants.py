@@ -252,6 +252,7 @@ def test_rights_that_are_late_for_the_worker_cost_nothing(berg, cloud, init):
     wait_for(lambda: not berg.machines(), what="the end of the machine")
 
 
+@pytest.mark.slow
 def test_all_kinds_of_jobs_end_well_as_that_account_and_it_may_do_no_more(berg, cloud, init):
     assert init("-y").returncode == 0
     wishes = ("run", "-g", "0", "-n")

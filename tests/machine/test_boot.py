@@ -174,6 +174,7 @@ def test_systemd_takes_the_unit(tmp_path):
     assert about_it == [], about_it
 
 
+@pytest.mark.slow
 def test_a_job_of_one_machine_goes_on_after_maintenance(berg):
     run(
         berg,

@@ -104,6 +104,7 @@ def launched(berg: Berg, *arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.slow
 @needs_ssh
 @needs_mpi
 def test_mpi_on_three_machines(berg):
@@ -224,6 +225,7 @@ def delete(berg, machine: str) -> None:
     berg.cloud.call("DELETE", f"/compute/v1/projects/berg-local/zones/{zone}/instances/{machine}")
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_deleted_ends_the_job(berg):
     launched(berg, "run", "-m", "2", "-g", "0", "-n", "shut", NOTE_THE_END)
     begun(berg, "shut")
@@ -283,6 +285,7 @@ def test_a_command_that_fails_on_one_machine(berg):
 WAIT_FOR_OTHERS = 'trap "touch $BERG_RESULTS_DIR/$(hostname); exit 1" TERM; sleep 600 & wait'
 
 
+@pytest.mark.slow
 def test_the_first_failure_ends_the_job(berg):
     """The others wait for the one that failed, as programs do in their collectives."""
     command = f'if [ "$BERG_NODE_RANK" = 1 ]; then sleep 1; exit 3; fi; {WAIT_FOR_OTHERS}'
@@ -477,6 +480,7 @@ def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
         each.wait()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_had_leaves_nothing(berg, cloud):
     refused = berg("run", "-m", "0", "-g", "0", "true")
     assert (

@@ -47,6 +47,7 @@ def webhook():
     hook.server.server_close()
 
 
+@pytest.mark.slow
 def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
     (berg.home / "hook").write_text(f"{webhook.url}\n")
     wishes = ["-n", "told", "-g", "0", "--notify", f"HOOK={berg.home}/hook"]

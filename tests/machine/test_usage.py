@@ -115,6 +115,7 @@ def test_samples_tell_of_this_machine_and_are_read_back(answer, tmp_path):
     assert series["berg/gpu1_percent"][0][0] == 0 and "berg/gpu0_percent" not in series
 
 
+@pytest.mark.slow
 def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
     nvidia_smi.bring(berg.repo, ANSWERS["eight"])
     wishes = [

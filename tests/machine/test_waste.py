@@ -28,6 +28,7 @@ def test_idle_gpus_are_marked_in_the_list_until_they_do_something(berg):
     assert berg.state("lazy")["state"] == "RUNNING" and berg.state("lazy")["idle"] == {}
 
 
+@pytest.mark.slow
 def test_a_job_whose_gpus_stay_below_is_warned_and_ended_with_its_results(berg):
     nvidia_smi.bring(berg.repo, nvidia_smi.busy(20, 3))
     wishes = [*GPU, "--min-utilization", "30", "--for", "0.3"]

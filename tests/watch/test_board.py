@@ -203,6 +203,7 @@ def test_without_tensorboard_the_folder_is_told(berg, file, tmp_path, monkeypatc
         board.start(folder, 0)
 
 
+@pytest.mark.slow
 def test_a_port_that_another_program_has_is_not_shown_as_tensorboard(berg, file):
     assert berg("run", "-g", "0", "-n", "one", "--wait", "true").returncode == 0
     with socket.socket() as other:

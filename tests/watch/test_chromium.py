@@ -197,6 +197,7 @@ def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, 
     browser.wait("document.querySelector('.state').textContent.startsWith('KILLED')", 40)
 
 
+@pytest.mark.slow
 def test_on_a_phone_in_the_dark_and_by_keys(berg, site, browser):
     full(berg)
     browser.open(site.address)

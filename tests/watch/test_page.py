@@ -439,6 +439,7 @@ def test_a_cluster_shows_whose_line_it_is(berg, site):
     assert "<b>pair-1 | </b>from 1" in site.get("job/pair/").text
 
 
+@pytest.mark.slow
 def test_many_at_once_get_their_answers_and_memory_is_held(berg, site):
     over(berg, "one", log="x\n" * 1000)
     answers: list[int] = []

@@ -53,6 +53,7 @@ def running(berg, name: str, command: str, *more: str) -> None:
     assert berg.state(name)["state"] == "RUNNING", berg.log(name)
 
 
+@pytest.mark.slow
 def test_python_is_profiled_from_outside_and_runs_on(berg):
     (berg.repo / "spin.py").write_text(SPIN)
     commit(berg.repo)
@@ -92,6 +93,7 @@ def jax_running(berg, name: str) -> None:
     wait_for(lambda: "listens" in berg.log(name), 90)
 
 
+@pytest.mark.slow
 def test_a_profiler_server_writes_what_tensorboard_reads(berg):
     jax_running(berg, "jaxes")
     done = berg("profile", "jaxes", "-s", "1", "--json")
