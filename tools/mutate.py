@@ -96,6 +96,13 @@ def tests_pass(copy: Path, tests: str) -> bool:
     return done.returncode == 0
 
 
+def check_without_mutants(modules: list[str], copy: Path) -> None:
+    """End the program if tests fail that should notice mutants: they would notice everything."""
+    for tests in sorted({TESTS[module] for module in modules}):
+        if not tests_pass(copy, tests):
+            sys.exit(f"these tests fail without a mutant: {tests}")
+
+
 def try_mutant(mutant: Mutant, copies: "SimpleQueue[Path]") -> Mutant:
     copy = copies.get()
     file = copy / mutant.module
@@ -140,6 +147,7 @@ def main() -> None:
         copies: SimpleQueue[Path] = SimpleQueue()
         for number in range(given.jobs):
             copies.put(copy_of_repo(Path(folder, str(number))))
+        check_without_mutants(given.modules, Path(folder, "0"))
         with ThreadPoolExecutor(given.jobs) as pool:
             todo = [
                 m for module in given.modules for m in mutants(module, given.sample, given.seed)

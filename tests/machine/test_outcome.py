@@ -25,7 +25,7 @@ BEFORE = State(
     exit_code=0,
     ending="SUCCEEDED",
     attempt=2,
-    restarts=1,
+    restarts=2,
     left_files=7,
     left_bytes=70,
     machine="box",
@@ -80,7 +80,7 @@ def test_the_last_state_of_a_job_that_is_over(ending, uploads, state, reason, lo
     assert (last.state, last.reason, last.lost) == (state, reason, lost)
     assert last.exit_code == ending.exit_code and last.finished_at == NOW
     assert (last.left_files, last.left_bytes, last.ending) == (0, 0, "")
-    assert (last.machine, last.attempt, last.restarts) == ("box", 2, 1)
+    assert (last.machine, last.attempt, last.restarts) == ("box", 2, 2)
 
 
 def test_what_earlier_attempts_lost_is_named_once_and_cut():
@@ -91,7 +91,7 @@ def test_what_earlier_attempts_lost_is_named_once_and_cut():
     assert len(decide(BEFORE, SUCCEEDED, Uploads(lost="x" * 999), None, NOW).lost) == MAX_LOST
 
 
-@pytest.mark.parametrize(("restart", "restarts"), [(ELSEWHERE, 1), (AFTER_MAINTENANCE, 0)])
+@pytest.mark.parametrize(("restart", "restarts"), [(ELSEWHERE, 2), (AFTER_MAINTENANCE, 1)])
 def test_a_job_that_begins_anew_is_submitted_and_not_over(restart, restarts):
     uploads = Uploads(is_whole=False, lost=LOST, synced_until=NOW, log_is_whole=False)
     last = decide(BEFORE, replace(PREEMPTED, exit_code=143), uploads, restart, NOW)
