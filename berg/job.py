@@ -109,6 +109,7 @@ class Job:
     max_run_seconds: int = 0
     # region -> USD for an hour of one of its machines, as the list said when it was submitted
     rates: dict[str, float] = field(default_factory=dict)
+    note: str = ""  # of who submitted it, one line
     sweep: str = ""  # whose job this is; "": a job on its own
     # of a sweep's job, what fills the command's placeholders
     params: dict[str, str] = field(default_factory=dict)
@@ -151,6 +152,7 @@ class Job:
             place=self.place,
             kind=self.kind,
             machines=self.num_machines,
+            note=self.note,
             kept=not self.kill_instance_after_job,
             group=self.group,
             sweep=self.sweep,
@@ -169,6 +171,7 @@ class Summary:
     user: str = ""
     created_at: str = ""
     cmd: str = ""  # its beginning
+    note: str = ""
     results_dir: str = ""  # "": not known
     repo: str = ""
     commit: str = ""

@@ -18,7 +18,8 @@ from berg.job import NO_GROUP, Group, Job, machine_names
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
 IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")  # of containers
 # What spec_of takes from no record, and what it takes that becomes a part of a URL.
-UNBELIEVED = {"cmd", "name", "defaults", "secrets", "notify", "branch", "commit"}
+MAX_NOTE = 200  # characters
+UNBELIEVED = {"cmd", "name", "note", "defaults", "secrets", "notify", "branch", "commit"}
 NAMES = ("image", "gpu_type", "machine_type", "tpu", "cluster")
 RESERVED = ("BERG_", "PET_", "MASTER_")
 
@@ -32,6 +33,7 @@ class JobSpec:
     results_dir: str | None = None
     # folder for the results of jobs whose command names none, each in its own
     results_parent: str | None = None
+    note: str = ""  # for people to find it again
     defaults: tuple[str, ...] = ()  # what came from where, for people to read
     zones: tuple[str, ...] = ()
     any_zone: bool = False  # the region's others after those
@@ -95,6 +97,7 @@ class JobSpec:
             raise BergError('there is no command to run, as in: berg run "python train.py"')
         for bounds in BOUNDS:
             bounds.check(self)
+        check_note(self.note)
         self.check_utilization()
         self.check_tpu()
         self.check_cluster()
@@ -263,6 +266,12 @@ FOR_ONE_MACHINE = {
     "--wait-for-capacity": "wait_for_capacity",
     "--restart-on-failure": "restart_on_failure",
 }
+
+
+def check_note(note: str) -> None:
+    """Raise BergError for a note that does not fit a line of a list."""
+    if len(note) > MAX_NOTE or not note.isprintable():
+        raise BergError(f"--note is one line of {MAX_NOTE} printable characters at most")
 
 
 def check_variable(option: str, key: str) -> None:

@@ -152,7 +152,7 @@ def what_ran(this: "Job | None") -> list[tuple[str, str]]:
     if this is None:
         trouble = "what was to run cannot be read: its metadata in the bucket is missing or damaged"
         return [("Trouble", trouble)]
-    rows = []
+    rows = listed("Note", [this.note] if this.note else [])
     if this.cmd:
         rows.append(("Command", this.cmd))
     code = f"{this.repo_name} at {this.git_commit[:12]}"

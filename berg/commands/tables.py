@@ -297,7 +297,13 @@ def notes_of(entry: "Entry") -> list[str]:
     waits.pop("", None)
     if not entry.state:
         return list(waits.values())
-    said = [entry.state.reason, *waits.values(), also(entry.state), idle(entry.state)]
+    said = [
+        entry.summary.note,
+        entry.state.reason,
+        *waits.values(),
+        also(entry.state),
+        idle(entry.state),
+    ]
     return [text for text in said if text]
 
 

@@ -251,6 +251,9 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             "-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"
         ),
         click.option(
+            "--note", default="", metavar="TEXT", help="A line that lists show beside the job."
+        ),
+        click.option(
             "-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 1]"
         ),
         click.option(

@@ -125,6 +125,7 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -
         install_script=spec.install_script or "",
         env=spec.variables(),
         notify=bool(spec.notify),
+        note=spec.note,
         kind="devbox" if spec.cmd is None else "job",
         keep_going=spec.keep_going,
         idle_seconds=math.ceil(spec.idle_hours * 3600),

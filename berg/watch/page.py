@@ -138,13 +138,13 @@ def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
     name, status, _, cost, zone, gpus, results, code = cells_of(each)
     known = is_sweep or (each.state and job.NAME.fullmatch(name))
     link = frame.link("sweep" if is_sweep else "job", name) if known else text(name)
-    reason = each.state.reason if each.state else ""
-    why = tag("small", reason, class_="reason") if reason else None
+    lines = [each.summary.note, each.state.reason if each.state else ""]
+    said = [tag("small", line, class_="reason") for line in lines if line]
     age = tag("td", moment(each.created_at), data_value=each.created_at)
     ran = each.state.ran_seconds if each.state else 0
     return row(
         tag("td", link, class_="name"),
-        tag("td", badge(status), why),
+        tag("td", badge(status), *said),
         age,
         tag("td", words.duration(ran) if ran else "", data_value=ran),
         tag("td", cost, data_value=each.usd or 0),
@@ -226,6 +226,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         machine += ", gone"
     return [
         ("State", text(badge(entry.status), code)),
+        ("Note", state.job.note),
         ("Reason", state.reason),
         ("Lost", state.lost),
         ("Beside", state.elsewhere),

@@ -6,12 +6,19 @@ import signal
 import pytest
 from conftest import Berg, wait_for
 
-from berg import job
+from berg import BergError, job, plan
 
 
 def run(berg: Berg, name: str, command: str, *options: str) -> None:
     ran = berg("run", "-g", "0", "-n", name, "--wait", *options, command)
     assert f"{name} " in ran.stderr, ran.stderr
+
+
+@pytest.mark.parametrize("note", ["two\nlines", "\x1b[31mred", "x" * 201])
+def test_a_note_is_one_short_line(note):
+    with pytest.raises(BergError, match="--note is one line of 200"):
+        plan.JobSpec("true", note=note).check()
+    plan.JobSpec("true", note="größer, zweiter Versuch").check()
 
 
 def over(berg: Berg, name: str, results_dir: str, **details) -> None:
@@ -32,7 +39,18 @@ def over(berg: Berg, name: str, results_dir: str, **details) -> None:
 
 def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     (berg.repo / "train.py").write_text("print('edited')\n")
-    run(berg, "first", "echo one; head -c 3000 /dev/zero > $BERG_RESULTS_DIR/m.bin; seq 30; exit 7")
+    run(
+        berg,
+        "first",
+        "echo one; head -c 3000 /dev/zero > $BERG_RESULTS_DIR/m.bin; seq 30; exit 7",
+        "--note",
+        "with <warm-up>",
+    )
+    assert "    with <warm-up>\n" in berg("list").stdout
+    page = berg("page", "--export", str(berg.home / "page"), "first")
+    assert page.returncode == 0, page.stderr
+    pages = [file.read_text() for file in (berg.home / "page").rglob("*.html")]
+    assert any("with &lt;warm-up&gt;" in text for text in pages)
     shown = berg("show", "@")
     assert shown.returncode == 0, shown.stderr
     text = shown.stdout
@@ -43,6 +61,7 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
         "M train.py",
         "3,000  m.bin",
         "1 uncommitted change",
+        "Note      with <warm-up>\n",
     ):
         assert part in text, text
     assert "  30\n" in text and "  20\n" not in text, "the last lines of the log, and no more"
