@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from berg.laptop import clusters
 
 
 @contextlib.contextmanager
-def cluster(cloud, name: str, folder: Path, *pools: dict) -> Iterator[Kube]:
-    """A cluster with these pools, in us-central1-a."""
-    settings = cloud.settings("any")
+def cluster(cloud, name: str, folder: Path, *pools: dict, account: str = "") -> Iterator[Kube]:
+    """A cluster with these pools, in us-central1-a, whose nodes act as an account."""
+    settings = replace(cloud.settings("any"), service_account=account)
     for pool in pools:
         wanted = clusters.Wanted(zone="us-central1-a", **pool)
         assert clusters.create(settings, name, wanted, lambda text: None) == f"us-central1-a/{name}"

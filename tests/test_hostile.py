@@ -7,42 +7,66 @@ what became of it.
 import json
 import os
 import re
+import shutil
+import subprocess
+import tempfile
 import urllib.parse
+import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Berg, wait_for
+from conftest import Berg, settle, wait_for
+from pods import cluster
 
 from berg import job, plan
+from berg.google import grants, secret
+from berg.places import manifest
+from localcloud.identity.tokens import Tokens
 
 TABLE = os.environ.get("HOSTILE_TABLE")  # the page to write
 BEGIN, END = "<!-- hostile -->\n", "<!-- end of hostile -->"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 EVIL = "ssh-ed25519 AAAAEVIL evil"
+SECRETS = "/secretmanager/v1/projects/berg-local/secrets"
+IMAGE = "projects/debian-cloud/global/images/family/debian-12"
+VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another person's account
 
 ATTACK = '''
-"""Runs as root on a machine; notes Google's answer to each request."""
-import json, os, sys, urllib.error, urllib.parse, urllib.request
+"""Runs as root on a machine or in a pod; notes Google's answer to each request, or Kubernetes'."""
+import json, os, ssl, sys, urllib.error, urllib.request
 
-server = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/"
+host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+token_of = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
+pod = "/var/run/secrets/kubernetes.io/serviceaccount/"
+tried = json.load(open("attacks.json"))
 
-def ask(url, method="GET", data=None, headers=None):
+def ask(url, method="GET", data=None, headers=None, context=None):
     try:
         made = urllib.request.Request(url, data=data, method=method, headers=headers or {})
-        with urllib.request.urlopen(made, timeout=30) as answer:
+        with urllib.request.urlopen(made, timeout=30, context=context) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
 
-about = json.loads(ask(server + "?recursive=true", headers={"Metadata-Flavor": "Google"})[1])
-token = json.loads(ask(server + "service-accounts/default/token", headers={"Metadata-Flavor": "Google"})[1])
-base = about["attributes"]["berg-endpoint"]
-headers = {"Authorization": "Bearer " + token["access_token"], "Content-Type": "application/json"}
+def bearer(token, kind="application/json"):
+    return {"Authorization": "Bearer " + token, "Content-Type": kind}
+
+token = json.loads(ask(token_of, headers={"Metadata-Flavor": "Google"})[1])["access_token"]
 found = {}
-for name, (method, path, body) in json.load(open("attacks.json")).items():
+for name, (method, path, body) in tried["google"].items():
     data = None if body is None else body.encode()
-    found[name] = ask(base + path, method, data, headers)[0]
-with open(os.environ["BERG_RESULTS_DIR"] + "/answers.json", "w") as file:
+    found[name] = ask(tried["base"] + path, method, data, bearer(token))[0]
+for name, (method, path, body) in tried.get("kubernetes", {}).items():
+    server = "https://{KUBERNETES_SERVICE_HOST}:{KUBERNETES_SERVICE_PORT}".format(**os.environ)
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    headers = bearer(open(pod + "token").read().strip(), kind)
+    trust = ssl.create_default_context(cafile=pod + "ca.crt")
+    data = None if body is None else body.encode()
+    found[name] = ask(server + path, method, data, headers, trust)[0]
+folder = os.environ["BERG_RESULTS_DIR"]
+os.makedirs(folder, exist_ok=True)
+with open(folder + "/answers-" + os.environ["BERG_NODE_RANK"] + ".json", "w") as file:
     json.dump(found, file)
 '''
 
@@ -84,6 +108,8 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
     source = urllib.parse.quote("berg_results/attack/x", safe="")
     compose = {"sourceObjects": [{"name": "berg_results/attack/x"}]}
     compute = "/compute/v1/projects/berg-local/zones/us-central1-a/instances"
+    project = "/compute/v1/projects/berg-local"
+    account = f"/iam/v1/projects/berg-local/serviceAccounts/{VICTIM}"
     return {
         "to replace berg's wheel": put(wheel),
         "to add a package below `.berg/dist/`": put(".berg/dist/evil.whl"),
@@ -128,27 +154,347 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
             '{"items": []}',
         ),
         "to create a machine": ("POST", compute, '{"name": "evil"}'),
+        "to read one other machine's metadata": ("GET", f"{compute}/victim", None),
+        "to read another machine's console": ("GET", f"{compute}/victim/serialPort", None),
+        "to stop another machine": ("POST", f"{compute}/victim/stop", "{}"),
+        "to put its ssh key on another machine": (
+            "POST",
+            f"{compute}/victim/setMetadata",
+            json.dumps({"items": [{"key": "ssh-keys", "value": f"root:{EVIL}"}]}),
+        ),
+        "to put its ssh key on all machines of the project": (
+            "POST",
+            f"{project}/setCommonInstanceMetadata",
+            json.dumps({"items": [{"key": "ssh-keys", "value": f"root:{EVIL}"}]}),
+        ),
+        "to open the firewall": ("POST", f"{project}/global/firewalls", '{"name": "evil"}'),
+        "to make a template that others' machines come from": (
+            "POST",
+            f"{project}/global/instanceTemplates",
+            '{"name": "evil"}',
+        ),
+        "to give itself the project": (
+            "POST",
+            "/cloudresourcemanager/v1/projects/berg-local:setIamPolicy",
+            '{"policy": {"bindings": []}}',
+        ),
+        "to give itself another account": (
+            "POST",
+            f"{account}:setIamPolicy",
+            '{"policy": {"bindings": []}}',
+        ),
+        "to read another account's secret": (
+            "GET",
+            f"{SECRETS}/berg-victim/versions/latest:access",
+            None,
+        ),
+        "to delete another account's secret": ("DELETE", f"{SECRETS}/berg-victim", None),
+        "to hand on the secret of a job of its own account": (
+            "POST",
+            f"{SECRETS}/berg-own:setIamPolicy",
+            '{"policy": {"bindings": []}}',
+        ),
+        "to put another value into such a secret": (
+            "POST",
+            f"{SECRETS}/berg-own:addVersion",
+            '{"payload": {"data": "ZXZpbA=="}}',
+        ),
+        "to make a cluster": (
+            "POST",
+            "/container/v1/projects/berg-local/locations/us-central1-a/clusters",
+            '{"cluster": {"name": "evil"}}',
+        ),
     }
 
 
-def test_what_the_token_may_not(berg, rows):
+def shared(bucket: str) -> dict[str, tuple[str, str, str | None]]:
+    """Return what is not refused, as docs/security.md says: what jobs of all accounts share."""
+
+    def put(name: str) -> tuple[str, str, str]:
+        query = urllib.parse.urlencode({"uploadType": "media", "name": name})
+        return "POST", f"/upload/storage/v1/b/{bucket}/o?{query}", "evil"
+
+    log = urllib.parse.quote(".berg/logs/other/other.log", safe="")
+    metadata = urllib.parse.quote(".berg/jobs/other_metadata.json", safe="")
+    instances = "/compute/v1/projects/berg-local/zones/us-central1-a/instances"
+    return {
+        "to list the bucket, with the states of all jobs": (
+            "GET",
+            f"/storage/v1/b/{bucket}/o?prefix=.berg/jobs/",
+            None,
+        ),
+        "to read another job's description": ("GET", f"/storage/v1/b/{bucket}/o/{metadata}", None),
+        "to read another job's log": ("GET", f"/storage/v1/b/{bucket}/o/{log}", None),
+        "to write another job's results": put("berg_results/other/model.pt"),
+        "to write another job's state": put(".berg/jobs/other_state.json"),
+        "to list machines, with the metadata of each": ("GET", instances, None),
+        "to read the secret of a job of its own account": (
+            "GET",
+            f"{SECRETS}/berg-own/versions/latest:access",
+            None,
+        ),
+        "to delete a machine": ("DELETE", f"{instances}/nosuch", None),
+    }
+
+
+@pytest.fixture(scope="module")
+def victim(cloud, account) -> str:
+    """Another person's account with a secret, and a secret of the account of all; the first's."""
+    settings = replace(cloud.settings(), service_account=VICTIM)
+    grants.create_account(settings)
+    settle(cloud)
+    secret.store(settings, "victim", {"A": "hush"}, 3600, [VICTIM])
+    secret.store(settings, "own", {"A": "known"}, 3600, [account])
+    yield VICTIM
+    assert secret.fetch(cloud.settings(), "victim") == {"A": "hush"}
+    assert secret.fetch(cloud.settings(), "own") == {"A": "known"}
+    for name in ("victim", "own"):
+        secret.delete(settings, name)
+
+
+def prepare(berg: Berg, google: dict, kubernetes: dict | None = None) -> None:
+    """Put what is to be tried into the repo, from where jobs have it."""
     (berg.repo / "attack.py").write_text(ATTACK)
-    (berg.repo / "attacks.json").write_text("{}")
+    tried = {"base": berg.cloud.url, "google": google, "kubernetes": kubernetes or {}}
+    (berg.repo / "attacks.json").write_text(json.dumps(tried))
+
+
+def answers(berg: Berg, name: str, rank: int = 0) -> dict[str, int]:
+    path = f"berg_results/{name}/answers-{rank}.json"
+    return json.loads(berg.bucket.read(path) or b"{}")
+
+
+def test_what_the_token_may_not(berg, rows, victim):
+    berg.allowed += [400, 501]
+    prepare(berg, {})
     submit(berg, "other", "true")
     ended(berg, "other")
     wheel = next(name for name in berg.objects(".berg/dist/") if name.endswith(".whl"))
     pack = next(iter(berg.objects(".berg/repos/")))
     tried = attacks(berg.bucket_name, wheel, pack)
-    (berg.repo / "attacks.json").write_text(json.dumps(tried))
+    allowed = shared(berg.bucket_name)
+    prepare(berg, {**tried, **allowed})
     protected = {**berg.objects(".berg/dist/"), **berg.objects(".berg/repos/")}
     submit(berg, "attack", "touch $BERG_RESULTS_DIR/x; sleep 1; python3 attack.py")
     assert ended(berg, "attack")["state"] == "SUCCEEDED", berg.log("attack")
-    results = berg.objects("berg_results/attack/answers.json")
-    answers = json.loads(results["berg_results/attack/answers.json"])
-    rows += [(name, f"refused: {status}") for name, status in answers.items()]
-    assert answers == dict.fromkeys(tried, 403)
+    found = answers(berg, "attack")
+    rows += [(name, f"refused: {found[name]}") for name in tried]
+    rows += [(name, f"it may: {found[name]}") for name in allowed]
+    assert {name: found[name] for name in tried} == dict.fromkeys(tried, 403)
+    assert {found[name] for name in allowed} <= {200, 404}
     now = berg.objects(".berg/")
     assert {name: now[name] for name in protected} == protected
+
+
+NAMESPACE = "namespaces/default"
+JOBS, CORE = f"/apis/batch/v1/{NAMESPACE}/jobs", f"/api/v1/{NAMESPACE}"
+RIGHTS = f"/apis/rbac.authorization.k8s.io/v1/{NAMESPACE}"
+
+
+def of_kubernetes(boot: str, pod: str) -> dict[str, tuple[str, str, str | None]]:
+    """Return what a pod's own account is refused: method, path and body."""
+    suspend = '{"spec": {"suspend": true}}'
+    kill = '{"metadata": {"annotations": {"berg-kill/victim": "evil now"}}}'
+    evil = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "evil"}}
+    evil["spec"] = {"containers": [{"name": "main", "image": "debian:12"}]}
+    about = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "evil"}}
+    admin = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"}
+    binding = {**about, "kind": "RoleBinding", "roleRef": admin, "subjects": []}
+    return {
+        "to suspend another Job": ("PATCH", f"{JOBS}/victim", suspend),
+        "to change its own Job": ("PATCH", f"{JOBS}/podattack", '{"spec": {"parallelism": 9}}'),
+        "to delete another Job": ("DELETE", f"{JOBS}/victim", None),
+        "to read other Jobs": ("GET", JOBS, None),
+        "to create a Job": ("POST", JOBS, "{}"),
+        "to tell another pod that somebody kills its job": ("PATCH", f"{CORE}/pods/{pod}", kill),
+        "to delete another pod": ("DELETE", f"{CORE}/pods/{pod}", None),
+        "to create a pod": ("POST", f"{CORE}/pods", json.dumps(evil)),
+        "to run a command in another pod": ("POST", f"{CORE}/pods/{pod}/exec?command=id", None),
+        "to read another pod's log": ("GET", f"{CORE}/pods/{pod}/log", None),
+        "to read the Secrets of Kubernetes": ("GET", f"{CORE}/secrets", None),
+        "to replace boot.py": ("PATCH", f"{CORE}/configmaps/{boot}", '{"data": {}}'),
+        "to delete boot.py": ("DELETE", f"{CORE}/configmaps/{boot}", None),
+        "to get a token of another account": (
+            "POST",
+            f"{CORE}/serviceaccounts/default/token",
+            "{}",
+        ),
+        "to give itself the namespace": ("POST", f"{RIGHTS}/rolebindings", json.dumps(binding)),
+        "to change what its account may do": ("PATCH", f"{RIGHTS}/roles/berg-pod", "{}"),
+        "to read the nodes": ("GET", "/api/v1/nodes", None),
+    }
+
+
+def test_what_a_pod_may_not(berg, cloud, rows, victim, account, tmp_path):
+    """The pod holds its node's token of Google's, and one of Kubernetes' of its own."""
+    berg.allowed += [400, 501]
+    pool = {"num_gpus": 0, "machine_type": "n1-standard-2", "num_nodes": 1}
+    with cluster(cloud, "hostile", tmp_path, pool, account=account) as kube:
+        where = ("--cluster", "hostile")
+        prepare(berg, {})
+        submit(berg, "victim", "sleep 1000", *where)
+        wait_for(lambda: berg.state("victim")["state"] == "RUNNING", 90, "the victim")
+        wheel = next(name for name in berg.objects(".berg/dist/") if name.endswith(".whl"))
+        pack = next(iter(berg.objects(".berg/repos/")))
+        google = attacks(berg.bucket_name, wheel, pack)
+        (theirs,) = [each["metadata"]["name"] for each in kube.pods("victim")]
+        boot = manifest.boot_map()["metadata"]["name"]
+        kubernetes = of_kubernetes(boot, theirs)
+        seen = {"to list the pods of its namespace": ("GET", f"{CORE}/pods", None)}
+        prepare(berg, google, {**kubernetes, **seen})
+        before = kube.get("jobs", "victim")["spec"]
+        submit(berg, "podattack", "python3 attack.py", *where)
+        assert ended(berg, "podattack", 90)["state"] == "SUCCEEDED", berg.log("podattack")
+        found = answers(berg, "podattack")
+        rows += [(f"in a pod, {name}", f"refused: {found[name]}") for name in kubernetes]
+        rows += [(f"in a pod, {name}", f"it may: {found[name]}") for name in seen]
+        rows.append(("in a pod, what a machine is refused", "refused: 403, each"))
+        refused = {**google, **kubernetes}
+        assert {name: found[name] for name in refused} == dict.fromkeys(refused, 403)
+        assert kube.get("jobs", "victim")["spec"] == before
+        assert berg.state("victim")["state"] == "RUNNING"
+        assert berg("kill", "--now", "victim").returncode == 0
+
+
+def test_what_a_worker_of_a_slice_may_not(berg, rows, victim):
+    berg.allowed += [400, 501]
+    prepare(berg, {})
+    submit(berg, "other", "true")
+    ended(berg, "other")
+    wheel = next(name for name in berg.objects(".berg/dist/") if name.endswith(".whl"))
+    tried = attacks(berg.bucket_name, wheel, next(iter(berg.objects(".berg/repos/"))))
+    groups = "/compute/v1/projects/berg-local/zones/us-central1-a/instanceGroupManagers"
+    evil = {"name": "evil", "baseInstanceName": "evil", "targetSize": 1}
+    evil["versions"] = [{"instanceTemplate": "global/instanceTemplates/slice"}]
+    own = {
+        "to make another slice": ("POST", groups, json.dumps(evil)),
+        "to let its slice grow": ("POST", f"{groups}/slice/resize?size=9", None),
+    }
+    prepare(berg, {**tried, **own})
+    ran = berg("run", "--tpu", "v6e-4x4", "-n", "slice", "--wait", "python3 attack.py")
+    assert ran.returncode == 0, ran.stderr + berg.log("slice")
+    found = [answers(berg, "slice", rank) for rank in range(berg.state("slice")["job"]["machines"])]
+    assert len(found) > 1 and found[0] == found[-1]
+    rows += [(f"on a slice, {name}", f"refused: {found[0][name]}") for name in own]
+    rows.append(("on each worker of a slice, what a machine is refused", "refused: 403, each"))
+    assert found[0] == dict.fromkeys({**tried, **own}, 403)
+
+
+ANOTHER = """
+import json, os, sys, urllib.error, urllib.request
+
+files, requests, word = json.load(sys.stdin)
+found = {"files": [], "answers": {}, "seen": False}
+for file in files:
+    try:
+        open(file).close()
+        found["files"].append(file)
+    except OSError:
+        pass
+for name, (method, url) in requests.items():
+    made = urllib.request.Request(url, method=method, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(made, timeout=20) as answer:
+            found["answers"][name] = answer.status
+    except urllib.error.HTTPError as error:
+        found["answers"][name] = error.code
+for process in filter(str.isdigit, os.listdir("/proc")):
+    for file in ("cmdline", "environ"):
+        try:
+            found["seen"] |= word.encode() in open(f"/proc/{process}/{file}", "rb").read()
+        except OSError:
+            pass
+json.dump(found, sys.stdout)
+"""
+
+
+def test_what_another_user_of_this_computer_may_not(berg, cloud, rows, tmp_path_factory):
+    """Another uid, which may go where the folders of berg's home are."""
+    if os.geteuid():
+        pytest.skip("only root can try what another user of this computer may")
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        mine = replace(berg, home=Path(place) / "home")
+        shutil.copytree(berg.home, mine.home, symlinks=True)
+        mine.home.chmod(0o755)  # as an earlier berg left it
+        assert mine("list", HOME=place).returncode == 0
+        word = f"hush{os.getpid()}"
+        (tmp_path_factory.mktemp("secret") / "file").write_text(word)
+        secret_file = next(tmp_path_factory.getbasetemp().glob("secret*/file"))
+        command = "echo server is $GCE_METADATA_HOST; sleep 1000"
+        submit(mine, "busy", command, "--secret", f"KEY={secret_file}")
+        said = wait_for(
+            lambda: re.search(r"^server is (\S+)$", mine.log("busy"), re.M), 90, "the machine"
+        )
+        files = [str(path) for path in mine.home.rglob("*") if path.is_file()]
+        files = [path for path in files if "/packages/" not in path]
+        assert any("/repos/" in path for path in files) and any("berg.json" in p for p in files)
+        metadata = f"http://{said[1]}/computeMetadata/v1/instance"
+        token = f"{metadata}/service-accounts/default/token"
+        tried = {
+            "to get a machine's token from its metadata server": ("GET", token),
+            "to read a machine's metadata": ("GET", f"{metadata}/attributes/?recursive=true"),
+            "to list jobs in the embedded cloud": (
+                "GET",
+                f"{cloud.url}/storage/v1/b/{berg.bucket_name}/o",
+            ),
+            "to steer the embedded cloud": ("POST", f"{cloud.url}/_berg/settings"),
+        }
+        ran = subprocess.run(
+            ["/usr/bin/python3", "-c", ANOTHER],
+            input=json.dumps([files, tried, word]),
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            cwd="/",
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == 0, ran.stderr
+        found = json.loads(ran.stdout)
+        assert mine("kill", "--now", "busy").returncode == 0
+    assert found["files"] == []
+    assert not found["seen"], "a secret stands in the arguments or the environment of a process"
+    assert set(found["answers"].values()) <= {401, 403}, found
+    another = "another user of this computer,"
+    rows += [(f"{another} {name}", f"refused: {found['answers'][name]}") for name in tried]
+    rows.append((f"{another} to read settings, code and names in `$BERG_HOME`", "refused"))
+    rows.append((f"{another} to find a secret in what processes show", "not there"))
+
+
+def test_what_another_user_of_the_bucket_may_not(berg, cloud, rows, victim):
+    """Somebody who may write the bucket and make machines, and act as another account alone."""
+    berg.allowed += [400, 501]
+    accounts = "/iam/v1/projects/berg-local/serviceAccounts"
+    email = cloud.call("POST", accounts, {"accountId": f"c-{uuid.uuid4().hex[:12]}"})["email"]
+    member, settings = f"serviceAccount:{email}", cloud.settings(berg.bucket_name)
+    grants.bind(settings, grants.bucket_policy, "roles/storage.objectUser", member)
+    grants.bind(settings, grants.project_policy, "roles/compute.instanceAdmin.v1", member)
+    settle(cloud)
+    file = berg.home / "colleague.json"
+    Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
+    session = replace(settings, credentials_file=str(file)).session
+    body = {"name": "evil", "machineType": "zones/us-central1-a/machineTypes/e2-medium"}
+    body["disks"] = [{"boot": True, "initializeParams": {"sourceImage": IMAGE}}]
+    body["networkInterfaces"] = [{"network": "global/networks/default"}]
+    scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+    body["serviceAccounts"] = [{"email": VICTIM, "scopes": scopes}]
+    instances = "/compute/v1/projects/berg-local/zones/us-central1-a/instances"
+    bucket = f"/storage/v1/b/{berg.bucket_name}"
+    access = f"{SECRETS}/berg-victim/versions/latest:access"
+    tried = {
+        "to start a machine as your account": ("POST", instances, body),
+        "to read the secret of your job": ("GET", access, None),
+        "to delete the secret of your job": ("DELETE", f"{SECRETS}/berg-victim", None),
+        "to let others use the bucket": ("PUT", f"{bucket}/iam", {"bindings": []}),
+        "to delete the bucket": ("DELETE", bucket, None),
+    }
+    for name, (method, path, content) in tried.items():
+        answer = session.request(method, cloud.url + path, json=content)
+        words = answer.json()["error"]["message"]
+        denied = answer.status_code == 403 or "does not have access to service account" in words
+        assert denied, (name, answer.status_code, words)
+        rows.append((f"another user of the bucket, {name}", f"refused: {answer.status_code}"))
 
 
 def test_berg_and_job_that_were_replaced_are_not_run(berg, cloud, rows):

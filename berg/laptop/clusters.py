@@ -21,7 +21,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import accelerators, api, container, grants, offers
+from berg.google import accelerators, api, container, grants, offers, rights
 from berg.google import kubernetes as k8s
 from berg.places import gke, podstatus
 
@@ -155,6 +155,8 @@ def check_there(config: Config, cluster: dict[str, Any], wanted: Wanted, say: Sa
 
 def make_cluster(config: Config, name: str, location: str, say: Say) -> None:
     """Make a cluster with the pool for Kubernetes alone."""
+    if rights.is_default(config.service_account):
+        say(f"Careful, the nodes get it: {rights.DEFAULT_IS_WIDE}. Another one: berg init")
     admit_nodes(config, say)
     say(f"Making the cluster {name} in {location}: some five minutes, and {IDLE_PRICE} from now on")
     body = {"cluster": container.cluster_body(config, name, config.user)}
