@@ -111,7 +111,8 @@ def pytest_generate_tests(metafunc) -> None:
 
 def pytest_collection_modifyitems(config, items: list) -> None:
     """Leave out what was not asked for: all but the first variant of each fault, and slow tests."""
-    if config.getoption("--rounds") or any("::" in each for each in config.args):
+    is_chosen = config.getoption("--rounds") or any("::" in each for each in config.args)
+    if is_chosen or os.environ.get("HOSTILE_TABLE"):
         return
     seen: set[tuple] = set()
     kept: list = []

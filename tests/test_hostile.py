@@ -207,14 +207,14 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
     }
 
 
-def shared(bucket: str) -> dict[str, tuple[str, str, str | None]]:
+def shared(bucket: str, log: str) -> dict[str, tuple[str, str, str | None]]:
     """Return what is not refused, as docs/security.md says: what jobs of all accounts share."""
 
     def put(name: str) -> tuple[str, str, str]:
         query = urllib.parse.urlencode({"uploadType": "media", "name": name})
         return "POST", f"/upload/storage/v1/b/{bucket}/o?{query}", "evil"
 
-    log = urllib.parse.quote(".berg/logs/other/other.log", safe="")
+    log = urllib.parse.quote(log, safe="")
     metadata = urllib.parse.quote(".berg/jobs/other_metadata.json", safe="")
     instances = "/compute/v1/projects/berg-local/zones/us-central1-a/instances"
     return {
@@ -233,7 +233,11 @@ def shared(bucket: str) -> dict[str, tuple[str, str, str | None]]:
             f"{SECRETS}/berg-own/versions/latest:access",
             None,
         ),
-        "to delete a machine": ("DELETE", f"{instances}/nosuch", None),
+        "to delete any machine, tried on one that is not there": (
+            "DELETE",
+            f"{instances}/nosuch",
+            None,
+        ),
     }
 
 
@@ -264,7 +268,7 @@ def answers(berg: Berg, name: str, rank: int = 0) -> dict[str, int]:
     return json.loads(berg.bucket.read(path) or b"{}")
 
 
-def test_what_the_token_may_not(berg, rows, victim):
+def test_what_the_token_may_not(berg, rows, victim, tmp_path):
     berg.allowed += [400, 501]
     prepare(berg, {})
     submit(berg, "other", "true")
@@ -272,11 +276,18 @@ def test_what_the_token_may_not(berg, rows, victim):
     wheel = next(name for name in berg.objects(".berg/dist/") if name.endswith(".whl"))
     pack = next(iter(berg.objects(".berg/repos/")))
     tried = attacks(berg.bucket_name, wheel, pack)
-    allowed = shared(berg.bucket_name)
+    log = next(iter(berg.objects(".berg/logs/other/")))
+    allowed = shared(berg.bucket_name, log)
     prepare(berg, {**tried, **allowed})
     protected = {**berg.objects(".berg/dist/"), **berg.objects(".berg/repos/")}
-    submit(berg, "attack", "touch $BERG_RESULTS_DIR/x; sleep 1; python3 attack.py")
+    odd = "cd $BERG_RESULTS_DIR; ln -s /etc/hostname link; ln -s / root; mkfifo pipe; cd -"
+    submit(berg, "attack", f"touch $BERG_RESULTS_DIR/x; {odd}; sleep 1; python3 attack.py")
     assert ended(berg, "attack")["state"] == "SUCCEEDED", berg.log("attack")
+    here = tmp_path / "here"
+    assert berg("fetch", "attack", str(here)).returncode == 0
+    assert not [path for path in here.rglob("*") if path.is_symlink() or path.is_fifo()]
+    assert not (here / "root").exists() or not list((here / "root").iterdir())
+    rows.append(("links to `/` and a pipe among its results", "no link and no pipe is fetched"))
     found = answers(berg, "attack")
     rows += [(name, f"refused: {found[name]}") for name in tried]
     rows += [(name, f"it may: {found[name]}") for name in allowed]
@@ -325,6 +336,7 @@ def of_kubernetes(boot: str, pod: str) -> dict[str, tuple[str, str, str | None]]
     }
 
 
+@pytest.mark.slow
 def test_what_a_pod_may_not(berg, cloud, rows, victim, account, tmp_path):
     """The pod holds its node's token of Google's, and one of Kubernetes' of its own."""
     berg.allowed += [400, 501]
@@ -356,6 +368,7 @@ def test_what_a_pod_may_not(berg, cloud, rows, victim, account, tmp_path):
         assert berg("kill", "--now", "victim").returncode == 0
 
 
+@pytest.mark.slow
 def test_what_a_worker_of_a_slice_may_not(berg, rows, victim):
     berg.allowed += [400, 501]
     prepare(berg, {})
@@ -591,10 +604,16 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+# Results, code, what completion remembers, and prices.
+KNOWN = tuple(
+    f"home/{name}"
+    for name in ("berg_results/done/", "berg_results/lr", "repos/", "names", "zones", "prices-")
+)
+
+
 def check_new(new: set[str]) -> None:
     """Only results were written, below the job's own folder, and berg's own notes."""
-    known = ("home/berg_results/done/", "home/repos/", "home/names")  # the last is completion's
-    odd = [path for path in new if not path.startswith(known)]
+    odd = [path for path in new if not path.startswith(KNOWN)]
     assert not odd, odd
 
 
@@ -627,6 +646,96 @@ def test_states_that_are_odd(berg, what, rows):
     assert not (names.exists() and STEERING.search(names.read_text()))
     assert not list(outside.rglob("authorized_keys"))
     rows.append((f"a state with {what}", ", ".join(became)))
+
+
+DESCRIPTIONS: dict[str, str | dict] = {
+    "another job's name": {"job_name": "other"},
+    "`../` as results folder": {"results_dir": "../.ssh"},
+    "`../` as the repo's name": {"repo_name": "../../.ssh"},
+    "`../` as folder to run in": {"cwd": "../../.."},
+    "`../` in a pack's name": {"snapshot": {"commit": "c0ffee", "packs": ["../../evil"]}},
+    "a commit that is an option of git's": {"git_snapshot": "--upload-pack=evil"},
+    "a script to install that lies outside": {"install_script": "../../evil.sh"},
+    "a text as number": {"num_machines": "1; rm -rf ~"},
+    "a number below zero": {"num_machines": -1},
+    "NaN": '{"job_name": "done", "max_run_seconds": NaN}',
+    "a key that is there twice": '{"job_name": "done", "job_name": "other"}',
+    "JSON that is nested 100,000 times": DEEP,
+    "a list": "[]",
+    "escapes in the command": {"cmd": "\x1b[2Jevil"},
+    "escapes in a variable": {"env": {"A": "\x1b]0;evil\x07"}},
+    "an image as a path": {"image": "../../../evil", "place": "evil"},
+}
+READERS = {
+    "show": ("show", "done"),
+    "rerun": ("rerun", "done", "--dry-run"),
+    "resume": ("run", "--resume", "done", "--dry-run"),
+    "fetch": ("fetch", "done"),
+}
+
+
+@pytest.mark.parametrize("what", DESCRIPTIONS)
+def test_descriptions_that_are_odd(berg, what, rows):
+    """A job's own are checked by its machines; what laptops do with them is tried here."""
+    berg.allowed += [400, 404]
+    record(berg, "done")
+    odd = DESCRIPTIONS[what]
+    if isinstance(odd, dict):
+        there = json.loads(berg.bucket.read(job.metadata_path("done")))
+        odd = json.dumps({**there, **odd})
+    berg.bucket.write(job.metadata_path("done"), odd)
+    outside = berg.repo.parent
+    before, became = files(outside), []
+    for name, arguments in READERS.items():
+        ran = berg(*arguments)
+        said = ran.stdout + ran.stderr
+        assert "Traceback" not in said and not STEERING.search(said), f"{name}: {said!r}"
+        became.append(f"{name}: {outcome(ran)}")
+    check_new(files(outside) - before)
+    rows.append((f"a description with {what}", ", ".join(became)))
+
+
+def outcome(ran) -> str:
+    if "damaged" in ran.stdout + ran.stderr:
+        return "damaged"
+    return "refused" if ran.returncode else "as usual"
+
+
+SWEEPS: dict[str, str | dict] = {
+    "`../` as a job": {"jobs": ["../evil"]},
+    "a job of another sweep": {"jobs": ["done"]},
+    "escapes as a job": {"jobs": ["\x1b]0;evil\x07"]},
+    "a text as its jobs": {"jobs": "lr-0"},
+    "a place that is none": {"jobs": ["lr-0"], "place": "evil"},
+    "NaN": '{"jobs": [], "claim": NaN}',
+    "a key that is there twice": '{"jobs": [], "jobs": ["lr-0"]}',
+    "JSON that is nested 100,000 times": DEEP,
+}
+
+
+@pytest.mark.parametrize("what", SWEEPS)
+def test_records_of_sweeps_that_are_odd(berg, what, rows):
+    berg.allowed += [400, 404]
+    text = record(berg, "lr-0", sweep="lr", params={"x": "1"})
+    odd = SWEEPS[what]
+    if isinstance(odd, dict):
+        odd = json.dumps({"sha256": [plan.sha256(text)], "machines": {}, **odd})
+    berg.bucket.write(job.sweep_path("lr"), odd)
+    outside = berg.repo.parent
+    before, became = files(outside), []
+    for name, arguments in (
+        ("list", ("list", "-v")),
+        ("show", ("show", "lr")),
+        ("fetch", ("fetch", "lr")),
+        ("resume", ("run", "--resume", "lr", "--dry-run")),
+        ("kill", ("kill", "lr")),
+    ):
+        ran = berg(*arguments)
+        said = ran.stdout + ran.stderr
+        assert "Traceback" not in said and not STEERING.search(said), f"{name}: {said!r}"
+        became.append(f"{name}: {outcome(ran)}")
+    check_new(files(outside) - before)
+    rows.append((f"a sweep's record with {what}", ", ".join(became)))
 
 
 NAMES = {
