@@ -21,8 +21,8 @@ from berg.google.explain import explain
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
 from berg.job import State
-from berg.laptop import defaults, ending, jobs, launch, logs, records
-from berg.plan import JobSpec
+from berg.laptop import defaults, ending, fits, jobs, launch, logs, records
+from berg.plan import JobSpec, Plan
 
 log = logging.getLogger("berg")
 POLL = 2  # seconds
@@ -55,9 +55,14 @@ def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
     spec = JobSpec(cmd=cmd, **defaults.fill(options, set(options), place))
     settings = config.load_ready(**spec.settings)
     with explained(settings):
-        plan = launch.prepare(settings, spec, place)
-        launch.submit(plan, log.info, lambda done, size: None)
-    return Job(plan.job.job_name, settings)
+        name = fits.first(settings, spec, place, None, submit, log.info)
+    return Job(name, settings)
+
+
+def submit(plan: Plan) -> str:
+    """Carry out a plan, and return the name of its job."""
+    launch.submit(plan, log.info, lambda done, size: None)
+    return plan.job.job_name
 
 
 @dataclass

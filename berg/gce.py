@@ -335,7 +335,9 @@ def in_turn(
                 say("\n".join(tried))
             return zone
     failed = "no machine could be created, and none was left behind.\n  " + "\n  ".join(tried)
-    raise BergError(f"{failed}\n{hint}".rstrip())
+    if hint:  # other machines would do
+        raise api.NoRoom(f"{failed}\n{hint}")
+    raise BergError(failed)
 
 
 def let_in(config: Config, machine: Machine, line: str) -> bool | None:

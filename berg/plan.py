@@ -43,7 +43,8 @@ class JobSpec:
     image: str | None = None
     image_project: str | None = None
     num_gpus: int | None = None
-    gpu_type: str | None = None
+    gpu_type: str | None = None  # several with commas between them, or cheapest
+    gpu_memory: int = 0  # GB that a GPU has at least, where the cheapest is wanted
     num_cpus: int | None = None
     machine_type: str | None = None
     num_machines: int = 1
@@ -366,6 +367,7 @@ class Plan:
     # signs what the machines of a job tell each other; "": there is one, or it is among the secrets
     cluster_key: str = field(repr=False, default="")
     sweep_sha256: str = ""  # of the jobs of a sweep and what they are
+    must_have_room: bool = False  # to wait for room is no way: something else would do
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

@@ -69,25 +69,28 @@ def start_machines(
     """
     settings = config.load_ready(**spec.settings)
     from berg.commands import tables
-    from berg.laptop import launch
+    from berg.laptop import fits, launch
 
-    plan = launch.prepare(settings, spec, Path.cwd(), code=code_of and code_of(settings))
-    remember_zones(sorted({*remembered("zones"), *plan.offer.zones}))
-    say(tables.plan(plan))
-    if dry_run:
-        plain.echo(json.dumps(launch.preview(plan), indent=2))
-        return None
-    began = time.monotonic()
-    ask(plan)
-    zone = launch.submit(plan, say, tables.sending)
-    if zone:
-        say(
-            f"Created {', '.join(plan.machines[:8])} in {zone} after "
-            f"{time.monotonic() - began:.1f} s\n"
-        )
-    if not quiet:
-        plain.echo(plan.job.job_name)
-    return settings, plan.job, zone
+    def carry_out(plan: Plan) -> Launched | None:
+        remember_zones(sorted({*remembered("zones"), *plan.offer.zones}))
+        say(tables.plan(plan))
+        if dry_run:
+            plain.echo(json.dumps(launch.preview(plan), indent=2))
+            return None
+        ask(plan)
+        began = time.monotonic()
+        zone = launch.submit(plan, say, tables.sending)
+        if zone:
+            say(
+                f"Created {', '.join(plan.machines[:8])} in {zone} after "
+                f"{time.monotonic() - began:.1f} s\n"
+            )
+        if not quiet:
+            plain.echo(plan.job.job_name)
+        return settings, plan.job, zone
+
+    code = code_of and code_of(settings)
+    return fits.first(settings, spec, Path.cwd(), code, carry_out, say)
 
 
 def ask(plan: Plan, num_jobs: int = 0) -> None:

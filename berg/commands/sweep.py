@@ -140,6 +140,8 @@ def check_for_sweep(spec: JobSpec) -> None:
     for option, value in (("-m", spec.num_machines > 1), ("--each", spec.each)):
         if value:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
+    if spec.gpu_type == "cheapest" or "," in (spec.gpu_type or ""):
+        raise BergError("-t takes one GPU type for a sweep. Compare them: berg prices")
     for option in ("no_kill", "wait_for_capacity", "wait_hours", "flex"):
         if getattr(spec, option):
             raise BergError(

@@ -260,7 +260,15 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             "-t",
             "--gpu-type",
             shell_complete=complete_types,
-            help="GPU type: l4, t4, v100, a100, h100, b200, …  [default: l4]",
+            help="GPU type: l4, t4, v100, a100, h100, b200, …; several to try in turn (l4,a100), "
+            "or cheapest.  [default: l4]",
+        ),
+        click.option(
+            "--gpu-memory",
+            type=int,
+            default=0,
+            metavar="GB",
+            help="What -t cheapest may choose from: GPUs with so much memory.",
         ),
         click.option(
             "-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"

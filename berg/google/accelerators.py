@@ -113,6 +113,11 @@ CAPABILITY = {
     },
     **{"h100-mega": 9.0, "h200": 9.0, "b200": 10.0, "gb200": 10.0, "rtx-pro-6000": 12.0},
 }
+# GB of each. https://cloud.google.com/compute/docs/gpus
+GPU_MEMORY = {
+    **{"p4": 8, "t4": 16, "p100": 16, "v100": 16, "l4": 24, "a100": 40, "a100-80gb": 80},
+    **{"h100": 80, "h100-mega": 80, "h200": 141, "b200": 180, "gb200": 186, "rtx-pro-6000": 96},
+}
 # CUDA in the name of an image with torch -> the compute capabilities that this torch is made for.
 # https://github.com/pytorch/pytorch/blob/v2.9.0/.ci/manywheel/build_cuda.sh
 TORCH = {"cu126": (5.0, 9.0), "cu128": (7.0, 12.0), "cu129": (7.0, 12.0), "cu130": (7.5, 12.0)}

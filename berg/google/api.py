@@ -58,6 +58,10 @@ class Denied(BergError):
     """What somebody has no right to do."""
 
 
+class NoRoom(BergError):
+    """There is no room, or no quota, for these machines now; for others there may be."""
+
+
 class OperationFailed(BergError):
     def __init__(self, code: str, message: str):
         super().__init__(message)

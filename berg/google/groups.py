@@ -116,7 +116,10 @@ def create(
                 break
             if not grants.is_settling(config, failed):
                 why = failed.explain(region)
-                raise BergError(f"no machine could be created, and none was left behind.\n  {why}")
+                said = f"no machine could be created, and none was left behind.\n  {why}"
+                if failed.blocks:
+                    raise api.NoRoom(said)
+                raise BergError(said)
         time.sleep(0.5)
     say(
         f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, "

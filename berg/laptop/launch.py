@@ -372,7 +372,10 @@ def create(plan: Plan, claimed: states.Stored, say: Callable[[str], None]) -> st
     keep = bool(plan.job.group)
     request = place.request(plan)
     zone = place.create(plan.config, request, plan.machines, keep, say, alive.write)
-    if plan.model == prices.FLEX:
+    is_queued = plan.model == prices.FLEX and alive.is_queued(zone)
+    if plan.must_have_room and (is_queued or not zone):
+        raise api.NoRoom(f"there is no room for {plan.offer.shape} now, but in a queue")
+    if is_queued:
         alive.note_queue(zone, say)
     return zone
 
@@ -431,12 +434,14 @@ class Alive:
         except Changed:
             self.write_over(bucket, states.read(bucket, name))
 
-    def note_queue(self, zone: str, say: Callable[[str], None]) -> None:
-        """Write into the state that its machine is in Google's queue, if it is."""
+    def is_queued(self, zone: str) -> bool:
+        """Return whether its machine is in Google's queue."""
         place = places.of(self.this.place)
         machines = place.machines(self.config, jobs=[self.this.job_name], zone=zone)
-        if not any(machine.status == "PENDING" for machine in machines):
-            return
+        return any(machine.status == "PENDING" for machine in machines)
+
+    def note_queue(self, zone: str, say: Callable[[str], None]) -> None:
+        """Write into the state that its machine is in Google's queue."""
         seconds = gce.FLEX_SECONDS
         until = job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
         reason = f"in Google's queue for {zone} since {job.now()}, until {until}"
