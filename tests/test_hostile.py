@@ -604,10 +604,9 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-# Results, code, what completion remembers, and prices.
+NOTES = ("names", "zones", "prices-", "buckets.json")  # what berg remembers of earlier commands
 KNOWN = tuple(
-    f"home/{name}"
-    for name in ("berg_results/done/", "berg_results/lr", "repos/", "names", "zones", "prices-")
+    f"home/{name}" for name in ("berg_results/done/", "berg_results/lr", "repos/", *NOTES)
 )
 
 
