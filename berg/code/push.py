@@ -134,7 +134,8 @@ class Checkout:
         return done
 
     def git(self, folder: str, arguments: list[str]) -> bytes:
-        return self.remote(worktree.command(f"{self.folder}/{folder}", arguments)).stdout
+        listed: bytes = self.remote(worktree.command(f"{self.folder}/{folder}", arguments)).stdout
+        return listed
 
     def end(self) -> None:
         self.ended = True
@@ -178,7 +179,8 @@ def index_of(checkout: Checkout) -> bytes:
     done = checkout.remote(["stat", "--format=%i %y", f"{checkout.folder}/.git/index"])
     if done.returncode:
         raise Away(f"waiting for its checkout of the code, {checkout.folder}")
-    return done.stdout
+    listed: bytes = done.stdout
+    return listed
 
 
 def note(checkout: Checkout, pushed: set[str]) -> None:

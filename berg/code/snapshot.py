@@ -136,7 +136,8 @@ def git(
         raise BergError(
             f"git does not trust {found[1]}, which belongs to another user. Run: {trust}"
         ) from None
-    return output
+    output_of_git: bytes = output
+    return output_of_git
 
 
 def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> str:

@@ -280,7 +280,8 @@ def call(
             raise exceptions.from_http_response(response)  # type: ignore[no-untyped-call]
         return response.json() if response.content else {}
 
-    return retrying()(once)()
+    answer: dict[str, Any] = retrying()(once)()
+    return answer
 
 
 def now(config: Config) -> float:

@@ -64,11 +64,13 @@ def ask(
 
 def clusters(config: Config) -> list[dict[str, Any]]:
     """All clusters of the project, in the API's words."""
-    return ask(config, "GET", "-/clusters").get("clusters", [])
+    there: list[dict[str, Any]] = ask(config, "GET", "-/clusters").get("clusters", [])
+    return there
 
 
 def is_ours(cluster: dict[str, Any]) -> bool:
-    return cluster.get("resourceLabels", {}).get("berg") == "1"
+    label: str = cluster.get("resourceLabels", {}).get("berg", "")
+    return label == "1"
 
 
 def where(cluster: dict[str, Any]) -> str:
@@ -297,7 +299,8 @@ def progress(operation: dict[str, Any]) -> str:
 
 
 def pools(cluster: dict[str, Any]) -> list[dict[str, Any]]:
-    return cluster.get("nodePools", [])
+    pools: list[dict[str, Any]] = cluster.get("nodePools", [])
+    return pools
 
 
 def accounts(cluster: dict[str, Any]) -> tuple[str, ...]:

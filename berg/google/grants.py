@@ -107,7 +107,8 @@ class Look:
         from google.api_core import exceptions
 
         try:
-            return api.when_on(self.config, lambda: read(self.config, *arguments))
+            policy: dict[str, Any] = api.when_on(self.config, lambda: read(self.config, *arguments))
+            return policy
         except exceptions.NotFound:
             return {}
         except exceptions.Forbidden as error:
@@ -366,10 +367,13 @@ def bucket_policy(config: Config, new: dict[str, Any] | None = None) -> dict[str
     from google.api_core.iam import Policy
 
     bucket, retry = Bucket(config).bucket, Bucket(config).retry
+    policy: dict[str, Any]
     if new is None:
-        return bucket.get_iam_policy(requested_policy_version=3, retry=retry).to_api_repr()
-    changed = Policy.from_api_repr(new)  # type: ignore[no-untyped-call]
-    return bucket.set_iam_policy(changed, retry=retry).to_api_repr()
+        policy = bucket.get_iam_policy(requested_policy_version=3, retry=retry).to_api_repr()
+    else:
+        changed = Policy.from_api_repr(new)  # type: ignore[no-untyped-call]
+        policy = bucket.set_iam_policy(changed, retry=retry).to_api_repr()
+    return policy
 
 
 def bind(
@@ -400,7 +404,8 @@ def bind(
         write_policy(config, policy, current)
         return True
 
-    return until_settled(once)
+    has_changed: bool = until_settled(once)
+    return has_changed
 
 
 def unbind(config: Config, policy: Callable[..., dict[str, Any]], role: str, member: str) -> None:

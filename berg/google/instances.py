@@ -101,7 +101,8 @@ def serial_output(config: Config, machine: Machine) -> str:
     from google.api_core import exceptions
 
     try:
-        return call(config, "GET", f"{path_of(machine)}/serialPort").get("contents", "")
+        output: str = call(config, "GET", f"{path_of(machine)}/serialPort").get("contents", "")
+        return output
     except exceptions.NotFound:
         return ""
 

@@ -198,7 +198,8 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
 def call(
     config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any
 ) -> dict[str, Any]:
-    return request(config, server, method, path, body, **options).json()
+    answer: dict[str, Any] = request(config, server, method, path, body, **options).json()
+    return answer
 
 
 def create(config: Config, server: Server, path: str, body: dict[str, Any]) -> bool:
@@ -271,4 +272,5 @@ def log(config: Config, server: Server, pod: str) -> str:
         if error.code not in (400, 404):  # 400: its container waits to start
             raise
         return ""
-    return answer.content[-MOST_LOG:].decode(errors="replace")
+    text: str = answer.content[-MOST_LOG:].decode(errors="replace")
+    return text

@@ -441,7 +441,8 @@ def beside(
 
 def writer_of(blob: Any) -> str:
     """The job that wrote an object; "" if none says so."""
-    return (blob.metadata or {}).get(WRITER, "").rpartition("/")[0]
+    writer: str = (blob.metadata or {}).get(WRITER, "")
+    return writer.rpartition("/")[0]
 
 
 def at_once(large: bool) -> int:

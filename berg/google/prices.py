@@ -236,7 +236,8 @@ def refresh(config: Config, regions: list[str]) -> str:
         enable = f"enable cloudbilling.googleapis.com: {api.enable_command(config, 'cloudbilling')}"
         return enable if api.is_off(error) else error.message
     except exceptions.GoogleAPICallError as error:
-        return error.message
+        message: str = error.message
+        return message
     except (exceptions.GoogleAPIError, OSError) as error:  # it did not answer
         return str(error)
     for region, prices in hourly.items():
@@ -265,4 +266,5 @@ def rate(sku: dict[str, Any]) -> float:
     price = expression["tieredRates"][-1].get("unitPrice", {})
     amount = int(price.get("units", 0)) + price.get("nanos", 0) / 1e9
     is_monthly = expression.get("usageUnit", "").endswith(".mo")
-    return amount / HOURS_A_MONTH if is_monthly else amount
+    hourly: float = amount / HOURS_A_MONTH if is_monthly else amount
+    return hourly

@@ -130,7 +130,8 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
         answer = api.call(config, "GET", f"{url(config, job_name)}/versions/latest:access")
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         raise BergError(f"the secrets of {job_name} cannot be read: {error.message}") from None
-    return json.loads(base64.b64decode(answer["payload"]["data"]))
+    values: dict[str, str] = json.loads(base64.b64decode(answer["payload"]["data"]))
+    return values
 
 
 def find(config: Config) -> list[Resource]:

@@ -155,7 +155,8 @@ class Sender:
         """Return whether an object has the file's bytes."""
         if there.size != size:
             return False
-        return there.crc32c == self.checksum(sending, file, size)
+        is_same: bool = there.crc32c == self.checksum(sending, file, size)
+        return is_same
 
     def has_grown(self, last: Entry, file: IO[bytes], size: int) -> bool:
         """Return whether the file has the bytes that were sent, as far as its last block tells."""

@@ -133,13 +133,14 @@ class Bucket:
         from google.api_core import exceptions
 
         try:
-            return self.bucket.blob(name).download_as_bytes(
+            content: bytes | None = self.bucket.blob(name).download_as_bytes(
                 start=start or None,
                 end=end and end - 1,
                 timeout=self.timeout,
                 retry=self.retry,
                 checksum=None if start else "auto",
             )
+            return content
         except exceptions.RequestRangeNotSatisfiable:
             return b""
         except exceptions.NotFound as error:
@@ -148,7 +149,8 @@ class Bucket:
             return None
 
     def exists(self, name: str) -> bool:
-        return self.bucket.blob(name).exists(timeout=self.timeout, retry=self.retry)
+        is_there: bool = self.bucket.blob(name).exists(timeout=self.timeout, retry=self.retry)
+        return is_there
 
     def get(self, name: str) -> Any:
         """The object's metadata as a Blob, None without the object."""
@@ -179,7 +181,8 @@ class Bucket:
             there = self.get(name)
             if there is None or self.read(name) != data or there.metadata != metadata:
                 raise
-            return there.generation
+            generation_now: int = there.generation
+            return generation_now
 
     def upload(self, name: str, path: Path, tell: Callable[[int], None] = lambda n: None) -> None:
         """Upload a file under a name that stands for its content: one that is there already counts
@@ -232,7 +235,8 @@ class Bucket:
             )
         except exceptions.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{blob.name} was changed by somebody else") from None
-        return blob.generation
+        generation_now: int = blob.generation
+        return generation_now
 
     def append(
         self,

@@ -94,7 +94,8 @@ def find(folder: Path) -> tuple[dict[str, Any], str]:
 
 def read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        table: dict[str, Any] = tomllib.loads(file.read_text())
+        return table
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -399,7 +399,8 @@ def podman_logins() -> dict[str, Any]:
 
 def read(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text())
+        written: dict[str, Any] = json.loads(file.read_text())
+        return written
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

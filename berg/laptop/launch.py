@@ -288,7 +288,8 @@ def check_bucket(config: Config) -> str:
             "than "
             f"{config.project!r} (number {number}). Choose a bucket of the project: {init}"
         )
-    return found.location.lower()
+    region: str = found.location.lower()
+    return region
 
 
 def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb: int) -> None:

@@ -499,12 +499,12 @@ def write_again(
     this = described(bucket, record, entry)
     if not code and record.sha256_of(entry.name):
         return None
-    this = checks.check_size(replace(this, **code))
+    changed: job.Job = checks.check_size(replace(this, **code))
     try:
-        states.write_job(bucket, this, blob.generation if blob else 0)
+        states.write_job(bucket, changed, blob.generation if blob else 0)
     except Changed:
         raise meanwhile(entry) from None
-    return this
+    return changed
 
 
 def meanwhile(entry: jobs.Entry) -> BergError:

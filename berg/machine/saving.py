@@ -318,7 +318,8 @@ def write_anew(attempt: Attempt, why: str, lost: str) -> None:
 def sha256_of_job(attempt: Attempt) -> str:
     """Return the hash that the job's metadata must have: this machine's metadata vouch for it."""
     if not attempt.sweep:
-        return attempt.machine.job_sha256
+        expected: str = attempt.machine.job_sha256
+        return expected
     record = states.read_sweep(attempt.bucket, attempt.sweep)
     # now: the laptop changes it when the sweep goes on with other code
     submitted = attempt.machine.facts()["job_sha256"]
