@@ -1,6 +1,7 @@
 """Run machine-learning experiments on Google Cloud accelerators, results kept in a bucket."""
 
 import os
+import re
 import sys
 import textwrap
 import warnings
@@ -11,6 +12,8 @@ import click
 from berg import plain
 
 __version__ = "0.1.0"
+QUOTED = re.compile(r'"[^" ]+ [^"]{1,50}"|`[^`]{1,60}`')  # what is not to be broken
+NO_BREAK = "\N{NO-BREAK SPACE}"
 COMMANDS = ("gcloud ", "sudo ", "berg ", "$ ")  # a line that begins so is to be typed
 # Google's libraries say with every command how long they will support this python.
 warnings.filterwarnings(
@@ -53,7 +56,8 @@ def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
             how = textwrap.TextWrapper(
                 max(room, 40), "", start, break_long_words=False, break_on_hyphens=False
             )
-            lines += how.wrap(line)
+            kept = QUOTED.sub(lambda found: found[0].replace(" ", NO_BREAK), line)
+            lines += [each.replace(NO_BREAK, " ") for each in how.wrap(kept)]
     return "\n".join(lines)
 
 

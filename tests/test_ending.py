@@ -316,3 +316,14 @@ def test_a_machine_of_an_unknown_job_takes_its_group_along():
     )
     ending.remove_group(config.Config(), SimpleNamespace(name="gone", place=place))
     assert removed == there[:1]
+
+
+def test_a_sweep_s_row_has_the_zone_of_jobs_that_ended_and_whose_command_it_shows():
+    ended = [entry(f"lr-{n}", "SUCCEEDED", cmd=f"train {n}", sweep="lr") for n in range(3)]
+    for each in ended[:2]:
+        each.state.zone = "us-central1-a"
+    (row,) = rows.folded(ended)
+    assert rows.cells(row)[4] == "us-central1-a"
+    assert row.summary.cmd == "train 0  (the command of lr-0, the first of 3 here)"
+    ended[2].state.zone = "us-east1-b"
+    assert rows.cells(rows.folded(ended)[0])[4] == "2 zones"

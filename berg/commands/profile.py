@@ -45,8 +45,9 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
     settings, name = ready(name)
     from berg.watch import profile as profiles
 
-    say(f"Taking a profile of {name} for {seconds:g} s")
-    answers = profiles.take(settings, name, seconds, machine)
+    found, machines = profiles.find(settings, name, machine)
+    say(f"Taking a profile of {found.name} for {seconds:g} s")
+    answers = profiles.take(settings, found, machines, seconds)
     files = profiles.bring(settings, answers, Path.home() / "berg_results", say)
     kinds = set()
     for each in sorted(answers):
@@ -58,8 +59,17 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
         plain.echo(json.dumps({"machines": answers, "files": paths}, indent=2))
     else:
         plain.echo("\n".join(map(str, files)))
+        for file in files:
+            say_hottest(profiles.hottest(file))
+
         say_how_to_open(name, kinds)
     sys.exit(int(not files))
+
+
+def say_hottest(lines: list[str]) -> None:
+    """Say in which lines the time went, if that is known."""
+    if lines:
+        say("The time went here, without what these called:\n" + "\n".join(lines))
 
 
 def say_how_to_open(name: str, kinds: set[str]) -> None:

@@ -262,8 +262,15 @@ def entries(
         if with_machines:
             lines += machines_of(each)
         if with_command and each.state:
-            lines.append(f"    $ {each.state.job.cmd}" if each.state.job.cmd else "    (devbox)")
+            lines.append(wrapped(f"    {command_of(each.state.job)}", sys.stdout))
     return "\n".join(lines)
+
+
+def command_of(summary: job.Summary) -> str:
+    """Return a job's command as a list shows it."""
+    if not summary.cmd:
+        return "(devbox)"
+    return f"$ {summary.cmd}"
 
 
 @dataclass(frozen=True)

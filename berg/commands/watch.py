@@ -167,7 +167,10 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
             return
         click.clear()
         plain.echo(f"{shown}\n\n{time.strftime('%H:%M:%S')}, every {REDRAW} s until Ctrl-C")
-        time.sleep(REDRAW)
+        try:
+            time.sleep(REDRAW)
+        except KeyboardInterrupt:
+            return
 
 
 @dataclass

@@ -50,19 +50,29 @@ def as_one(parts: list[Entry]) -> Entry:
     """Return the jobs of a sweep as one entry, which says how many are in which state."""
     first = parts[0]
     states = [part.state for part in parts if part.state]
+    more = f"  (the command of {first.name}, the first of {len(parts)} here)"
+    zones = sorted({state.zone for state in states if state.zone})
     summary = replace(
         first.summary,
         sweep="",
         results_dir=common_folder([state.job.results_dir for state in states]),
         machines=len(first.workers),
+        cmd=first.summary.cmd + more,
     )
     idle: dict[str, str] = {}
     for state in states:
         if not state.final:
             idle |= state.idle
     in_states = counts(Counter(state.state for state in states))
-    state = State(state=in_states, idle=idle, job=summary)
+    state = State(state=in_states, idle=idle, zone=few(zones), job=summary)
     return replace(first, name=first.sweep, state=state, machines=first.workers, parts=parts)
+
+
+def few(zones: list[str]) -> str:
+    """Return the zone, or how many there are of them."""
+    if len(zones) > 1:
+        return f"{len(zones)} zones"
+    return "".join(zones)
 
 
 def common_folder(folders: list[str]) -> str:

@@ -174,8 +174,8 @@ def find_program(folder: Path) -> list[str]:
     if program := shutil.which("tensorboard"):
         return [program]
     raise BergError(
-        "TensorBoard is not installed. Install it: pip install 'berg[tensorboard]' (or, for --on "
-        "NAME: berg ssh NAME -- pip install tensorboard). Or show it elsewhere: "
+        "TensorBoard is not installed. Install it: pip install '/path/to/berg[tensorboard]' (or, "
+        "for --on NAME: berg ssh NAME -- pip install tensorboard). Or show it elsewhere: "
         f"{folder}"
     )
 

@@ -5,6 +5,7 @@ here.
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,13 +25,18 @@ UPLOAD = 45
 Answers = dict[str, dict[str, Any]]  # by machine: `kind` and `files`, or `error`
 
 
-def take(config: Config, name: str, seconds: float, machine: str | None) -> Answers:
-    """Profile what runs, on every machine or one; raises BergError where nothing does."""
+def find(config: Config, name: str, machine: str | None) -> tuple[jobs.Entry, list[Machine]]:
+    """Return a job that runs, and its machines or one of them; raise BergError where none does."""
     found = jobs.find(config, name)
     check(found, machine)
     machines = [each for each in running(found) if machine in (None, each.name)]
     if not machines:
         raise BergError(f"{machine or name} has no machine any more. See: berg show {found.name}")
+    return found, machines
+
+
+def take(config: Config, found: jobs.Entry, machines: list[Machine], seconds: float) -> Answers:
+    """Profile what runs on machines of a job."""
     # two may ask in one second
     when = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     answers = ask(config, found, machines, when, seconds)
@@ -115,6 +121,27 @@ def read_answers(bucket: Bucket, name: str, when: str, waiting: set[str], answer
         machine = jobs.machine_of(blob.name)
         if machine in waiting and machine not in answers:
             answers[machine] = json.loads(bucket.read(blob.name) or b"{}")
+
+
+def hottest(file: Path, count: int = 10) -> list[str]:
+    """Return the lines of code in which the time of a profile of py-spy's went, the hottest first;
+    [] for any other file.
+    """
+    if not file.name.endswith(".speedscope.json"):
+        return []
+    profile = json.loads(file.read_text())
+    frames, spent = profile["shared"]["frames"], Counter[int]()
+    for each in profile["profiles"]:
+        for stack, weight in zip(each["samples"], each["weights"], strict=True):
+            spent[stack[-1] if stack else -1] += weight
+    in_all = sum(spent.values()) or 1
+    spent.pop(-1, None)  # nothing ran
+    lines = []
+    for index, weight in spent.most_common(count):
+        frame = frames[index]
+        where = f"{Path(frame.get('file') or '?').name}:{frame.get('line') or '?'}"
+        lines.append(f"{100 * weight / in_all:5.1f} %  {frame['name']} ({where})")
+    return lines
 
 
 def bring(config: Config, answers: Answers, folder: Path, say: Callable[[str], None]) -> list[Path]:

@@ -115,6 +115,6 @@ def test_a_sweep_that_is_waited_for_ends_with_its_states(berg):
     assert berg("wait", "two").returncode == 4
     again = berg("run", "--resume", "two", "--wait", "--json")
     ended = json.loads(again.stdout)
-    assert (ended["name"], ended["num_jobs"], again.returncode) == ("two", 1, 1)
+    assert (ended["name"], ended["num_jobs"], again.returncode) == ("two", 1, 4)
     found = [(each["state"], each["exit_code"], each["params"]) for each in ended["jobs"]]
     assert found == [("SUCCEEDED", 0, {"state": "0"}), ("FAILED", 4, {"state": "4"})]

@@ -12,7 +12,7 @@ import termios
 import pytest
 from conftest import wait_for
 
-from berg import COMMANDS
+from berg import COMMANDS, wrapped
 
 COMMAND = "python train.py --learning-rate=0.001 --batch-size=256 --logdir=/root/berg_results/sweep1/bs_256 ; exit 3"
 
@@ -155,3 +155,12 @@ def test_why_there_is_no_room_is_said_once(berg, cloud):
     assert there.returncode == 0 and there.stderr.count("us-central1-a: out of stock") == 1, (
         there.stderr
     )
+
+
+@pytest.mark.parametrize("width", range(40, 100, 3))
+def test_a_line_does_not_break_inside_of_a_quoted_command(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    hint = 'There is no repo here. Go to one and type: berg run "python train.py", or `berg list`.'
+    shown = wrapped(hint, sys.stdout)
+    assert '"python train.py"' in shown and "`berg list`" in shown and words(shown) == hint
+    assert max(map(len, shown.splitlines())) <= width

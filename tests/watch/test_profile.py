@@ -9,6 +9,8 @@ import pytest
 import requests
 from conftest import commit, wait_for
 
+from berg.watch import profile as profiles
+
 SPIN = """
 import sys, time
 def busy():
@@ -289,3 +291,18 @@ def test_a_machine_that_goes_meanwhile_is_named(berg):
         or "goes: the job ended before" in words
         or "goes: the command ended" in words
     ), words
+
+
+def test_the_hottest_lines_of_a_profile(tmp_path):
+    frames = [{"name": name, "file": "/root/code/a.py", "line": 7} for name in "abc"]
+    samples = {"type": "sampled", "samples": [[0, 1], [0, 1], [0, 2], []], "weights": [3, 2, 4, 1]}
+    file = tmp_path / "one.speedscope.json"
+    file.write_text(json.dumps({"shared": {"frames": frames}, "profiles": [samples]}))
+    assert profiles.hottest(file) == [" 50.0 %  b (a.py:7)", " 40.0 %  c (a.py:7)"]
+    assert profiles.hottest(file, 1) == [" 50.0 %  b (a.py:7)"]
+    assert profiles.hottest(tmp_path / "trace.json.gz") == []
+
+
+def test_a_profile_of_what_is_not_there_does_not_begin(berg):
+    refused = berg("profile", "nosuch")
+    assert refused.returncode == 1 and "Taking" not in refused.stderr, refused.stderr
