@@ -5,6 +5,7 @@ import io
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -154,6 +155,10 @@ def run(
     dry_run: bool,
     grid: tuple[str, ...],
     tasks: str | None,
+    params: tuple[str, ...],
+    samples: int | None,
+    sampler: str,
+    seed: int | None,
     parallel: int | None,
     resume: str | None,
     new_code: bool,
@@ -174,15 +179,16 @@ def run(
     """
     spec = start.wish(options)
     start.check_resume(resume, options)
-    if grid or tasks or resume or new_code:
+    if grid or tasks or resume or new_code or params or samples:
         from berg.commands import sweep as cli_sweep
 
         asked = cli_sweep.Asked(
             grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run
         )
+        asked = replace(asked, params=params, samples=samples, sampler=sampler, seed=seed)
         sys.exit(cli_sweep.run(spec, asked))
     if parallel:
-        raise click.UsageError("--parallel is for sweeps: give --grid or --tasks")
+        raise click.UsageError("--parallel is for sweeps: give --grid, --tasks or --samples")
     launched = start.start_machines(spec, dry_run, quiet=as_json or tail)
     if launched is None:
         return

@@ -368,6 +368,7 @@ class Plan:
     cluster_key: str = field(repr=False, default="")
     sweep_sha256: str = ""  # of the jobs of a sweep and what they are
     must_have_room: bool = False  # to wait for room is no way: something else would do
+    drawn: str = ""  # how the values of a sweep's jobs came about, for its record
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

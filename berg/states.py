@@ -36,6 +36,7 @@ class Sweep:
 
     jobs: list[str]
     claim: str = ""
+    drawn: str = ""  # from what, how and from which seed its jobs' values were drawn
     sha256: list[str] = field(default_factory=list)  # of each job's metadata
 
     def fingerprint(self) -> str:

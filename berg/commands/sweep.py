@@ -1,6 +1,8 @@
 """What `berg run` does for a sweep: show its jobs, launch or resume it, wait for its end."""
 
 import json
+import secrets
+import shlex
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +17,7 @@ from berg.commands import tables
 from berg.commands.results import exit_code, tell_missing
 from berg.commands.terminal import say
 from berg.google.storage import Bucket
-from berg.laptop import launch, limits, sweep
+from berg.laptop import draw, launch, limits, sweep
 from berg.plan import JobSpec
 from berg.watch import collect
 
@@ -35,17 +37,36 @@ class Asked:
     tail: bool = False
     as_json: bool = False
     dry_run: bool = False
+    params: tuple[str, ...] = ()
+    samples: int | None = None
+    sampler: str = draw.SOBOL
+    seed: int | None = None
 
     def check(self) -> None:
         """Raise UsageError for options that do not go together."""
-        if self.grid and self.tasks:
-            raise click.UsageError("give --grid or --tasks, not both")
+        if sum(map(bool, (self.grid, self.tasks, self.samples))) > 1:
+            raise click.UsageError("give one of --grid, --tasks and --samples")
+        if bool(self.params) != bool(self.samples):
+            raise click.UsageError("--samples N draws N jobs from each --param NAME=…: give both")
         if self.new_code and not self.resume:
             raise click.UsageError(
                 "--new-code goes with --resume; what is new runs the code around you anyway"
             )
-        if self.resume and (self.grid or self.tasks):
-            raise click.UsageError("--resume takes a sweep as it was; leave --grid and --tasks out")
+        if self.resume and (self.grid or self.tasks or self.samples):
+            raise click.UsageError(
+                "--resume takes a sweep as it was; leave --grid, --tasks and --samples out"
+            )
+
+    def rows(self) -> tuple[list[dict[str, str]], str]:
+        """Return the values of each job, and how they were drawn, "" if they are all listed."""
+        if self.grid:
+            return sweep.grid(self.grid), ""
+        if self.tasks:
+            return sweep.tasks(Path(self.tasks)), ""
+        seed = secrets.randbelow(10**6) if self.seed is None else self.seed
+        found = draw.rows(self.params, self.samples or 0, self.sampler, seed)
+        how = f"--samples {self.samples} --sampler {self.sampler} --seed {seed}"
+        return found, " ".join([how, *(f"--param {shlex.quote(each)}" for each in self.params)])
 
 
 @dataclass(frozen=True)
@@ -153,14 +174,17 @@ def check_for_sweep(spec: JobSpec) -> None:
 def start(spec: JobSpec, asked: Asked) -> Launched | None:
     """Show a sweep and launch it; return None after a dry run."""
     check_for_sweep(spec)
-    rows = sweep.grid(asked.grid) if asked.grid else sweep.tasks(Path(asked.tasks or ""))
+    rows, drawn = asked.rows()
     settings = config.load_ready(**spec.settings)
     at_once = min(asked.parallel or len(rows), len(rows))
     plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)
-    plan = limits.limited(replace(plan, rounds=-(-len(rows) // at_once)), len(rows))
+    plan = replace(plan, rounds=-(-len(rows) // at_once), drawn=drawn)
+    plan = limits.limited(plan, len(rows))
     jobs = sweep.expand(plan, rows, spec.results_dir)
     say(tables.plan(plan, len(jobs), at_once))
     say(tables.sweep(jobs))
+    if drawn:
+        say(f"Drawn with {drawn}")
     hours = len(jobs) * plan.job.max_run_seconds / 3600
     say(
         f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} "

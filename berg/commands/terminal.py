@@ -481,6 +481,25 @@ def sweep_options(command: AnyFunction) -> AnyFunction:
             help="CSV or JSONL file; a job for each row.",
         ),
         click.option(
+            "--param",
+            "params",
+            multiple=True,
+            metavar="NAME=…",
+            help="With --samples, what to draw from: a|b|c, 0..1, log:1e-5..1e-1, int:1..9.",
+        ),
+        click.option(
+            "--samples",
+            type=click.IntRange(1),
+            help="Jobs with values that are drawn from --param.",
+        ),
+        click.option(
+            "--sampler",
+            type=click.Choice(["sobol", "random"]),
+            default="sobol",
+            help="How to draw: evenly spread, or at random.  [default: sobol]",
+        ),
+        click.option("--seed", type=click.IntRange(0), help="To draw the same again."),
+        click.option(
             "--parallel", type=click.IntRange(1), help="Machines for all jobs.  [default: one each]"
         ),
         click.option(

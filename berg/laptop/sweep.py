@@ -177,7 +177,7 @@ def submit(
     importing = launch.import_ahead(place)
     launch.send_code(plan, bucket, say, on_progress)
     with_code = [replace(each, snapshot=plan.job.snapshot) for each in all_jobs]
-    record = record_of(with_code)
+    record = replace(record_of(with_code), drawn=plan.drawn)
     plan.sweep_sha256 = record.fingerprint()
     try:
         claimed = states.claim_sweep(bucket, name, record)
