@@ -120,6 +120,8 @@ class Job:
     max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
     restart_on_failure: int = 0  # times that its command runs again after it failed
     profile: bool = False  # PyTorch's own profiles can be taken of its command
+    # the key with which its machines sign what they tell each other lies in Secret Manager
+    sealed: bool = False
     monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
     # the options it was asked for with, to run it again
     spec: dict[str, Any] = field(default_factory=dict)
@@ -139,6 +141,11 @@ class Job:
         """
         return self.num_machines == 1 and not self.sweep and not self.group
 
+    @property
+    def has_secret(self) -> bool:
+        """Whether there is something of it in Secret Manager."""
+        return bool(self.secrets or self.notify or self.sealed)
+
     def summary(self) -> "Summary":
         """Return what a list shows of the job; it travels with every state."""
         gpus = f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else self.tpu
@@ -157,7 +164,7 @@ class Job:
             group=self.group,
             sweep=self.sweep,
             params=self.params if self.sweep else {},
-            secrets=len(self.secrets) + self.notify,
+            secrets=len(self.secrets) + self.notify or int(self.sealed),
             gpus=gpus,
             wait_seconds=self.wait_seconds,
             rates=self.rates,

@@ -358,8 +358,7 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
         uploads = replace(uploads, elsewhere=elsewhere)
     announce_end(attempt, ending, uploads, restart)
     uploads = replace(uploads, log_is_whole=saving.send_log(attempt))
-    has_secrets = bool(attempt.job.secrets) or attempt.job.notify
-    if attempt.leads and has_secrets and not attempt.sweep and not restart:
+    if attempt.leads and attempt.job.has_secret and not attempt.sweep and not restart:
         attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
     return decide(attempt.state, ending, uploads, restart, job.now())
 

@@ -76,6 +76,12 @@ def is_ours(config: Config, email: str) -> bool:
     return is_here and (name == NAME or name.startswith(f"{NAME}-"))
 
 
+def is_own(config: Config) -> bool:
+    """Return whether the machines act as an account that berg made for one person."""
+    email = config.service_account
+    return is_ours(config, email) and email != shared_account(config)
+
+
 def account(config: Config) -> str:
     """The account of berg's making that the settings mean; the shared one if they mean another."""
     given = config.service_account

@@ -23,7 +23,7 @@ from typing import Any
 from berg import BergError, __version__, checks, gce, job, places, states
 from berg.code import dist, packages, revision, snapshot
 from berg.config import Config
-from berg.google import api, data, offers, prices, secret
+from berg.google import api, data, grants, offers, prices, secret
 from berg.google.storage import Bucket, Changed
 from berg.laptop import limits, spending, ssh
 from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
@@ -83,7 +83,9 @@ def prepare(
         rates=rates,
     )
     checks.check_size(this)
-    cluster_key = add_cluster_key(secret_values, choice.hosts)
+    has_own_account = place_name != "gke" and grants.is_own(config)
+    cluster_key = add_cluster_key(secret_values, choice.hosts, has_own_account)
+    this.sealed = secret.CLUSTER_KEY in secret_values
     made = Plan(
         config=config,
         job=this,
@@ -147,16 +149,16 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -
     )
 
 
-def add_cluster_key(secret_values: dict[str, str], hosts: int) -> str:
+def add_cluster_key(secret_values: dict[str, str], hosts: int, has_own_account: bool) -> str:
     """Make the key with which machines of a job sign what they tell each other.
 
-    Add it to the secrets of a job that has some, where fewer may read it than the machines'
-    metadata, and return ""; else return the key, "" for a job of one machine.
+    Add it to the secrets of a job that has some, or an account of its person's own: fewer may read
+    those than the machines' metadata. Return "" then, else the key; "" for a job of one machine.
     """
     if hosts == 1:
         return ""
     key = secrets.token_hex(32)
-    if not secret_values:
+    if not secret_values and not has_own_account:
         return key
     secret_values[secret.CLUSTER_KEY] = key
     return ""
@@ -539,7 +541,7 @@ def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
     if this.group:
         place.delete(config, this.job_name, [], this.group)
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]))
-    if this.secrets or this.notify:
+    if this.has_secret:
         secret.delete(config, this.job_name)
     states.withdraw(bucket, claimed)
 

@@ -2,8 +2,9 @@
 
 Every machine's account may write below .berg/machines/, those of other jobs included, and what
 stands there puts a key into authorized_keys and hosts into known_hosts. So each object is signed
-with a key that the laptop made for this job alone: it lies in Secret Manager with the secrets of a
-job that has some, else in the machines' metadata.
+with a key that the laptop made for this job alone: it lies in Secret Manager where the job has
+secrets, or its person an account of their own; in a Secret of Kubernetes' for pods; else in the
+machines' metadata.
 
 This keeps out whoever writes to the bucket and no more. It does not keep out who may read the key:
 the job's own root; people and machines that may list instances, while it lies in the metadata;

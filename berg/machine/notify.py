@@ -32,12 +32,12 @@ def read_secrets(attempt: Attempt) -> None:
     apart.
     """
     this = attempt.job
-    if not (this.secrets or this.notify):
+    if not this.has_secret:
         return
     try:
         attempt.secrets = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
     except BergError:
-        if this.secrets:
+        if this.secrets or this.sealed:
             raise
         attempt.say(
             "Nobody will be told of the job's end (--notify): the webhook's URL went with the "

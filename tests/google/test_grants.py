@@ -533,3 +533,32 @@ def test_the_plan_and_doctor_warn_of_the_default_account(berg, cloud):
     assert "keeps nothing from it" not in " ".join(
         berg("run", "-g", "0", "--dry-run", "true").stderr.split()
     )
+
+
+def test_the_key_of_a_cluster_stands_in_no_metadata_where_the_account_is_ones_own(berg):
+    def requested() -> str:
+        ran = berg("run", "-g", "0", "-m", "2", "--dry-run", "true")
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    assert "berg-cluster-key" in requested(), "of the shared account, which needs no Secret Manager"
+    own = f"berg-worker-ana@{PROJECT}.iam.gserviceaccount.com"
+    berg.write_config(**{**saved(berg), "service_account": own})
+    assert "berg-cluster-key" not in requested()
+
+
+@pytest.mark.slow
+def test_machines_of_an_account_of_ones_own_know_each_other_by_secret_manager(berg, cloud):
+    own = f"berg-worker-ana@{PROJECT}.iam.gserviceaccount.com"
+    settings = replace(cloud.settings(berg.bucket_name), service_account=own)
+    for grant in grants.missing(settings)[0]:
+        grant.make()
+    settle(cloud)
+    berg.write_config(**{**saved(berg), "service_account": own})
+    ran = berg("run", "-g", "0", "-m", "2", "-n", "duo", "--each", "--wait", "echo $BERG_HOSTS")
+    assert ran.returncode == 0, ran.stderr + berg.log("duo")
+    assert "duo-0,duo-1" in berg.log("duo")
+    listed = cloud.call("GET", f"/secretmanager/v1/projects/{PROJECT}/secrets").get("secrets", [])
+    assert not [each for each in listed if each["name"].endswith("/berg-duo")], (
+        "it went with the job"
+    )
