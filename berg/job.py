@@ -26,7 +26,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from berg import BergError, gate
-from berg.checks import check_bounds, check_results_dir
+from berg.checks import check_bounds, check_results_dir, fits
 
 VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
@@ -210,7 +210,9 @@ def from_json(data: bytes, name: str) -> Job:
             values["spec"] = values.pop("wishes")
         job = gate.build(Job, {**values, "group": Group.parse(values.get("group", ""))})
         check_bounds(job)
-        if job.job_name != name or "commit" not in job.snapshot:
+        check_snapshot(job.snapshot)
+        job.to_json().encode()  # JSON has halves of letters, which UTF-8 has not
+        if job.job_name != name:
             raise ValueError("it does not describe this job")
     except (ValueError, BergError) as error:
         raise BergError(
@@ -219,6 +221,19 @@ def from_json(data: bytes, name: str) -> Job:
     if job.version > VERSION:
         raise BergError(f"job {name} was written by berg {job.berg_version}, newer than this one")
     return job
+
+
+def check_snapshot(snapshot: Any) -> None:
+    """Raise ValueError for what describes no commit, or none of one of its submodules."""
+    if not isinstance(snapshot, dict) or not fits(snapshot.get("commit"), str):
+        raise ValueError("it does not describe a commit")
+    if not fits(snapshot.get("packs", []), list[str]):
+        raise ValueError("its packs are odd")
+    submodules = snapshot.get("submodules", {})
+    if not isinstance(submodules, dict):
+        raise ValueError("its submodules are odd")
+    for each in submodules.values():
+        check_snapshot(each)
 
 
 @dataclass

@@ -557,8 +557,8 @@ def write_shallow(folder: Path, commits: list[str]) -> None:
 
 
 def all_packs(description: dict[str, Any]) -> Iterator[str]:
-    yield from description["packs"]
-    for sub in description["submodules"].values():
+    yield from description.get("packs", [])
+    for sub in description.get("submodules", {}).values():
         yield from all_packs(sub)
 
 

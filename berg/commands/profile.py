@@ -51,7 +51,8 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
     files = profiles.bring(settings, answers, Path.home() / "berg_results", say)
     kinds = set()
     for each in sorted(answers):
-        kind, error = answers[each].get("kind", ""), answers[each].get("error", "odd answer")
+        kind = answers[each].get("kind", "")
+        error = answers[each].get("error") or "odd answer"
         kinds.add(kind)
         say(f"{each}: {KINDS.get(kind, error)}")
     if as_json:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, job
+from berg.checks import check_results_dir
 from berg.google import fetch
 from berg.google.manifest import Entry, Manifest, block_before, marks
 from berg.google.paths import shorten, tell
@@ -345,7 +346,8 @@ class Mirror:
         the bucket.
         """
         records = () if alone else self.bucket.list(self.records, "name,metadata")
-        folders = sorted(self.folders.union(record.metadata["folder"] for record in records))
+        others = {folder for record in records if (folder := folder_of(record)) is not None}
+        folders = sorted(self.folders | others)
         more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
         return ", ".join(shorten(f"{self.prefix}{folder}", 80) for folder in folders[:3]) + more
 
@@ -432,11 +434,22 @@ def beside(
     each.
     """
     for record in bucket.list(records, "name,metadata"):
-        folder = record.metadata["folder"]
+        folder = folder_of(record)
+        if folder is None:
+            continue
         tell(folder)
         for blob in bucket.list(f"{prefix}{folder}/" if folder else prefix, LISTED, delimiter="/"):
             if writer_of(blob) == job_name and not blob.name.startswith(f"{prefix}{own}/"):
                 yield blob
+
+
+def folder_of(record: Any) -> str | None:
+    """Return the folder that a record names, "" for the uppermost; None for what is no folder."""
+    folder = (record.metadata or {}).get("folder")
+    try:
+        return folder and check_results_dir(folder)
+    except BergError:
+        return None
 
 
 def writer_of(blob: Any) -> str:

@@ -8,10 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job
+from berg import BergError, gate, job
 from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket, Listed
@@ -120,7 +121,25 @@ def read_answers(bucket: Bucket, name: str, when: str, waiting: set[str], answer
     for blob in bucket.list(job.log_prefix(name), "name", f"**.{when}.profile.json"):
         machine = jobs.machine_of(blob.name)
         if machine in waiting and machine not in answers:
-            answers[machine] = json.loads(bucket.read(blob.name) or b"{}")
+            answers[machine] = answer_in(bucket.read(blob.name) or b"{}")
+
+
+@dataclass
+class Answer:
+    """What a machine says of the profile that it took."""
+
+    kind: str = ""
+    files: list[str] = field(default_factory=list)  # paths below berg_results
+    error: str = ""
+
+
+def answer_in(data: bytes) -> dict[str, Any]:
+    """Return what a machine answered; its error for what is none."""
+    try:
+        answer = asdict(gate.cleaned(gate.build(Answer, gate.values(data))))
+        return {key: value for key, value in answer.items() if value}
+    except ValueError as error:
+        return {"error": f"its answer is damaged ({error})"}
 
 
 def hottest(file: Path, count: int = 10) -> list[str]:
@@ -129,7 +148,14 @@ def hottest(file: Path, count: int = 10) -> list[str]:
     """
     if not file.name.endswith(".speedscope.json"):
         return []
-    profile = json.loads(file.read_text())
+    try:
+        return hottest_in(json.loads(file.read_text()), count)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        return []  # whoever wrote it, it is no profile of py-spy's
+
+
+def hottest_in(profile: dict[str, Any], count: int) -> list[str]:
+    """Return the same of a profile; it may raise anything if it is none."""
     frames, spent = profile["shared"]["frames"], Counter[int]()
     for each in profile["profiles"]:
         for stack, weight in zip(each["samples"], each["weights"], strict=True):

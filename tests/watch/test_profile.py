@@ -306,3 +306,20 @@ def test_the_hottest_lines_of_a_profile(tmp_path):
 def test_a_profile_of_what_is_not_there_does_not_begin(berg):
     refused = berg("profile", "nosuch")
     assert refused.returncode == 1 and "Taking" not in refused.stderr, refused.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"shared": {"frames": []}, "profiles": [{"samples": [[7]], "weights": [1]}]}',
+        '{"shared": {"frames": ["x"]}, "profiles": [{"samples": [[0]], "weights": ["1"]}]}',
+        '{"shared": {"frames": ["x"]}, "profiles": [{"samples": [[0]], "weights": [1]}]}',
+    ],
+)
+def test_a_profile_that_is_none_has_no_hottest_lines(tmp_path, text):
+    file = tmp_path / "a.speedscope.json"
+    file.write_text(text)
+    assert profiles.hottest(file) == []
