@@ -25,8 +25,9 @@ test: $(VENV)/test $(VENV)/wheelhouse
 slow: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 6 --dist worksteal --slow $(PYTEST)
 
-# Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud.
-foreign: $(VENV)/test $(VENV)/foreign/gcsfs
+# Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud,
+# obstore, PyArrow, TensorStore, the Kubernetes client, SkyPilot's provisioner.
+foreign: $(VENV)/test $(VENV)/foreign/gcsfs $(VENV)/foreign/tools
 	$(BIN)/pytest tests/foreign/*.py -rs $(PYTEST)
 
 # The core tests on the oldest and the newest python here, with the lowest and the newest versions of what berg needs.
@@ -91,6 +92,12 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 	tar -xzf $(VENV)/foreign/gcsfs-*.tar.gz -C $(VENV)/foreign
 	mv $(VENV)/foreign/gcsfs-2025.10.0 $@
 	touch $@
+
+# Clients whose versions are not those of berg's tests: in an environment of their own.
+$(VENV)/foreign/tools: $(VENV)/foreign/gcsfs
+	$(PYTHON) -m venv $@.new
+	$@.new/bin/pip install --quiet 'skypilot[gcp]==0.14.1' 'obstore==0.12.1' 'pyarrow==26.0.1' 'tensorstore==0.1.86' 'kubernetes==37.0.2'
+	rm -rf $@ && mv $@.new $@
 
 # What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.
 $(VENV)/wheelhouse: $(VENV)/demo Makefile

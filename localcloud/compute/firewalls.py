@@ -107,7 +107,10 @@ def rule(project: str, body: dict) -> dict:
         why = "Exactly one of the fields must be specified: allowed, denied."
         raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
     check_name("resource.name", body["name"])
-    honoured("resource", body, (*KEPT, "network", "kind"))
+    honoured("resource", body, (*KEPT, "network", "kind", "selfLink", "id", "creationTimestamp"))
+    # what only Google says may be sent if it is true, as who read a rule before sends it
+    if body.get("selfLink") and not f"/{body['selfLink']}".endswith(f"/{path}"):
+        raise invalid("resource.selfLink", body["selfLink"], f"It is {LINK}{path}.")
     which = "allowed" if body.get("allowed") else "denied"
     for index, item in enumerate(body[which]):
         check_protocol(f"resource.{which}[{index}]", item)

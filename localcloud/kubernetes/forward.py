@@ -1,9 +1,11 @@
 """Ports of pods, forwarded through the API server, as kubectl does: SPDY inside of a WebSocket.
 
-Each connection is two streams, one for errors and one for data. Pods share the host's network: a
-port is reached only if a process of the pod listens on it.
+Each connection is two streams, one for errors and one for data. In the older protocol, which the
+official client for Python speaks, a port has two channels of the WebSocket instead, for one
+connection. Pods share the host's network: a port is reached only if a process of the pod listens on
+it.
 
-Not covered: the older protocol in channels of a WebSocket, UDP.
+Not covered: the older protocol in base64, UDP.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from aiohttp import WSMsgType, web
 from localcloud.kubernetes import spdy, trouble
 from localcloud.kubernetes.kinds import Refusal
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.streams import CHUNK, connection
+from localcloud.kubernetes.streams import CHUNK, connection, received
 
 PROTOCOL = "SPDY/3.1+portforward.k8s.io"
+CHANNELS = "v4.channel.k8s.io"
 LISTENS = "0A"  # state of a socket in /proc/net/tcp
 
 
@@ -45,15 +48,17 @@ class Tunnel:
 
 async def forward(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
     wanted = request.headers.get("Sec-WebSocket-Protocol", "")
-    if PROTOCOL not in wanted:
+    if PROTOCOL not in wanted and CHANNELS not in wanted:
         raise Refusal(
             400,
             "BadRequest",
-            f"the embedded cloud forwards ports over WebSockets with {PROTOCOL} alone",
+            f"the embedded cloud forwards ports over WebSockets with {PROTOCOL} or {CHANNELS}",
         )
     if pod["status"].get("phase") != "Running":
         told = f"unable to forward port because pod is not running. Current status={pod['status'].get('phase')}"
         raise Refusal(400, "BadRequest", told)
+    if PROTOCOL not in wanted:
+        return await forward_channels(plane, request, pod)
     socket = web.WebSocketResponse(protocols=(PROTOCOL,), max_msg_size=0)
     await socket.prepare(request)
     tunnel = Tunnel(plane, pod, socket)
@@ -69,6 +74,77 @@ async def forward(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
             for task in tunnel.tasks:
                 task.cancel()
     return socket
+
+
+def ports_of(request: web.Request) -> list[int]:
+    """The ports that a request names; raise the kubelet's refusal of none or wrong ones."""
+    words = [word for text in request.query.getall("ports", []) for word in text.split(",")]
+    if not words:
+        raise Refusal(400, "BadRequest", 'query parameter "port" is required')
+    for word in words:
+        if not word.isdigit() or not 1 <= int(word) <= 65535:
+            told = f'query parameter "port" should be a number from 1 to 65535: {word!r}'
+            raise Refusal(400, "BadRequest", told)
+    return [int(word) for word in words]
+
+
+async def forward_channels(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
+    """Forward ports in channels: for each one for data and one for errors, which begin with it."""
+    ports = ports_of(request)
+    socket = web.WebSocketResponse(protocols=(CHANNELS,), max_msg_size=0)
+    await socket.prepare(request)
+    writers: dict[int, asyncio.StreamWriter] = {}
+    tasks = []
+    with connection(plane, "portforward", request):
+        try:
+            for number, port in enumerate(ports):
+                for channel in (2 * number, 2 * number + 1):
+                    await socket.send_bytes(bytes([channel]) + port.to_bytes(2, "little"))
+                reader = await reach(plane, socket, pod, port, 2 * number, writers)
+                if reader:
+                    task = asyncio.ensure_future(bring(socket, reader, 2 * number))
+                    tasks.append(task)
+            async for channel, data in received(socket):
+                if channel in writers:
+                    with contextlib.suppress(ConnectionError):
+                        writers[channel].write(data)
+                        await writers[channel].drain()
+        finally:
+            for writer in writers.values():
+                writer.close()
+            for task in tasks:
+                task.cancel()
+    return socket
+
+
+async def reach(
+    plane: Plane,
+    socket: web.WebSocketResponse,
+    pod: dict,
+    port: int,
+    channel: int,
+    writers: dict[int, asyncio.StreamWriter],
+) -> asyncio.StreamReader | None:
+    """Connect to a port of the pod for a channel; None, and the error told, if none listens."""
+    try:
+        address = await asyncio.to_thread(listening, plane, pod, port)
+        if not address:
+            raise ConnectionRefusedError("connect: connection refused")
+        reader, writers[channel] = await asyncio.open_connection(address, port)
+    except OSError as error:
+        name = f"{pod['metadata']['name']}, uid : {pod['metadata']['uid']}"
+        told = f"error forwarding port {port} to pod {name}: failed to connect to localhost:{port}: {error}"
+        await socket.send_bytes(bytes([channel + 1]) + told.encode())
+        return None
+    return reader
+
+
+async def bring(socket: web.WebSocketResponse, reader: asyncio.StreamReader, channel: int) -> None:
+    """Bring what comes from a port, and close the connection at its end."""
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(CHUNK):
+            await socket.send_bytes(bytes([channel]) + data)
+        await socket.close()
 
 
 async def receive(tunnel: Tunnel, frame: spdy.Frame) -> None:
