@@ -24,6 +24,7 @@ class Machine:
     place: str = "gce"
     pod: str = ""  # its name in Kubernetes, where it is a pod
     note: str = ""  # what it waits for, in words
+    is_vain: bool = False  # those before it ended alike, again and again, before they began
     silence: str = ""  # that the node it is on does not answer, in words
 
 

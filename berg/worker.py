@@ -42,6 +42,7 @@ from berg.machine import (
 from berg.machine.attempt import Attempt
 from berg.machine.command import COMMAND_FILE, GRACE
 from berg.machine.outcome import (
+    POD_TAKEN_AWAY,
     PREEMPTED,
     SHUT_DOWN,
     Ending,
@@ -127,9 +128,10 @@ def go_through_phases(attempt: Attempt) -> Ending:
 
 def reason_of_shutdown(attempt: Attempt) -> Ending:
     """Return why this machine shuts down, if its metadata says more than that it does."""
+    usual = POD_TAKEN_AWAY if boot.POD else SHUT_DOWN
     with contextlib.suppress(OSError, ValueError):
-        return outside.ending_in(attempt, attempt.machine.instance_now()) or SHUT_DOWN
-    return SHUT_DOWN
+        return outside.ending_in(attempt, attempt.machine.instance_now()) or usual
+    return usual
 
 
 def requested_or(requested: Ending | None, ending: Ending) -> Ending:

@@ -18,7 +18,7 @@ from test_faults import Trial, fault, faults, stockout
 
 from berg import BergError
 from berg.laptop import clusters, ending, jobs
-from berg.places import gke
+from berg.places import gke, manifest
 from localcloud import control
 
 
@@ -129,8 +129,8 @@ def test_a_pod_of_several_is_taken_away(trial, kube):
     trial.until(f"wrote {trial.dice.randint(0, 9)} ")
     victim = alive(kube, trial.name)[1]["metadata"]["name"]
     trial.berg.cloud.call("POST", f"/_berg/pods/{victim}/evict", {})
-    state = trial.check("FAILED KILLED")
-    assert f"{trial.name}-1" in state["reason"] or "shut down" in state["reason"], state
+    state = trial.check("FAILED")  # nobody killed it
+    assert f"{trial.name}-1" in state["reason"] or "Kubernetes ended" in state["reason"], state
 
 
 @fault("a pod's node hangs", "1 4")
@@ -297,6 +297,68 @@ def test_no_room(trial, kube):
             "the reason in the list",
         )
     trial.check("SUCCEEDED", 8)
+
+
+@fault("a quota of the namespace admits no pod, for a while", "6 7")
+def test_no_quota_for_pods(trial, kube):
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    kube.create({**quota, "spec": {"hard": {"pods": "0"}}})
+    try:
+        trial.run()
+        words = "Kubernetes makes no pod: pods"
+        said = lambda: " ".join(trial.berg("list").stdout.split())
+        told = wait_for(lambda: words in (t := said()) and t, 15, "the reason in the list")
+        assert "exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0" in told
+        assert words in " ".join(trial.berg("cluster", "status", "faults").stdout.split())
+        assert all("faults" not in each for each in clusters.idle(trial.berg.bucket.config))
+    finally:
+        kube.call("DELETE", "/api/v1/namespaces/default/resourcequotas/none")
+    trial.check("SUCCEEDED", 8)
+
+
+@fault("the account of the pods is deleted before they come", "6 7")
+def test_no_account_for_pods(trial, kube):
+    path = f"/api/v1/namespaces/default/serviceaccounts/{manifest.ACCOUNT}"
+    trial.fault("kubernetes.jobs.create", delay=1)
+    laptop = trial.berg.start("run", *trial.where, "-n", trial.name, trial.command())
+    wait_for(lambda: any(each["hits"] for each in faults(trial.berg)), 60, "the fault")
+    kube.raw("DELETE", path)
+    assert laptop.wait() == 0
+    said = lambda: " ".join(trial.berg("list").stdout.split())
+    wait_for(lambda: f'serviceaccount "{manifest.ACCOUNT}" not found' in said(), 15, "the reason")
+    config = trial.berg.bucket.config
+    gke.ensure(config, gke.connect(config, "us-central1-a/faults"))
+    trial.check("SUCCEEDED", 8)
+
+
+@fault("pods end before their worker begins, again and again", "1 7")
+def test_no_memory_for_boot(trial, kube, monkeypatch):
+    trial.fault("storage.objects.get", match=".berg/dist/", delay=8, times=None)
+    trial.run(None, *with_secret(trial))
+    killed: set[str] = set()
+
+    def another() -> str | None:
+        running = [each for each in alive(kube, trial.name) if each["status"]["phase"] == "Running"]
+        names = [each["metadata"]["name"] for each in running]
+        return next((name for name in names if name not in killed), None)
+
+    for _ in range(3):
+        name = wait_for(another, 60, "a pod")
+        oom = f"/_berg/pods/{name}/oom"
+        wait_for(lambda path=oom: trial.berg.cloud.call("POST", path, {})["killed"])
+        wait_for(lambda: not alive(kube, trial.name), 30, "its end")
+        killed.add(name)
+    words = "ended: OOMKilled, exit code 137"
+    monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", -5)
+    config = trial.berg.bucket.config
+    given_up = lambda: (s := jobs.find(config, trial.name).state).state == "LOST" and s
+    trial.berg.cloud.call("POST", "/_berg/settings", {"backoff": 100})
+    state = wait_for(given_up, 30, "that it is given up")
+    assert words in state.reason and "3 pods ended before; the last: " in state.reason, state
+    assert words in " ".join(trial.berg("list").stdout.split())
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert trial.berg("kill", trial.name).returncode == 0
+    trial.check_gone()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ Not covered: watches; who waits asks again every second or so. Proxies, for what
 import base64
 import json
 import random
+import re
 import tempfile
 import time
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 from berg import BergError
 from berg import config as settings
 from berg.config import Config
-from berg.google import container
+from berg.google import api, container
 from berg.google.retry import is_retried, is_transient
 
 PATIENCE = 60  # seconds for an answer
@@ -28,6 +29,9 @@ RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
 MERGE = "application/merge-patch+json"
 PUBLIC = ".gke.goog"  # names that have a public certificate
 NODES = "/api/v1/nodes"
+WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+BACKSLASH = "\\"
+warned: set[str] = set()  # what this process has said already
 MOST_LOG = 1 << 20  # bytes
 LOG_PATIENCE = 5  # seconds for a node to hand a log on
 
@@ -158,6 +162,7 @@ def send_once(
         timeout=(min(10, patience), patience),
         verify=server.verify,
     )
+    pass_on_warnings(answer.headers.get("Warning", ""))
     if answer.status_code < 400:
         return answer
     refused = refusal(server, answer.status_code, answer.content)
@@ -165,6 +170,16 @@ def send_once(
     if asked.isdigit():
         refused.retry_after = float(asked)
     raise refused
+
+
+def pass_on_warnings(header: str) -> None:
+    """Say what the header of an answer warns of, each once: fields that are to go, a policy that
+    pods would violate.
+    """
+    for each in WARNING.findall(header):
+        if each not in warned:
+            warned.add(each)
+            api.tell(f"Kubernetes warns: {each.replace(BACKSLASH, '')}")
 
 
 def may_pass(error: Refused) -> bool:

@@ -23,6 +23,7 @@ from berg import BergError
 from berg.config import Config
 from berg.google import accelerators, api, container, grants, offers, rights
 from berg.google import kubernetes as k8s
+from berg.inventory import Machine
 from berg.places import gke, podstatus
 
 # Google's fee of $0.10 (an account's first zonal cluster is free of it) and the e2-medium;
@@ -344,7 +345,7 @@ def status(config: Config, cluster: dict[str, Any]) -> Status:
         found.trouble = error.message
         return found
     place = container.where(cluster)
-    found.pods = [pod_row(each, place, inside.events) for each in inside.pods]
+    found.pods = pod_rows(inside, place)
     used: Counter[str] = Counter()
     for row in found.pods:
         used[row["node"]] += row["gpus"]
@@ -354,36 +355,52 @@ def status(config: Config, cluster: dict[str, Any]) -> Status:
 
 @dataclass
 class Inside:
-    """What a cluster's own server says: its nodes, berg's pods that live, and what befell them."""
+    """What a cluster's own server says: its nodes, berg's Jobs that lack pods, berg's pods, and
+    what befell them.
+    """
 
     nodes: list[dict[str, Any]]
+    short: list[dict[str, Any]]
     pods: list[dict[str, Any]]
     events: list[dict[str, Any]]
 
 
 def gather(config: Config, cluster: dict[str, Any]) -> Inside:
     server = k8s.server_of(config, cluster)
+    ours = {"labelSelector": "berg=1", "patience": gke.LISTING}
     nodes = k8s.items(config, server, k8s.NODES, patience=gke.LISTING)
-    pods = k8s.items(
-        config, server, f"{k8s.CORE}/pods", labelSelector="berg=1", patience=gke.LISTING
-    )
-    alive = [each for each in pods if each["status"].get("phase") in ("Pending", "Running")]
-    events = []
-    if any(each["status"]["phase"] == "Pending" for each in alive):
-        events = k8s.items(config, server, f"{k8s.CORE}/events", patience=gke.LISTING)
-    return Inside(nodes, alive, events)
+    jobs = k8s.items(config, server, k8s.JOBS, **ours)
+    pods = k8s.items(config, server, f"{k8s.CORE}/pods", **ours)
+    alive = [each for each in pods if gke.is_alive(each)]
+    short = [each for each in jobs if gke.is_short(each, alive)]
+    events = gke.events_for(config, container.where(cluster), alive, bool(short))
+    return Inside(nodes, short, pods, events)
 
 
-def pod_row(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what is shown of a pod."""
-    machine = podstatus.machine_of(pod, place, events)
+def pod_rows(inside: Inside, place: str) -> list[dict[str, Any]]:
+    """Return what is shown of the pods that live, and of Jobs that have none and should."""
+    alive = [each for each in inside.pods if gke.is_alive(each)]
+    rows = [
+        pod_row(podstatus.machine_of(each, place, inside.events), each["spec"].get("nodeName", ""))
+        for each in alive
+    ]
+    for each in inside.short:
+        own = [pod for pod in inside.pods if gke.is_owned(pod, each)]
+        why = podstatus.hindrance(each, own, inside.events) or "Kubernetes is to make its pod"
+        if not any(map(gke.is_alive, own)):
+            rows.append(pod_row(podstatus.to_come(each, place, own, why), ""))
+    return rows
+
+
+def pod_row(machine: Machine, node: str) -> dict[str, Any]:
+    """Return what is shown of a pod on a node."""
     labels = machine.labels
     return {
         "pod": machine.pod,
         "name": machine.name,
         "job": labels.get("berg-job") or labels.get("berg-sweep", ""),
         "status": machine.status,
-        "node": pod["spec"].get("nodeName", ""),
+        "node": node,
         "gpus": int(machine.gpus.partition(" ")[0] or 0),
         "note": machine.note,
         "user": labels.get("berg-user", ""),

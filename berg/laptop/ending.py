@@ -77,7 +77,7 @@ def has_worker(found: Entry) -> bool:
     """Return whether a worker may have the job and hear that it is to end."""
     if found.state is None or found.state.final or found.state.state == "SUBMITTED":
         return False
-    alive = [machine for machine in found.machines if machine.status not in OFF]
+    alive = [each for each in found.machines if each.status not in (*OFF, "PROVISIONING")]
     return bool(alive) and not alive[0].silence
 
 

@@ -177,8 +177,8 @@ def conclude(
     alive = [machine for machine in machines if machine.status not in OFF]
     if state.final or seconds_since_written < patience(state):
         return state
-    if is_given_up(state, seconds_since_written, alive):
-        return replace(state, state="LOST", reason=f"{job.TOO_LATE}; end it: berg kill")
+    if why := given_up(state, seconds_since_written, alive):
+        return replace(state, state="LOST", reason=f"{why}; end it: berg kill")
     if is_on_its_way(state, alive):
         return state
     # of a cluster the first one, which leads
@@ -196,14 +196,20 @@ def is_on_its_way(state: job.State, alive: list[Machine]) -> bool:
     return bool(alive)
 
 
-def is_given_up(state: job.State, seconds_since_written: float, alive: list[Machine]) -> bool:
-    """Whether a job's pods had a limit to come by, and none of them has.
+def given_up(state: job.State, seconds_since_written: float, alive: list[Machine]) -> str:
+    """Return why a job's pods will not begin: they had a limit to come by, and none of them has, or
+    they end again and again before that; "" if they may.
 
     Those that come too late give up themselves, and so do those that wait for others.
     """
+    if state.started_at:
+        return ""
+    vain = [machine.note for machine in alive if machine.is_vain]
+    if vain:
+        return vain[0]
     limit = state.job.wait_seconds
-    has_come = state.started_at or any(machine.status == "RUNNING" for machine in alive)
-    return bool(limit and seconds_since_written > limit and not has_come)
+    has_come = any(machine.status == "RUNNING" for machine in alive)
+    return job.TOO_LATE if limit and seconds_since_written > limit and not has_come else ""
 
 
 def patience(state: job.State) -> int:

@@ -24,7 +24,13 @@ PREEMPTED = Ending("FAILED", "Google preempted the machine")
 # A machine that shuts down sends SIGTERM to all its processes at once; its metadata may say why.
 SHUT_DOWN = Ending("KILLED", "the machine was shut down from outside")
 MAINTAINED = Ending("FAILED", "Google stopped the machine to maintain its host")
-TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED)  # the machine is gone within seconds
+POD_TAKEN_AWAY = Ending(
+    "FAILED",
+    "Kubernetes ended the pod: its node had to go, somebody deleted it, or another pod of the job "
+    "was taken away",
+)
+# the machine is gone within seconds
+TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED, POD_TAKEN_AWAY)
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,14 @@ from berg.job import NO_GROUP, TOO_LATE, Group
 from berg.places import manifest, podpatch
 from berg.places.podstatus import (
     ending,
+    hindrance,
     how_ended,
     is_of,
     machine_of,
     may_be_silent,
     readiness,
     silence,
+    to_come,
 )
 from berg.plan import Choice, JobSpec, Offer
 
@@ -319,23 +321,60 @@ def machines(
     A cluster is their zone.
     """
     where = [zone] if zone else places(config)
+    of_jobs = listed(config, where, k8s.JOBS)
+    answering = [place for place, there in of_jobs.items() if there is not None]
     found = []
-    for place, pods in listed(config, where, f"{k8s.CORE}/pods").items():
-        mine = [pod for pod in pods or [] if is_wanted(pod, jobs, sweeps)]
-        found += machines_in(config, place, mine)
+    for place, pods in listed(config, answering, f"{k8s.CORE}/pods").items():
+        owned = [each for each in of_jobs[place] or [] if is_one_of(each, jobs, sweeps)]
+        mine = [pod for pod in pods or [] if is_one_of(pod, jobs, sweeps)]
+        found += machines_in(config, place, owned, mine)
     return sorted(found, key=lambda machine: machine.name)
 
 
-def machines_in(config: Config, place: str, pods: list[dict[str, Any]]) -> list[Machine]:
-    """Return a cluster's pods as machines, with what they wait for and whose node is silent."""
-    events = events_for(config, place, pods)
-    found = {pod["metadata"]["uid"]: machine_of(pod, place, events) for pod in pods}
-    suspects = [pod for pod in pods if pod["spec"].get("nodeName") and may_be_silent(pod)]
+def machines_in(
+    config: Config, place: str, jobs: list[dict[str, Any]], pods: list[dict[str, Any]]
+) -> list[Machine]:
+    """Return a cluster's living pods as machines, with what they wait for and whose node is silent;
+    a Job whose pods do not come as one.
+    """
+    alive = [pod for pod in pods if is_alive(pod)]
+    short = [each for each in jobs if is_short(each, alive)]
+    events = events_for(config, place, alive, bool(short))
+    found = {pod["metadata"]["uid"]: machine_of(pod, place, events) for pod in alive}
+    name_silent_nodes(config, place, alive, found)
+    for each in short:
+        name_hindrance(each, place, [pod for pod in pods if is_owned(pod, each)], events, found)
+    return list(found.values())
+
+
+def name_hindrance(
+    job: dict[str, Any],
+    place: str,
+    pods: list[dict[str, Any]],
+    events: list[dict[str, Any]],
+    found: dict[str, Machine],
+) -> None:
+    """Note on a Job's first pod why it has no more of them; without one that lives on a machine
+    that stands for it.
+    """
+    why = hindrance(job, pods, events)
+    living = [found[pod["metadata"]["uid"]] for pod in pods if is_alive(pod)]
+    if why and not living:
+        living = [to_come(job, place, pods, why)]
+        found[job["metadata"]["uid"]] = living[0]
+    if why:
+        living[0].note = living[0].note or why
+
+
+def name_silent_nodes(
+    config: Config, place: str, alive: list[dict[str, Any]], found: dict[str, Machine]
+) -> None:
+    """Note on pods that their node does not answer."""
+    suspects = [pod for pod in alive if pod["spec"].get("nodeName") and may_be_silent(pod)]
     unready = unready_nodes(config, place) if suspects else {}
     for pod in suspects:
         node = pod["spec"]["nodeName"]
         found[pod["metadata"]["uid"]].silence = silence(node, unready.get(node, {}))
-    return list(found.values())
 
 
 def unready_nodes(config: Config, place: str) -> dict[str, dict[str, Any]]:
@@ -345,16 +384,34 @@ def unready_nodes(config: Config, place: str) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def is_wanted(pod: dict[str, Any], jobs: Collection[str], sweeps: Collection[str]) -> bool:
-    """Return whether a pod lives or is to come, and is of those jobs and sweeps, or of any."""
-    if pod["status"].get("phase") not in ("Pending", "Running"):
-        return False
-    return is_of(pod, jobs, sweeps) or not (jobs or sweeps)
+def is_one_of(thing: dict[str, Any], jobs: Collection[str], sweeps: Collection[str]) -> bool:
+    """Return whether a pod or a Job is of those jobs and sweeps, or of any."""
+    return is_of(thing, jobs, sweeps) or not (jobs or sweeps)
 
 
-def events_for(config: Config, place: str, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what tells why a pod waits: another list of the cluster's, if any of these does."""
-    if any(pod["status"]["phase"] == "Pending" for pod in pods):
+def is_alive(pod: dict[str, Any]) -> bool:
+    """Return whether a pod lives or is to come."""
+    return pod["status"].get("phase") in ("Pending", "Running")
+
+
+def is_owned(pod: dict[str, Any], job: dict[str, Any]) -> bool:
+    """Return whether a pod is one of a Job's."""
+    owners = [each["uid"] for each in pod["metadata"].get("ownerReferences", [])]
+    return job["metadata"]["uid"] in owners
+
+
+def is_short(job: dict[str, Any], alive: list[dict[str, Any]]) -> bool:
+    """Return whether a Job that goes on has fewer pods that live than it should."""
+    spec, done = job["spec"], job["status"].get("succeeded", 0)
+    wanted = min(spec.get("parallelism", 1), spec.get("completions", 1) - done)
+    return not ending(job) and sum(is_owned(pod, job) for pod in alive) < wanted
+
+
+def events_for(
+    config: Config, place: str, pods: list[dict[str, Any]], is_short: bool
+) -> list[dict[str, Any]]:
+    """Return what tells why pods wait or do not come; nothing is asked for if none does."""
+    if is_short or any(pod["status"]["phase"] == "Pending" for pod in pods):
         with contextlib.suppress(BergError):
             server = connect(config, place)
             return k8s.items(config, server, f"{k8s.CORE}/events", patience=LISTING)
@@ -403,6 +460,8 @@ def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
 def tell(config: Config, machine: Machine, key: str, value: str) -> None:
     """Let a pod know something: an annotation, which its kubelet hands on within a minute."""
     # without a slash a name has 63 characters at most
+    if not machine.pod:  # it has yet to be made
+        return
     name = key.replace("berg-kill-", "berg-kill/", 1)
     change = {"metadata": {"annotations": {name: value}}}
     path = f"{k8s.CORE}/pods/{machine.pod}"
@@ -461,7 +520,7 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
     if group:
         where = {group.cluster}
     for place in where:
-        pods = {each.pod for each in machines if each.zone == place}
+        pods = {each.pod for each in machines if each.zone == place and each.pod}
         with contextlib.suppress(container.Gone):
             delete_in(config, connect(config, place), place, job, pods)
 

@@ -6,10 +6,12 @@ It reads what others have asked for. Not covered: what a container writes; that 
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from berg.google.container import LABEL
 from berg.inventory import Machine
+from berg.words import plural
 
 # the autoscaler's words, in their order
 SCALING = (
@@ -17,6 +19,7 @@ SCALING = (
     "NotTriggerScaleUp",
     "FailedScaleUp",
 )
+FEW = 3  # pods that end alike before they begin, after which there is no hope
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -166,15 +169,70 @@ def ending(job: dict[str, Any]) -> dict[str, Any] | None:
     return next((each for kind in kinds for each in conditions if each["type"] == kind), deleted)
 
 
+def hindrance(job: dict[str, Any], pods: list[dict[str, Any]], events: list[dict[str, Any]]) -> str:
+    """Return why a Job has fewer pods than it should, of all its pods and the cluster's events; ""
+    if nothing is known to hinder it.
+    """
+    mine = [each for each in events if subject(each).get("uid") == job["metadata"]["uid"]]
+    last = newest(mine, "SuccessfulCreate", "FailedCreate")
+    if last.get("reason") == "FailedCreate":
+        return f"Kubernetes makes no pod: {one_line(last).removeprefix('Error creating: ')}"
+    dead = failures(pods)
+    if not dead:
+        return ""
+    count = max(len(dead), job["status"].get("failed", 0))
+    return f"{plural(count, 'pod')} ended before; the last: {how_ended(dead[-1])}"
+
+
+def failures(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the pods that failed of themselves, which nobody took away, the oldest first."""
+    failed = [
+        pod
+        for pod in pods
+        if pod["status"].get("phase") == "Failed" and not is_true(pod, "DisruptionTarget")
+    ]
+    return sorted(failed, key=lambda pod: pod["metadata"]["creationTimestamp"])
+
+
+def is_true(pod: dict[str, Any], kind: str) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    return any(each["type"] == kind and each["status"] == "True" for each in conditions)
+
+
+def is_vain(pods: list[dict[str, Any]]) -> bool:
+    """Return whether a Job's last few pods all ended in the same way, and not as boot.py ends."""
+    last = [terminated(pod) for pod in failures(pods)[-FEW:]]
+    ways = {(end.get("reason"), end.get("exitCode")) for end in last}
+    return len(last) == FEW and len(ways) == 1 and last[0].get("exitCode", 1) > 1
+
+
+def terminated(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return how the first of a pod's containers that ended did so; {} for none."""
+    states = [each.get("state", {}) for each in pod["status"].get("containerStatuses", [])]
+    return next((each["terminated"] for each in states if "terminated" in each), {})
+
+
+def to_come(job: dict[str, Any], place: str, pods: list[dict[str, Any]], why: str) -> Machine:
+    """Return the machine that stands for a Job's pods while none of them lives."""
+    about, template = job["metadata"], job["spec"]["template"]
+    made = {"name": "", "uid": about["uid"], "creationTimestamp": about["creationTimestamp"]}
+    pod = {
+        "metadata": {**template["metadata"], **made},
+        "spec": template["spec"],
+        "status": {"phase": "Pending"},
+    }
+    return replace(machine_of(pod, place, []), note=why, is_vain=is_vain(pods))
+
+
 def how_ended(pod: dict[str, Any]) -> str:
     """Why a pod ended without a word in its job's state."""
     if reason := pod["status"].get("reason"):
         message = pod["status"].get("message", "")
         return f"the pod {pod['metadata']['name']} ended: {reason}: {message}".rstrip(": ")
-    for each in pod["status"].get("containerStatuses", []):
-        if ended := each.get("state", {}).get("terminated"):
-            return (
-                f"the pod {pod['metadata']['name']} ended: {ended.get('reason')}, exit code "
-                f"{ended.get('exitCode')}"
-            )
+    if ended := terminated(pod):
+        said = f": {one_line(ended)}" if ended.get("message") else ""
+        return (
+            f"the pod {pod['metadata']['name']} ended: {ended.get('reason')}, exit code "
+            f"{ended.get('exitCode')}{said}"
+        )
     return ""

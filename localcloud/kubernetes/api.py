@@ -24,6 +24,7 @@ from localcloud.call import Cloud, suffer
 from localcloud.faults import Fault
 from localcloud.identity.tokens import Owner
 from localcloud.kubernetes import (
+    admission,
     bodies,
     certificates,
     discovery,
@@ -260,6 +261,7 @@ async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str)
     body, flags = await body_of(request), queries.flags(request)
     bodies.check_twice(request, kind.name, kind.api.rpartition("/")[2], flags[0])
     warned = queries.warnings(request, kind, body)
+    warned += admission.warnings(plane.store, kind.plural, namespace, body)
     made = plane.create(kind.plural, namespace, body, *flags)
     check_manager(plane, request, made["metadata"]["uid"])
     return shown(request, plane, kind, made, 201, warned)

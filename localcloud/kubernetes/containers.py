@@ -244,6 +244,18 @@ def command_of(container: dict, image: dict) -> list[str]:
     return [*command, *(others or [])]
 
 
+def not_started(running: Running, code: int) -> str:
+    """Why a container's command could not even be started; "" if it was. Then it has no log."""
+    log = running.folder / "log"
+    if code not in (126, 127) or log.stat().st_size > 1000:
+        return ""
+    said = log.read_text(errors="replace").strip()
+    if not said.startswith('exec: "') or "\n" in said:
+        return ""
+    log.write_bytes(b"")
+    return said
+
+
 def main_process(running: Running) -> int | None:
     """The process that is told to end: the container's command."""
     first = processes.first_process(running.folder)

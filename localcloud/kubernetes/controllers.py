@@ -14,7 +14,17 @@ import logging
 import secrets
 from pathlib import Path
 
-from localcloud.kubernetes import deployments, jobs, kubelet, nodes, scaling, scheduler, volumes
+from localcloud.kubernetes import (
+    admission,
+    deployments,
+    jobs,
+    kubelet,
+    making,
+    nodes,
+    scaling,
+    scheduler,
+    volumes,
+)
 from localcloud.kubernetes.kinds import (
     Refusal,
     condition,
@@ -45,6 +55,7 @@ async def run(plane: Plane) -> None:
             Plane.collect,
             refresh_volumes,
             tell_names,
+            count_quotas,
         )
         for look in (nodes.look, scheduler.schedule, scaling.look, *pods):
             try:
@@ -60,6 +71,10 @@ async def run(plane: Plane) -> None:
                 pass
         else:
             await asyncio.sleep(0)
+
+
+def count_quotas(plane: Plane) -> None:
+    admission.count(plane.store)
 
 
 def look_at_workloads(plane: Plane) -> None:
@@ -88,13 +103,8 @@ def look_at_replicas(plane: Plane, replicas: dict) -> None:
             "name": f"{meta['name']}-{ends}",
             "ownerReferences": reference(replicas),
         }
-        pods.append(plane.create("pods", meta["namespace"], body))
-        plane.event(
-            replicas,
-            "SuccessfulCreate",
-            f"Created pod: {pods[-1]['metadata']['name']}",
-            by="replicaset-controller",
-        )
+        if made := making.make(plane, replicas, body, "replicaset-controller"):
+            pods.append(made)
     for pod in pods[spec["replicas"] :]:
         plane.delete("pods", pod)
     ready = sum(bool(condition(pod, "Ready")) for pod in pods)

@@ -14,6 +14,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
+from localcloud.kubernetes import making
 from localcloud.kubernetes.defaults import INDEX, TRACKING
 from localcloud.kubernetes.job_checks import indexes_in
 from localcloud.kubernetes.kinds import condition, is_leaving, is_over, owned_by, stamp
@@ -442,7 +443,4 @@ def make_pod(plane: Plane, job: dict, index: int | None, failures: int) -> None:
                     *(container.get("env") or []),
                     {"name": "JOB_COMPLETION_INDEX", "valueFrom": source},
                 ]
-    made = plane.create("pods", meta["namespace"], {"metadata": pod_meta, "spec": spec})
-    plane.event(
-        job, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}", by="job-controller"
-    )
+    making.make(plane, job, {"metadata": pod_meta, "spec": spec}, "job-controller")

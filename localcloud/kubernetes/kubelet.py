@@ -26,6 +26,10 @@ from localcloud.machines import processes, sandbox
 
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
 KILLED = 137
+RUNC = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc "
+    "create failed: unable to start container process: error during container init: "
+)
 LONGEST = 300.0  # seconds between two restarts or pulls
 NOTED = 5.0  # seconds for the end of a container that outlived its server to be written down
 
@@ -372,10 +376,11 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
     note(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
-    state: dict[str, Any] = {
-        "exitCode": code,
-        "reason": running.reason or ("Error" if code else "Completed"),
-    }
+    why = containers.not_started(running, code)
+    code = 128 if why else code
+    usual = "StartError" if why else "Error" if code else "Completed"
+    state: dict[str, Any] = {"exitCode": code, "reason": running.reason or usual}
+    state |= {"message": f"{RUNC}{why}"} if why else {}
     message = running.folder / "rootfs/dev/termination-log"
     if message.exists() and message.stat().st_size:
         state["message"] = message.read_text(errors="replace")[-4096:]

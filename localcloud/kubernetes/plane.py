@@ -23,7 +23,7 @@ from typing import Any
 from localcloud.artifacts.store import Unpacked
 from localcloud.compute.state import Compute
 from localcloud.identity.tokens import Tokens
-from localcloud.kubernetes import checks, deletion
+from localcloud.kubernetes import admission, checks, deletion
 from localcloud.kubernetes.defaults import fill
 from localcloud.kubernetes.kinds import KINDS, Refusal, is_leaving, is_over, owned_by, stamp
 from localcloud.kubernetes.store import Store
@@ -135,6 +135,7 @@ class Plane:
         checks.check_meaning(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}
         fill(plural, body)
+        admission.check(self.store, plural, meta.get("namespace", ""), body)
         if plural == "services":
             self.give_address(body)
         if not dry:
@@ -258,7 +259,11 @@ class Plane:
 
     def finish_foreground(self, plural: str, owner: dict) -> None:
         """Let an owner go that waited for what it owns, once all of that is gone."""
-        if self.owned(plural, owner):
+        left = self.owned(plural, owner)
+        for kind, each in left if plural == "namespaces" else []:
+            if not is_leaving(each):  # it came after the deletion had begun
+                self.delete(kind, each, "Background")
+        if left:
             return
         meta = owner["metadata"]
         meta["finalizers"].remove("foregroundDeletion")
