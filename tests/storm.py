@@ -42,7 +42,7 @@ SILENCE = 40  # seconds in place of 180, after which a cluster gives up a machin
 COMPUTE = "/compute/v1/projects/berg-local"
 
 WRITER = r"""
-import hashlib, os, random, signal, sys, time
+import hashlib, os, random, signal, subprocess, sys, time
 from urllib.parse import quote
 seed, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 rank, attempt, own = (os.environ["BERG_" + key] for key in ("NODE_RANK", "ATTEMPT", "RESULTS_DIR"))
@@ -110,6 +110,15 @@ for i in range(count):
     lines += more
     time.sleep(pause)
 tell(grown, lines, "wrote")
+if "many" in sys.argv:  # more than a pass sends at once, and the newest go first
+    for i in range(600):
+        path, data = f"{folders[0]}/many {i:03}", os.urandom(50)
+        if not os.path.exists(path):
+            write(path, data)
+            tell(path, data, "wrote")
+if "left" in sys.argv:  # behind, in a session of its own, and never at rest
+    goes_on = f"while :; do date +%N >'{folders[0]}/left behind {attempt}'; sleep 0.1; done"
+    subprocess.Popen(["sh", "-c", goes_on], start_new_session=True, stdout=subprocess.DEVNULL)
 if seed.endswith("7"):
     for path in (f"{folders[0]}/caf".encode() + b"\xe9", f"{folders[0]}/two\nlines".encode()):
         write(path, b"refused")
@@ -138,6 +147,7 @@ class Round:
     kind: str
     name: str
     dice: random.Random
+    options: list[str] = field(default_factory=list)  # of berg run
     hits: list[str] = field(default_factory=list)  # what went wrong
     # job, rank, from when on what it wrote may miss
     ends: list[tuple[str, str, float]] = field(default_factory=list)
@@ -168,13 +178,26 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
     this = Round(berg, seed, kind, f"storm-{seed}-{os.urandom(2).hex()}", dice)
     before = everything(berg)
     command = f"python writer.py {seed} {dice.randint(5, 25)} {dice.uniform(0.05, 0.6):.2f}"
+    more = dice.random()
+    command += " many" * (more < 0.3) + " left" * (0.2 < more < 0.5)
     secret = ["--secret", f"KEY={berg.home}/berg.json"] if dice.random() < 0.4 else []
     command += " && true {n}" if kind == "sweep" else ""
     command += " && [ $BERG_NODE_RANK != 1 ]" if kind == "cluster whose member fails" else ""
     click.echo(
         f"storm: seed {seed}: {this.name}, {kind}{' with a secret' if secret else ''}", nl=False
     )
-    submit(this, ["-g", "0", "-n", this.name, *KINDS[kind], *secret, "--max-hours", "0.2", command])
+    this.options = [
+        "-g",
+        "0",
+        "-n",
+        this.name,
+        *KINDS[kind],
+        *secret,
+        "--max-hours",
+        "0.2",
+        command,
+    ]
+    submit(this, this.options)
     began = time.monotonic()
     for _ in range(dice.randint(1, 5)):
         time.sleep(dice.uniform(0, 6))
@@ -438,6 +461,21 @@ def kill_server(this: Round) -> None:
     control.start(folder, server["port"])
 
 
+def submit_twice(this: Round) -> None:
+    """Submit the name again, which must be refused and touch nothing."""
+    again = this.berg("run", *this.options)
+    if again.returncode == 0 or "Traceback" in again.stderr:
+        raise RuntimeError(f"seed {this.seed}: a second submit of {this.name}: {again.stderr}")
+
+
+def fetch_twice(this: Round) -> None:
+    """Two fetches into one folder while the job writes."""
+    both = [this.berg.start("fetch", this.name, str(this.berg.home / "both")) for _ in range(2)]
+    said = [each.communicate(timeout=120)[1] for each in both]
+    if any("Traceback" in text for text in said):
+        raise RuntimeError(f"seed {this.seed}: two fetches of {this.name}: {said}")
+
+
 def kill_job(this: Round) -> None:
     name = this.dice.choice(sorted(each.name for each in entries(this)))
     ran = this.berg("kill", "-y", name)
@@ -458,6 +496,8 @@ def control_plane(path: str, body: dict[str, Any]) -> Callable[[Round], None]:
 
 PREEMPTED, FOR_GOOD = "a machine is preempted", "a machine is cut off for good"
 TROUBLE: dict[str, Callable[[Round], None]] = {
+    "somebody submits the name, too": submit_twice,
+    "two fetches at once": fetch_twice,
     "storage refuses": requests("storage.objects.*", status=503),
     "storage is busy": requests("storage.objects.*", status=429),
     "connections break": requests("storage.objects.*", reset=True),
@@ -479,4 +519,4 @@ TROUBLE: dict[str, Callable[[Round], None]] = {
     "a machine crashes": without_a_word("crash"),
     FOR_GOOD: without_a_word("cut"),
 }
-GENTLE = {*list(TROUBLE)[:12]}  # what ends no job
+GENTLE = {*list(TROUBLE)[:14]}  # what ends no job

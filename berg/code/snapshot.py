@@ -302,6 +302,18 @@ def leave_out(snapshot: Snapshot) -> list[str]:
     return [f":(exclude,literal){name}" for name in sorted(environments)]
 
 
+def repo_that_takes(folder: Path) -> Path | None:
+    """Return the root of the repo around a folder if it would send untracked files of it along."""
+    try:
+        root = find_root(folder)
+    except BergError:
+        return None
+    below = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", str(folder))
+    if set(names(below)) <= set(left_to_berg(root)):
+        return None
+    return root
+
+
 def sizes_of(root: Path, paths: list[str], outside: set[str]) -> dict[str, int]:
     """Return the bytes of files, but for those of `outside`: files, and folders with a slash."""
     folders = tuple(each for each in outside if each.endswith("/"))

@@ -1,6 +1,7 @@
 """The commands that show what a job printed and bring what it left: log, tail, fetch."""
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -208,10 +209,28 @@ def fetch_job(
         plain.echo(json.dumps(about))
     else:
         say(f"{found.new} of {plural(found.files, 'file')} new or changed")
+        say_if_code(target)
         plain.echo(target)
     if state and job_name:
         say_why(job_name, state)
     raise_missing(found.missing)
+
+
+def say_if_code(folder: Path) -> None:
+    """Say that what was brought is code of a repo from now on, if it lies in one that does not
+    ignore it.
+    """
+    from berg.code import snapshot
+
+    root = snapshot.repo_that_takes(folder)
+    if root is None:
+        return
+    path = folder.resolve().relative_to(root.resolve())
+    ignore = shlex.join(["echo", f"/{path}/"])
+    say(
+        f"This is in the repo {root}, and goes with its next job as code. Leave it here:\n"
+        f"  $ {ignore} >>{shlex.quote(str(root / snapshot.IGNORE_FILE))}"
+    )
 
 
 def check_found(found: Fetched, where: str) -> None:

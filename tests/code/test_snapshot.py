@@ -11,6 +11,7 @@ from conftest import commit, git
 
 from berg import BergError, config
 from berg.code import snapshot, worktree
+from berg.commands import results
 
 
 @pytest.fixture(autouse=True)
@@ -450,3 +451,18 @@ def test_the_bytes_that_go_up_are_known_before(repo, bucket, trip):
     assert 50_000 < snapshot.bytes_to_send(changed, bucket.name) < 55_000
     changed.sent = {"packs": []}
     assert snapshot.bytes_to_send(changed, bucket.name) == 0
+
+
+def test_results_that_lie_in_a_repo_are_code_unless_it_ignores_them(repo, tmp_path, capsys):
+    (repo / "my results").mkdir()
+    (repo / "my results/loss.txt").write_text("0.1")
+    (tmp_path / "outside").mkdir()
+    results.say_if_code(tmp_path / "outside")
+    assert capsys.readouterr().err == ""
+    results.say_if_code(repo / "my results")
+    command = capsys.readouterr().err.partition("$ ")[2]
+    assert command.startswith("echo '/my results/' >>"), command
+    subprocess.run(["sh", "-c", command], check=True)
+    results.say_if_code(repo / "my results")
+    assert capsys.readouterr().err == ""
+    assert "my results/ (.bergignore)" in snapshot.take(repo).left_out
