@@ -36,7 +36,7 @@ test-versions: $(VENV)/test
 
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_pod_faults.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
+	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_pod_faults.py tests/test_claims.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
 
 # A job that is root, with its machine's token, tries what it can; writes the table in docs/security.md.
 hostile: $(VENV)/test $(VENV)/wheelhouse

@@ -105,7 +105,8 @@ def pytest_generate_tests(metafunc) -> None:
     if "seed" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("fault")
         rounds = max(metafunc.config.getoption("--rounds"), 1)
-        rounds = rounds * mark.args[2] if mark and rounds > 1 else 1
+        if mark and rounds > 1:
+            rounds *= mark.args[2]
         metafunc.parametrize("seed", range(1, rounds + 1), ids=lambda seed: f"round{seed}")
 
 

@@ -1,5 +1,8 @@
 """Two people, or one in a hurry, and one name: who has it keeps it, and nobody deletes another's."""
 
+import random
+import time
+
 import pytest
 from conftest import Berg, wait_for
 from test_run import check_ended
@@ -93,3 +96,40 @@ def test_a_sweep_that_is_over_waits_for_its_machines_before_it_is_resumed(monkey
     looks[:] = [["RUNNING"]]
     with pytest.raises(BergError, match="lr-machine-0 did not go. Delete them: berg reap"):
         sweep.wait_until_gone(config.Config(), "lr", said.append)
+
+
+def start_together(berg: Berg, seed: int, *commands: list[str]) -> list[tuple[int, str]]:
+    """Start commands at the same time, give or take what the seed says; exit code and standard
+    error of each.
+    """
+    dice, started = random.Random(seed), []
+    for words in dice.sample(list(enumerate(commands)), len(commands)):
+        started.append((words[0], berg.start(*words[1])))
+        time.sleep(dice.choice([0, 0, dice.uniform(0, 1.5)]))
+    ended = [(number, each.communicate(timeout=150)[1], each) for number, each in started]
+    return [(each.returncode, said) for _, said, each in sorted(ended, key=lambda row: row[0])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--grid", "x=1,2", "true {x}"], ["true"]], ids=["sweep", "job"])
+def test_two_submits_race(berg, seed, words):
+    """`make chaos` runs it, and the next one, many times with other seeds."""
+    (code, said), (other_code, other_said) = start_together(berg, seed, *[[*RUN, *words]] * 2)
+    assert sorted([code, other_code]) == [0, 1], said + other_said
+    for name in ["twin-0", "twin-1"] if len(words) > 1 else ["twin"]:
+        wait_for(lambda name=name: berg.state(name)["state"] == "SUCCEEDED", 90)
+        assert berg.bucket.exists(f".berg/jobs/{name}_metadata.json")
+
+
+@pytest.mark.slow
+def test_resume_and_rm_race(berg, seed):
+    assert berg(*RUN, "--max-hours", "1", "--wait", "exit 3").returncode == 3
+    resume, remove = ["run", "--resume", "twin"], ["rm", "-y", "twin"]
+    (resumed, said), (removed, rm_said) = start_together(berg, seed, resume, remove)
+    assert 0 in (resumed, removed), said + rm_said
+    if removed == 0 and resumed != 0:
+        wait_for(lambda: not berg.machines(), 60, "the machine's end")
+        assert not berg.bucket.exists(".berg/jobs/twin_state.json")
+    else:
+        wait_for(lambda: berg.state("twin")["state"] == "FAILED", 90, "the end of what was resumed")
+        assert (removed, berg.state("twin")["exit_code"]) == (1, 3), said + rm_said
