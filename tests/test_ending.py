@@ -292,12 +292,12 @@ def test_a_sweep_is_one_row_where_its_first_job_stood():
     shown = rows.folded([parts[0], alone, *parts[1:]])
     assert [each.name for each in shown] == ["s", "alone"] and shown[1] is alone
     assert shown[0].state.idle.keys() == {"s-1", "s-2"}, "what is over is not idle"
-    name, status, _, zone, gpus, results, code = rows.cells(shown[0])
-    assert (name, status, zone) == ("s", "2 RUNNING, 1 FAILED", "zone-a")
+    name, status, _, cost, zone, gpus, results, code = rows.cells(shown[0])
+    assert (name, status, cost, zone) == ("s", "2 RUNNING, 1 FAILED", "?", "zone-a")
     assert (gpus, results, code) == ("2 machines", "grid/…", "")
     assert rows.common_folder(["/abs", "a"]) == rows.common_folder(["a", "b"]) == "…"
     bare = rows.cells(Entry("m", None, [Machine("m", "zone-b", "RUNNING", gpus="4 x p100")]))
-    assert bare[:2] == ["m", "no job, machine RUNNING"] and bare[3:] == [
+    assert bare[:2] == ["m", "no job, machine RUNNING"] and bare[4:] == [
         "zone-b",
         "4 x p100",
         "",
