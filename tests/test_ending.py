@@ -1,5 +1,6 @@
 """What is decided about jobs: whether they are lost, what a kill waits for, what rm deletes."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -327,3 +328,22 @@ def test_a_sweep_s_row_has_the_zone_of_jobs_that_ended_and_whose_command_it_show
     assert row.summary.cmd == "train 0  (the command of lr-0, the first of 3 here)"
     ended[2].state.zone = "us-east1-b"
     assert rows.cells(rows.folded(ended)[0])[4] == "2 zones"
+
+
+def test_pods_that_had_a_limit_to_come_by_are_given_up_when_none_has():
+    pending = [Machine("wide", "us-central1-a/full", "PROVISIONING", place="gke")]
+    came = [replace(pending[0], status="RUNNING")]
+    limited = job.Summary(place="gke", wait_seconds=100)
+
+    def seen(state: job.State, seconds: float, there: list[Machine]) -> str:
+        found = jobs.conclude(state, seconds, there, lambda: True, lambda machine: "")
+        return f"{found.state} {found.reason}"
+
+    waiting = job.State(job=limited)
+    assert seen(waiting, 90, pending) == "SUBMITTED "
+    assert seen(waiting, 110, pending).startswith("LOST not all of its pods had come when --wait-")
+    assert seen(waiting, 110, []).startswith("LOST ")
+    assert seen(waiting, 110, came) == "SUBMITTED ", "that one gives up by itself"
+    begun = replace(waiting, started_at="2026-11-23T00:00:00Z")
+    assert seen(begun, 110, pending) == "SUBMITTED ", "it came, and was taken away"
+    assert seen(job.State(job=job.Summary(place="gke")), 999, pending) == "SUBMITTED "

@@ -20,7 +20,8 @@ from containers import Podman, base, needs_podman, slow  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
 from local_kube import Kube
 
-from berg.laptop import clusters
+from berg.config import Config
+from berg.laptop import clusters, images
 from localcloud.builds import docker
 from localcloud.identity.tokens import Tokens
 
@@ -350,6 +351,24 @@ def test_an_api_that_is_off_and_nodes_that_are_let_at_the_image(berg, cloud, ima
     assert image("--push", "--force", BERG_SERVICE_ACCOUNT=email).returncode == 0
     assert cloud.call("GET", f"{REPOSITORY}:getIamPolicy")["bindings"] == held
     assert not list(berg.home.parent.rglob("berg-login-*")), "no token stays behind"
+
+
+def test_the_nodes_of_clusters_that_others_made_read_the_images_too(monkeypatch):
+    pools = [{"name": "system", "config": {"serviceAccount": "hers@p"}}, {"name": "t4"}]
+    ours = {"name": "a", "resourceLabels": {"berg": "1"}, "nodePools": pools}
+    cache = {"name": "cache", "config": {"serviceAccount": "of-the-cache@p"}}
+    there = [{**ours, "nodePools": [*pools, cache]}, {"name": "b", "nodePools": pools}]
+    monkeypatch.setattr("berg.google.container.clusters", lambda config: there)
+    admitted = []
+    monkeypatch.setattr(
+        "berg.google.artifacts.admit", lambda config, role, say: admitted.append(config)
+    )
+    images.admit_readers(Config(service_account="mine@p"), "podman", print)
+    assert [each.service_account for each in admitted] == ["hers@p", "mine@p"]
+    images.admit_readers(Config(service_account="mine@p"), "cloud", print)
+    assert [each.service_account for each in admitted][2:] == ["hers@p"]
+    of_nodes = clusters.as_its_nodes(Config(service_account="mine@p"), {"nodePools": pools[:1]})
+    assert of_nodes.service_account == "hers@p", "whoever adds a pool"
 
 
 # --- pods that run them

@@ -304,9 +304,9 @@ def pools(cluster: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def accounts(cluster: dict[str, Any]) -> tuple[str, ...]:
-    """What the nodes of a cluster act as, and with them its pods: whoever made the pools chose."""
-    found = {pool.get("config", {}).get("serviceAccount", "default") for pool in pools(cluster)}
-    return tuple(sorted(found))
+    """What the nodes of a cluster for jobs act as, and with them its pods; "default" is a name."""
+    for_jobs = [pool.get("config", {}) for pool in pools(cluster) if pool["name"] != CACHE]
+    return tuple(sorted({config.get("serviceAccount", "default") for config in for_jobs}))
 
 
 def gpus_of(pool: dict[str, Any]) -> tuple[str, int]:

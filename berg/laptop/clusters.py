@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from berg import BergError
@@ -109,7 +109,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
     there = next((each for each in container.clusters(config) if each["name"] == name), None)
     if there:
         check_there(config, there, wanted, say)
-        location = there["location"]
+        config, location = as_its_nodes(config, there), there["location"]
     else:
         zones = [wanted.zone] if wanted.zone else config.zones
         location = offers.zones_with(config, shape, zones, False)[0]
@@ -152,6 +152,15 @@ def check_there(config: Config, cluster: dict[str, Any], wanted: Wanted, say: Sa
             f"The nodes of {name} have external addresses: no_external_ip counts when "
             "a cluster is made"
         )
+
+
+def as_its_nodes(config: Config, cluster: dict[str, Any]) -> Config:
+    """Return the settings with the account of a cluster's nodes, which new pools get as well.
+
+    That account may pull images and do what nodes do; whoever adds a pool may have another one.
+    """
+    first = next(iter(container.accounts(cluster)), "default")
+    return replace(config, service_account=first.removeprefix("default"))
 
 
 def make_cluster(config: Config, name: str, location: str, say: Say) -> None:

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from berg import BergError, computer, plain, words
 from berg.code import requirements, snapshot
 from berg.config import Config, label
 from berg.google import api, artifacts, builds
+from berg.places import gke
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
 PYTHON = "3.12"
@@ -120,9 +121,20 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
             f"{', '.join(this.platforms)}"
         )
         BUILDERS[builder](config, this, wanted.push, say)
-        if wanted.push and builder != "cloud":  # which has let the account at the images already
-            artifacts.admit(config, artifacts.READER, say)
+        if wanted.push:
+            admit_readers(config, builder, say)
     return image
+
+
+def admit_readers(config: Config, builder: str, say: Say) -> None:
+    """Let the accounts of machines and of clusters' nodes at the images; whoever made a cluster
+    chose the account of its nodes.
+    """
+    readers = {config.service_account, *gke.accounts(config)} - {"", "default"}
+    if builder == "cloud":  # which has let that one at the images already
+        readers.discard(config.service_account)
+    for each in sorted(readers):
+        artifacts.admit(replace(config, service_account=each), artifacts.READER, say)
 
 
 # --- what goes into it

@@ -10,6 +10,7 @@ Not covered: several clusters for one job, Autopilot.
 """
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -272,10 +273,21 @@ def running(config: Config) -> list[str]:
 
 def places(config: Config) -> list[str]:
     """The same; none for who may not look, or has never let Google switch the API on."""
+    return if_seen(lambda: running(config))
+
+
+def accounts(config: Config) -> list[str]:
+    """What the nodes of berg's clusters act as; none for who may not look."""
+    ours = filter(container.is_ours, if_seen(lambda: container.clusters(config)))
+    return list(itertools.chain.from_iterable(map(container.accounts, ours)))
+
+
+def if_seen(look: Callable[[], list[Any]]) -> list[Any]:
+    """Return what there is of clusters; nothing for who may not look, or with the API off."""
     from google.api_core import exceptions
 
     try:
-        return running(config)
+        return look()
     except (api.Denied, exceptions.Forbidden, exceptions.NotFound):
         return []
 
