@@ -187,6 +187,8 @@ def run(
         )
         asked = replace(asked, params=params, samples=samples, sampler=sampler, seed=seed)
         sys.exit(cli_sweep.run(spec, asked))
+    if spec.stop_worst:
+        raise click.UsageError("--stop-worst is for sweeps: give --grid, --tasks or --samples")
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid, --tasks or --samples")
     launched = start.start_machines(spec, dry_run, quiet=as_json or tail)

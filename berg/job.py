@@ -111,6 +111,10 @@ class Job:
     rates: dict[str, float] = field(default_factory=dict)
     note: str = ""  # of who submitted it, one line
     sweep: str = ""  # whose job this is; "": a job on its own
+    # metric by which it ends itself where it is among the worst of its sweep (max:NAME where more
+    # is better), and the steps at which it looks
+    stop_worst: str = ""
+    rungs: list[int] = field(default_factory=list)
     # of a sweep's job, what fills the command's placeholders
     params: dict[str, str] = field(default_factory=dict)
     group: Group = NO_GROUP  # what makes its machines anew
@@ -253,6 +257,8 @@ class State:
     left_bytes: int = 0
     # machines with idle accelerators -> since when
     idle: dict[str, str] = field(default_factory=dict)
+    # step at which it was compared with its sweep -> its value there, of which less is better
+    rungs: dict[str, float] = field(default_factory=dict)
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
     lost: str = ""  # what an attempt could not bring to the bucket, in words
     machine: str = ""

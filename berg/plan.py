@@ -74,6 +74,8 @@ class JobSpec:
     restart_on_failure: int = 0
     sample_seconds: int = 30  # 0: no samples
     profile: bool = False
+    stop_worst: str = ""  # metric by which the worst jobs of a sweep end themselves
+    rungs: str = ""  # steps at which they look, with commas between them
     min_utilization: int = 0  # percent; 0: none is asked for
     for_minutes: float = 30  # in which no accelerator reached it
 
@@ -108,6 +110,20 @@ class JobSpec:
             )
         self.check_one_machine()
         self.check_flex()
+        self.steps()
+
+    def steps(self) -> list[int]:
+        """Return the steps of --rungs; raise BergError for what are none."""
+        if bool(self.stop_worst) != bool(self.rungs):
+            raise BergError("--stop-worst METRIC looks at the steps of --rungs: give both")
+        if not self.rungs:
+            return []
+        if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", self.rungs):
+            raise BergError(f"--rungs {self.rungs}: give steps, such as 3,9,27")
+        found = [int(each) for each in self.rungs.split(",")]
+        if found != sorted(set(found)):
+            raise BergError(f"--rungs {self.rungs}: each step must be above the one before")
+        return found
 
     def check_flex(self) -> None:
         """Raise BergError for what flex-start cannot be together with."""

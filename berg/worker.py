@@ -30,6 +30,7 @@ from berg.machine import (
     boot,
     cluster,
     data,
+    halving,
     idle,
     kineto,
     logins,
@@ -167,6 +168,7 @@ def begin(attempt: Attempt) -> None:
     start_thread(outside.watch, attempt)
     start_thread(outside.limit_time, attempt)
     attempt.sampling = start_thread(waste.watch, attempt)
+    start_thread(halving.watch, attempt)
     kineto.listen(attempt)
     attempt.reachable = start_thread(attempt.become_reachable)
 

@@ -392,11 +392,12 @@ def outcomes(rows: "list[Row]") -> str:
     """
     params = list(dict.fromkeys(key for row in rows for key in row.params))
     metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
-    lines = [["JOB", "STATE", "EXIT_CODE", *params, *metrics]]
+    lines = [["JOB", "STATE", "EXIT_CODE", *params, *metrics, "REASON"]]
     for row in rows:
         values = [row.name, row.state, row.exit_code]
         values += [row.params.get(key) for key in params]
         values += [row.metrics.get(key) for key in metrics]
+        values.append(row.reason)
         lines.append(["" if value is None else str(value) for value in values])
     return shortened(lines, sys.stdout)
 

@@ -424,6 +424,19 @@ def job_options(command: AnyFunction) -> AnyFunction:
             "--profile", is_flag=True, help="Let berg profile take PyTorch's own profiles of CMD."
         ),
         click.option(
+            "--stop-worst",
+            metavar="METRIC",
+            default="",
+            help="In sweeps: end jobs that are among the worst at --rungs by this metric; "
+            "max:METRIC where more is better.",
+        ),
+        click.option(
+            "--rungs",
+            metavar="N,N…",
+            default="",
+            help="Steps of metrics.jsonl at which --stop-worst looks: 3,9,27.",
+        ),
+        click.option(
             "--min-utilization",
             type=int,
             default=0,

@@ -142,6 +142,8 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -
         min_utilization=spec.min_utilization,
         waste_seconds=round(spec.for_minutes * 60) if spec.min_utilization else 0,
         restart_on_failure=spec.restart_on_failure,
+        stop_worst=spec.stop_worst,
+        rungs=spec.steps(),
         spec=spec.to_dict(),
         created_at=job.now(),
         created_by=config.user,

@@ -521,10 +521,12 @@ class Row:
     exit_code: int | None
     params: dict[str, str]
     metrics: dict[str, Any]
+    reason: str = ""
 
     def flat(self) -> dict[str, Any]:
         """Return it as a row of a table, in which no parameter or metric hides anything else."""
         row = {"name": self.name, "state": self.state, "exit_code": self.exit_code}
+        row["reason"] = self.reason
         row |= {f"param.{key}": value for key, value in self.params.items()}
         return row | {f"metric.{key}": value for key, value in self.metrics.items()}
 
@@ -539,7 +541,8 @@ def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> list[Row]:
         assert entry.state
         state, details = entry.state, entry.state.job
         metrics = last_values(read(f"{details.results_dir}/metrics.jsonl"))
-        rows.append(Row(entry.name, state.state, state.exit_code, details.params, metrics))
+        about = (entry.name, state.state, state.exit_code, details.params, metrics)
+        rows.append(Row(*about, state.reason))
     return rows
 
 

@@ -444,7 +444,8 @@ def sweep_row(frame: Frame, each: Row, params: list[str], metrics: list[str]) ->
     link = tag("td", frame.link("job", each.name), class_="name")
     values = [each.exit_code, *map(each.params.get, params), *map(each.metrics.get, metrics)]
     cells = [tag("td", value(found), data_value=found) for found in values]
-    return row(link, badge(each.state), *cells, data_job=each.name)
+    state = tag("td", badge(each.state), tag("small", each.reason, class_="reason"))
+    return row(link, state, *cells, data_job=each.name)
 
 
 def value(found: object) -> str:
