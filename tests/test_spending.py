@@ -49,6 +49,8 @@ def test_a_lost_job_counts_until_its_last_sign_of_life():
 
 def test_a_machine_that_was_kept_goes_on_costing():
     kept = state(["RUNNING", at("10:00")], ["SUCCEEDED", at("11:00")])
+    assert spending.machine_hours(kept, is_there=True) == 2, "it is about to go"
+    kept = replace(kept, job=replace(SUMMARY, kept=True))
     assert spending.machine_hours(kept, is_there=False) == 2
     assert spending.machine_hours(kept, is_there=True) > 3
 

@@ -90,8 +90,7 @@ def rows(texts: tuple[str, ...], samples: int, sampler: str, seed: int) -> list[
         raise BergError("--param names a parameter twice; give all of its values at once")
     if sampler == SOBOL and len(params) > len(DIRECTIONS) + 1:
         raise BergError(f"--sampler sobol draws {len(DIRECTIONS) + 1} parameters at most")
-    draw = sobol if sampler == SOBOL else uniform
-    points = draw(len(params), random.Random(seed))
+    points = SAMPLERS[sampler](len(params), random.Random(seed))
     found = []
     for _ in range(samples):
         point = next(points)
@@ -133,3 +132,6 @@ def direction_numbers(dimension: int) -> list[int]:
                 number ^= found[bit - k]
         found.append(number)
     return found
+
+
+SAMPLERS = {RANDOM: uniform, SOBOL: sobol}

@@ -109,10 +109,10 @@ class Entry:
     @property
     def usd(self) -> float | None:
         """What its machines have cost; None if their price is unknown, or it is no job."""
-        if self.parts:
-            return total([part.usd for part in self.parts])
         if self.state is None:
             return None
+        if self.parts:
+            return spending.total(part.usd for part in self.parts)
         return spending.so_far(self.state, bool(self.machines))
 
     @property
@@ -147,12 +147,6 @@ class Entry:
         told = asdict(self.state) | self.state.job.to_dict()
         del told["job"], told["claim"], told["removed_by"]
         return told
-
-
-def total(costs: list[float | None]) -> float | None:
-    """Return the sum of what jobs cost; None if one of them is unknown."""
-    known = [each for each in costs if each is not None]
-    return sum(known) if len(known) == len(costs) else None
 
 
 def describe(machine: Machine) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Not covered: the minute in which a machine boots, traffic, addresses, what the b
 discounts, and what Google's bill says in the end.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -34,9 +35,12 @@ def rates(config: Config, offer: Offer, model: str) -> dict[str, float]:
     """
     if offer.priced is None:
         return {}
-    listed = prices.latest(config, [region_of(zone) for zone in offer.zones])
-    hourly = {region: rate(each, offer, model) for region, each in listed.items()}
-    return {region: each for region, each in hourly.items() if each is not None}
+    found = {}
+    for region, listed in prices.latest(config, map(region_of, offer.zones)).items():
+        hourly = rate(listed, offer, model)
+        if hourly is not None:
+            found[region] = hourly
+    return found
 
 
 def rate(listed: prices.Prices, offer: Offer, model: str) -> float | None:
@@ -51,10 +55,10 @@ def rate(listed: prices.Prices, offer: Offer, model: str) -> float | None:
 
 def dearest(hourly: dict[str, float], zones: list[str]) -> float | None:
     """Return the highest rate of those zones' regions; None if one of them has none."""
-    regions = {region_of(zone) for zone in zones}
+    regions = set(map(region_of, zones))
     if not regions or regions - hourly.keys():
         return None
-    return max(hourly[region] for region in regions)
+    return max(map(hourly.__getitem__, regions))
 
 
 def rate_of(summary: job.Summary, zone: str) -> float | None:
@@ -75,6 +79,16 @@ def so_far(state: job.State, is_there: bool, begin: str = "") -> float | None:
     return hourly * machine_hours(state, is_there, begin)
 
 
+def total(costs: Iterable[float | None]) -> float | None:
+    """Return the sum of what jobs cost; None if one of them is unknown."""
+    found = 0.0
+    for each in costs:
+        if each is None:
+            return None
+        found += each
+    return found
+
+
 def machine_hours(state: job.State, is_there: bool, begin: str = "") -> float:
     """Return the hours that all machines of a job had it, or were kept after it, since a moment."""
     changes = [(name, max(since, begin)) for name, since in state.history]
@@ -83,7 +97,7 @@ def machine_hours(state: job.State, is_there: bool, begin: str = "") -> float:
         end = job.now()
     spans = pairwise([*changes, ("", end)])
     seconds = sum(between(since, later) for (name, since), (_, later) in spans if name in PAID)
-    if is_there and state.final and changes:
+    if is_there and state.final and state.job.kept:
         seconds += between(changes[-1][1], end)
     return seconds * state.job.machines / 3600
 
@@ -129,7 +143,7 @@ def on_day(told: list[tuple[job.State, bool]], day: str) -> Sum:
         found.jobs += hours > 0
         found.hours += hours
         found.usd += cost or 0.0
-        found.unknown += hours > 0 and cost is None
+        found.unknown += (hours > 0) * (cost is None)
     return found
 
 
