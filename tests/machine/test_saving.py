@@ -1,11 +1,15 @@
 """When the results of a job that runs are sent."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
+from google.api_core import exceptions
 
+from berg import BergError
 from berg.google.checksum import crc32c_of
 from berg.google.mirror import Mirror
+from berg.job import State
 from berg.machine import saving
 
 
@@ -115,3 +119,197 @@ def test_last_words_to_a_bucket_that_is_gone_are_not_tried_for_long(
     mirrors = SimpleNamespace(trouble="", last_log_pass=last_pass)
     attempt = SimpleNamespace(machine_goes=False, mirrors=mirrors)
     assert saving.seconds_for_last_words(attempt) == seconds
+
+
+class Clock:
+    """A clock that goes on while something is waited for."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Sending:
+    """A thread that sends: it ends at a moment of the clock, never at infinity."""
+
+    def __init__(self, clock: Clock, ends: float):
+        self.clock, self.ends, self.waits = clock, clock.now + ends, []
+
+    def is_alive(self) -> bool:
+        return self.clock.now < self.ends
+
+    def join(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.clock.now += max(0.0, seconds)
+
+
+class Written:
+    """What would be written into the state of a job."""
+
+    def __init__(self, state: State):
+        self.state, self.writes = state, []
+
+    def write(self, soon: bool = False, **fields) -> None:
+        self.writes.append(fields)
+        for name, value in fields.items():
+            setattr(self.state, name, value)
+
+
+def uploading(clock: Clock, **job_fields) -> SimpleNamespace:
+    """An attempt whose last results are sent: ten files of 100 bytes are left, and stay so."""
+    state = State("UPLOADING")
+    states = Written(state)
+    states.began, states.ran_before = clock.now, 0
+    results = SimpleNamespace(left=lambda: [(f"f{n}", 100) for n in range(10)])
+    job_fields = {"max_run_seconds": 0, "patience_seconds": 3600, **job_fields}
+    return SimpleNamespace(
+        machine_goes=False,
+        stopping=SimpleNamespace(deadline=clock.now + 30),
+        job=SimpleNamespace(**job_fields),
+        state=state,
+        states=states,
+        member=SimpleNamespace(summary={}),
+        mirrors=SimpleNamespace(results=results, trouble=""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("goes", "limit", "ran_before", "left"),
+    [
+        (True, 0, 0, 30 - saving.LAST_STATE_SECONDS),
+        (True, 10**6, 0, 30 - saving.LAST_STATE_SECONDS),
+        (False, 0, 0, math.inf),
+        (False, 7200, 0, 7200 - 75),
+        (False, 7200, 1200, 6000 - 75),
+        (False, 80, 0, 70),
+    ],
+)
+def test_the_last_moment_leaves_time_for_the_state(goes, limit, ran_before, left):
+    clock = Clock()
+    attempt = uploading(clock, max_run_seconds=limit)
+    attempt.machine_goes, attempt.states.ran_before = goes, ran_before
+    assert saving.last_moment(attempt) == clock.now + left
+
+
+@pytest.mark.parametrize(
+    ("patience", "limit", "gone", "trouble", "ends_after"),
+    [
+        (600, 0, False, "", 600),  # nothing moves
+        (600, 0, False, "503", 600),  # a bucket that is there may take it yet
+        (600, 0, True, "404", saving.BUCKET_PATIENCE),
+        (60, 0, True, "404", 60),
+        (600, 400, False, "", 350),  # --max-hours
+    ],
+)
+def test_an_upload_that_stands_still_is_given_up(
+    monkeypatch, patience, limit, gone, trouble, ends_after
+):
+    clock = Clock()
+    monkeypatch.setattr(saving, "time", clock)
+    monkeypatch.setattr(saving, "bucket_is_gone", lambda attempt: gone)
+    attempt = uploading(clock, patience_seconds=patience, max_run_seconds=limit)
+    attempt.mirrors.trouble = trouble
+    sending = Sending(clock, math.inf)
+    saving.watch_upload(attempt, sending, "")
+    assert ends_after <= clock.now - 1000 <= ends_after + 2 * saving.UPLOAD_LOOK
+    assert all(0 < seconds <= saving.UPLOAD_LOOK for seconds in sending.waits)
+
+
+def test_an_upload_that_goes_on_is_waited_for_and_its_progress_is_written(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(saving, "time", clock)
+    attempt = uploading(clock, patience_seconds=60)
+    left = [(f"f{n}", 100) for n in range(50)]
+    attempt.mirrors.results.left = lambda: left[int((clock.now - 1000) // 30) :]
+    sending = Sending(clock, 1500)
+    saving.watch_upload(attempt, sending, "stopped by ann")
+    assert not sending.is_alive(), "a file each half minute is progress"
+    writes = attempt.states.writes
+    assert writes[0] == {"left_files": 50, "left_bytes": 5000, "reason": "stopped by ann"}
+    assert writes[-1]["left_files"] == 1 and len(writes) == 50, "each change is written once"
+    assert attempt.member.summary["left"] == "1 100"
+
+
+def test_what_keeps_an_upload_stands_in_the_state():
+    attempt = uploading(Clock())
+    attempt.mirrors.trouble = "503 Unavailable"
+    saving.report_progress(attempt, [("a", 7)], "")
+    assert attempt.state.reason == "503 Unavailable"
+    saving.report_progress(attempt, [], "killed by ann")
+    assert attempt.state.reason == "killed by ann; 503 Unavailable"
+    assert (attempt.state.left_files, attempt.state.left_bytes) == (0, 0)
+
+
+def test_what_all_other_machines_have_left_is_summed_and_written_once():
+    attempt = uploading(Clock())
+    saving.note_left(attempt, ["3 100", "4 20"])
+    saving.note_left(attempt, ["3 100", "4 20"])
+    assert attempt.states.writes == [{"left_files": 7, "left_bytes": 120}]
+
+
+@pytest.mark.parametrize(
+    ("goes", "log_lasts", "is_whole", "waits"),
+    [
+        (False, 5, True, saving.LOG_PATIENCE),
+        (False, 10_000, False, saving.LOG_PATIENCE),
+        (True, 5, True, 30 - saving.LAST_STATE_SECONDS),
+        (True, 10_000, False, 30 - saving.LAST_STATE_SECONDS),
+    ],
+)
+def test_the_end_of_the_log_has_its_time_and_no_more(monkeypatch, goes, log_lasts, is_whole, waits):
+    clock = Clock()
+    monkeypatch.setattr(saving, "time", clock)
+    attempt = uploading(clock)
+    attempt.machine_goes = goes
+    attempt.mirrors.last_log_pass = Sending(clock, log_lasts)
+    attempt.mirrors.log = SimpleNamespace(finish=lambda console, seconds: {})
+    assert saving.send_log(attempt) is is_whole
+    assert attempt.mirrors.last_log_pass.waits == [waits]
+
+
+def test_the_end_of_the_log_that_the_bucket_does_not_take_is_not_whole():
+    clock = Clock()
+    attempt = uploading(clock)
+    attempt.mirrors.last_log_pass = Sending(clock, 0)
+    attempt.mirrors.log = SimpleNamespace(finish=lambda console, seconds: {"log": "no room"})
+    assert saving.send_log(attempt) is False
+
+
+def test_a_bucket_is_gone_only_if_google_says_so():
+    answers = {
+        "gone": exceptions.NotFound("no bucket"),
+        "down": exceptions.ServiceUnavailable("later"),
+    }
+
+    def ask(prefix, fields):
+        if answer := answers.get(bucket.name):
+            raise answer
+        return iter([])
+
+    bucket = SimpleNamespace(name="", list=ask)
+    found = {}
+    for bucket.name in ("gone", "down", "there"):
+        found[bucket.name] = saving.bucket_is_gone(SimpleNamespace(bucket=bucket, name="a"))
+    assert found == {"gone": True, "down": False, "there": False}
+
+
+def test_a_job_whose_description_is_missing_does_not_begin(bucket):
+    attempt = SimpleNamespace(
+        bucket=bucket, name="a", sweep="", machine=SimpleNamespace(job_sha256="0" * 64)
+    )
+    with pytest.raises(BergError, match="a_metadata.json is missing"):
+        saving.read_job(attempt)
+
+
+def test_only_another_machine_s_living_job_is_another_s():
+    attempt = SimpleNamespace(machine=SimpleNamespace(name="m", zone="z"))
+    others = {
+        ("RUNNING", "m", "z"): False,
+        ("RUNNING", "n", "z"): True,
+        ("RUNNING", "m", "y"): True,
+        ("FAILED", "n", "z"): False,
+    }
+    for (state, machine, zone), is_anothers in others.items():
+        assert saving.another_has(attempt, State(state, machine=machine, zone=zone)) is is_anothers
