@@ -240,6 +240,19 @@ def test_command_killed(trial):
 
 
 @pytest.mark.slow
+@fault("the command leaves a process in a session of its own, which goes on writing results", "1 2")
+def test_left_behind(trial):
+    """It kept the machine until its time limit, and `berg kill` waiting."""
+    beside = "$BERG_RESULTS_DIR/beside"
+    (trial.berg.repo / "daemon.sh").write_text(f"while :; do date +%N >{beside}; sleep 0.1; done\n")
+    commit(trial.berg.repo)
+    trial.run(f"setsid nohup bash daemon.sh >/dev/null 2>&1 & {trial.command(8)}")
+    state = trial.check("SUCCEEDED", 8)
+    assert state["exit_code"] == 0 and not state["lost"]
+    assert f"berg_results/{trial.name}/beside" in trial.berg.objects("berg_results/")
+
+
+@pytest.mark.slow
 @fault("two workers with the same job", "1 4")
 def test_two_workers(trial):
     trial.run(trial.command(40, 0.1))
