@@ -33,6 +33,7 @@ ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
 TOO_LATE = "not all of its pods had come when --wait-hours were over"
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
+YOUNG = ("wait_seconds", "rates")  # fields of a Summary that the first versions had not
 HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -205,6 +206,12 @@ class Summary:
             del values["sweep"], values["params"]
         return values
 
+    def to_store(self) -> dict[str, Any]:
+        """Return it for the bucket: an earlier berg takes no number that it does not know, so that
+        one that says nothing is left out.
+        """
+        return {key: value for key, value in self.to_dict().items() if value or key not in YOUNG}
+
 
 def from_json(data: bytes, name: str) -> Job:
     """The job in `data`; raises BergError if it is damaged or written by a newer berg."""
@@ -292,7 +299,7 @@ class State:
         return text
 
     def _as_text(self) -> str:
-        return json.dumps({**asdict(self), "job": self.job.to_dict()})
+        return json.dumps({**asdict(self), "job": self.job.to_store()})
 
     def _shortened(self, room: int) -> "State":
         """Return it with texts of at most `room` characters."""

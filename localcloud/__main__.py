@@ -44,7 +44,7 @@ def main() -> int:
     try:
         from localcloud import process
     except ModuleNotFoundError as error:
-        return fail(f"{error.msg}. Install what it needs: pip install 'berg[local]'")
+        return fail(f"{error.msg}. Install what it needs: pip install '/path/to/berg[local]'")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         process.run(options)

@@ -159,6 +159,7 @@ COMMANDS = [
 ]
 PAGES = ["/", "/job/one/", "/sweep/lr/", "/job/one/log", "/job/one/kill", "/job/one/log.txt"]
 PAGES += ["/job/one/?find=loss", "/job/one/files/metrics.jsonl"]
+OLD = Path(__file__).parent / "records/before_the_gate.json"
 # Where commands write: results, and what berg remembers.
 OURS = ("berg_results/out/", "berg_results/lr/results.csv", "berg_results/other/", ".berg/")
 
@@ -293,6 +294,30 @@ def test_any_bucket_is_read_without_harm(world, site, changes, replaced):
     odd = [path for path in files(world.home) if not path.startswith(OURS)]
     assert not odd, odd
     assert not plain.STEERING.search((world.home / ".berg/names").read_text())
+
+
+def test_a_bucket_of_an_earlier_berg_is_read_and_its_jobs_go_on(world, site, monkeypatch):
+    """Written by the berg that had neither gate nor hashes, claims or a sweep's fingerprint."""
+    objects = json.loads(OLD.read_text())
+    objects[".berg/repos/proj/c0ffee.pack"] = "x"
+    fill(world, objects)
+    monkeypatch.setenv("TOKEN", "sesame")
+    shown = CliRunner().invoke(cli.cli, ["list", "-a", "-v"]).output
+    assert "damaged" not in shown and "one" in shown and "lr-0" in shown
+    told = CliRunner().invoke(cli.cli, ["show", "one"])
+    assert told.exit_code == 0 and "python train.py" in told.output, told.output
+    for command in COMMANDS[:-2]:
+        run(command)
+    for again in (["rerun", "one"], ["run", "--resume", "one"], ["run", "--resume", "lr"]):
+        refused = CliRunner().invoke(cli.cli, [*again, "--dry-run"])
+        assert refused.exit_code == 1 and "asks for anew: --secret TOKEN" in refused.output
+        done = CliRunner().invoke(cli.cli, [*again, "--dry-run", "--secret", "TOKEN"])
+        assert done.exit_code == 0 and "maxRunDuration" in done.output, done.output
+    for address in PAGES[:-1]:
+        look(site, address)
+    assert CliRunner().invoke(cli.cli, ["rm", "-y", "one", "lr"]).exit_code == 0
+    left = [name for name in world.memory.blobs if not name.startswith(".berg/repos/")]
+    assert not left, left
 
 
 def test_a_sound_bucket_is_read(world, site):

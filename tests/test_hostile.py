@@ -566,6 +566,27 @@ def test_cards_of_strangers_open_no_machine(berg, rows):
     )
 
 
+def test_a_sweeps_record_that_was_replaced_is_not_run(berg, rows):
+    """A stranger's job in the list, with a hash that fits it: no machine of the sweep takes it."""
+    berg.allowed.append(400)
+    command = "while ! [ -e /tmp/go ]; do sleep 0.2; done; [ {x} = 1 ] && echo ran"
+    submit(berg, "lr", command, "--parallel", "1", "--grid", "x=0,1")
+    wait_for(lambda: berg.state("lr-0")["state"] == "RUNNING", 60, "the first job")
+    path = job.sweep_path("lr")
+    there = json.loads(berg.bucket.read(path))
+    evil = {**json.loads(berg.bucket.read(job.metadata_path("lr-1"))), "cmd": "echo evil"}
+    berg.bucket.write(job.metadata_path("lr-1"), text := json.dumps(evil))
+    hashes = [there["sha256"][0], plan.sha256(text.encode())]
+    berg.bucket.write(path, json.dumps({**there, "sha256": hashes}))
+    assert berg("kill", "lr/0").returncode == 0
+    state = ended(berg, "lr-1", 90)
+    assert state["state"] == "FAILED" and "is not what was submitted" in state["reason"], state
+    assert "evil" not in berg.log("lr-1")
+    rows.append(
+        ("whoever may write it, to replace a sweep's record and a job of it", state["reason"])
+    )
+
+
 SOUND = {"state": "SUCCEEDED", "job": {"cmd": "true", "results_dir": "done", "kind": "job"}}
 DEEP = "[" * 100_000
 STATES: dict[str, str | dict] = {

@@ -186,7 +186,7 @@ def test_states_are_written_as_earlier_versions_read_them():
     alone = json.loads(State(job=Summary("ada", machines=2)).to_json())
     assert alone["job"].keys() == {
         *("user", "created_at", "cmd", "results_dir", "repo", "commit", "place", "kind"),
-        *("machines", "kept", "group", "secrets", "gpus", "wait_seconds", "rates"),
+        *("machines", "kept", "group", "secrets", "gpus", "note"),
     }
     of_sweep = json.loads(State(job=Summary(sweep="lr", params={"lr": "1"})).to_json())
     assert (of_sweep["job"]["sweep"], of_sweep["job"]["params"]) == ("lr", {"lr": "1"})

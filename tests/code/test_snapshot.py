@@ -324,6 +324,71 @@ def test_a_commit_that_is_not_in_the_packs_is_named(repo, bucket, tmp_path):
         snapshot.restore(wrong, tmp_path / "out", lambda name: (tmp_path / "pack").open("rb"))
 
 
+def hostile_pack(folder, entries: dict[str, tuple[str, str]]) -> tuple[str, bytes]:
+    """A commit whose uppermost tree has these entries (name -> mode, content), and its pack."""
+    folder.mkdir()
+    git(folder, "init", "-q")
+
+    def run(*arguments: str, data: bytes = b"") -> bytes:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, input=data, capture_output=True, check=True).stdout
+
+    tree, objects = b"", []
+    for name, (mode, content) in sorted(entries.items()):
+        blob = run("hash-object", "-w", "--stdin", data=content.encode()).decode().strip()
+        tree += f"{mode} {name}".encode() + b"\0" + bytes.fromhex(blob)
+        objects.append(blob)
+    wild = ("hash-object", "-t", "tree", "-w", "--literally", "--stdin")
+    root = run(*wild, data=tree).decode().strip()
+    who = "a <a@b> 1700000000 +0000"
+    about = f"tree {root}\nauthor {who}\ncommitter {who}\n\nx\n".encode()
+    commit = run("hash-object", "-t", "commit", "-w", "--stdin", data=about).decode().strip()
+    names = "\n".join([commit, root, *objects]).encode()
+    return commit, run("pack-objects", "--stdout", data=names)
+
+
+HOSTILE = {
+    "hasDotgit": {  # a folder .git
+        ".git": ("100644", "[core]\n\tfsmonitor = touch evil\n")
+    },
+    "hasDotdot": {  # a file ..
+        "..": ("100644", "evil")
+    },
+    "fullPathname": {  # a slash in a name
+        "a/../../evil": ("100644", "evil")
+    },
+    "gitmodulesUrl": {  # a submodule's URL that is an option
+        ".gitmodules": ("100644", '[submodule "a"]\n\tpath = a\n\turl = -u./evil\n')
+    },
+    "gitmodulesName": {  # a submodule's name that leaves
+        ".gitmodules": ("100644", '[submodule "../../a"]\n\tpath = a\n\turl = x\n')
+    },
+    "gitmodulesSymlink": {  # a link as .gitmodules
+        ".gitmodules": ("120000", "/etc/passwd")
+    },
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_pack_that_git_would_check_out_badly_is_refused(tmp_path, what):
+    commit, pack = hostile_pack(tmp_path / "evil", HOSTILE[what])
+    (tmp_path / "pack").write_bytes(pack)
+    description = {"commit": commit, "branch": "", "packs": ["p"], "shallow": [], "cut": []}
+    description["submodules"] = {}
+    with pytest.raises(BergError, match=f"cannot be restored: error: object .*{what}"):
+        snapshot.restore(description, tmp_path / "out", lambda name: (tmp_path / "pack").open("rb"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".git"]
+
+
+def test_an_honest_pack_of_the_same_kind_is_taken(tmp_path):
+    commit, pack = hostile_pack(tmp_path / "good", {"a": ("100644", "x")})
+    (tmp_path / "pack").write_bytes(pack)
+    description = {"commit": commit, "branch": "", "packs": ["p"], "shallow": [], "cut": []}
+    description["submodules"] = {}
+    snapshot.restore(description, tmp_path / "out", lambda name: (tmp_path / "pack").open("rb"))
+    assert (tmp_path / "out/a").read_text() == "x"
+
+
 def test_a_repo_with_sha256_travels(tmp_path, trip):
     repo = tmp_path / "long"
     repo.mkdir()

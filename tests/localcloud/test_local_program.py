@@ -103,7 +103,7 @@ def test_without_what_it_needs_it_says_what_to_install(tmp_path):
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert (
         done.stderr
-        == "No module named 'aiohttp'. Install what it needs: pip install 'berg[local]'\n"
+        == "No module named 'aiohttp'. Install what it needs: pip install '/path/to/berg[local]'\n"
     )
 
 
