@@ -26,26 +26,22 @@ if TYPE_CHECKING:
 
 def gpus(found: list[Any], region: str, everywhere: bool) -> str:
     """GPU types as a table."""
-    rows = [
-        [
-            "TYPE",
-            "PER MACHINE",
-            "QUOTA, SPOT",
-            "$/H, SPOT",
-            f"ZONES{'' if everywhere else f' OF {region}-'}",
-        ]
-    ]
+    start, title = f"{region}-", f"ZONES OF {region}-"
+    if everywhere:
+        start, title = "", "ZONES"
+    rows = [["TYPE", "PER MACHINE", "QUOTA, SPOT", "$/H, SPOT", title]]
     for each in found:
-        zones = [zone for zone in each.zones if everywhere or zone.startswith(f"{region}-")]
-        zones = zones if everywhere else [zone.removeprefix(f"{region}-") for zone in zones]
-        quota = [
-            f"{count:g}" if count is not None else "?"
-            for count in (each.quota_left, each.spot_quota_left)
-        ]
+        zones = [zone.removeprefix(start) for zone in each.zones if zone.startswith(start)]
+        quota = map(number, (each.quota_left, each.spot_quota_left))
         about = [", ".join(map(str, each.per_machine)), ", ".join(quota)]
         rows.append([each.type, *about, dollars(each.usd_per_hour, each.spot_usd_per_hour)])
         rows[-1].append(", ".join(zones) or elsewhere(each))
     return table(rows, sys.stdout)
+
+
+def number(count: float | None) -> str:
+    """Return a number as people write it; "?" for one that is unknown."""
+    return "?" if count is None else f"{count:g}"
 
 
 def dollars(*amounts: float | None) -> str:
@@ -184,9 +180,8 @@ def sums(weeks: "list[Sum]") -> str:
     """What jobs cost by week and user, as a table."""
     rows = [["WEEK OF", "USER", "JOBS", "MACHINE-HOURS", "COST", "PRICE UNKNOWN"]]
     for each in weeks:
-        unknown = words.plural(each.unknown, "job") if each.unknown else ""
         about = [each.begins, each.user, f"{each.jobs:,}", f"{each.hours:,.1f}"]
-        rows.append([*about, words.dollars(each.usd), unknown])
+        rows.append([*about, words.dollars(each.usd), words.plural(each.unknown, "job")])
     return table(rows, sys.stdout)
 
 
@@ -194,7 +189,7 @@ def standing_table(there: "list[Standing]") -> str:
     """What costs money now, as a table, and an hour of all of it."""
     rows = [["NOW", "NAME", "WHERE", "AGE", "$/H", "WHAT"]]
     for each in there:
-        age = words.age(each.created_at) if each.created_at else ""
+        age = words.age(each.created_at)
         rows.append([each.kind, each.name, each.where, age, dollars(each.usd_per_hour), each.about])
     known = sum(each.usd_per_hour or 0 for each in there)
     unknown = sum(each.usd_per_hour is None for each in there)

@@ -98,7 +98,7 @@ def machine_hours(state: job.State, is_there: bool, begin: str = "") -> float:
     spans = pairwise([*changes, ("", end)])
     seconds = sum(between(since, later) for (name, since), (_, later) in spans if name in PAID)
     if is_there and state.final and state.job.kept:
-        seconds += between(changes[-1][1], end)
+        seconds += between([("", end), *changes][-1][1], end)
     return seconds * state.job.machines / 3600
 
 

@@ -99,11 +99,10 @@ def of_cluster(config: Config, cluster: dict[str, Any]) -> Iterable[Standing]:
     yield Standing("cluster", found.name, found.location, created_at, None, "Google's fee")
     for pool in container.pools(cluster):
         count = sum(node["pool"] == pool["name"] for node in found.nodes)
-        each = node_rate(listed, pool)
-        hourly = each * count if each is not None else None
+        hourly = prices.total([(node_rate(listed, pool), count)])
         name = f"{found.name}/{pool['name']}"
         about = f"{count} x {pool['config'].get('machineType', '')}"
-        yield Standing("nodes", name, found.location, "", hourly if count else 0.0, about)
+        yield Standing("nodes", name, found.location, created_at, hourly, about)
 
 
 def node_rate(listed: prices.Prices | None, pool: dict[str, Any]) -> float | None:
