@@ -375,6 +375,9 @@ def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
     with cluster(
         cloud, "plain", tmp_path, {"gpu_type": None, "num_gpus": 0, "machine_type": "n1-standard-4"}
     ):
+        pools = container.find(cloud.settings(), "plain")["nodePools"]
+        taint = {"key": "berg", "value": "true", "effect": "NO_SCHEDULE"}
+        assert [pool["config"].get("taints", []) for pool in pools] == [[], [taint]]
         done = berg("run", "--cluster", "plain", "-n", "plainly", "-c", "2", "--wait", "true")
         assert done.returncode == 0 and "plainly in gke-plain-n1-standard-4-" in done.stderr, (
             done.stderr

@@ -229,3 +229,24 @@ def test_settings_for_google_are_not_replaced_by_local_ones_unasked(berg):
     assert result.returncode == 1
     assert "BERG_HOME" in result.stderr
     assert saved(berg) == {"project": "my-project", "bucket": "my-bucket"}
+
+
+@pytest.fixture
+def kept_for_a_week(cloud):
+    """An organisation policy that wants soft delete for a week."""
+    constraint = "constraints/storage.softDeletePolicySeconds"
+    path = "/cloudresourcemanager/v1/projects/berg-local"
+    policy = {"constraint": constraint, "listPolicy": {"allowedValues": ["604800"]}}
+    cloud.call("POST", f"{path}:setOrgPolicy", {"policy": policy})
+    yield
+    cloud.call("POST", f"{path}:clearOrgPolicy", {"constraint": constraint})
+
+
+def test_a_bucket_is_made_where_soft_delete_may_not_be_off(berg, init, kept_for_a_week):
+    name = f"fresh-{uuid.uuid4().hex[:12]}"
+    result = init("-y", "--project", "berg-local", "--region", "us-west1", "--bucket", name)
+    assert result.returncode == 0, result.stderr
+    assert "Soft delete cannot be off here: " in result.stderr and "billed" in result.stderr
+    bucket = berg.cloud.call("GET", f"/storage/v1/b/{name}")
+    assert bucket["softDeletePolicy"]["retentionDurationSeconds"] == "604800"
+    assert bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"

@@ -180,6 +180,23 @@ def test_tpus_lists_what_there_is(berg):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("spot", [[], ["--spot"]])
+def test_where_bulk_groups_are_refused_the_machines_are_made_one_by_one(berg, cloud, spot):
+    """As Google's newest page has it, which allows that mode for other provisioning models."""
+    cloud.call("POST", "/_berg/settings", {"strict_bulk": 1})
+    berg.allowed.append(400)
+    fault = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "there is no room"}
+    cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault, times=None)
+    zones = ["--zone", "us-east5-a", "--zone", ZONE]
+    done = berg("run", "-n", "pod", "--tpu", "v5p-2x2x2", *spot, *zones, "--wait", "true")
+    assert done.returncode == 0, done.stderr
+    assert "us-east5-a: out of stock" in done.stderr and berg.state("pod")["zone"] == ZONE
+    asked = cloud.call("GET", "/_berg/requests")["requests"]
+    made = [each["status"] for each in asked if each["method"].endswith("Managers.insert")]
+    assert made[-4:] == [400, 200, 400, 200]
+    cloud.call("POST", "/_berg/settings", {"strict_bulk": 0})
+
+
 @pytest.mark.parametrize("code", ["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"])
 def test_no_room_in_one_zone_leads_to_the_next(berg, cloud, code):
     fault = {"code": code, "message": "An internal error has occurred"}

@@ -29,6 +29,7 @@ SYSTEM, CACHE = (
     "system",
     "cache",
 )
+FOR_JOBS = "berg"  # key of the taint of pools for jobs without GPUs
 # What Google calls the GPUs of machines whose type says them.
 ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
 ACCELERATORS |= {name: accelerator for name, (accelerator, _) in ATTACHED.items()}
@@ -194,6 +195,8 @@ def pool_body(
                 "gpuDriverInstallationConfig": {"gpuDriverVersion": driver_version(shape.gpu_type)},
             }
         ]
+    else:  # GKE taints those with GPUs itself; else kube-system's pods keep nodes up
+        node["taints"] = [{"key": FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}]
     what = f"{shape.gpu_type}-x{shape.num_gpus}" if shape.num_gpus else shape.machine_type
     return {
         "name": f"{what}{'-spot' if shape.spot else ''}"[:40].strip("-"),

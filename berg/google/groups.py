@@ -138,11 +138,22 @@ def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, 
     for instance in listed:
         if instance.get("instanceStatus"):
             return instance["instance"].split("/")[-3], []
-    return "", [
+    return "", errors_in(listed)
+
+
+def errors_in(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return why the last attempts to make members of a group failed."""
+    return [
         error
-        for each in listed
+        for each in members
         for error in each.get("lastAttempt", {}).get("errors", {}).get("errors", [])
     ]
+
+
+def errors_of_members(config: Config, path: str) -> list[dict[str, Any]]:
+    """Return why a group's machines could not be made; `path` is the group's."""
+    listed = api.call(config, "POST", f"{path}/listManagedInstances")
+    return errors_in(listed.get("managedInstances", []))
 
 
 def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
@@ -151,12 +162,13 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
     """
     found = []
     query = {
-        "filter": f'description="{description(config)}"' + (f" AND name={name}" if name else "")
+        "filter": f'(description="{description(config)}")'
+        + (f' AND (name="{name}")' if name else "")
     }
     fields = (
         "items/*/instanceGroupManagers(name,region,targetSize,creationTimestamp,instanceTemplate,"
     )
-    fields += "zone,resourcePolicies,status(bulkInstanceOperation)),nextPageToken"
+    fields += "zone,resourcePolicies,status(bulkInstanceOperation,isStable)),nextPageToken"
     for page in api.pages(config, "/aggregated/instanceGroupManagers", **query, fields=fields):
         for scope in page.get("items", {}).values():
             for group in scope.get("instanceGroupManagers", []):

@@ -22,7 +22,7 @@ from berg.inventory import Machine
 
 def ours(config: Config) -> str:
     """The filter for what berg made for the jobs of this bucket."""
-    return f"labels.berg=1 AND labels.berg-bucket={bucket_label(config)}"
+    return f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}")'
 
 
 def bucket_label(config: Config) -> str:
@@ -42,10 +42,9 @@ def find(
     Who asks again and again names the zone: of lists of all zones a project has 750 a minute for
     everybody together.
     """
-    wanted = [f"labels.berg-job={name}" for name in jobs] + [
-        f"labels.berg-sweep={name}" for name in sweeps
-    ]
-    wanted += [f"name={name}" for name in names]
+    wanted = [f'(labels.berg-job="{name}")' for name in jobs]
+    wanted += [f'(labels.berg-sweep="{name}")' for name in sweeps]
+    wanted += [f'(name="{name}")' for name in names]
     fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
     fields += ",machineType,scheduling/provisioningModel,disks/diskSizeGb"
     listed = pages(

@@ -74,7 +74,7 @@ GPUS = {
         "Nvidia H100 Mega 80GB GPU",
         "Nvidia H100 80GB Plus GPU",
     ),
-    "h200": ("H200 141GB GPU",),
+    "h200": ("H200 141GB GPU", "Nvidia H200 141GB GPU"),
     "b200": ("A4 Nvidia B200 (1 gpu slice)",),  # with its share of the machine
     "rtx-pro-6000": ("RTX 6000 96GB",),
 }

@@ -188,14 +188,19 @@ def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bo
         raise BergError(
             f"there is no bucket {name!r} in the project. Run berg init again with another one"
         )
-    wanted = bucket.client.bucket(name)
-    wanted.iam_configuration.uniform_bucket_level_access_enabled = True
-    wanted.iam_configuration.public_access_prevention = "enforced"
     # A log is rewritten as it grows; soft delete would keep, and bill, every former version for a
     # week.
-    wanted.soft_delete_policy.retention_duration_seconds = 0
+    without = bucket.client.bucket(name)
+    without.soft_delete_policy.retention_duration_seconds = 0
     try:
-        bucket.client.create_bucket(wanted, location=bucket.config.region, retry=bucket.retry)
+        try:
+            create(bucket, without)
+        except exceptions.PreconditionFailed as error:
+            say(
+                f"Soft delete cannot be off here: {api.words(error)}. What jobs write again and "
+                "again is kept, and billed, for as long as your organisation wants it"
+            )
+            create(bucket, bucket.client.bucket(name))
     except exceptions.Conflict:
         raise BergError(
             f"bucket {name!r} belongs to somebody else. Choose another name: berg init"
@@ -205,6 +210,13 @@ def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bo
             f"bucket {name!r} cannot be created: {api.words(error)}. Run: berg init"
         ) from None
     say(f"Created gs://{name}")
+
+
+def create(bucket: Bucket, wanted: Any) -> None:
+    """Create a bucket in the region of the settings, for nobody else's eyes."""
+    wanted.iam_configuration.uniform_bucket_level_access_enabled = True
+    wanted.iam_configuration.public_access_prevention = "enforced"
+    bucket.client.create_bucket(wanted, location=bucket.config.region, retry=bucket.retry)
 
 
 def set_up_account(settings: Config, default: str, yes: bool) -> str:

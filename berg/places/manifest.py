@@ -243,7 +243,8 @@ def tolerations(plan: Plan) -> list[dict[str, str]]:
     """Return the taints of nodes that the pods do not mind."""
     gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
-    return [gpu, spot] if plan.job.gpus_per_machine else [spot]
+    ours = {"key": container.FOR_JOBS, "operator": "Exists", "effect": "NoSchedule"}
+    return [gpu, spot] if plan.job.gpus_per_machine else [spot, ours]
 
 
 def main_container(plan: Plan) -> dict[str, Any]:

@@ -159,13 +159,31 @@ def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
                 api.write(config, path, body)
             except exceptions.Conflict:
                 pass  # of an earlier job of this kind
-        api.write(config, group, bodies["group"])
+        make_group(config, group, bodies["group"])
         api.write(config, f"{group}/{bodies['group']['name']}/createInstances", bodies["members"])
     except exceptions.Conflict:
         name = bodies["group"]["name"]
         raise api.OperationFailed("alreadyExists", f"a group {name!r} exists in {zone}") from None
     except exceptions.GoogleAPICallError as error:
         raise api.OperationFailed(api.reason(error), error.message) from None
+
+
+def make_group(config: Config, path: str, body: dict[str, Any]) -> None:
+    """Make a slice's group; where Google refuses the BULK mode, one that makes each machine as it
+    can.
+
+    A page of Google's allows that mode for flex-start and reservations alone, another wants it for
+    every slice.
+    """
+    from google.api_core import exceptions
+
+    try:
+        api.write(config, path, body)
+    except exceptions.BadRequest as error:
+        if "targetSizePolicy" not in error.message and "bulk" not in error.message.lower():
+            raise
+        others = {key: value for key, value in body.items() if key != "targetSizePolicy"}
+        api.write(config, path, others)
 
 
 def wait(
@@ -176,14 +194,15 @@ def wait(
     still_trying: Callable[[], None],
 ) -> None:
     """Wait until every machine of a slice runs; raise OperationFailed when that will not be."""
-    path = path_of(zone, names[0].rpartition("-")[0])
+    job = names[0].rpartition("-")[0]
+    path = path_of(zone, job)
     began = said_at = time.monotonic()
     while True:
         status = api.call(config, "GET", path, fields="status").get("status", {})
         running = status.get("currentInstanceStatuses", {}).get("running", 0)
         if running == len(names):
             return
-        check_progress(status, zone, say)
+        check_progress(errors_of(config, zone, job, status), zone, say)
         waited = time.monotonic() - began
         if waited > PATIENCE:
             raise not_there(config, zone, names)
@@ -194,10 +213,17 @@ def wait(
         time.sleep(min(0.5 + waited / 30, 5))
 
 
-def check_progress(status: dict[str, Any], zone: str, say: Callable[[str], None]) -> None:
+def errors_of(config: Config, zone: str, job: str, status: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what stood in the way of a slice's machines: of all, or without BULK of each."""
+    if "bulkInstanceOperation" not in status:
+        return groups.errors_of_members(config, path_of(zone, job))
+    progress = status["bulkInstanceOperation"].get("lastProgressCheck", {})
+    found: list[dict[str, Any]] = progress.get("error", {}).get("errors", [])
+    return found
+
+
+def check_progress(errors: list[dict[str, Any]], zone: str, say: Callable[[str], None]) -> None:
     """Raise OperationFailed with the first error that Google names for a slice in the making."""
-    progress = status.get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
-    errors = progress.get("error", {}).get("errors", [])
     if not errors:
         return
     code, message = errors[0].get("code", ""), errors[0].get("message", "")
@@ -226,11 +252,13 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
 
 def waiting(config: Config, job: str | None = None) -> set[str]:
     """Names of the jobs whose slices are being made; one that lost a machine never gets another."""
-    coming = (
-        (group["name"], group.get("status", {}).get("bulkInstanceOperation", {}))
-        for group in find(config, job)
-    )
-    return {name for name, operation in coming if operation.get("inProgress")}
+    return {group["name"] for group in find(config, job) if is_coming(group.get("status", {}))}
+
+
+def is_coming(status: dict[str, Any]) -> bool:
+    """Return whether a slice's machines are being made; without BULK, whether one is missing."""
+    is_unstable = not status.get("isStable", True)
+    return bool(status.get("bulkInstanceOperation", {}).get("inProgress", is_unstable))
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:

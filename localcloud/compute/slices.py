@@ -2,6 +2,8 @@
 none.
 
 Google tries until there is room; what stands in the way is in `status.bulkInstanceOperation`.
+In the other mode, which `strict_bulk` wants for some, they are made all or none here, too, where
+Google would make one after the other; what stands in the way is in each member's `lastAttempt`.
 Nothing repairs a slice: a machine that goes leaves it without one. The order of the workers is not
 that of the names.
 
@@ -59,7 +61,12 @@ def check(
     if found[2] != region:
         raise invalid(POLICY, link, f"The policy must be in the region of the group, {region}.")
     policy = policies.find(compute, found[1], region, found[3])
-    if mode != "BULK":  # the words are Google's
+    model = template["properties"].get("scheduling", {}).get("provisioningModel", "STANDARD")
+    is_single = compute.settings.strict_bulk and model not in ("FLEX_START", "RESERVATION_BOUND")
+    if mode == "BULK" and is_single:  # the rule is Google's, the words are ours
+        why = f"It needs the provisioning model RESERVATION_BOUND or FLEX_START, not {model}."
+        raise invalid("resource.targetSizePolicy.mode", mode, why)
+    if mode != "BULK" and not is_single:  # the words are Google's
         message = "MIGs with TPU accelerator topology require BULK mode in target size policy"
         raise ApiError(400, "invalid", message)
     topology, kind = (
@@ -74,7 +81,7 @@ def check(
             "repair of a group in BULK mode; instanceLifecyclePolicy.defaultActionOnFailure"
         )
     return {
-        "targetSizePolicy": {"mode": "BULK"},
+        "targetSizePolicy": {"mode": mode or "INDIVIDUAL"},
         "resourcePolicies": {"workloadPolicy": policy["selfLink"]},
     }
 
@@ -171,8 +178,10 @@ def status(compute: Compute, group: Group) -> dict:
         name.lower(): machines.count(name)
         for name in ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
     }
+    operation = {"inProgress": coming, "lastProgressCheck": group.progress}
+    is_bulk = group.resource["targetSizePolicy"]["mode"] == "BULK"
     return {
-        "bulkInstanceOperation": {"inProgress": coming, "lastProgressCheck": group.progress},
+        **({"bulkInstanceOperation": operation} if is_bulk else {}),
         "currentInstanceStatuses": {**counts, "nonExistent": total - len(machines)},
         "appliedAcceleratorTopologies": topologies,
     }

@@ -18,6 +18,7 @@ from localcloud.identity.iam import aborted, is_stale, refused, tag
 KNOWN = {
     "constraints/compute.vmExternalIpAccess": ("listPolicy", {"allValues": "ALLOW"}),
     "constraints/compute.requireOsLogin": ("booleanPolicy", {}),
+    "constraints/storage.softDeletePolicySeconds": ("listPolicy", {"allValues": "ALLOW"}),
 }
 
 

@@ -84,6 +84,7 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     name = body["name"]
     check_bucket_name(name)
     check_uniform(call, body.get("iamConfiguration") or {})
+    check_kept(cloud, project, body)
     check_acl(call.params.get("predefinedAcl"), body.get("iamConfiguration") or {})
     check_acl(call.params.get("predefinedDefaultObjectAcl"), body.get("iamConfiguration") or {})
     if call.params.get("enableObjectRetention"):
@@ -136,6 +137,7 @@ async def get_bucket(cloud: "Cloud", call: "Call") -> dict:
 async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     check_request(call, bucket)
+    check_kept(cloud, bucket["project"], call.body or {})
     return change_bucket(cloud, call, bucket)
 
 
@@ -263,6 +265,20 @@ def merge_bucket(bucket: dict, body: dict) -> None:
     if "retentionDurationSeconds" in soft:
         check_soft_delete(int(soft["retentionDurationSeconds"]))
         soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
+
+
+def check_kept(cloud: "Cloud", project: str, body: dict) -> None:
+    """Refuse a duration of soft delete that the project's organisation policy does not allow.
+
+    The words are ours.
+    """
+    constraint = "constraints/storage.softDeletePolicySeconds"
+    policy = cloud.projects[project].get("org_policies", {}).get(constraint, {})
+    allowed = policy.get("listPolicy", {}).get("allowedValues")
+    seconds = (body.get("softDeletePolicy") or {}).get("retentionDurationSeconds")
+    if allowed and seconds is not None and str(seconds) not in allowed:
+        message = f"'{constraint}' constraint violated for 'projects/{project}': {seconds} is not allowed."
+        raise ApiError(412, "conditionNotMet", message)
 
 
 def check_soft_delete(seconds: int) -> None:
