@@ -29,6 +29,7 @@ RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
 MERGE = "application/merge-patch+json"
 PUBLIC = ".gke.goog"  # names that have a public certificate
 NODES = "/api/v1/nodes"
+RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # RBAC's words
 WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 BACKSLASH = "\\"
 warned: set[str] = set()  # what this process has said already
@@ -201,13 +202,32 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
         reason, message = status.get("reason", ""), status.get("message", "")
     except (ValueError, AttributeError):
         reason, message = "", content[:300].decode(errors="replace")
-    if code == 401 or (code == 403 and reason in ("Forbidden", "")):
+    if code == 401:
         message = (
-            f"the cluster {server.place} does not let you: {message}. Somebody who may has to give "
-            "you "
+            f"the cluster {server.place} does not take your token ({message}). Sign in anew: "
+            "gcloud auth application-default login"
         )
-        message += "roles/container.developer in its project"
+    elif code == 403:
+        message = forbidden(server.place, message)
     return Refused(code, reason, message)
+
+
+def forbidden(place: str, message: str) -> str:
+    """Return whose matter it is that a cluster forbids something, and the right that is missing.
+
+    Not every 403 is a matter of rights: quotas and policies of a namespace answer so, too.
+    """
+    asked = RIGHT.search(message)
+    if not asked and "container." not in message and "grant" not in message:
+        return f"the cluster {place} forbids it: {message}"
+    verb, resource = asked.groups() if asked else ("do", "that")
+    is_of_rights = "role" in resource or not asked
+    role = "admin" if is_of_rights and "container.clusters" not in message else "developer"
+    return (
+        f"the cluster {place} does not let you {verb} {resource}: {message.rstrip('.')}. Who may "
+        "give roles in the project (roles/owner, roles/resourcemanager.projectIamAdmin) can give "
+        f"you one with that right, such as roles/container.{role}"
+    )
 
 
 def call(

@@ -28,6 +28,7 @@ from localcloud.kubernetes import (
     bodies,
     certificates,
     discovery,
+    disruptions,
     forward,
     patches,
     queries,
@@ -35,7 +36,7 @@ from localcloud.kubernetes import (
     streams,
     unreachable,
 )
-from localcloud.kubernetes.changes import delete, policy_of, replace
+from localcloud.kubernetes.changes import delete, policy_of, replace, warnings
 from localcloud.kubernetes.kinds import (
     KINDS,
     Kind,
@@ -88,7 +89,7 @@ async def listen(cloud: Cloud, plane: Plane) -> web.AppRunner:
 
 def make_app(cloud: Cloud, plane: Plane) -> web.Application:
     app = web.Application(client_max_size=MAX_BODY)
-    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    reviews = "/apis/{of:auth(orization|entication)}.k8s.io/v1/{review:selfsubject[a-z]*reviews}"
     table_of_routes: list[tuple[str, str, Any]] = [("POST", reviews, review)]
     for base in BASES:
         # A namespace itself is an object, too: /namespaces/x is `single` of the second kind.
@@ -196,7 +197,14 @@ async def about(
 async def review(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
-    return as_json(rbac.review(cloud, plane, owner, await body_of(request)), status=201)
+    body, what = await body_of(request), request.match_info["review"]
+    if what == "selfsubjectaccessreviews":
+        return as_json(rbac.review(cloud, plane, owner, body), status=201)
+    if what == "selfsubjectrulesreviews":
+        return as_json(rbac.list_rules(plane, owner, body), status=201)
+    if what == "selfsubjectreviews":
+        return as_json(rbac.who(plane, owner, body), status=201)
+    raise Refusal(404, "NotFound", "the server could not find the requested resource")
 
 
 def kind_of(request: web.Request) -> Kind:
@@ -252,6 +260,11 @@ def shown(
     response = as_json(
         table(kind.plural, [thing], meta) if wants_table(request) else thing, status=status
     )
+    return warn(response, warned)
+
+
+def warn(response: web.Response, warned: Iterable[str]) -> web.Response:
+    """An answer with headers that warn of something."""
     for each in warned:
         response.headers.add("Warning", f"299 - {json.dumps(each)}")
     return response
@@ -412,23 +425,17 @@ async def single(
     if request.method == "DELETE":
         options = await body_of(request)
         delete(plane, kind, thing, request, options)
+        warned = warnings(kind, request, options)
         if is_leaving(thing):
-            return shown(request, plane, kind, thing)
+            return shown(request, plane, kind, thing, warned=warned)
         details = {
             "name": name,
             "kind": kind.plural,
             "group": kind.group,
             "uid": thing["metadata"]["uid"],
         }
-        return as_json(
-            {
-                "kind": "Status",
-                "apiVersion": "v1",
-                "metadata": {},
-                "status": "Success",
-                "details": details,
-            }
-        )
+        done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        return warn(as_json({**done, "details": details}), warned)
     new = copy.deepcopy(thing)
     if request.method == "PUT":
         new = await body_of(request)
@@ -468,6 +475,7 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
     )
     if options.get("dryRun") or request.query.get("dryRun"):
         return done
+    disruptions.check(plane, thing)
     told = "Eviction API: evicting"
     set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", told)
     plane.store.put("pods", thing)

@@ -130,6 +130,17 @@ def policy_of(request: web.Request, options: dict) -> str:
     return str(policy)
 
 
+def warnings(kind: Kind, request: web.Request, options: dict) -> list[str]:
+    """What a deletion that does not say what becomes of pods is warned of."""
+    said = "propagationPolicy" in request.query or "propagationPolicy" in options
+    if kind.plural != "jobs" or said or options.get("orphanDependents") is not None:
+        return []
+    return [
+        "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background "
+        "to remove them or set propagationPolicy=Orphan to suppress this warning"
+    ]
+
+
 def delete(plane: Plane, kind: Kind, thing: dict, request: web.Request, options: dict) -> None:
     policy = policy_of(request, options)
     if kind.plural == "namespaces" and thing["metadata"]["name"] in NAMESPACES:

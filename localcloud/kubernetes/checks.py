@@ -1,5 +1,5 @@
 """Whether an object may be: its form, and what no schema says. The texts are those of a real
-Kubernetes 1.36.
+server of the version that clusters claim (plane.py).
 
 Not covered: most of what Kubernetes checks of objects that are none of jobs, pods or what they
 mount.

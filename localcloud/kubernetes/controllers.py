@@ -1,8 +1,7 @@
 """What keeps a cluster as it is described: one loop that looks at everything whenever something
 changed.
 
-Not covered: rolling updates in steps (all pods of an old template are replaced at once), endpoint
-slices.
+Not covered: rolling updates in steps (all pods of an old template are replaced at once).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pathlib import Path
 from localcloud.kubernetes import (
     admission,
     deployments,
+    disruptions,
     jobs,
     kubelet,
     making,
@@ -56,6 +56,7 @@ async def run(plane: Plane) -> None:
             refresh_volumes,
             tell_names,
             count_quotas,
+            disruptions.look,
         )
         for look in (nodes.look, scheduler.schedule, scaling.look, *pods):
             try:
@@ -170,6 +171,34 @@ def look_at_service(plane: Plane, service: dict) -> None:
     else:
         old["subsets"] = subsets
         plane.store.put("endpoints", old)
+    look_at_slice(plane, service, rows, ports)
+
+
+def look_at_slice(plane: Plane, service: dict, rows: list[dict], ports: list[dict]) -> None:
+    """The same addresses as a slice of endpoints."""
+    meta = service["metadata"]
+    ends = [
+        {
+            "addresses": [row["ip"]],
+            "conditions": {"ready": True, "serving": True, "terminating": False},
+            "nodeName": row["nodeName"],
+            "targetRef": row["targetRef"],
+        }
+        for row in rows
+    ]
+    found = [each for each in plane.store.all("endpointslices") if owned_by(each, service)]
+    if found:
+        found[0] |= {"endpoints": ends, "ports": ports}
+        plane.store.put("endpointslices", found[0])
+        return
+    labels = {"kubernetes.io/service-name": meta["name"]}
+    about = {
+        "generateName": f"{meta['name']}-",
+        "labels": labels,
+        "ownerReferences": reference(service),
+    }
+    body = {"metadata": about, "addressType": "IPv4", "endpoints": ends, "ports": ports}
+    plane.create("endpointslices", meta["namespace"], body)
 
 
 def refresh_volumes(plane: Plane) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from localcloud.kubernetes import openapi
 from localcloud.kubernetes.kinds import ALL, GROUPS, Kind
-from localcloud.kubernetes.plane import VERSION
+from localcloud.kubernetes.plane import MINOR, VERSION
 
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 ABOUT = {
@@ -23,12 +23,32 @@ REVIEW = {
     "namespaced": False,
 }
 REVIEW |= {"kind": "SelfSubjectAccessReview", "verbs": ["create"]}
+RULES = {
+    "name": "selfsubjectrulesreviews",
+    "singularName": "selfsubjectrulesreview",
+    "namespaced": False,
+    "kind": "SelfSubjectRulesReview",
+    "verbs": ["create"],
+}
+WHO = {
+    "name": "selfsubjectreviews",
+    "singularName": "selfsubjectreview",
+    "namespaced": False,
+    "kind": "SelfSubjectReview",
+    "verbs": ["create"],
+}
+# Subresources that are made of another kind than the resource itself.
+KINDS_OF_SUBS = {
+    "scale": {"group": "autoscaling", "version": "v1", "kind": "Scale"},
+    "eviction": {"group": "policy", "version": "v1", "kind": "Eviction"},
+    "token": {"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"},
+}
 
 
 def document(path: str) -> dict | None:
     """The document at a path; None if there is none."""
     if path == "version":
-        return {"major": "1", "minor": "34", "gitVersion": VERSION, **ABOUT}
+        return {"major": "1", "minor": MINOR, "gitVersion": VERSION, **ABOUT}
     if path == "api":
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if path == "apis":
@@ -72,13 +92,11 @@ def resources(version: str, kinds: list[Kind]) -> dict:
                 if sub in ("status", "scale")
                 else ["get"]
                 if sub == "log"
+                else ["create"]
+                if sub in KINDS_OF_SUBS
                 else ["create", "get"]
             )
-            about_sub = (
-                {"group": "autoscaling", "version": "v1", "kind": "Scale"}
-                if sub == "scale"
-                else {"kind": kind.name}
-            )
+            about_sub = KINDS_OF_SUBS.get(sub, {"kind": kind.name})
             rows.append(
                 {
                     "name": f"{kind.plural}/{sub}",
@@ -89,7 +107,9 @@ def resources(version: str, kinds: list[Kind]) -> dict:
                 }
             )
     if version.startswith("authorization"):
-        rows.append(REVIEW)
+        rows += [REVIEW, RULES]
+    if version.startswith("authentication"):
+        rows.append(WHO)
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",

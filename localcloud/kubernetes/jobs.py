@@ -1,4 +1,4 @@
-"""The controller of jobs, as of Kubernetes 1.34: indexes, policies of failure and success,
+"""The controller of jobs: indexes, policies of failure and success,
 back-offs, deadlines.
 
 A pod is counted once, when it has ended; then it loses the finalizer that kept it until then.
@@ -81,6 +81,15 @@ def release(plane: Plane, pod: dict) -> None:
     plane.finish_pod(pod)
 
 
+def remove(plane: Plane, job: dict, pod: dict) -> None:
+    """Delete a pod that its job does not want any more, uncounted."""
+    if TRACKING in (pod["metadata"].get("finalizers") or []):
+        release(plane, pod)
+    plane.delete("pods", pod)
+    told = f"Deleted pod: {pod['metadata']['name']}"
+    plane.event(job, "SuccessfulDelete", told, by="job-controller")
+
+
 def index_of(pod: dict) -> int:
     return int(pod["metadata"]["annotations"][INDEX])
 
@@ -145,7 +154,7 @@ def sync(plane: Plane, job: dict) -> None:
     if decision.over:
         finish(plane, job, decision.over, seen.active)
     for pod in decision.surplus:
-        plane.delete("pods", pod)
+        remove(plane, job, pod)
     for each in decision.missing:
         make_pod(plane, job, each.index, each.failures)
     show(job, observe(plane, job))
@@ -199,7 +208,7 @@ def suspend(plane: Plane, job: dict) -> None:
     count(plane, job)
     for pod in pods_of(plane, job):
         if not is_over(pod) and not is_leaving(pod):
-            plane.delete("pods", pod)
+            remove(plane, job, pod)
     if not condition(job, "Suspended"):
         rows = job["status"].setdefault("conditions", [])
         rows[:] = [row for row in rows if row["type"] != "Suspended"]
@@ -360,8 +369,11 @@ def finish(plane: Plane, job: dict, over: tuple[str, str, str], active: list[dic
         rows.append(
             {"type": "SuccessCriteriaMet" if final == "Complete" else "FailureTarget", **row}
         )
-    for pod in active:
-        plane.delete("pods", pod)
+    for pod in active:  # whatever becomes of them: in a job that is over they have failed
+        if TRACKING in (pod["metadata"].get("finalizers") or []):
+            action, _ = action_for(job, pod)
+            job["status"]["failed"] = job["status"].get("failed", 0) + (action != "Ignore")
+        remove(plane, job, pod)
     if any(not is_over(pod) for pod in pods_of(plane, job)):
         return
     rows.append({"type": final, **row})

@@ -51,13 +51,25 @@ ALL = (
     Kind("jobs", "batch/v1", "Job", True, (), ("status",), True),
     Kind("deployments", "apps/v1", "Deployment", True, ("deploy",), ("status", "scale"), True),
     Kind("replicasets", "apps/v1", "ReplicaSet", True, ("rs",), ("status",), True),
+    Kind("poddisruptionbudgets", "policy/v1", "PodDisruptionBudget", True, ("pdb",), ("status",)),
+    Kind("endpointslices", "discovery.k8s.io/v1", "EndpointSlice"),
+    Kind("leases", "coordination.k8s.io/v1", "Lease"),
     Kind("roles", RBAC, "Role"),
     Kind("rolebindings", RBAC, "RoleBinding"),
     Kind("clusterroles", RBAC, "ClusterRole", False),
     Kind("clusterrolebindings", RBAC, "ClusterRoleBinding", False),
 )
 KINDS = {kind.plural: kind for kind in ALL}
-GROUPS = ("batch", "apps", "rbac.authorization.k8s.io", "authorization.k8s.io")
+GROUPS = (
+    "batch",
+    "apps",
+    "policy",
+    "discovery.k8s.io",
+    "coordination.k8s.io",
+    "rbac.authorization.k8s.io",
+    "authorization.k8s.io",
+    "authentication.k8s.io",
+)
 PENDING_OR_RUNNING = ("Pending", "Running", "Unknown")
 FINAL = ("Succeeded", "Failed")
 

@@ -31,7 +31,9 @@ from localcloud.kubernetes.store import Store
 log = logging.getLogger("localcloud")
 
 NAMESPACES = ("default", "kube-system", "kube-public")
-VERSION = "v1.34.1-gke.1829001"
+# What clusters say that they are, and whose rules they have.
+VERSION = "v1.36.2-gke.1104000"
+MINOR = VERSION.split(".")[1]
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
 
 

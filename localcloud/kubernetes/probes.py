@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.plane import MINOR, Plane
 
 
 async def watch(
@@ -51,7 +51,7 @@ async def ask(address: str, probe: dict) -> str:
             writer.close()
             return ""
         url = f"http://{host}:{port}{action.get('path', '/')}"
-        headers = {"User-Agent": "kube-probe/1.34", "Connection": "close"}
+        headers = {"User-Agent": f"kube-probe/1.{MINOR}", "Connection": "close"}
         wait = aiohttp.ClientTimeout(total=limit)
         async with (
             aiohttp.ClientSession(timeout=wait) as session,

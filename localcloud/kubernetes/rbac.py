@@ -15,7 +15,7 @@ from localcloud.call import Cloud
 from localcloud.errors import ApiError
 from localcloud.identity import permissions
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes.kinds import KINDS, Kind, Refusal
+from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, stamp
 from localcloud.kubernetes.plane import Plane
 
 READ, WRITE = ["get", "list", "watch"], ["create", "delete", "deletecollection", "patch", "update"]
@@ -147,15 +147,21 @@ def rules_of(plane: Plane, owner: Owner, namespace: str) -> Iterator[dict]:
                 )
 
 
+def groups_of(plane: Plane, owner: Owner) -> list[str]:
+    """The groups that somebody is in."""
+    account = plane.account_of(owner.email)
+    if not account:
+        return ["system:authenticated"]
+    of_account = ["system:serviceaccounts", f"system:serviceaccounts:{account[0]}"]
+    return [*of_account, "system:authenticated"]
+
+
 def is_subject(plane: Plane, owner: Owner, row: dict) -> bool:
     account = plane.account_of(owner.email)
     if row["kind"] == "ServiceAccount":
         return account == (row.get("namespace", ""), row["name"])
     if row["kind"] == "Group":
-        groups = {"system:authenticated"}
-        if account:
-            groups |= {"system:serviceaccounts", f"system:serviceaccounts:{account[0]}"}
-        return row["name"] in groups
+        return row["name"] in groups_of(plane, owner)
     return row["name"] == owner.email
 
 
@@ -184,3 +190,40 @@ def review(cloud: Cloud, plane: Plane, owner: Owner, body: dict) -> dict:
         **body,
         "status": {"allowed": allowed, **({} if allowed else {"reason": "no role gives that"})},
     }
+
+
+def who(plane: Plane, owner: Owner, body: dict) -> dict:
+    """Answer a SelfSubjectReview."""
+    account = plane.account_of(owner.email)
+    found = plane.store.get("serviceaccounts", *account) if account else None
+    uid = {"uid": found["metadata"]["uid"]} if found else {}
+    info = {"username": owner.email, **uid, "groups": groups_of(plane, owner)}
+    return {**body, "metadata": {"creationTimestamp": stamp()}, "status": {"userInfo": info}}
+
+
+def list_rules(plane: Plane, owner: Owner, body: dict) -> dict:
+    """Answer a SelfSubjectRulesReview; Google's permissions are not among the rules, on Google
+    neither.
+    """
+    namespace = (body.get("spec") or {}).get("namespace") or ""
+    if not namespace:
+        raise Refusal(400, "BadRequest", "no namespace on request")
+    own = ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]
+    rules = [
+        {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": own},
+        {
+            "verbs": ["create"],
+            "apiGroups": ["authentication.k8s.io"],
+            "resources": ["selfsubjectreviews"],
+        },
+        *rules_of(plane, owner, namespace),
+    ]
+    urls = ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/readyz", "/version"]
+    status = {
+        "resourceRules": rules,
+        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": urls}],
+        "incomplete": not plane.account_of(owner.email),
+    }
+    if status["incomplete"]:
+        status["evaluationError"] = "webhook authorizer does not support user rule resolution"
+    return {**body, "status": status}

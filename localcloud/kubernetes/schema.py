@@ -24,6 +24,8 @@ MODULES = {
     "authorization.k8s.io/v1": "authorization_v1",
     "policy/v1": "policy_v1",
     "authentication.k8s.io/v1": "authentication_v1",
+    "discovery.k8s.io/v1": "discovery_v1",
+    "coordination.k8s.io/v1": "coordination_v1",
 }
 QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
 # Go's words

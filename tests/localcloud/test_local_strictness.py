@@ -208,7 +208,7 @@ def test_a_cluster_that_google_refuses_is_refused(cloud, cluster, words):
     assert words in message(cloud.session.post(url, json={"cluster": wanted}))
 
 
-@pytest.mark.parametrize("version", ["", "-", "latest", "1.34", "1.34.1", "1"])
+@pytest.mark.parametrize("version", ["", "-", "latest", "1.36", "1.36.2", "1"])
 def test_versions_of_clusters_that_are_served(version):
     from localcloud.container.checks import NODE_VERSION, check_version
 

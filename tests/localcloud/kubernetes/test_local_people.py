@@ -1,0 +1,109 @@
+"""Who one is and what one may do, as kubectl asks; budgets of disruptions; slices of endpoints."""
+
+import json
+import shutil
+
+import pytest
+from local_kube import job
+from local_machines import until
+
+needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+
+
+@needs_kubectl
+def test_kubectl_asks_who_one_is_and_what_one_may_do(kube):
+    assert "system:authenticated" in kube.kubectl("auth", "whoami")
+    rules = kube.kubectl("auth", "can-i", "--list")
+    assert "selfsubjectreviews.authentication.k8s.io" in rules and "/api/*" in rules
+    token = kube.kubectl("create", "token", "default").strip()
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    said = kube.raw("POST", path, {"kind": "SelfSubjectReview"}, token=token).json()["status"]
+    assert said["userInfo"]["username"] == "system:serviceaccount:default:default"
+    assert "system:serviceaccounts:default" in said["userInfo"]["groups"]
+
+
+@needs_kubectl
+def test_a_drain_evicts_and_is_no_failure(kube):
+    ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    rules = {"podFailurePolicy": {"rules": [ignored]}}
+    kube.create(job("drained", "exec sleep 600", **rules))
+    pod = kube.pod("drained")
+    node = pod["spec"]["nodeName"]
+    try:
+        words = ["--ignore-daemonsets", "--force", "--delete-emptydir-data"]
+        selector = "--pod-selector=batch.kubernetes.io/job-name=drained"
+        kube.kubectl("drain", node, *words, selector)
+        others = lambda: [
+            each
+            for each in kube.pods("drained")
+            if each["metadata"]["uid"] != pod["metadata"]["uid"]
+        ]
+        until(others, "another pod")
+        assert not kube.get("jobs", "drained")["status"].get("failed")
+    finally:
+        kube.kubectl("uncordon", node)
+        kube.call("DELETE", f"{JOBS}/drained", propagationPolicy="Background")
+
+
+def test_a_budget_of_disruptions_holds_evictions_up(kube):
+    kube.create(job("kept", "exec sleep 600", pod={"terminationGracePeriodSeconds": 1}))
+    name = kube.pod("kept")["metadata"]["name"]
+    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    chosen = {"matchLabels": {"batch.kubernetes.io/job-name": "kept"}}
+    body = {"metadata": {"name": "one"}, "spec": {"minAvailable": 1, "selector": chosen}}
+    kube.call("POST", budgets, body, fieldValidation="Strict")
+    evict = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": "default"},
+    }
+    path = f"/api/v1/namespaces/default/pods/{name}/eviction"
+    answer = kube.raw("POST", path, evict)
+    assert answer.status_code == 429 and "disruption budget" in answer.json()["message"]
+    found = until(lambda: kube.call("GET", f"{budgets}/one").get("status"), "its status")
+    assert found["disruptionsAllowed"] == 0
+    kube.call("DELETE", f"{budgets}/one")
+    assert kube.raw("POST", path, evict).status_code == 201
+    kube.call("DELETE", f"{JOBS}/kept", propagationPolicy="Background")
+
+
+def test_a_service_has_a_slice_of_endpoints(kube):
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sliced"}}
+    kube.create({**service, "spec": {"selector": {"a": "b"}, "ports": [{"port": 80}]}})
+    path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+    chosen = "kubernetes.io/service-name=sliced"
+    rows = until(lambda: kube.call("GET", path, labelSelector=chosen)["items"], "its slice")
+    assert rows[0]["addressType"] == "IPv4" and rows[0]["endpoints"] == []
+    kube.call("DELETE", "/api/v1/namespaces/default/services/sliced")
+    until(lambda: not kube.call("GET", path, labelSelector=chosen)["items"], "it has gone")
+
+
+def test_pods_of_a_job_that_is_over_have_failed_and_others_that_it_removes_have_not(kube):
+    script = 'trap "exit 0" TERM; [ $JOB_COMPLETION_INDEX = 0 ] && exit 0; sleep 600 & wait'
+    success = {"successPolicy": {"rules": [{"succeededIndexes": "0"}]}}
+    kube.create(job("two", script, 2, **success))
+    assert kube.ended("two")["reason"] == "SuccessPolicy"
+    status = kube.get("jobs", "two")["status"]
+    assert (status["succeeded"], status.get("failed")) == (1, 1)
+    deleted = [told for reason, told in kube.events("two") if reason == "SuccessfulDelete"]
+    assert len(deleted) == 1 and deleted[0].startswith("Deleted pod: two-1-")
+    kube.create(job("rest", "exec sleep 600", pod={"terminationGracePeriodSeconds": 1}))
+    kube.pod("rest")
+    patch = {"Content-Type": "application/merge-patch+json"}
+    kube.raw("PATCH", f"{JOBS}/rest", json.dumps({"spec": {"suspend": True}}), headers=patch)
+    until(lambda: not kube.pods("rest"), "it has no pod")
+    assert not kube.get("jobs", "rest")["status"].get("failed")
+    reasons = [reason for reason, _ in kube.events("rest")]
+    assert "Suspended" in reasons and "BackoffLimitExceeded" not in reasons
+    for name in ("two", "rest"):
+        kube.call("DELETE", f"{JOBS}/{name}", propagationPolicy="Background")
+
+
+def test_a_deletion_that_leaves_pods_is_warned_of(kube):
+    kube.create(job("left", "true", suspend=True))
+    said = kube.raw("DELETE", f"{JOBS}/left").headers["Warning"]
+    assert said.startswith('299 - "child pods are preserved by default when jobs are deleted')
+    kube.create(job("left", "true", suspend=True))
+    answer = kube.raw("DELETE", f"{JOBS}/left", propagationPolicy="Orphan")
+    assert answer.ok and "Warning" not in answer.headers
