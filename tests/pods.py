@@ -43,6 +43,13 @@ def delete_jobs(kube: Kube) -> None:
         path = f"/apis/batch/v1/namespaces/default/jobs/{each['metadata']['name']}"
         kube.call("DELETE", path, propagationPolicy="Background")
     wait_for(lambda: not kube.pods(), 60, "the end of all pods")
+    wait_for(lambda: not owned(kube), 60, "the end of what went with the Jobs")
+
+
+def owned(kube: Kube) -> list[str]:
+    """Secrets that go with a Job."""
+    there = [each["metadata"] for each in kube.get("secrets")["items"]]
+    return [about["name"] for about in there if about.get("ownerReferences")]
 
 
 def of(kube: Kube, job: str) -> list[dict]:

@@ -55,10 +55,12 @@ def trial(berg, kube, seed, record_property, request) -> Trial:
 
 
 def objects(kube) -> set[str]:
+    """What is there but for what goes with a Job."""
     return {
         f"{kind} {each['metadata']['name']}"
         for kind in ("secrets", "configmaps")
         for each in kube.get(kind)["items"]
+        if not each["metadata"].get("ownerReferences")
     }
 
 
