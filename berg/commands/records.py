@@ -1,4 +1,4 @@
-"""The commands about what the bucket keeps of jobs: show, rerun, rm."""
+"""The commands about what the bucket keeps of jobs: show, rerun, rm, diff."""
 
 import json
 import sys
@@ -19,15 +19,18 @@ from berg.commands.terminal import (
     name_argument,
     ready,
     say,
+    table,
     yes_option,
 )
 
 if TYPE_CHECKING:
     from berg.job import Job, State
+    from berg.laptop.compare import Comparison
     from berg.laptop.jobs import Entry
     from berg.laptop.records import Record, Removal
     from berg.laptop.sweep import Row
 
+MOST_BESIDE = 80  # characters of two texts that stand beside each other
 SHOWN = 20  # files that are named; the rest is summed up
 
 
@@ -364,4 +367,45 @@ def say_removal(removal: "Removal") -> None:
         say(f"  berg_results/{folder} stays: {owner} has its results there, too")
 
 
-COMMANDS = (show, ip, rm, rerun)
+@click.command()
+@click.argument("first", metavar="A", shell_complete=complete_names)
+@click.argument("second", metavar="B", shell_complete=complete_names)
+@click.option("--stat", is_flag=True, help="Of the code only which files changed, and how much.")
+@json_option
+def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
+    """Show what differs between the jobs A and B: command, parameters, machine, metrics, code.
+
+    The code is compared as it ran, with what had no commit; both are read from the bucket.
+
+    \b
+    berg diff digits-1121-0930-x7k digits-1122-1015-b2c
+    berg diff sweep-0 sweep-3 --stat
+    berg diff digits-1121-0930-x7k @ --json | jq .metrics
+    """
+    settings = config.load_ready()
+    from berg.laptop import compare, records
+
+    names = [records.resolve(settings, each) for each in (first, second)]
+    found = compare.compare(settings, *names)
+    if as_json:
+        plain.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        plain.echo(describe_comparison(found, stat))
+
+
+def describe_comparison(found: "Comparison", stat: bool) -> str:
+    """Return two jobs side by side, as text."""
+    parts = []
+    for title, rows in (("", found.differences), ("last value", found.metrics)):
+        short = [row for row in rows if len(row.first + row.second) <= MOST_BESIDE]
+        cells = [[row.what, row.first or "-", row.second or "-"] for row in short]
+        if cells:
+            parts.append(table([[title, *found.names], *cells], sys.stdout))
+        parts += [f"{row.what}\n- {row.first}\n+ {row.second}" for row in rows if row not in short]
+    code = found.code or "The code is the same."
+    if stat:
+        code = code.partition("\n\n")[0]
+    return "\n\n".join([*parts, code])
+
+
+COMMANDS = (show, ip, rm, rerun, diff)

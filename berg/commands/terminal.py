@@ -17,7 +17,7 @@ from berg import columns, config, gate, plain, wrapped
 # Heading in `berg --help` -> its commands. Each command stands in one section, and its first
 # sentence on one line.
 SECTIONS = {
-    "Jobs": ("run", "list", "show", "rerun", "kill", "rm"),
+    "Jobs": ("run", "list", "show", "rerun", "diff", "kill", "rm"),
     "Machines": ("devbox", "cluster", "image", "ssh", "ssh-config", "sync", "reap"),
     "Data": ("fetch", "data", "cache"),
     "Watching": ("log", "tail", "wait", "top", "tensorboard", "profile", "page", "dashboard"),

@@ -1,0 +1,64 @@
+"""What changed between the code of two jobs, as git says it.
+
+The packs of both are put into an empty repo that has no working tree, so that nothing of what a
+job's code holds is written as a file of this computer.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from berg import BergError
+from berg.code import snapshot
+
+PREFIX = ".berg/repos/"  # where packs are in the bucket
+
+
+def between(
+    before: dict[str, Any],
+    after: dict[str, Any],
+    folder: Path,
+    open_pack: Callable[[str], IO[bytes]],
+) -> str:
+    """Return git's diff of two snapshots, "" if they are the same.
+
+    `folder` is empty, and used for the repo. `open_pack` opens a pack of the bucket by name.
+    Raises BergError if a snapshot is odd, or its packs do not hold its commit.
+    """
+    import git as gitpython
+
+    if before["commit"] == after["commit"]:
+        return ""
+    try:
+        snapshot.git(folder, "init", "--quiet")
+        snapshot.write_shallow(folder, [*cuts(before), *cuts(after)])
+        for name in dict.fromkeys([*packs(before), *packs(after)]):
+            with open_pack(name) as stream:
+                snapshot.git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
+        options = ["--no-color", "--no-ext-diff", "--no-textconv", "--stat", "--patch"]
+        commits = [commit(before), commit(after)]
+        return snapshot.text(folder, "diff", *options, *commits, "--")
+    except gitpython.GitCommandError as error:
+        raise BergError(f"the code cannot be compared: {snapshot.last_line(error)}") from None
+
+
+def commit(description: dict[str, Any]) -> str:
+    name = str(description["commit"])
+    if not snapshot.COMMIT.fullmatch(name):
+        raise BergError(f"{name[:80]!r} is not the id of a commit")
+    return name
+
+
+def cuts(description: dict[str, Any]) -> list[str]:
+    """Return the commits behind which the history of a snapshot's packs ends."""
+    found = [*description.get("shallow", []), *(description.get("cut") or [])]
+    return [each for each in found if snapshot.COMMIT.fullmatch(str(each))]
+
+
+def packs(description: dict[str, Any]) -> list[str]:
+    """Return the names of a snapshot's packs; raise BergError for what is no pack's name."""
+    found = [str(each) for each in description.get("packs", [])]
+    for name in found:
+        if not name.startswith(PREFIX) or not name.endswith(".pack"):
+            raise BergError(f"{name[:80]!r} is not the name of a pack")
+    return found
