@@ -266,6 +266,8 @@ def check_body(
         raise invalid("Invalid JSON payload received. Expected an object.", "parseError")
     values = path_values or {}
     body = {key: value for key, value in body.items() if not is_true(key, value, values)}
+    if is_own_link(method, body, values):
+        del body["selfLink"]
     _check(api, method.request, body, "resource", method.id, answer=False)
     if method.id.startswith("storage.") and method.id.endswith(".patch"):
         return body
@@ -280,6 +282,17 @@ def is_true(key: str, value: Any, path_values: dict[str, str]) -> bool:
         and key in ("zone", "region")
         and value in (name, f"{key}s/{name}", _link(key, path_values))
     )
+
+
+def is_own_link(method: Method, body: dict, path_values: dict[str, str]) -> bool:
+    """Whether a body of Compute Engine's names the link that the resource will have, whole or from
+    its project on.
+    """
+    link, segments = body.get("selfLink"), method.segments
+    if not method.id.startswith("compute.") or not method.id.endswith(".insert") or not link:
+        return False
+    where = [path_values.get(part.strip("{}"), part) for part in segments]
+    return f"/{link}".endswith("/" + "/".join([*where, str(body.get("name"))]))
 
 
 def _link(key: str, path_values: dict[str, str]) -> str:

@@ -382,3 +382,17 @@ def test_a_reserved_address_is_its_machines_until_it_is_released(client):
     for name in ("mine", "inside"):
         client.wait(client.call("DELETE", f"{path}/{name}"))
     assert error(client.call("DELETE", f"{path}/mine"))[0] == 404
+
+
+def test_what_is_output_only_passes_where_it_is_true(client):
+    insert = f"/zones/{ZONE}/instances"
+    for link in (f"{ROOT}{insert}/one", f"projects/berg-local{insert}/one"):
+        client.wait(client.call("POST", insert, body("one", selfLink=link, zone=ZONE)))
+        client.delete("one")
+    wrong = error(client.call("POST", insert, body("one", selfLink=f"{ROOT}{insert}/two")))
+    assert wrong[0] == 400 and "output only" in wrong[2]
+    rule = {"name": "r", "allowed": [{"IPProtocol": "tcp"}]}
+    for link, status in ((f"projects/berg-local{FIREWALLS}/r", 200), (f"{ROOT}{FIREWALLS}/q", 400)):
+        answer = client.call("POST", FIREWALLS, {**rule, "selfLink": link})
+        assert answer.status_code == status, answer.text
+    client.wait(client.call("DELETE", f"{FIREWALLS}/r"))
