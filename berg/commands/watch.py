@@ -165,9 +165,9 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
         if once or not sys.stdout.isatty():
             plain.echo(shown, err=not rows)
             return
-        click.clear()
-        plain.echo(f"{shown}\n\n{time.strftime('%H:%M:%S')}, every {REDRAW} s until Ctrl-C")
         try:
+            click.clear()
+            plain.echo(f"{shown}\n\n{time.strftime('%H:%M:%S')}, every {REDRAW} s until Ctrl-C")
             time.sleep(REDRAW)
         except KeyboardInterrupt:
             return
