@@ -31,6 +31,8 @@ OPTIONS = {each.name for each in fields(JobSpec)} - {
     "defaults",
     "results_parent",
     "idle_hours",
+    "stop_worst",
+    "rungs",
 }
 
 

@@ -22,6 +22,7 @@ from berg.google import (
     networks,
     offers,
     prices,
+    reservations,
     tpus,
 )
 from berg.inventory import Machine, Resource
@@ -47,7 +48,9 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     if spec.tpu is not None:
         return choose_tpus(config, tpus.choose(spec.tpu, spec.spot), spec)
     shape = accelerators.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
-    accelerators.check(shape, config.default_image, spec.spot or spec.flex)
+    is_never_reserved = shape.machine_type.startswith(accelerators.NOT_RESERVED)
+    from_elsewhere = spec.elsewhere and not (spec.reservation and is_never_reserved)
+    accelerators.check(shape, config.default_image, from_elsewhere)
     if spec.flex:
         accelerators.check_flex(shape)
     return Choice(shape, spec.num_machines, config.default_image, config.default_image_project)
@@ -66,7 +69,9 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     """Look up image, zones and quotas; raise BergError where there is no image or no zone."""
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
-        zones = offers.zones_with(config, choice.shape, config.zones, spec.any_zone)
+        reserved = reservation(config, spec, choice)
+        wanted = [reserved.zone] if reserved else config.zones
+        zones = offers.zones_with(config, choice.shape, wanted, spec.any_zone and not reserved)
         regions = list(dict.fromkeys(region_of(zone) for zone in zones))
         quotas = pool.submit(offers.quotas, config, regions[0])
         ways = pool.map(lambda region: ways_out(config, region), with_ways(config, regions))
@@ -80,7 +85,8 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             disk_gb=spec.disk_gb,
             ways=list(ways),
             shortages=shortages(config, spec, choice, sweep, quotas.result()),
-            priced=choice.shape,
+            priced=None if reserved else choice.shape,
+            reservation=reserved,
         )
     if is_kept(spec, choice, sweep):  # a group lies in one region
         found.group = Group(region=regions[0])
@@ -88,6 +94,13 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         found.zones = [zone for zone in zones if region_of(zone) == regions[0]]
     found.rows = rows(spec, found)
     return found
+
+
+def reservation(config: Config, spec: JobSpec, choice: Choice) -> reservations.Reservation | None:
+    """Return the reservation that a spec names; None if it names none."""
+    if not spec.reservation:
+        return None
+    return reservations.find(config, spec.reservation, choice.shape.machine_type, list(spec.zones))
 
 
 def is_kept(spec: JobSpec, choice: Choice, sweep: int) -> bool:
@@ -143,6 +156,7 @@ def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
         ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
+        *[("Reserved", str(offer.reservation))] * bool(offer.reservation),
     ]
 
 
@@ -184,6 +198,8 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     }
     if plan.model == prices.FLEX:
         made |= instances.queued(FLEX_SECONDS)
+    if plan.offer.reservation:
+        made["reservationAffinity"] = reservations.affinity(config, plan.offer.reservation)
     if shape.accelerator:
         kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
         attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
@@ -214,6 +230,8 @@ def scheduling(plan: Plan) -> dict[str, Any]:
         found["preemptionNoticeDuration"] = {"seconds": "120"}
     if plan.model == prices.FLEX:
         found["provisioningModel"] = prices.FLEX
+    if plan.offer.reservation and plan.offer.reservation.is_bound:
+        found["provisioningModel"] = "RESERVATION_BOUND"
     if plan.spot or plan.offer.shape.num_gpus or plan.job.tpu:
         found["onHostMaintenance"] = "TERMINATE"
     return found

@@ -13,6 +13,7 @@ from berg.config import Config
 from berg.google import prices
 from berg.google.accelerators import Shape
 from berg.google.networks import Ways
+from berg.google.reservations import Reservation
 from berg.job import NO_GROUP, Group, Job, machine_names
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
@@ -56,6 +57,7 @@ class JobSpec:
     disk_gb: int = 200
     spot: bool = False
     flex: bool = False  # wait for room in Google's queue
+    reservation: str = ""  # NAME, or projects/OWNER/reservations/NAME
     no_external_ip: bool = False
     max_hours: float = 168
     max_cost: float | None = None  # USD in all; 0: no limit; None: the config's
@@ -127,6 +129,8 @@ class JobSpec:
 
     def check_flex(self) -> None:
         """Raise BergError for what flex-start cannot be together with."""
+        if self.reservation and (given := self.given(NOT_RESERVED)):
+            raise BergError(f"--reservation has room, or has not: leave out {given[0]}")
         if not self.flex:
             return
         if given := self.given(NOT_WITH_FLEX):
@@ -185,6 +189,11 @@ class JobSpec:
             return
         if given := self.given(FOR_ONE_MACHINE):
             raise BergError(f"{given[0]} is for jobs on one machine, not on {self.num_machines}")
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its machines need not be there on demand."""
+        return self.spot or self.flex or bool(self.reservation)
 
     @property
     def model(self) -> str:
@@ -274,8 +283,11 @@ SAID_BY_CLUSTER = {
     "--wait-for-capacity": "wait_for_capacity",
     "--no-external-ip": "no_external_ip",
     "--flex": "flex",
+    "--reservation": "reservation",
 }
 FOR_PODS = {"--docker": "docker", "--pod-patch": "pod_patch", "--wait-hours": "wait_hours"}
+NOT_RESERVED = {"--spot": "spot", "--flex": "flex"}
+NOT_RESERVED |= {"--wait-for-capacity": "wait_for_capacity"}
 NOT_WITH_FLEX = {"--spot": "spot", "--wait-for-capacity": "wait_for_capacity"}
 MOST_FLEX_HOURS = 168
 FOR_ONE_MACHINE = {
@@ -358,6 +370,7 @@ class Offer:
     # out of the regions, for machines without an external address
     ways: list[Ways] = field(default_factory=list)
     priced: Shape | None = None  # what is paid for; None: it is not known
+    reservation: Reservation | None = None  # whose room the machines use
     is_shared: bool = False  # whether that is a node, which several pods may share
     accounts: tuple[str, ...] = ()  # that its machines act as; none: that of the settings
 

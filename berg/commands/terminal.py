@@ -327,6 +327,12 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="A machine for a week at most, for which Google's queue is waited in, 2 hours.",
         ),
         click.option(
+            "--reservation",
+            metavar="NAME",
+            default="",
+            help="Use what is reserved: NAME, or projects/OWNER/reservations/NAME.",
+        ),
+        click.option(
             "--no-external-ip",
             is_flag=True,
             help="Machines that only their network reaches, and IAP.",

@@ -98,6 +98,8 @@ GVNIC_FAMILIES = (
     "tpu7x",
 )
 TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
+# of which there are no reservations either
+NOT_RESERVED = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
 NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")
 # https://developer.nvidia.com/cuda-gpus
 CAPABILITY = {

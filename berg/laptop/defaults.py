@@ -31,6 +31,7 @@ KEYS = {
     "zones": ("zones", LIST),
     "spot": ("spot", "true or false"),
     "flex": ("flex", "true or false"),
+    "reservation": ("reservation", TEXT),
     "no-external-ip": ("no_external_ip", "true or false"),
     "max-hours": ("max_hours", NUMBER),
     "max-cost": ("max_cost", NUMBER),

@@ -171,6 +171,8 @@ def check_accelerators(spec: JobSpec, choice: Choice) -> None:
     has_accelerators = choice.shape.num_gpus or spec.tpu is not None
     if spec.flex and choice.hosts > 1:
         raise BergError(f"--flex is for one machine: a slice has {choice.hosts}")
+    if spec.reservation and choice.is_slice:
+        raise BergError("--reservation is for machines, not for slices of TPUs")
     if spec.min_utilization and not has_accelerators:
         raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import accelerators, api, grants, networks, offers
+from berg.google import accelerators, api, grants, networks, offers, reservations
 from berg.google.storage import Bucket
 from berg.laptop import clusters
 from berg.places import gke
@@ -211,6 +211,14 @@ def check_quotas(settings: Config) -> list[Finding]:
         if (need, metrics) not in needs:
             findings.append(quota(settings, need, metrics, there, "Spot machine"))
     return findings
+
+
+def check_reservations(settings: Config) -> list[Finding]:
+    """Say what is reserved in the project, and how much of it is free."""
+    there = reservations.everything(settings)
+    if not there:
+        return []
+    return [Finding("reserved", OK, "; ".join(map(str, there)))]
 
 
 def quota(
@@ -574,6 +582,7 @@ ASKED = {
     "machines' account": check_account,
     "image": check_image,
     "quota": check_quotas,
+    "reserved": check_reservations,
     "firewall": check_firewall,
     "policies": check_policies,
     "ways": check_ways,

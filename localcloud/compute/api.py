@@ -27,6 +27,7 @@ from localcloud.compute import (
     policies,
     quotas,
     rates,
+    reservations,
     templates,
 )
 from localcloud.compute import power as compute_power
@@ -100,6 +101,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "imageFamilyViews.get": images.image_family_view,
         **groups_api.HANDLERS,
         **policies.HANDLERS,
+        **reservations.HANDLERS,
         **disks.HANDLERS,
         **addresses.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},

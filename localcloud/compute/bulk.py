@@ -11,7 +11,7 @@ import re
 import uuid
 
 from localcloud.call import Call
-from localcloud.compute import catalog, checks, constraints, power, quotas
+from localcloud.compute import catalog, checks, constraints, power, quotas, reservations
 from localcloud.compute.fields import honoured
 from localcloud.compute.make import make_instance
 from localcloud.compute.state import Compute, Instance
@@ -62,6 +62,7 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     needs = quotas.drawn(compute, project, region, needs, sample.resource["scheduling"])
     error = error or forbidden(compute, project, sample.zone, {**properties, "name": names[0]})
     error = error or quotas.quota_error(compute, project, region, needs)
+    error = error or reservations.shortage(compute, sample, len(names))
     shape = body.get("locationPolicy", {}).get("targetShape", "ANY_SINGLE_ZONE")
     plan = place(compute, list(samples), len(names), shape)
     if error is None and len(plan) < least:

@@ -4,7 +4,7 @@ scheduling, accounts.
 A field that is not kept and shown again is refused with 501, not dropped. Wording of errors that
 Google does not document is as remembered from practice.
 
-Not covered: reservations (there are none), resource policies (likewise), IPv6, alias ranges,
+Not covered: resource policies (there are none for instances), IPv6, alias ranges,
 networks other than `default`, host names of one's own.
 """
 
@@ -278,12 +278,9 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
                 "",
                 "A specific reservation needs its key and its name.",
             )
-        raise invalid(
-            "resource.reservationAffinity",
-            "",
-            f"Specified reservations [{', '.join(values)}] do not exist.",
-        )
-    if model == "RESERVATION_BOUND":
+        if model in ("SPOT", "FLEX_START"):
+            raise invalid(field, model, "Such instances do not consume reservations.")
+    elif model == "RESERVATION_BOUND":
         raise invalid(field, model, "A specific reservation must be given.")
     models = catalog.of_family(catalog.MODELS, kind.name, ())
     if models and model not in models:

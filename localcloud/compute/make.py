@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from localcloud.compute import catalog, disks, flex, quotas, tpus
+from localcloud.compute import catalog, disks, flex, quotas, reservations, tpus
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -46,6 +46,7 @@ def make_instance(
     base = f"{LINK}projects/{project}/zones/{zone}"
     kind = check_machine_type(zone, body.get("machineType", ""))
     accelerators = check_accelerators(project, zone, kind, body)
+    reservations.check(compute, project, zone, body, kind)
     check_rest(compute, project, region, kind, body)
     scheduling = check_scheduling(body, kind, bool(accelerators) or kind.is_tpu)
     valid = flex.valid_seconds(body.get("params") or {}, scheduling["provisioningModel"])

@@ -19,7 +19,7 @@ import logging
 import signal
 from datetime import datetime, timezone
 
-from localcloud.compute import flex, quotas, tpus
+from localcloud.compute import flex, quotas, reservations, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 from localcloud.machines import processes, sandbox
@@ -35,6 +35,7 @@ def insert(compute: Compute, instance: Instance, disks: list[dict], operation: d
     error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
     failed = error if error and not error.get("instance_lives") else None
     failed = failed or quotas.shortage(compute, instance)
+    failed = failed or reservations.shortage(compute, instance)
     if flex.may_wait(instance, failed):
         instance.resource["status"] = "PENDING"
         compute.add(instance, disks)

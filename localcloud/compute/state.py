@@ -190,6 +190,7 @@ class Compute:
         self.templates: dict[tuple[str, str], dict] = {}
         self.groups: dict[tuple[str, str, str], Group] = {}
         self.policies: dict[tuple[str, str, str], dict] = {}
+        self.reservations: dict[tuple[str, str, str], dict] = {}
         self.settled: dict[str, dict] = {}  # project -> common metadata, own images, quotas
         self.stockouts: dict[str, int] = {}  # zone -> how many instances it still takes
         self.changed = asyncio.Event()  # replaced whenever anything changes
@@ -215,6 +216,7 @@ class Compute:
             "templates",
             "groups",
             "policies",
+            "reservations",
             "projects",
         ):
             (self.folder / kind).mkdir(parents=True, exist_ok=True)
@@ -237,6 +239,9 @@ class Compute:
         for row in self.read("policies"):
             _, project, _, region, _, name = row["selfLink"].removeprefix(LINK).split("/")
             self.policies[project, region, name] = row
+        for row in self.read("reservations"):
+            _, project, _, zone, _, name = row["selfLink"].removeprefix(LINK).split("/")
+            self.reservations[project, zone, name] = row
         for row in self.read("projects"):
             self.settled[row["project"]] = row
 

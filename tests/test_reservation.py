@@ -1,0 +1,117 @@
+"""Machines from reservations: found, used, counted; what they are not for is refused."""
+
+import json
+
+import pytest
+
+ZONE = "us-central1-b"
+BASE = "/compute/v1/projects/berg-local"
+HELD = f"{BASE}/zones/{ZONE}/reservations"
+
+
+@pytest.fixture
+def reserve(cloud):
+    """Make reservations, which go with the test."""
+    made = []
+
+    def make(name: str, machine_type: str, count: int = 1, **more) -> None:
+        properties = {"machineType": machine_type}
+        specific = {"count": str(count), "instanceProperties": properties}
+        body = {"name": name, "specificReservation": specific, **more}
+        cloud.call("POST", HELD, {**body, "specificReservationRequired": True})
+        made.append(name)
+
+    yield make
+    for name in made:
+        cloud.call("DELETE", f"{HELD}/{name}")
+
+
+def body_of(shown) -> dict:
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def test_a_job_uses_what_is_reserved_and_gives_it_back(berg, cloud, reserve):
+    reserve("mine", "n1-standard-8")
+    dry = berg("run", "-g", "0", "--reservation", "mine", "--dry-run", "true")
+    assert f"Reserved  mine in {ZONE}: 1 of 1 x n1-standard-8 free" in dry.stderr
+    assert f"Zones     {ZONE}\n" in dry.stderr and "Price" not in dry.stderr
+    affinity = body_of(dry)["reservationAffinity"]
+    assert affinity["values"] == ["mine"]
+    assert "provisioningModel" not in body_of(dry)["scheduling"]
+    ran = berg("run", "-g", "0", "--reservation", "mine", "-n", "first", "sleep 60")
+    assert ran.returncode == 0, ran.stderr
+    row = cloud.call("GET", f"{HELD}/mine")["specificReservation"]
+    assert (row["count"], row["inUseCount"]) == ("1", "1")
+    full = berg("run", "-g", "0", "--reservation", "mine", "-n", "second", "true")
+    assert full.returncode == 1 and "do not have available resources" in full.stderr
+    assert berg("kill", "--now", "first").returncode == 0
+    assert cloud.call("GET", f"{HELD}/mine")["specificReservation"]["inUseCount"] == "0"
+
+
+def test_what_ends_with_its_reservation_is_bound_to_it(berg, reserve):
+    reserve("block", "a3-highgpu-8g", 2, deleteAtTime="2026-12-24T00:00:00Z")
+    shown = berg("run", "-t", "h100", "-g", "8", "--reservation", "block", "--dry-run", "true")
+    assert body_of(shown)["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"
+    assert body_of(shown)["scheduling"]["instanceTerminationAction"] == "DELETE"
+
+
+def test_what_is_never_on_demand_comes_from_a_reservation(berg, reserve):
+    reserve("hopper", "a3-ultragpu-8g", deploymentType="DENSE")
+    shown = berg("run", "-t", "h200", "--reservation", "hopper", "--dry-run", "true")
+    assert body_of(shown)["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"
+    ran = berg("run", "-t", "h200", "--reservation", "hopper", "-n", "h", "--wait", "true")
+    assert ran.returncode == 0, ran.stderr
+    never = berg("run", "-t", "h100", "--reservation", "hopper", "true")
+    assert never.returncode == 1 and "cannot be had on demand" in never.stderr
+
+
+def test_a_name_of_another_project_s_is_said_in_full(berg, cloud, reserve):
+    reserve("theirs", "n1-standard-8")
+    full = "projects/berg-local/reservations/theirs"
+    shown = berg("run", "-g", "0", "--reservation", full, "--dry-run", "true")
+    assert body_of(shown)["reservationAffinity"]["values"] == ["theirs"], "it is ours"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--reservation", "none"), "there is no reservation 'none'. What there is: small in"),
+        (("--reservation", "a/b"), "is no name"),
+        (("--reservation", "small", "--spot"), "leave out --spot"),
+        (("--reservation", "small", "--flex"), "leave out --flex"),
+        (("--reservation", "small", "-c", "16"), "no machine of type n1-standard-16"),
+        (("--reservation", "small", "--zone", "us-central1-a"), "in us-central1-a can use"),
+        (("--reservation", "small", "--max-cost", "5"), "is unknown"),
+    ],
+)
+def test_what_no_reservation_is_for(berg, reserve, options, says):
+    reserve("small", "n1-standard-8")
+    refused = berg("run", "-g", "0", *options, "true")
+    assert refused.returncode == 1 and says in refused.stderr, refused.stderr
+    assert not berg.machines()
+
+
+def test_doctor_says_what_is_reserved(berg, reserve):
+    reserve("four", "a2-highgpu-1g", 4)
+    found = berg("doctor").stdout
+    assert f"four in {ZONE}: 4 of 4 x a2-highgpu-1g free" in " ".join(found.split())
+
+
+def insert(cloud, **body):
+    answer = cloud.session.post(f"{cloud.url}{HELD}", json={"name": "x", **body})
+    return answer.status_code, answer.json()["error"]["message"]
+
+
+def test_reservations_are_refused_as_google_does(cloud, reserve):
+    there = {"specificReservationRequired": True}
+    status, says = insert(cloud, specificReservation={"count": "1"})
+    assert status == 501 and "specificReservationRequired" in says
+    odd = {"count": "1", "instanceProperties": {"machineType": "z9"}}
+    assert insert(cloud, **there, specificReservation=odd)[0] == 400
+    none = {"count": "0", "instanceProperties": {"machineType": "n1-standard-1"}}
+    assert insert(cloud, **there, specificReservation=none)[0] == 400
+    reserve("twice", "n1-standard-1")
+    one = {"count": "1", "instanceProperties": {"machineType": "n1-standard-1"}}
+    assert insert(cloud, **there, name="twice", specificReservation=one)[0] == 409
+    assert cloud.session.get(f"{cloud.url}{HELD}/nowhere").status_code == 404
