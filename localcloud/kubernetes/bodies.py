@@ -44,6 +44,8 @@ async def read(request: web.Request) -> Any:
     twice: list[str] = []
     body = plain(found, "", twice)
     request[TWICE] = [f'duplicate field "{each}"' for each in twice]
+    if not isinstance(body, dict):
+        raise broken(ValueError("not an object"))
     return body
 
 

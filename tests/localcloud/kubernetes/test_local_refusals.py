@@ -179,8 +179,10 @@ def test_a_field_that_is_there_twice(kube):
 
 
 def test_bodies_that_cannot_be_read(kube):
-    for data in (b"{", b"nonsense", b"\xff\xfe", b"[" * 100_000):
-        assert "json parse error" in refusal(kube, f"{CORE}/configmaps", data, 400)
+    review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    for data in (b"{", b"nonsense", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", b'"x"'):
+        for path in (f"{CORE}/configmaps", review):
+            assert "json parse error" in refusal(kube, path, data, 400)
     text = {"Content-Type": "text/plain"}
     answer = kube.raw("POST", f"{CORE}/configmaps", named("ConfigMap"), headers=text)
     assert (answer.status_code, answer.json()["reason"]) == (415, "UnsupportedMediaType")
