@@ -41,7 +41,7 @@ from localcloud.compute.firewalls import (
 )
 from localcloud.compute.listing import listed, page
 from localcloud.compute.make import make_instance, retype
-from localcloud.compute.resources import RESOURCES, read_resource
+from localcloud.compute.resources import RESOURCES, list_usable, read_resource
 from localcloud.compute.routers import (
     delete_router,
     insert_router,
@@ -98,6 +98,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "routers.patch": patch_router,
         "routers.delete": delete_router,
         "subnetworks.setPrivateIpGoogleAccess": set_private_access,
+        "subnetworks.listUsable": list_usable,
         "imageFamilyViews.get": images.image_family_view,
         **groups_api.HANDLERS,
         **policies.HANDLERS,

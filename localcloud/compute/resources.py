@@ -16,7 +16,7 @@ from localcloud.call import Call
 from localcloud.compute import catalog, quotas, routers
 from localcloud.compute.checks import LINK, last, not_found, number_of
 from localcloud.compute.firewalls import firewalls
-from localcloud.compute.listing import listed
+from localcloud.compute.listing import listed, page
 from localcloud.compute.state import Compute
 
 Rows = list[tuple[str, dict]]  # (zone, region or "global", resource)
@@ -175,6 +175,25 @@ RESOURCES = {
     "subnetworks": Resource("subnetwork", "regions", subnetworks),
     "routers": Resource("router", "regions", routers.rows),
 }
+
+
+async def list_usable(compute: Compute, call: Call) -> dict:
+    """The subnetworks that the caller may put machines into: all."""
+    kept = ("network", "ipCidrRange", "stackType", "purpose")
+    project = call.params["project"]
+    rows = [
+        {"name": row["selfLink"], "subnetwork": row["selfLink"], **{key: row[key] for key in kept}}
+        for _, row in subnetworks(compute, project)
+    ]
+    shown, token = page(rows, call.params)
+    path = f"projects/{project}/aggregated/subnetworks/listUsable"
+    return {
+        "kind": "compute#usableSubnetworksAggregatedList",
+        "id": path,
+        "selfLink": LINK + path,
+        "items": [{key: row[key] for key in row if key != "name"} for row in shown],
+        **({"nextPageToken": token} if token else {}),
+    }
 
 
 async def read_resource(compute: Compute, call: Call) -> dict:

@@ -44,6 +44,7 @@ COMPUTE_VERBS = {
     "aggregatedList": "list",
     "wait": "get",
     "patch": "update",
+    "listUsable": "list",
 }
 COMPUTE_COLLECTIONS = {
     "regionInstances": "instances",

@@ -396,3 +396,18 @@ def test_what_is_output_only_passes_where_it_is_true(client):
         answer = client.call("POST", FIREWALLS, {**rule, "selfLink": link})
         assert answer.status_code == status, answer.text
     client.wait(client.call("DELETE", f"{FIREWALLS}/r"))
+
+
+def test_usable_subnetworks_are_listed_page_by_page(client):
+    path, seen, token = "/aggregated/subnetworks/listUsable", [], None
+    while True:
+        answer = client.call("GET", path, maxResults=5, **({"pageToken": token} if token else {}))
+        assert answer.ok, answer.text
+        seen += answer.json()["items"]
+        token = answer.json().get("nextPageToken")
+        if not token:
+            break
+    assert f"{ROOT}/regions/{REGION}/subnetworks/default" in [row["subnetwork"] for row in seen]
+    assert {row["network"] for row in seen} == {f"{ROOT}/global/networks/default"}
+    every = client.call("GET", path).json()["items"]
+    assert len(every) == len(seen) > 5
