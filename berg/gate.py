@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from berg import plain
-from berg.checks import check_types
+from berg.checks import check_types, types_of
 
 Made = TypeVar("Made")
 MOST_BYTES = 16 << 20  # of one object that is read as JSON
@@ -32,12 +32,7 @@ def values(data: str | bytes) -> dict[str, Any]:
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has {len(data):,} bytes")
     try:
-        found = json.loads(
-            data,
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-        )
+        found = DECODER.decode(data if isinstance(data, str) else data.decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict):
@@ -63,6 +58,11 @@ def _finite(digits: str) -> float:
     return number
 
 
+DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
+)
+
+
 def build(kind: type[Made], found: Any) -> Made:
     """Return the dataclass `kind` with the values that were found; keys that it lacks are ignored.
 
@@ -71,7 +71,7 @@ def build(kind: type[Made], found: Any) -> Made:
     assert is_dataclass(kind)
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
-    known = {f.name for f in fields(kind)}
+    known = types_of(kind)
     try:
         made = kind(**{key: value for key, value in found.items() if key in known})
     except TypeError as error:
@@ -95,6 +95,13 @@ def cleaned(made: Made) -> Made:
     """Return a dataclass whose texts are `clean`."""
     assert is_dataclass(made) and not isinstance(made, type)
     return replace(made, **{f.name: clean(getattr(made, f.name)) for f in fields(made)})
+
+
+def is_plain(data: str | bytes) -> bool:
+    """Return whether no text of this JSON steers a terminal or has several lines: nothing in it is
+    escaped. Most states are so, and need no look at each text.
+    """
+    return isinstance(data, str) and "\\" not in data and not plain.STEERING.search(data)
 
 
 def check_plain(made: Any, free: Collection[str]) -> None:
