@@ -32,6 +32,14 @@ SECRETS = "/secretmanager/v1/projects/berg-local/secrets"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another person's account
 
+# What other files of tests try: packs in tests/code/.
+ELSEWHERE = [
+    (
+        "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "
+        "as its URL",
+        "git refuses it; nothing is checked out",
+    )
+]
 ATTACK = '''
 """Runs as root on a machine or in a pod; notes Google's answer to each request, or Kubernetes'."""
 import json, os, ssl, sys, urllib.error, urllib.request
@@ -76,6 +84,7 @@ def rows():
     """What was tried and what became of it; written into the page at the end."""
     found: list[tuple[str, str]] = []
     yield found
+    found += ELSEWHERE
     if not TABLE:
         return
     page = Path(TABLE)
