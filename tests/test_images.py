@@ -227,13 +227,14 @@ def test_a_dockerfile_of_ones_own_choice_and_a_submodule(berg, image, podman, tm
 
 
 @needs_podman
-def test_a_build_that_fails_ends_with_its_last_lines(berg, cloud, image):
+def test_a_build_that_fails_says_why_once(berg, cloud, image):
     fill(berg.repo, Dockerfile="FROM scratch\nCOPY nothing-like-this /app\n")
     built = image("--push")
     assert built.returncode == 1 and built.stdout == ""
-    error = built.stderr.partition("berg: ")[2]
+    said, _, error = built.stderr.partition("berg: ")
     assert error.startswith("the image could not be built: podman ended with exit code")
-    assert "nothing-like-this" in error and "Traceback" not in built.stderr
+    assert "nothing-like-this" in said and "Traceback" not in built.stderr
+    assert "nothing-like-this" not in error, "it was said above"
     assert cloud.call("GET", f"{REPOSITORY}/dockerImages") == {}
 
 

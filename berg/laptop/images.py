@@ -328,9 +328,7 @@ def listed(image: str) -> set[str]:
 
 
 def run(command: list[str], variables: dict[str, str], say: Say, done: str = "built") -> None:
-    """Run a builder, and let people see what it prints; raises BergError with its last lines if it
-    fails.
-    """
+    """Run a builder, and let people see what it prints; raises BergError if it fails."""
     kept: deque[str] = deque(maxlen=LAST)
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -350,14 +348,14 @@ def run(command: list[str], variables: dict[str, str], say: Say, done: str = "bu
             process.terminate()
             raise
     if process.returncode:
-        last = "\n".join(kept)
+        last = "\n".join(kept).lower()
         hint = (
             "\nThis computer cannot run programs of that platform. Install qemu-user-static, or: "
             "--builder cloud"
         )
         raise BergError(
             f"the image could not be {done}: {command[0]} ended with exit code "
-            f"{process.returncode}\n{last}" + hint * ("exec format error" in last.lower())
+            f"{process.returncode}; what it said is above" + hint * ("exec format error" in last)
         )
 
 
