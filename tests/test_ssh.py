@@ -409,9 +409,11 @@ def test_ssh_and_rsync_by_name(box):
 @needs_sshd
 def test_through_iap_where_a_machine_has_no_external_address(on_her_laptop, tmp_path, monkeypatch):
     """gcloud's tunnel is a program that connects its standard streams to the machine."""
+    gcloud = tmp_path / "gcloud"
+    gcloud.touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     target = target_of(on_her_laptop)
     config = on_her_laptop.cloud.settings(on_her_laptop.bucket_name)
-    gcloud = tmp_path / "gcloud"
     gcloud.write_text(
         f"#!{sys.executable}\nimport os, socket, sys, threading\nopen({str(tmp_path / 'said')!r}, 'w')"
         ".write(' '.join(sys.argv[1:]))\n"
@@ -420,10 +422,8 @@ def test_through_iap_where_a_machine_has_no_external_address(on_her_laptop, tmp_
         "threading.Thread(target=copy, daemon=True).start()\n"
         "while data := machine.recv(4096):\n    os.write(1, data)\n"
     )
-    gcloud.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     words = ssh.command(config, replace(target, address=""), [], ["hostname"])
-    assert target.address not in " ".join(words)
+    assert target.address not in " ".join(words) and str(gcloud) in " ".join(words)
     assert subprocess.run(words, capture_output=True, text=True).stdout == "box\n"
     assert (tmp_path / "said").read_text() == (
         f"compute start-iap-tunnel box {PORT} --listen-on-stdin --project berg-local "
