@@ -34,7 +34,7 @@ FLEX_SECONDS = 7200  # for which Google waits for room, at most
 warm_up = instances.import_compute
 machines = instances.find
 waiting = groups.waiting
-tell = instances.set_metadata
+set_metadata = instances.set_metadata
 console = instances.serial_output
 why_gone, proxy, shell = instances.why_gone, instances.tunnel, instances.no_shell
 host_keys = instances.host_keys
@@ -368,7 +368,7 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
         return None
     if line in items.get("ssh-keys", "").splitlines():
         return False
-    tell(config, machine, "ssh-keys", lambda old: "\n".join([*old.splitlines(), line]))
+    set_metadata(config, machine, "ssh-keys", lambda old: "\n".join([*old.splitlines(), line]))
     return True
 
 

@@ -84,7 +84,7 @@ def run(attempt: Attempt) -> None:
             attempt.machine.insist_on_deletion()
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(SHUT_DOWN))
-    api.tell = attempt.say
+    api.notify = attempt.say
     try:
         ending = ending_of_phases(attempt)
     except Ended as error:
@@ -312,7 +312,7 @@ def finish(attempt: Attempt, ending: Ending) -> None:
         for path, why in left.items():
             name = paths.shorten(path, 2 * paths.MAX_NAME)
             attempt.say(f"Not in the bucket: {name}: {why}")
-        uploads = Uploads(is_whole=is_whole, lost=paths.tell(left))
+        uploads = Uploads(is_whole=is_whole, lost=paths.name_left(left))
         write_end(attempt, ending, uploads)
     except Ended as error:
         leave(attempt, str(error))

@@ -324,7 +324,7 @@ def test_another_laptop_is_let_in_and_nobody_elses_key_is_lost(box, at_home):
         items = box.machines()["box"]["metadata"]["items"]
         return next(item["value"] for item in items if item["key"] == "ssh-keys").splitlines()
 
-    gce.tell(
+    gce.set_metadata(
         config,
         Machine("box", zone),
         "ssh-keys",

@@ -164,7 +164,7 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def look(checkout: Checkout) -> None:
+def read_checkout(checkout: Checkout) -> None:
     """Ask the machine what it has of ours."""
     checkout.index = index_of(checkout)
     tracked, untracked = worktree.list_files(checkout.git)
@@ -208,7 +208,7 @@ def push(
         return Report([], [], 0, 0)
     first = checkout.has is None or index_of(checkout) != checkout.index
     if first:
-        look(checkout)
+        read_checkout(checkout)
         changed, gone = compare(root, files, checkout)
     if not first:
         announce(checkout, changed, files, say)
@@ -373,7 +373,7 @@ class Push:
         reports = list(pool.map(self.attempt, repeat(files), checkouts))
         pairs = zip(checkouts, reports, strict=True)
         done = [(checkout, report) for checkout, report in pairs if report]
-        for line in tell(done):
+        for line in summary(done):
             self.say(line)
         return [checkout.name for checkout, report in done if report.complaint]
 
@@ -475,7 +475,7 @@ class Push:
                 self.changed.set()
 
 
-def tell(reports: list[tuple[Checkout, Report]]) -> Iterator[str]:
+def summary(reports: list[tuple[Checkout, Report]]) -> Iterator[str]:
     """Lines about a pass: one for all machines to which the same happened."""
     groups: dict[tuple[Any, ...], list[tuple[Checkout, Report]]] = {}
     for checkout, report in reports:

@@ -116,11 +116,11 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
     bucket, prefix = data.find(settings, where)
     listed = existing(bucket, prefix)
     total, done = sum(blob.size for blob in listed), [0]
-    tell = bytes_shown("Brought", total)
+    on_progress = bytes_shown("Brought", total)
 
     def note(blob: "Listed") -> None:
         done[0] += blob.size
-        tell(done[0])
+        on_progress(done[0])
 
     fetched, files, left = fetch(bucket, prefix, folder, done=note, listed=listed)
     for name, error in left.items():

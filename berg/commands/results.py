@@ -53,7 +53,7 @@ def watch(
             output.write(source, chunk)
 
     try:
-        state = logs.follow(settings, name, write_log, machine, tell=show_progress)
+        state = logs.follow(settings, name, write_log, machine, on_change=show_progress)
     except KeyboardInterrupt:
         say(tables.left(name, f"berg tail {name}"))
         raise

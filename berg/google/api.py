@@ -47,7 +47,7 @@ QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
 OFF_API = re.compile(r"apis/api/([a-z]+\.googleapis\.com)/overview")
 ENABLING = 180  # seconds until an API that was enabled answers
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
-tell: Callable[[str], None] = functools.partial(plain.echo, err=True)
+notify: Callable[[str], None] = functools.partial(plain.echo, err=True)
 told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
 # time.monotonic() until which 403 may pass, in a process of a machine: what was granted a moment
 # ago counts after minutes. On a laptop it is for a person to mend.
@@ -161,7 +161,7 @@ def tell_if_slow(what: str) -> Callable[[Exception], None]:
             )
             if (before := told.setdefault(sentence, now)) == now or now - before > 120:
                 told[sentence] = now
-                tell(sentence)
+                notify(sentence)
 
     return on_error
 

@@ -142,7 +142,7 @@ def warn_of_rights(config: Config, bucket: Bucket) -> None:
     readers = {"allUsers", "allAuthenticatedUsers", account}
     named = {who for each in policy.bindings if each["role"] in READING for who in each["members"]}
     if config.service_account and not named & readers:
-        api.tell(f"The machines may be refused gs://{bucket.name}. {mend(bucket.name, account)}")
+        api.notify(f"The machines may be refused gs://{bucket.name}. {mend(bucket.name, account)}")
 
 
 def checksum(blobs: Iterable[Any]) -> str:
@@ -331,7 +331,9 @@ def sets(bucket: Bucket) -> dict[str, list[Listed]]:
     return found
 
 
-def delete(bucket: Bucket, names: list[str], tell: Callable[[int], None] = lambda n: None) -> None:
-    """Delete objects; `tell` hears how many are gone."""
+def delete(
+    bucket: Bucket, names: list[str], on_progress: Callable[[int], None] = lambda n: None
+) -> None:
+    """Delete objects; `on_progress` hears how many are gone."""
     for number, _ in enumerate(side_by_side(bucket.delete, names, THREADS), 1):
-        tell(number)
+        on_progress(number)

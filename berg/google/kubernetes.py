@@ -180,7 +180,7 @@ def pass_on_warnings(header: str) -> None:
     for each in WARNING.findall(header):
         if each not in warned:
             warned.add(each)
-            api.tell(f"Kubernetes warns: {each.replace(BACKSLASH, '')}")
+            api.notify(f"Kubernetes warns: {each.replace(BACKSLASH, '')}")
 
 
 def may_pass(error: Refused) -> bool:

@@ -28,7 +28,7 @@ from berg import BergError, job
 from berg.checks import check_results_dir
 from berg.google import fetch
 from berg.google.manifest import Entry, Manifest, block_before, marks
-from berg.google.paths import shorten, tell
+from berg.google.paths import name_left, shorten
 from berg.google.retry import is_retried
 from berg.google.sending import GROWS_FROM, WRITER, Refused, Sender, Sending, Taken
 from berg.google.storage import Changed, Unreadable
@@ -375,7 +375,7 @@ class Mirror:
                 self.refused.update({path: MOVING for path, _ in self.left()})
                 break
             if left and has_time:
-                progress(tell(left, " yet"))
+                progress(name_left(left, " yet"))
             if self.failed:
                 time.sleep(max(0, min(pause, end - time.monotonic())))
                 pause = min(pause * 2, 30)
@@ -428,16 +428,16 @@ def beside(
     own: str,
     records: str,
     job_name: str,
-    tell: Callable[[str], None] = lambda folder: None,
+    on_folder: Callable[[str], None] = lambda folder: None,
 ) -> Iterator[Any]:
-    """What a job wrote to other folders than its own, in those that it recorded; `tell` hears of
-    each.
+    """What a job wrote to other folders than its own, in those that it recorded; `on_folder` hears
+    of each.
     """
     for record in bucket.list(records, "name,metadata"):
         folder = folder_of(record)
         if folder is None:
             continue
-        tell(folder)
+        on_folder(folder)
         for blob in bucket.list(f"{prefix}{folder}/" if folder else prefix, LISTED, delimiter="/"):
             if writer_of(blob) == job_name and not blob.name.startswith(f"{prefix}{own}/"):
                 yield blob

@@ -38,7 +38,7 @@ def bad_name(name: str) -> str:
     return "its name has a line break" if "\n" in name or "\r" in name else ""
 
 
-def tell(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
+def name_left(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
     """How many files are not in the bucket, and the first of them with why, in so few words that a
     state holds them.
     """

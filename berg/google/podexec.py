@@ -95,7 +95,7 @@ def exit_code(status: dict[str, Any]) -> int:
     for cause in (status.get("details") or {}).get("causes", []):
         if cause.get("reason") == "ExitCode" and str(cause.get("message", "")).isdigit():
             return int(cause["message"])
-    api.tell(f"berg: {status.get('message', 'no reason given')}")
+    api.notify(f"berg: {status.get('message', 'no reason given')}")
     return CUT_OFF
 
 

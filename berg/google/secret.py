@@ -108,7 +108,7 @@ def let_read(config: Config, target: str, accounts: Iterable[str]) -> None:
     except exceptions.BadRequest as error:
         if "does not exist" not in error.message or rights.SECRET.role not in error.message:
             raise
-        api.tell(
+        api.notify(
             "The job may change who reads its secret: the project has no role that lets it only "
             "read and delete that. Make it: berg init"
         )

@@ -37,8 +37,8 @@ class Part:
     demand.
     """
 
-    def __init__(self, file: IO[bytes], tell: Callable[[int], None]):
-        self.file, self.start, self.report = file, file.tell(), tell
+    def __init__(self, file: IO[bytes], on_progress: Callable[[int], None]):
+        self.file, self.start, self.report = file, file.tell(), on_progress
 
     def read(self, size: int = -1) -> bytes:
         try:
@@ -184,15 +184,19 @@ class Bucket:
             generation_now: int = there.generation
             return generation_now
 
-    def upload(self, name: str, path: Path, tell: Callable[[int], None] = lambda n: None) -> None:
+    def upload(
+        self, name: str, path: Path, on_progress: Callable[[int], None] = lambda n: None
+    ) -> None:
         """Upload a file under a name that stands for its content: one that is there already counts
         as sent.
 
-        `tell` hears how many bytes went up so far.
+        `on_progress` hears how many bytes went up so far.
         """
         with path.open("rb") as file:
             try:
-                self.upload_stream(name, file, path.stat().st_size, generation=0, tell=tell)
+                self.upload_stream(
+                    name, file, path.stat().st_size, generation=0, on_progress=on_progress
+                )
             except Changed:
                 pass
 
@@ -202,7 +206,7 @@ class Bucket:
         file: IO[bytes],
         size: int,
         generation: int | None = None,
-        tell: Callable[[int], None] = lambda n: None,
+        on_progress: Callable[[int], None] = lambda n: None,
         metadata: dict[str, str] | None = None,
     ) -> Any:
         """Upload `size` bytes of a file from where it stands; returns the Blob with its generation
@@ -213,7 +217,7 @@ class Bucket:
         """
         blob = self.bucket.blob(name, chunk_size=CHUNK)
         blob.metadata = metadata
-        part = Part(file, tell)
+        part = Part(file, on_progress)
 
         def put(**options: Any) -> Any:
             part.seek(0)
@@ -245,7 +249,7 @@ class Bucket:
         file: IO[bytes],
         size: int,
         generation: int,
-        tell: Callable[[int], None] = lambda n: None,
+        on_progress: Callable[[int], None] = lambda n: None,
         metadata: dict[str, str] | None = None,
     ) -> Any:
         """Append `size` bytes of a file to an object that is at `generation`; returns its Blob.
@@ -254,7 +258,7 @@ class Bucket:
         """
         from google.api_core import exceptions
 
-        tail = self.upload_stream(tail_name, file, size, tell=tell)
+        tail = self.upload_stream(tail_name, file, size, on_progress=on_progress)
         blob = self.bucket.blob(name)
         blob.metadata = metadata
         try:

@@ -199,7 +199,7 @@ def tell_of_end(config: Config, found: Entry, now: bool) -> None:
     told = sorted(found.machines, key=lambda machine: machine.name)[: None if now else 1]
     with ThreadPoolExecutor(16) as pool:
         telling = [
-            pool.submit(found.place.tell, config, each, f"berg-kill-{found.name}", said)
+            pool.submit(found.place.set_metadata, config, each, f"berg-kill-{found.name}", said)
             for each in told
         ]
     for each in telling:

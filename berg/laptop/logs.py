@@ -46,14 +46,14 @@ def follow(
     write: Callable[[str, bytes], None],
     machine: str | None = None,
     interval: float = 1.0,
-    tell: Callable[[jobs.Entry], None] = lambda found: None,
+    on_change: Callable[[jobs.Entry], None] = lambda found: None,
 ) -> job.State | None:
     """Write the logs of a job as they grow until the job is over; return its final state.
 
     `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log
     it gets what the machine writes to its serial console. A machine without a job is followed until
     it is gone, and the state is None; a job whose state is deleted as well, which then is a
-    BergError. `tell` gets what is found with each look.
+    BergError. `on_change` gets what is found with each look.
     """
     following = Following(Bucket(config), write, machine, interval)
     found, had = None, None
@@ -62,7 +62,7 @@ def follow(
             found = jobs.look_again(config, found)
         else:
             found = jobs.find(config, name)
-        tell(found)
+        on_change(found)
         had = found.state or had
         following.look(config, found)
         if is_at_its_end(found):

@@ -396,13 +396,13 @@ def resume(
     plan: Plan,
     names: list[str],
     say: Callable[[str], None],
-    tell: Callable[[int, int], None] = lambda done, size: None,
+    on_progress: Callable[[int, int], None] = lambda done, size: None,
 ) -> None:
     """Submit jobs of a sweep again, and make the machines that it lacks for them."""
     bucket = Bucket(plan.config)
     if found.is_over:
         wait_until_gone(plan.config, found.sweep, say)
-    launch.send_code(plan, bucket, say, tell)
+    launch.send_code(plan, bucket, say, on_progress)
     if plan.secrets:
         seconds = min(found.first.max_run_seconds * len(found.jobs), LIMITS[1])
         secret.store(plan.config, found.sweep, plan.secrets, seconds, plan.accounts)
@@ -442,7 +442,9 @@ def tell_machines(config: Config, machines: list[Machine], value: str) -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         list(
             pool.map(
-                lambda each: places.of(each.place).tell(config, each, "berg-job-sha256", value),
+                lambda each: places.of(each.place).set_metadata(
+                    config, each, "berg-job-sha256", value
+                ),
                 machines,
             )
         )

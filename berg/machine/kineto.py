@@ -92,14 +92,14 @@ def serve(desk: Desk, is_over: Callable[[], bool]) -> None:
                 if kind == b"ctxt":
                     listener.sendto(answer(kind, struct.pack("<i", 1)), sender)
                 elif kind == b"req":
-                    listener.sendto(answer(kind, told(desk, body).encode()), sender)
+                    listener.sendto(answer(kind, configuration_for(desk, body).encode()), sender)
 
 
 def answer(kind: bytes, body: bytes) -> bytes:
     return HEADER.pack(len(body), kind) + body
 
 
-def told(desk: Desk, body: bytes) -> str:
+def configuration_for(desk: Desk, body: bytes) -> str:
     """The configuration for a process that asks; "" where nothing is wanted of it."""
     wanted, _, _ = REQUEST.unpack_from(body)
     pid = struct.unpack_from("<i", body, REQUEST.size)[0]  # the others are those of its parents

@@ -23,7 +23,7 @@ class Reporter:
         self.config, self.machine, self.say = config, machine, say
         self.due, self.instance, self.told = 0.0, "", False
 
-    def tell(self, sample: dict[str, Any]) -> None:
+    def send(self, sample: dict[str, Any]) -> None:
         if time.monotonic() < self.due:
             return
         self.due = time.monotonic() + EVERY - 1  # samples come a little late, not a little early

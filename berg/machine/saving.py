@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 
 from berg import BergError, job, states
-from berg.google.paths import tell
+from berg.google.paths import name_left
 from berg.job import State
 from berg.machine import boot
 from berg.machine.attempt import LAST_STATE_SECONDS, Attempt
@@ -286,7 +286,7 @@ def save_alone(attempt: Attempt, why: str) -> None:
     left, _ = save(attempt, "")
     send_log(attempt)
     if damaged:
-        write_anew(attempt, why, tell(left))
+        write_anew(attempt, why, name_left(left))
 
 
 def another_has(attempt: Attempt, state: State) -> bool:

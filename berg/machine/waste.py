@@ -45,9 +45,9 @@ def watch(attempt: Attempt) -> None:
         if attempt.mirrors.done.is_set():
             break
         if this.monitoring and not attempt.member.host.is_pod:
-            reporter.tell(sample)
+            reporter.send(sample)
         with contextlib.suppress(Exception):  # the network may fail for a while
-            look(attempt, meter, sample)
+            check_sample(attempt, meter, sample)
     attempt.state.idle = {}
 
 
@@ -57,7 +57,7 @@ def runs(attempt: Attempt) -> bool:
     return attempt.state.state == "RUNNING" if alone else attempt.member.summary["phase"] != "UP"
 
 
-def look(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
+def check_sample(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
     """Learn from a sample; on the machine that leads, see how the whole job does."""
     now = sample["time"]
     update(meter, now, usage.busiest(sample), attempt.job.min_utilization, runs(attempt))

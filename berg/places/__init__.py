@@ -87,7 +87,7 @@ class Place(Protocol):
         know.
         """
 
-    def tell(self, config: Config, machine: Machine, key: str, value: str) -> None:
+    def set_metadata(self, config: Config, machine: Machine, key: str, value: str) -> None:
         """Let a running machine know something, at once."""
 
     def let_in(self, config: Config, machine: Machine, line: str) -> bool | None:

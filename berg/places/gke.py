@@ -210,7 +210,7 @@ def ensure(config: Config, server: k8s.Server) -> str:
     except k8s.Refused as error:
         if error.code != 403 or not has_account(config, server, manifest.WIDE_ACCOUNT):
             raise
-        api.tell(
+        api.notify(
             f"The pods of {server.place} may change each other's jobs, as an earlier berg let "
             "them. Somebody with roles/container.admin mends it: berg cluster create "
             f"{server.place.rpartition('/')[2]}"
@@ -317,7 +317,7 @@ def listed(
                 config, connect(config, place), path, labelSelector=labels, patience=LISTING
             )
         except BergError as error:
-            api.tell(f"{error.message}; its pods are not among what follows")
+            api.notify(f"{error.message}; its pods are not among what follows")
             return None
 
     where = list(where)
@@ -469,7 +469,7 @@ def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
 # --- what is done to them
 
 
-def tell(config: Config, machine: Machine, key: str, value: str) -> None:
+def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None:
     """Let a pod know something: an annotation, which its kubelet hands on within a minute."""
     # without a slash a name has 63 characters at most
     if not machine.pod:  # it has yet to be made
@@ -522,7 +522,7 @@ def console(config: Config, machine: Machine) -> str:
     try:
         return k8s.log(config, connect(config, machine.zone), machine.pod)
     except BergError as error:
-        api.tell(f"The log of the pod {machine.pod} cannot be read now: {error.message}")
+        api.notify(f"The log of the pod {machine.pod} cannot be read now: {error.message}")
         return ""
 
 

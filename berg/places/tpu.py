@@ -28,7 +28,7 @@ from berg.plan import Choice, JobSpec, Plan
 PATIENCE = 1500  # seconds; Google may take 12 minutes to say that there is no room
 TELL_INTERVAL = 60  # seconds between two notes on how far it is
 machines = instances.find
-tell = gce.tell
+set_metadata = gce.set_metadata
 let_in = gce.let_in
 console = gce.console
 why_gone, proxy, shell = gce.why_gone, gce.proxy, gce.shell

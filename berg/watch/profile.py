@@ -108,7 +108,9 @@ def ask(
 
     def tell(machine: Machine) -> tuple[str, str]:
         try:
-            found.place.tell(config, machine, f"berg-profile-{when}", f"{found.name} {seconds:g}")
+            found.place.set_metadata(
+                config, machine, f"berg-profile-{when}", f"{found.name} {seconds:g}"
+            )
         except Exception as error:
             return machine.name, f"it cannot be told: {getattr(error, 'message', error)}"
         return machine.name, ""

@@ -344,7 +344,7 @@ def test_a_folder_that_holds_ignored_files_does_not_make_way(repo, checkout):
     write(repo / "train.py", "other")
     report = push.push(repo, worktree.scan(repo), checkout)
     assert "runs" in report.complaint
-    assert any("runs" in line for line in list(push.tell([(checkout, report)]))[1:])
+    assert any("runs" in line for line in list(push.summary([(checkout, report)]))[1:])
     assert Path(checkout.folder, "runs/best.ckpt").read_text() == "precious"
     assert Path(checkout.folder, "train.py").read_text() == "other"
 

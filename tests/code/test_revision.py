@@ -93,7 +93,7 @@ def test_the_plan_says_which_commit_and_where_it_runs(berg, branches):
     dry = ["-g", "0", "--dry-run", "true"]
     shown = berg("run", "--branch", "try", *dry)
     assert shown.returncode == 0, shown.stderr
-    assert f"proj at {tried[:12]} (try), not the working tree\n" in shown.stderr
+    assert f"proj at {tried[:12]} (try), not the working tree; about " in shown.stderr
     assert "untracked" not in shown.stderr and "M train.py" not in shown.stderr
     deep = berg("run", "--commit", tried[:8], "--cwd", "deep", *dry)
     assert "deep of the repo" in deep.stderr, deep.stderr

@@ -459,7 +459,7 @@ def test_a_project_without_the_role_for_secrets_goes_on_with_the_wide_one(
     berg, cloud, fresh, monkeypatch
 ):
     said = []
-    monkeypatch.setattr("berg.google.api.tell", said.append)
+    monkeypatch.setattr("berg.google.api.notify", said.append)
     make_account(cloud)
     cloud.session.delete(f"{cloud.url}{ROLES}/{rights.SECRET.role}")
     settings = cloud.settings(berg.bucket_name)

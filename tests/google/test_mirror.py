@@ -12,7 +12,7 @@ import time
 import pytest
 
 from berg.google.mirror import Mirror
-from berg.google.paths import tell
+from berg.google.paths import name_left
 from berg.google.sending import WRITER, Sender, Sending
 
 
@@ -530,11 +530,11 @@ def test_a_link_for_the_whole_folder_of_the_job(mirror, tmp_path):
 
 
 def test_what_is_told_fits_a_state():
-    assert tell({}) == ""
+    assert name_left({}) == ""
     names = {
         f"\udcff\n{'中' * 300}{number}": "a link to outside of the results" for number in range(50)
     }
-    text = tell(names)
+    text = name_left(names)
     assert text.startswith("50 files are not in the bucket: ") and text.endswith(", 47 more")
     assert text.isprintable() and len(json.dumps(text)) < 3000
 
