@@ -5,6 +5,7 @@ for machines that Google makes anew.
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,8 +71,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
         reserved = reservation(config, spec, choice)
-        wanted = [reserved.zone] if reserved else config.zones
-        zones = offers.zones_with(config, choice.shape, wanted, spec.any_zone and not reserved)
+        zones = zones_to_try(config, spec, choice, reserved)
         regions = list(dict.fromkeys(region_of(zone) for zone in zones))
         quotas = pool.submit(offers.quotas, config, regions[0])
         ways = pool.map(lambda region: ways_out(config, region), with_ways(config, regions))
@@ -94,6 +94,28 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         found.zones = [zone for zone in zones if region_of(zone) == regions[0]]
     found.rows = rows(spec, found)
     return found
+
+
+def zones_to_try(
+    config: Config, spec: JobSpec, choice: Choice, reserved: reservations.Reservation | None
+) -> list[str]:
+    """Return the zones for a spec's machines: the reservation's, those named, or all of the region;
+    of several regions the cheapest region's first.
+    """
+    if reserved:
+        return offers.zones_with(config, choice.shape, [reserved.zone], False)
+    if not spec.regions:
+        return offers.zones_with(config, choice.shape, config.zones, spec.any_zone)
+    zones = offers.zones_in(config, choice.shape, spec.regions)
+    listed = prices.latest(config, map(region_of, zones))
+
+    def order(zone: str) -> tuple[float, bool, str]:
+        there, hourly = listed.get(region_of(zone)), None
+        if there:
+            hourly = there.per_hour(choice.shape, spec.model, spec.disk_gb)
+        return hourly or math.inf, region_of(zone) != config.region, zone
+
+    return sorted(zones, key=order)
 
 
 def reservation(config: Config, spec: JobSpec, choice: Choice) -> reservations.Reservation | None:

@@ -38,6 +38,8 @@ class JobSpec:
     defaults: tuple[str, ...] = ()  # what came from where, for people to read
     zones: tuple[str, ...] = ()
     any_zone: bool = False  # the region's others after those
+    # whose zones are tried, the cheapest first; any: all there are
+    regions: tuple[str, ...] = ()
     cwd: str | None = None  # folder of the repo to run in; None: where it was typed
     branch: str | None = None  # whose last commit runs, not the working tree
     commit: str | None = None  # which runs, by id or tag
@@ -113,6 +115,8 @@ class JobSpec:
         self.check_one_machine()
         self.check_flex()
         self.steps()
+        if self.regions and (given := self.given(NOT_WITH_REGIONS)):
+            raise BergError(f"--region says where to try: leave out {given[0]}")
 
     def steps(self) -> list[int]:
         """Return the steps of --rungs; raise BergError for what are none."""
@@ -284,8 +288,11 @@ SAID_BY_CLUSTER = {
     "--no-external-ip": "no_external_ip",
     "--flex": "flex",
     "--reservation": "reservation",
+    "--region": "regions",
 }
 FOR_PODS = {"--docker": "docker", "--pod-patch": "pod_patch", "--wait-hours": "wait_hours"}
+NOT_WITH_REGIONS = {"--zone": "zones", "--any-zone": "any_zone"}
+NOT_WITH_REGIONS |= {"--reservation": "reservation"}
 NOT_RESERVED = {"--spot": "spot", "--flex": "flex"}
 NOT_RESERVED |= {"--wait-for-capacity": "wait_for_capacity"}
 NOT_WITH_FLEX = {"--spot": "spot", "--wait-for-capacity": "wait_for_capacity"}

@@ -316,6 +316,13 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="Zone to try; repeatable.  [default: all of the region]",
         ),
         click.option(
+            "--region",
+            "regions",
+            multiple=True,
+            metavar="REGION",
+            help="Try all zones of this region, or of any; repeatable, the cheapest comes first.",
+        ),
+        click.option(
             "--any-zone",
             is_flag=True,
             help="After the zones given, try the others of their region.",

@@ -3,6 +3,7 @@ their quotas.
 """
 
 import math
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from berg.google import accelerators, api, prices
 from berg.google.accelerators import Shape
 from berg.google.prices import Prices
 from berg.google.tpus import everything as all_tpus
+
+ANY = "any"  # in place of regions: all of them
 
 
 def find_image(config: Config, image: str, project: str) -> str:
@@ -64,6 +67,21 @@ def zones_with(config: Config, shape: Shape, wanted: list[str], others_too: bool
             f"{', '.join(sorted(offered)) or 'no zone at all'}"
         )
     return zones
+
+
+def zones_in(config: Config, shape: Shape, regions: Collection[str]) -> list[str]:
+    """Return the zones of regions, or of ANY, that have a machine; raise BergError without one."""
+    kind, name = listed_type(shape)
+    offered = sorted(zones_that_offer(config, kind, name))
+    if ANY in regions:
+        return offered
+    found = [zone for zone in offered if zone.rpartition("-")[0] in regions]
+    if not found:
+        raise BergError(
+            f"there is no {shape} in {', '.join(regions)} (or no such region). It is offered in: "
+            f"{', '.join(offered) or 'no zone at all'}"
+        )
+    return found
 
 
 def listed_type(shape: Shape) -> tuple[str, str]:

@@ -29,6 +29,7 @@ KEYS = {
     "image": ("image", TEXT),
     "image-project": ("image_project", TEXT),
     "zones": ("zones", LIST),
+    "regions": ("regions", LIST),
     "spot": ("spot", "true or false"),
     "flex": ("flex", "true or false"),
     "reservation": ("reservation", TEXT),
@@ -54,6 +55,8 @@ VARIABLES = {
 GPUS = {"gpu-type", "num-gpus"}
 # Option -> keys of a repo that would contradict it.
 REPLACES = {
+    "zones": {"regions"},
+    "regions": {"zones"},
     "cluster": {
         "machine-type",
         "num-cpus",
@@ -62,6 +65,7 @@ REPLACES = {
         "image",
         "image-project",
         "zones",
+        "regions",
         "no-external-ip",
     },
     "tpu": {"gpu-type", "num-gpus", "num-cpus", "machine-type"},
