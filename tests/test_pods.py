@@ -346,7 +346,7 @@ def test_pods_of_an_older_cluster_keep_their_account_until_an_administrator_narr
     her = somebody(berg, cloud, *RIGHTS, "roles/container.developer")
     theirs = replace(settings, credentials_file=her["BERG_CREDENTIALS_FILE"])
     assert gke.ensure(theirs, server) == manifest.WIDE_ACCOUNT
-    assert "berg cluster create verbs" in said[0]
+    assert "The first job there of somebody with roles/container.admin mends it" in said[0]
     gke.narrow(settings, server)
     assert not gke.has_account(settings, server, manifest.WIDE_ACCOUNT)
     with pytest.raises(gke.k8s.Refused, match="does not let you"):

@@ -8,6 +8,7 @@ Not covered: a cluster's upgrades (Google does them), networks of its own, pods 
 berg's jobs.
 """
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -122,7 +123,8 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         ensure_pool(config, place, pool, kind, wanted, say)
         server = k8s.server_of(config, container.get(config, place))
         gke.ensure(config, server)
-        gke.narrow(config, server)
+        with contextlib.suppress(k8s.Refused):  # by who may not; somebody else will
+            gke.narrow(config, server)
     except api.OperationFailed as error:
         say_incomplete(name, location, wanted, say)
         message = error.message

@@ -207,13 +207,13 @@ def ensure(config: Config, server: k8s.Server) -> str:
         return manifest.ACCOUNT
     try:
         admit_pods(config, server)
+        narrow(config, server)
     except k8s.Refused as error:
         if error.code != 403 or not has_account(config, server, manifest.WIDE_ACCOUNT):
             raise
         api.notify(
             f"The pods of {server.place} may change each other's jobs, as an earlier berg let "
-            "them. Somebody with roles/container.admin mends it: berg cluster create "
-            f"{server.place.rpartition('/')[2]}"
+            "them. The first job there of somebody with roles/container.admin mends it"
         )
         return manifest.WIDE_ACCOUNT
     return manifest.ACCOUNT
