@@ -304,7 +304,9 @@ async def list_instance_groups(compute: Compute, call: Call) -> dict:
 
 async def no_autoscalers(compute: Compute, call: Call) -> dict:
     """gcloud asks for them whenever it shows or deletes a group."""
-    return listed(call, "regionAutoscaler", "regions", [])
+    if "region" in call.params:
+        return listed(call, "regionAutoscaler", "regions", [])
+    return listed(call, "autoscaler", "zones", [])
 
 
 async def delete_group(compute: Compute, call: Call) -> dict:
@@ -455,4 +457,5 @@ HANDLERS = {
     "instanceGroups.list": list_instance_groups,
     "regionInstanceGroups.list": list_instance_groups,
     "regionAutoscalers.list": no_autoscalers,
+    "autoscalers.list": no_autoscalers,
 }

@@ -89,6 +89,51 @@ TOUR = [
     ),
     ("compute instances list --format=value(name)", WORKER),
     (f"compute instances describe {WORKER} {ZONE} --format=value(status)", "RUNNING"),
+    # Disks, snapshots, addresses, rules and groups
+    (f"compute disks create {WORKER}-d {ZONE} --size=20GB --type=pd-ssd --labels=a=b", WORKER),
+    (f"compute disks create {WORKER}-d {ZONE} --size=20GB", "!already exists"),
+    (f"compute disks resize {WORKER}-d {ZONE} --size=30GB --quiet", ""),
+    (f"compute disks add-labels {WORKER}-d {ZONE} --labels=c=d", ""),
+    (f"compute instances attach-disk {WORKER} {ZONE} --disk={WORKER}-d --device-name=more", ""),
+    (f"compute disks describe {WORKER}-d {ZONE} --format=value(sizeGb,users)", f"30.*{WORKER}"),
+    (f"compute instances detach-disk {WORKER} {ZONE} --disk={WORKER}-d", ""),
+    (
+        f"compute snapshots create {WORKER}-s --source-disk={WORKER} --source-disk-zone={ZONE[7:]}",
+        "",
+    ),
+    ("compute snapshots list --format=value(name,diskSizeGb)", f"{WORKER}-s"),
+    (f"compute disks create {WORKER}-e {ZONE} --source-snapshot={WORKER}-s", WORKER),
+    (f"compute disks delete {WORKER}-d {WORKER}-e {ZONE} --quiet", ""),
+    (f"compute snapshots delete {WORKER}-s --quiet", ""),
+    (f"compute addresses create {WORKER}-a --region=us-central1", ""),
+    (
+        f"compute addresses describe {WORKER}-a --region=us-central1 --format=value(status)",
+        "RESERVED",
+    ),
+    (f"compute addresses delete {WORKER}-a --region=us-central1 --quiet", ""),
+    (f"compute firewall-rules create {WORKER} --allow=tcp:22 --target-tags=a", WORKER),
+    (f"compute firewall-rules update {WORKER} --source-ranges=10.0.0.0/8", ""),
+    (
+        f"compute firewall-rules describe {WORKER} --format=value(sourceRanges,targetTags)",
+        r"10\.0\.0\.0/8.*a",
+    ),
+    ("compute networks get-effective-firewalls default --format=value(name)", WORKER),
+    (f"compute firewall-rules delete {WORKER} --quiet", ""),
+    (f"compute instances stop {WORKER} {ZONE}", ""),
+    (f"compute instances set-machine-type {WORKER} {ZONE} --machine-type=n1-standard-2", ""),
+    (f"compute instances describe {WORKER} {ZONE} --format=value(machineType)", "n1-standard-2"),
+    (
+        f"compute instance-templates create {WORKER} --instance-template-region=us-central1 "
+        f"--machine-type=n1-standard-1 {DEBIAN}",
+        WORKER,
+    ),
+    (
+        f"compute instance-groups managed create {WORKER} {ZONE} --size=0 --template=projects/berg-local/regions/"
+        f"us-central1/instanceTemplates/{WORKER}",
+        WORKER,
+    ),
+    (f"compute instance-groups managed delete {WORKER} {ZONE} --quiet", ""),
+    (f"compute instance-templates delete {WORKER} --region=us-central1 --quiet", ""),
     (f"compute instances delete {WORKER} {ZONE}", ""),
     (f"compute instances describe {WORKER} {ZONE}", "!not found"),
     # And all of it goes again
