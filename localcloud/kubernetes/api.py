@@ -30,13 +30,14 @@ from localcloud.kubernetes import (
     discovery,
     disruptions,
     forward,
+    metrics,
     patches,
     queries,
     rbac,
     streams,
     unreachable,
 )
-from localcloud.kubernetes.changes import delete, policy_of, replace, warnings
+from localcloud.kubernetes.changes import add_containers, delete, policy_of, replace, warnings
 from localcloud.kubernetes.kinds import (
     KINDS,
     Kind,
@@ -91,6 +92,12 @@ def make_app(cloud: Cloud, plane: Plane) -> web.Application:
     app = web.Application(client_max_size=MAX_BODY)
     reviews = "/apis/{of:auth(orization|entication)}.k8s.io/v1/{review:selfsubject[a-z]*reviews}"
     table_of_routes: list[tuple[str, str, Any]] = [("POST", reviews, review)]
+    of_metrics = f"/apis/{metrics.API}"
+    for path in ("/{what:nodes|pods}", "/{what:nodes}/{of}", "/namespaces/{namespace}/{what:pods}"):
+        table_of_routes.append(("GET", of_metrics + path, measure))
+    table_of_routes.append(
+        ("GET", f"{of_metrics}/namespaces/{{namespace}}/{{what:pods}}/{{of}}", measure)
+    )
     for base in BASES:
         # A namespace itself is an object, too: /namespaces/x is `single` of the second kind.
         for middle in ("/namespaces/{namespace}", ""):
@@ -180,6 +187,16 @@ def verb_of_resource(request: web.Request) -> str:
     return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(
         request.method, request.method.lower()
     )
+
+
+async def measure(
+    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
+) -> web.StreamResponse:
+    match = request.match_info
+    kind, namespace, name = KINDS[match["what"]], match.get("namespace", ""), match.get("of", "")
+    rbac.require(cloud, plane, owner, "get" if name else "list", kind, namespace, name, "")
+    labels = request.query.get("labelSelector", "")
+    return as_json(metrics.answer(plane, kind.plural, namespace, name, labels))
 
 
 async def about(
@@ -449,6 +466,9 @@ async def single(
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource",
         )
+    if sub == "ephemeralcontainers":
+        made = add_containers(plane, kind, thing, new, queries.flags(request)[1])
+        return shown(request, plane, kind, made)
     flags, warned = queries.flags(request), queries.warnings(request, kind, new)
     bodies.check_twice(request, kind.name, kind.api.rpartition("/")[2], flags[0])
     return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags), warned=warned)

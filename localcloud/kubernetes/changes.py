@@ -66,6 +66,30 @@ def replace(
     return thing
 
 
+def add_containers(plane: Plane, kind: Kind, pod: dict, new: dict, dry: bool) -> dict:
+    """Let a pod have more ephemeral containers, which is all that this method changes."""
+    checks.check_form(kind, new, False)
+    defaults.complete(kind.plural, new)
+    old = pod["spec"].get("ephemeralContainers") or []
+    rows = (new.get("spec") or {}).get("ephemeralContainers") or []
+    more = [row for row in rows if row not in old]
+    path, names = "spec.ephemeralContainers", [row["name"] for row in pod["spec"]["containers"]]
+    bad = []
+    if any(row not in rows for row in old):
+        bad.append(f"{path}: Forbidden: existing ephemeral containers may not be changed")
+    for at, row in enumerate(more, len(old)):
+        if row["name"] in names:
+            bad.append(f'{path}[{at}].name: Duplicate value: "{row["name"]}"')
+        if not row.get("image"):
+            bad.append(f"{path}[{at}].image: Required value")
+    if bad:
+        checks.refuse(kind, pod["metadata"]["name"], bad)
+    if not dry:
+        pod["spec"]["ephemeralContainers"] = [*old, *more]
+        plane.store.put(kind.plural, pod)
+    return pod
+
+
 def conflict(kind: Kind, thing: dict, told: str) -> Refusal:
     name = thing["metadata"]["name"]
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}'

@@ -52,6 +52,7 @@ async def run(plane: Plane) -> None:
             look_at_workloads,
             jobs.look,
             kubelet.take_up,
+            kubelet.let_in,
             Plane.collect,
             refresh_volumes,
             tell_names,

@@ -72,7 +72,8 @@ def fill_pod(spec: dict) -> None:
         spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
     )
     spec["serviceAccount"] = spec["serviceAccountName"]
-    for container in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
+    kinds = ("containers", "initContainers", "ephemeralContainers")
+    for container in [each for kind in kinds for each in spec.get(kind) or []]:
         tag = container["image"].partition("@")[0].rpartition("/")[2].partition(":")[2]
         container.setdefault(
             "imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent"

@@ -5,7 +5,7 @@ Not covered: aggregated discovery, of which clients do without.
 
 from __future__ import annotations
 
-from localcloud.kubernetes import openapi
+from localcloud.kubernetes import metrics, openapi
 from localcloud.kubernetes.kinds import ALL, GROUPS, Kind
 from localcloud.kubernetes.plane import MINOR, VERSION
 
@@ -45,6 +45,14 @@ KINDS_OF_SUBS = {
 }
 
 
+VERSION_OF_METRICS = {"groupVersion": metrics.API, "version": metrics.VERSION}
+METRICS = {
+    "name": metrics.GROUP,
+    "versions": [VERSION_OF_METRICS],
+    "preferredVersion": VERSION_OF_METRICS,
+}
+
+
 def document(path: str) -> dict | None:
     """The document at a path; None if there is none."""
     if path == "version":
@@ -55,13 +63,15 @@ def document(path: str) -> dict | None:
         return {
             "kind": "APIGroupList",
             "apiVersion": "v1",
-            "groups": [group(name) for name in GROUPS],
+            "groups": [*(group(name) for name in GROUPS), METRICS],
         }
     if path == "openapi/v3":
         paths = ["api/v1", *(f"apis/{name}/v1" for name in GROUPS)]
         return {"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in paths}}
     if path.startswith("apis/") and path.count("/") == 1 and path[5:] in GROUPS:
         return {"kind": "APIGroup", "apiVersion": "v1", **group(path[5:])}
+    if path == f"apis/{metrics.API}":
+        return resources_of_metrics()
     short = path.removeprefix("openapi/v3/")
     if short != "api/v1" and short not in [f"apis/{name}/v1" for name in GROUPS]:
         return None
@@ -79,6 +89,16 @@ def group(name: str) -> dict:
     return {"name": name, "versions": [version], "preferredVersion": version}
 
 
+def resources_of_metrics() -> dict:
+    rows = [
+        {"name": each, "singularName": "", "verbs": ["get", "list"]}
+        | {"namespaced": each == "pods", "kind": f"{each[:-1].title()}Metrics"}
+        for each in ("nodes", "pods")
+    ]
+    about = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": metrics.API}
+    return {**about, "resources": rows}
+
+
 def resources(version: str, kinds: list[Kind]) -> dict:
     rows: list[dict] = []
     for kind in kinds:
@@ -89,7 +109,7 @@ def resources(version: str, kinds: list[Kind]) -> dict:
         for sub in kind.subresources:
             verbs = (
                 ["get", "patch", "update"]
-                if sub in ("status", "scale")
+                if sub in ("status", "scale", "ephemeralcontainers")
                 else ["get"]
                 if sub == "log"
                 else ["create"]

@@ -35,7 +35,7 @@ ALL = (
         "Pod",
         True,
         ("po",),
-        ("log", "exec", "attach", "portforward", "status", "eviction"),
+        ("log", "exec", "attach", "portforward", "status", "eviction", "ephemeralcontainers"),
         True,
     ),
     Kind("services", "v1", "Service", True, ("svc",), ("status",), True),

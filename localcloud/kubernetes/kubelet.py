@@ -5,7 +5,7 @@ containers.py.
     pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
 
 Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and
-processors, ephemeral containers, probes of sidecars.
+processors, probes of sidecars, ephemeral containers that see the processes of others (`target`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,31 @@ def take_up(plane: Plane) -> None:
             and not plane.closing
         ):
             plane.kept[uid] = plane.in_background(keep(plane, pod))
+
+
+def visitors(plane: Plane, pod: dict) -> list[asyncio.Task]:
+    """The tasks that run a pod's ephemeral containers."""
+    key = f"visitors {pod['metadata']['uid']}"
+    tasks: list[asyncio.Task] = plane.memory.setdefault(key, {"tasks": []})["tasks"]
+    return tasks
+
+
+def let_in(plane: Plane) -> None:
+    """Run the ephemeral containers that were added to pods: once each, and nothing waits for them."""
+    for pod in plane.store.all("pods"):
+        wanted = pod["spec"].get("ephemeralContainers") or []
+        rows = pod["status"].setdefault("ephemeralContainerStatuses", []) if wanted else []
+        if pod["metadata"]["uid"] not in plane.kept or plane.is_silent(pod):
+            continue
+        for container in wanted[len(rows) :]:
+            rows.append(waiting(container, "ContainerCreating"))
+            work = visit(plane, pod, container, rows[-1])
+            visitors(plane, pod).append(plane.in_background(work))
+
+
+async def visit(plane: Plane, pod: dict, container: dict, row: dict) -> None:
+    if started := await begin(plane, pod, container, row):
+        await ended(plane, pod, container, row, started)
 
 
 async def keep(plane: Plane, pod: dict) -> None:
@@ -117,7 +142,8 @@ async def live(plane: Plane, pod: dict) -> None:
     finally:
         limit.cancel()
         over.set()
-    await end_sidecars(plane, pod, sidecars)
+    await end_sidecars(plane, pod, [*sidecars, *visitors(plane, pod)])
+    plane.memory.pop(f"visitors {pod['metadata']['uid']}", None)
     if not plane.closing:
         close_status(pod)
         plane.store.put("pods", pod)

@@ -16,6 +16,7 @@ from localcloud.kubernetes.kinds import Refusal
 MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
+    "ephemeralContainers": "name",
     "env": "name",
     "volumes": "name",
     "volumeMounts": "mountPath",

@@ -1,6 +1,7 @@
 """Who one is and what one may do, as kubectl asks; budgets of disruptions; slices of endpoints."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -107,3 +108,38 @@ def test_a_deletion_that_leaves_pods_is_warned_of(kube):
     kube.create(job("left", "true", suspend=True))
     answer = kube.raw("DELETE", f"{JOBS}/left", propagationPolicy="Orphan")
     assert answer.ok and "Warning" not in answer.headers
+
+
+@needs_kubectl
+def test_kubectl_debug_puts_a_container_into_a_pod(kube):
+    kube.kubectl("run", "looked-at", "--image", "debian:12", "--", "sleep", "600")
+    until(lambda: kube.get("pods", "looked-at")["status"]["phase"] == "Running", "it runs")
+    words = ["--image", "debian:12", "-c", "eye", "--", "sh", "-c", "echo seen"]
+    kube.kubectl("debug", "looked-at", *words)
+
+    def state() -> dict:
+        rows = kube.get("pods", "looked-at")["status"].get("ephemeralContainerStatuses")
+        return rows[0]["state"] if rows else {}
+
+    until(lambda: "terminated" in state(), "it has ended")
+    assert kube.kubectl("logs", "looked-at", "-c", "eye") == "seen\n"
+    assert kube.get("pods", "looked-at")["status"]["phase"] == "Running"
+    path = "/api/v1/namespaces/default/pods/looked-at/ephemeralcontainers"
+    patch = {"spec": {"ephemeralContainers": [{"name": "eye", "image": "other"}]}}
+    headers = {"Content-Type": "application/merge-patch+json"}
+    answer = kube.raw("PATCH", path, json.dumps(patch), headers=headers)
+    assert answer.status_code == 422 and "may not be changed" in answer.json()["message"]
+    kube.kubectl("debug", "looked-at", "--image", "debian:12", "-c", "long", "--", "sleep", "600")
+    kube.kubectl("delete", "pod", "looked-at", "--now")
+
+
+@needs_kubectl
+def test_kubectl_top_shows_what_pods_and_nodes_use(kube):
+    kube.create(job("busy", "while :; do :; done"))
+    pod = kube.pod("busy")["metadata"]["name"]
+    kube.kubectl("top", "pods")
+    until(lambda: re.search(rf"{pod} +[1-9]\d*m +\d+Mi", kube.kubectl("top", "pods")), "it works")
+    node = kube.get("nodes")["items"][0]["metadata"]["name"]
+    assert node in kube.kubectl("top", "nodes")
+    assert kube.run("top", "pod", "no-such-pod").returncode == 1
+    kube.call("DELETE", f"{JOBS}/busy", propagationPolicy="Background")
