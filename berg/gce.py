@@ -16,6 +16,7 @@ from berg.config import Config
 from berg.credentials import SCOPES
 from berg.google import (
     accelerators,
+    advice,
     api,
     grants,
     groups,
@@ -72,6 +73,11 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
         reserved = reservation(config, spec, choice)
         zones = zones_to_try(config, spec, choice, reserved)
+        odds = []
+        if spec.spot:
+            odds = advice.of_zones(config, choice.shape, zones, sweep or choice.hosts)
+        if not (spec.zones or spec.regions):
+            zones = list(dict.fromkeys([*(each.zone for each in odds), *zones]))
         regions = list(dict.fromkeys(region_of(zone) for zone in zones))
         quotas = pool.submit(offers.quotas, config, regions[0])
         ways = pool.map(lambda region: ways_out(config, region), with_ways(config, regions))
@@ -87,6 +93,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             shortages=shortages(config, spec, choice, sweep, quotas.result()),
             priced=None if reserved else choice.shape,
             reservation=reserved,
+            odds=list(map(str, odds)),
         )
     if is_kept(spec, choice, sweep):  # a group lies in one region
         found.group = Group(region=regions[0])
@@ -179,6 +186,7 @@ def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
         *[("Reserved", str(offer.reservation))] * bool(offer.reservation),
+        *[("Odds", "\n".join(offer.odds))] * bool(offer.odds),
     ]
 
 

@@ -378,6 +378,8 @@ class Offer:
     ways: list[Ways] = field(default_factory=list)
     priced: Shape | None = None  # what is paid for; None: it is not known
     reservation: Reservation | None = None  # whose room the machines use
+    # what Google says of its room for Spot machines, a line a zone
+    odds: list[str] = field(default_factory=list)
     is_shared: bool = False  # whether that is a node, which several pods may share
     accounts: tuple[str, ...] = ()  # that its machines act as; none: that of the settings
 

@@ -17,6 +17,7 @@ from localcloud import schema
 from localcloud.call import Call, Cloud
 from localcloud.compute import (
     addresses,
+    advice,
     bulk,
     catalog,
     checks,
@@ -103,6 +104,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         **groups_api.HANDLERS,
         **policies.HANDLERS,
         **reservations.HANDLERS,
+        **advice.HANDLERS,
         **disks.HANDLERS,
         **addresses.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
