@@ -62,7 +62,7 @@ def test_what_is_no_matter_of_rights_is_not_said_to_be_one():
 
 def test_what_kubernetes_warns_of_is_said_once(monkeypatch):
     heard: list[str] = []
-    monkeypatch.setattr(api, "tell", heard.append)
+    monkeypatch.setattr(api, "notify", heard.append)
     monkeypatch.setattr(k8s, "warned", set())
     header = '299 - "unknown field \\"a\\"", 299 - "would violate PodSecurity"'
     k8s.pass_on_warnings(header)
