@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from berg import gce
+from berg.config import Config
+from berg.google import instances
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
@@ -18,3 +20,9 @@ def test_google_restarts_no_spot_machine(is_restarted, spot):
     asked = gce.scheduling(plan)
     assert asked["automaticRestart"] is (is_restarted and not spot)
     assert (asked.get("provisioningModel") == "SPOT") is spot
+
+
+def test_filters_are_bracketed_and_quoted():
+    """As Google's reference writes them where there are several."""
+    asked = instances.ours(Config(bucket="my.bucket"))
+    assert asked == '(labels.berg="1") AND (labels.berg-bucket="my-bucket")'
