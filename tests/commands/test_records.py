@@ -117,7 +117,7 @@ def test_show_a_sweep_tells_how_each_job_went(berg):
     assert "3: 2 SUCCEEDED, 1 FAILED" in text and "berg rm tune" in text
     table = [line.split() for line in text.splitlines() if line.startswith(("JOB", "tune-"))]
     assert table == [
-        ["JOB", "STATE", "EXIT_CODE", "lr", "loss"],
+        ["JOB", "STATE", "EXIT_CODE", "lr", "loss", "REASON"],
         ["tune-0", "SUCCEEDED", "0", "1", "0.1"],
         ["tune-1", "SUCCEEDED", "0", "2", "0.2"],
         ["tune-2", "FAILED", "4", "3"],
