@@ -120,7 +120,7 @@ def test_show_a_sweep_tells_how_each_job_went(berg):
         ["JOB", "STATE", "EXIT_CODE", "lr", "loss", "REASON"],
         ["tune-0", "SUCCEEDED", "0", "1", "0.1"],
         ["tune-1", "SUCCEEDED", "0", "2", "0.2"],
-        ["tune-2", "FAILED", "4", "3", *"the command failed with exit code 4".split()],
+        ["tune-2", "FAILED", "4", "3", "the", "command", "failed", "with", "exit", "code", "4"],
     ]
 
 
