@@ -154,6 +154,7 @@ def begin(attempt: Attempt) -> None:
         attempt.claim()
     saving.mirror_log(attempt)
     saving.read_job(attempt)
+    attempt.say(f"Results go to {attempt.job.gcs_results_dir}")
     names = job.machine_names(attempt.name, attempt.job.num_machines)
     if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")

@@ -441,6 +441,7 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     # so that there is something to wait for
     berg.cloud.call("POST", "/_berg/settings", {"delay": 3})
     wait_for(lambda: berg.bucket.exists(".berg/jobs/duo_state.json"), what="the job")
+    numbered = berg.start("ssh", "duo", "--worker", "1", "--", "hostname")
     first = berg(
         "ssh",
         "duo",
@@ -455,6 +456,9 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
         r"Waiting for duo: (its machine is being created|the machine duo-0 \w+)", first.stderr
     )
     assert first.stderr.count("Waiting") <= 5
+    printed, said = numbered.communicate(timeout=60)
+    assert (numbered.returncode, printed) == (0, "duo-1\n") and "Waiting for duo:" in said, said
+    assert f"Results go to gs://{berg.bucket_name}/berg_results/duo\n" in berg.log("duo")
     second = berg("ssh", "duo-1", "--", "hostname")
     assert (second.returncode, second.stdout) == (0, "duo-1\n"), second.stderr
     run.communicate(timeout=30)

@@ -69,7 +69,7 @@ def ssh(
             )
         sys.exit(ssh.run_everywhere(settings, name, list(command), say, plain.echo))
     if worker is not None:
-        name = ssh.worker(settings, name, worker)
+        name = ssh.worker(settings, name, worker, say)
     try:
         target = ssh.find_target(settings, name, say)
     except ssh.NoServer as error:

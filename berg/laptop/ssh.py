@@ -19,6 +19,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -105,13 +106,19 @@ def public_key(create: bool, say: Say = lambda text: None) -> str | None:
 
 
 def make_key(private: Path, say: Say) -> None:
-    """Make a key as gcloud does: RSA, no passphrase."""
+    """Make a key as gcloud does, RSA without a passphrase, unless somebody else does meanwhile."""
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     comment = f"{settings.Config().user}@{socket.gethostname()}"
-    run(
-        ["ssh-keygen", "-q", "-t", "rsa", "-b", "3072", "-N", "", "-C", comment, "-f", str(private)]
-    )
-    private.chmod(0o600)
+    with tempfile.TemporaryDirectory(dir=private.parent) as folder:
+        made = Path(folder, private.name)
+        words = ["-q", "-t", "rsa", "-b", "3072", "-N", "", "-C", comment, "-f", str(made)]
+        run(["ssh-keygen", *words])
+        made.chmod(0o600)
+        try:
+            private.hardlink_to(made)
+        except FileExistsError:
+            return
+        made.with_name(f"{made.name}.pub").replace(private.with_name(f"{private.name}.pub"))
     say(f"Made the ssh key {private}, which gcloud uses, too")
 
 
@@ -157,7 +164,7 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
     `say` hears every few seconds what it waits for. Raises BergError for a name that is unknown, a
     machine that is gone or does not come, and one that does not answer.
     """
-    began, told = time.monotonic(), -float(TELL_INTERVAL)
+    waiting = Waiting(name, say, patience)
     silent_since = None
     while True:
         target, missing = look(config, name, say)
@@ -167,25 +174,41 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
                 break
             silent_since = silent_since or time.monotonic()
             missing = f"nothing answers at {target.host} port {target.port}"
-            if time.monotonic() > min(silent_since + NO_ANSWER, began + patience):
+            if time.monotonic() > min(silent_since + NO_ANSWER, waiting.began + patience):
                 mend = networks.let_ssh_in(config, target.port, not target.address)
                 raise BergError(
                     f"{target.machine} runs, but {missing}. If a firewall is in the way: {mend}"
                 )
-        waited = time.monotonic() - began
-        if waited > patience:
-            raise BergError(
-                f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: berg log "
-                f"{name}"
-            )
-        if waited > told + TELL_INTERVAL:
-            told = waited
-            say(f"Waiting for {name}: {missing}" + (f" ({waited:.0f} s)" if waited >= 1 else ""))
-        # a project has 750 such looks a minute for everybody together
-        time.sleep(min(INTERVAL + waited / 30, 5))
+        waiting.pause(missing)
     if target.key_is_new:
         wait_until_admitted(config, target, say)
     return target
+
+
+@dataclass
+class Waiting:
+    """Patience with a machine that boots: `say` hears every few seconds what is missing."""
+
+    name: str
+    say: Say
+    patience: float  # seconds
+    began: float = field(default_factory=time.monotonic)
+    told: float = -TELL_INTERVAL
+
+    def pause(self, missing: str) -> None:
+        """Wait a little before another look; raise BergError when that was for too long."""
+        waited = time.monotonic() - self.began
+        if waited > self.patience:
+            raise BergError(
+                f"{self.name} cannot be logged in to after {waited:.0f} s: {missing}. See: "
+                f"berg log {self.name}"
+            )
+        if waited > self.told + TELL_INTERVAL:
+            self.told = waited
+            so_far = f" ({waited:.0f} s)" if waited >= 1 else ""
+            self.say(f"Waiting for {self.name}: {missing}{so_far}")
+        # a project has 750 such looks a minute for everybody together
+        time.sleep(min(INTERVAL + waited / 30, 5))
 
 
 def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
@@ -421,26 +444,40 @@ def as_path(path: Path) -> str:
     return f'"{text}"' if " " in text else text
 
 
-def worker(config: Config, name: str, rank: int) -> str:
-    """Name of the machine that has a rank in a cluster, as it said itself; of a job that has none,
-    its own.
+def worker(config: Config, name: str, rank: int, say: Say, patience: float = PATIENCE) -> str:
+    """Return the name of the machine that has a rank in a cluster, as it says itself; wait until it
+    does.
+
+    Of a job on one machine that is its own. Raises BergError for a rank that none will have, and
+    for a job that is over.
     """
-    found = jobs.find(config, name)
-    there = {machine.name for machine in found.machines}
-    if not there:
-        return found.name
-    ranks = {} if jobs.is_cluster(found) else {0: found.name}
+    waiting = Waiting(name, say, patience)
+    while True:
+        found = jobs.find(config, name)
+        last = found.summary.machines - 1
+        if not 0 <= rank <= last:
+            raise BergError(f"{found.name} has no machine with the number {rank}: 0 to {last}")
+        if last == 0:
+            return found.name
+        if machine := machine_of_rank(config, found, rank):
+            return machine
+        missing = f"nothing is known of number {rank} yet"
+        if found.machine is None:
+            missing = without_machine(found)
+        elif found.state:
+            missing += f", the job is {found.state.state}{how_ended(found.state)}"
+        waiting.pause(missing)
+
+
+def machine_of_rank(config: Config, found: jobs.Entry, rank: int) -> str:
+    """Return the name of the machine of a cluster that says it has this rank, "" if none does."""
     bucket = Bucket(config)
     for machine in found.machines:
         path = f"{job.machines_prefix(found.name)}{machine.name}.json"
-        if card := read_card(bucket, path, machine):
-            ranks[card.rank] = machine.name
-    if rank not in ranks:
-        known = ", ".join(map(str, sorted(ranks))) or "none yet"
-        raise BergError(
-            f"{found.name} has no machine with the number {rank}. Those that came up: {known}"
-        )
-    return ranks[rank]
+        card = read_card(bucket, path, machine)
+        if card and card.rank == rank:
+            return machine.name
+    return ""
 
 
 def run_everywhere(
