@@ -629,7 +629,7 @@ def test_a_job_whose_machine_is_gone_is_lost(berg, cloud, monkeypatch):
     monkeypatch.setattr(jobs, "LOST_AFTER", 0)
     monkeypatch.setenv("BERG_HOME", str(berg.home))
     lost = CliRunner().invoke(cli.cli, ["list"])
-    assert re.search(r"crashed +LOST", lost.output), lost.output
+    assert re.search(r"crashed\s+LOST", lost.output), lost.output
     assert "its machine is gone without a final state; it was RUNNING on crashed" in " ".join(
         lost.output.split()
     )

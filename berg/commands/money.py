@@ -18,7 +18,7 @@ from berg.commands.terminal import complete_types, json_option, say
 )
 @json_option
 def prices_(gpu_type: str | None, as_json: bool) -> None:
-    """Compare what GPUs cost an hour: on demand, as Spot, by flex-start.
+    """Compare what GPUs cost an hour, on demand and otherwise.
 
     These are Google's list prices in the configured region, without disk and traffic, from the
     Cloud Billing Catalog, which is asked once a day. The cheapest GPU comes first; `?` stands for a

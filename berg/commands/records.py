@@ -373,9 +373,10 @@ def say_removal(removal: "Removal") -> None:
 @click.option("--stat", is_flag=True, help="Of the code only which files changed, and how much.")
 @json_option
 def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
-    """Show what differs between the jobs A and B: command, parameters, machine, metrics, code.
+    """Show what differs between two jobs, in code and all else.
 
-    The code is compared as it ran, with what had no commit; both are read from the bucket.
+    It compares command, parameters, options, environment, machine, last metrics and code. The code
+    is compared as it ran, with what had no commit; both are read from the bucket.
 
     \b
     berg diff digits-1121-0930-x7k digits-1122-1015-b2c

@@ -55,7 +55,7 @@ def check_moments(value: Any, key: str = "") -> None:
 
 def over(berg: Berg, name: str, **details: Any) -> None:
     """Put a job that is over into the bucket, with a metric."""
-    summary = job.Summary("tester", job.now(), "true", f"results/{name}", **details)
+    summary = job.Summary("tester", job.now(), "true", results_dir=f"results/{name}", **details)
     text = job.State("FAILED", 3, started_at=job.now(), job=summary).to_json()
     berg.bucket.write(f".berg/jobs/{name}_state.json", text, metadata={"state": text})
     berg.bucket.write(f"berg_results/results/{name}/metrics.jsonl", '{"state": 1, "loss": 0.5}\n')
@@ -100,6 +100,7 @@ def test_what_commands_print_is_as_the_page_says(berg, tmp_path):
         "exit_code": 3,
         "params": {"state": "x", "name": "y"},
         "metrics": {"state": 1, "loss": 0.5},
+        "reason": "",
     }
     (line,) = csv.DictReader((tmp_path / "there/results.csv").open())
     assert (line["name"], line["state"], line["exit_code"]) == ("grid-0", "FAILED", "3")

@@ -271,9 +271,11 @@ def test_show_asks_for_nothing_that_a_job_does_not_need(berg, cloud):
     assert berg("show", "one").returncode == 0
     counts = cloud.call("GET", "/_berg/requests")["counts"]
     looks = {method: count for method, count in counts.items() if method.startswith("storage")}
-    assert looks == {"storage.objects.get": 3, "storage.objects.list": 2}, (
-        "its state, metadata and log; logs, results"
-    )
+    assert looks == {
+        "storage.buckets.get": 1,
+        "storage.objects.get": 3,
+        "storage.objects.list": 2,
+    }, "its state, metadata and log; logs, results"
 
 
 @pytest.mark.parametrize("times", [3, 100])
