@@ -40,7 +40,7 @@ chaos: $(VENV)/test $(VENV)/wheelhouse
 
 # A job that is root, with its machine's token, tries what it can; writes the table in docs/security.md.
 hostile: $(VENV)/test $(VENV)/wheelhouse
-	HOSTILE_TABLE=docs/security.md $(BIN)/pytest -q tests/test_hostile.py $(PYTEST)
+	HOSTILE_TABLE=docs/security.md $(BIN)/pytest -q --all tests/test_hostile.py $(PYTEST)
 
 # Jobs, clusters and sweeps under random faults for MINUTES; a seed that failed can be run again: SEED=17 MINUTES=0.
 storm: $(VENV)/test $(VENV)/wheelhouse

@@ -84,6 +84,7 @@ def pytest_addoption(parser) -> None:
         action="store_true",
         help="run the tests that are marked as slow, and only those",
     )
+    parser.addoption("--all", action="store_true", help="run slow tests as well")
     parser.addoption("--table", help="page in which the faults' table is to be written anew")
 
 
@@ -122,7 +123,8 @@ def pytest_collection_modifyitems(config, items: list) -> None:
         test = (item.path, item.originalname)
         is_variant = test in seen and item.get_closest_marker("fault") is not None
         is_slow = item.get_closest_marker("slow") is not None
-        is_wanted = is_slow == config.getoption("--slow") and not is_variant
+        is_meant = config.getoption("--all") or is_slow == config.getoption("--slow")
+        is_wanted = is_meant and not is_variant
         (kept if is_wanted else left_out).append(item)
         seen.add(test)
     config.hook.pytest_deselected(items=left_out)

@@ -646,6 +646,7 @@ def check_new(new: set[str]) -> None:
     assert not odd, odd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", STATES)
 def test_states_that_are_odd(berg, what, rows):
     """They are damaged, or harmless; no command crashes, or writes where it should not."""
@@ -703,6 +704,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", DESCRIPTIONS)
 def test_descriptions_that_are_odd(berg, what, rows):
     """A job's own are checked by its machines; what laptops do with them is tried here."""
@@ -742,6 +744,7 @@ SWEEPS: dict[str, str | dict] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SWEEPS)
 def test_records_of_sweeps_that_are_odd(berg, what, rows):
     berg.allowed += [400, 404]
@@ -778,6 +781,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", NAMES)
 def test_names_that_are_odd(berg, what, rows):
     berg.allowed += [400, 404]
