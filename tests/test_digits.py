@@ -65,6 +65,7 @@ def test_it_learns_to_read_digits(uninterrupted):
     assert files == ["checkpoint.npz", "learning_curve.png", "metrics.jsonl"]
 
 
+@pytest.mark.slow
 def test_the_learning_curve_is_a_whole_png(uninterrupted):
     png = (uninterrupted[0] / "learning_curve.png").read_bytes()
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
@@ -117,6 +118,7 @@ def test_more_epochs_continue_and_mend_metrics(uninterrupted, tmp_path):
     assert [row["epoch"] for row in rows[30:]] == [31, 32]
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so(uninterrupted, tmp_path):
     logdir, output = uninterrupted
     shutil.copy(logdir / "checkpoint.npz", tmp_path)

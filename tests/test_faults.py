@@ -877,6 +877,7 @@ def test_quota(trial, options):
     trial.check_gone()
 
 
+@pytest.mark.slow
 @fault("a create that fails after the machine lives", "1 5")
 def test_create_fails_but_the_machine_lives(trial):
     error = {
@@ -1288,6 +1289,7 @@ def test_wishes_that_cannot_be(berg, options, says):
 # --- how machines go down
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "delete", "preempt", "preempt unannounced", "maintain"])
 @fault("machine goes down as Google's do, its network after 2 s, with 6 s of last words", "1 2 4 6")
 def test_machine_goes_down(trial, end):

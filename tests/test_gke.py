@@ -349,6 +349,7 @@ spec:
 """
 
 
+@pytest.mark.slow
 def test_a_patch_brings_volumes_and_a_sidecar(berg, kube, tmp_path):
     (tmp_path / "pod.yaml").write_text(SIDECAR)
     options = ["-g", "0", "-n", "patched", "--pod-patch", str(tmp_path / "pod.yaml")]
@@ -471,6 +472,7 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cl
         assert not alive(kube, "wide")
 
 
+@pytest.mark.slow
 def test_a_pod_that_comes_too_late_gives_up_and_no_other_takes_its_place(berg, kube, cloud):
     image = {"image": "debian:12-late"}
     cloud.call("POST", "/_berg/clusters/pods/images", image)

@@ -169,6 +169,7 @@ def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(
     assert both["tags"] == [name.rpartition(":")[2]] and len(both["imageManifests"]) == 2
 
 
+@pytest.mark.slow
 @needs_podman
 def test_without_a_push_the_image_is_podmans_and_nothing_is_made(berg, cloud, image, podman):
     """Also where nothing differs between platforms, so that podman's cache takes one's image for
@@ -308,6 +309,7 @@ def bind(cloud, email: str, role: str) -> None:
     cloud.call("POST", f"{REPOSITORY}:setIamPolicy", {"policy": {"bindings": bindings}})
 
 
+@pytest.mark.slow
 @needs_podman
 def test_a_registry_that_fails_and_settings_that_are_broken(berg, cloud, image, podman):
     fill(berg.repo, Dockerfile=SCRATCH)

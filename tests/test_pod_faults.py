@@ -135,6 +135,7 @@ def test_a_pod_of_several_is_taken_away(trial, kube):
     assert f"{trial.name}-1" in state["reason"] or "Kubernetes ended" in state["reason"], state
 
 
+@pytest.mark.slow
 @fault("a pod's node hangs", "1 4")
 def test_a_node_hangs(trial, kube, capsys):
     """Its log cannot be read, its pod stays Terminating for ever: the job is killed all the same."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import Berg
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +44,7 @@ print(json.dumps([job.name, first, state.state, state.exit_code, state.zone, log
     assert json.loads(berg.bucket.read(".berg/jobs/one_metadata.json"))["spec"]["disk_gb"] == 60
 
 
+@pytest.mark.slow
 def test_waiting_has_an_end_and_so_has_the_job(berg):
     program = """
 import berg

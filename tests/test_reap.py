@@ -68,6 +68,7 @@ def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not
         )
 
 
+@pytest.mark.slow
 def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
     name = f"fresh-{uuid.uuid4().hex[:8]}"
     insert(berg, name, **{"berg-job": name})

@@ -32,6 +32,7 @@ def test_any_region_is_all_that_have_the_machine(berg):
     assert {"us-central1", "europe-west4", "asia-east1"} <= found
 
 
+@pytest.mark.slow
 def test_a_region_without_room_is_left_for_the_next(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {})
     cloud.call("POST", "/_berg/stockout", {"zone": "us-east1-c", "on": False})

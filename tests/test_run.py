@@ -451,6 +451,7 @@ def test_kill_lets_the_command_save_its_work(berg):
     assert re.search(r"gentle +KILLED .* 2 x t4 ", berg("list").stdout)
 
 
+@pytest.mark.slow
 def test_kill_now_and_preemption(berg, cloud):
     """Two jobs at once: one is deleted without a word, the other loses its spot machine."""
     (berg.repo / "stoppable.sh").write_text(STOPPABLE)

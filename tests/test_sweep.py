@@ -181,6 +181,7 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
     assert berg.objects(".berg/") == before and machines(berg, "dry") == []
 
 
+@pytest.mark.slow
 def test_a_machine_that_goes_leaves_its_job_to_another(berg):
     (berg.repo / "train.py").write_text(TRAIN)
     wishes = [

@@ -197,6 +197,7 @@ def test_where_bulk_groups_are_refused_the_machines_are_made_one_by_one(berg, cl
     cloud.call("POST", "/_berg/settings", {"strict_bulk": 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"])
 def test_no_room_in_one_zone_leads_to_the_next(berg, cloud, code):
     fault = {"code": code, "message": "An internal error has occurred"}

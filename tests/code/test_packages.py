@@ -60,6 +60,7 @@ def run_worker_imports(python: str, folder: Path) -> list:
     return json.loads(ran.stdout)
 
 
+@pytest.mark.slow
 def test_every_python_runs_the_worker_from_the_archive_alone(home, tmp_path):
     _, content = packages.build()
     folder = unpack(content, tmp_path / "site")

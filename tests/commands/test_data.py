@@ -225,6 +225,7 @@ def test_the_disk_must_hold_the_data(berg):
         launch.check_room(settings, [wish], image, 100)
 
 
+@pytest.mark.slow
 def test_data_of_another_bucket_and_the_right_that_is_missing(berg, cloud, folder, account):
     other = f"{berg.bucket_name}-other"
     settings = cloud.settings(other)

@@ -559,6 +559,7 @@ def test_what_changes_while_it_is_sent_is_not_sure(bucket, tmp_path, monkeypatch
     assert sender.send(Sending("a", None, False)).sure is False
 
 
+@pytest.mark.slow
 def test_what_is_still_written_at_the_end_is_kept_as_it_is_and_named(mirror, monkeypatch):
     """A process that outlives its command once kept a machine for a week."""
     from berg.google import mirror as module

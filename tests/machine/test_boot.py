@@ -63,6 +63,7 @@ def test_a_spot_machine_asks_for_notice_and_does_not_wait_for_its_end(berg):
     wait_for(lambda: berg.state("spot")["state"] == "SUCCEEDED", 60)  # not 120 s and more
 
 
+@pytest.mark.slow
 def test_a_second_start_leaves_a_running_job_alone(berg):
     again = "for how in '' work; do python3 /root/berg/boot.py $how; echo again: $?; done"
     run(
@@ -300,6 +301,7 @@ def test_where_the_archive_does_not_run_pip_makes_the_environment(berg, monkeypa
     assert word in berg.log("other") and "\nvenv\n" in berg.log("other")
 
 
+@pytest.mark.slow
 def test_a_laptop_without_an_archive_sends_none_and_the_machine_says_so(berg, tmp_path):
     """The laptop's packages do not know their files."""
     (tmp_path / "site/click-99.dist-info").mkdir(parents=True)

@@ -105,6 +105,7 @@ def test_a_rung_is_decided_once_also_after_a_restart(monkeypatch):
     assert sweep.states["s-0"].rungs == {"3": 2.0, "9": 2.0}
 
 
+@pytest.mark.slow
 def test_jobs_of_a_sweep_end_at_their_rungs_and_hand_on_their_machine(berg, tmp_path):
     (berg.repo / "train.sh").write_text(
         'for step in 1 2 3; do echo "{\\"step\\": $step, \\"loss\\": $1}" '

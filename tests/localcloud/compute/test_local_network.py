@@ -46,6 +46,7 @@ def policies(client):
 # --- organisation policies
 
 
+@pytest.mark.slow
 def test_policies_are_set_shown_and_cleared(client, gcloud, policies):
     assert policy(client, "getEffective", constraint=EXTERNAL)["listPolicy"] == {
         "allValues": "ALLOW"

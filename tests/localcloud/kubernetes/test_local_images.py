@@ -108,6 +108,7 @@ def test_a_container_is_what_its_image_says(kube, image):
     assert missing == ("Failed", 'exec: "no-such-program": executable file not found in $PATH\n')
 
 
+@pytest.mark.slow
 @needs_podman
 def test_a_container_begins_with_its_image_each_time_and_ends_as_others_do(kube, image):
     script = "if [ -e /kept/mark ]; then test -e /mark && echo old; exit 0; fi; touch /kept/mark /mark; exit 1"
