@@ -347,3 +347,29 @@ def test_pods_that_had_a_limit_to_come_by_are_given_up_when_none_has():
     begun = replace(waiting, started_at="2026-11-23T00:00:00Z")
     assert seen(begun, 110, pending) == "SUBMITTED ", "it came, and was taken away"
     assert seen(job.State(job=job.Summary(place="gke")), 999, pending) == "SUBMITTED "
+
+
+@pytest.mark.parametrize(
+    ("secrets", "sweep", "state", "others", "gone"),
+    [
+        (0, "", "KILLED", [], []),
+        (1, "", "KILLED", [], ["a"]),
+        (1, "", "RUNNING", [], ["a"]),
+        (1, "s", "KILLED", ["SUCCEEDED", "FAILED"], ["s"]),
+        (1, "s", "KILLED", ["SUCCEEDED", "RUNNING"], []),
+        (1, "s", "RUNNING", ["SUCCEEDED"], []),
+        (0, "s", "KILLED", ["SUCCEEDED"], []),
+    ],
+)
+def test_secrets_go_with_the_last_that_could_need_them(
+    monkeypatch, secrets, sweep, state, others, gone
+):
+    deleted = []
+    found = entry("a", state, sweep=sweep, secrets=secrets)
+    # Jobs of another sweep, whose name begins alike, need no secret of this one.
+    rest = [entry(f"s-{n}", each, sweep="s") for n, each in enumerate(others)]
+    there = [entry("a", "RUNNING", sweep=sweep), *rest, entry("s-2-0", "RUNNING", sweep="s-2")]
+    monkeypatch.setattr(ending, "overview", lambda config, user, prefix: there)
+    monkeypatch.setattr(ending.secret, "delete", lambda config, name: deleted.append(name))
+    ending.forget_secrets(None, found)
+    assert deleted == gone

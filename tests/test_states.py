@@ -1,6 +1,8 @@
 """The door to the states in the bucket: who claims a name, who may write, what is damaged."""
 
+import hashlib
 import json
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -105,7 +107,17 @@ def test_metadata_that_is_missing_is_told_from_what_is_damaged(bucket):
     bucket.write(job.metadata_path("a"), "")
     with pytest.raises(BergError, match="a_metadata.json is damaged"):
         states.read_job(bucket, "a")
-    this = job.Job("a", "true", "a", "gs://b/a", "r", "0", "0", snapshot={"commit": "0"})
+    commit = "d" * 40
+    this = job.Job(
+        "a",
+        "true",
+        "a",
+        "",
+        repo_name="r",
+        git_commit=commit,
+        git_snapshot=commit,
+        snapshot={"commit": commit},
+    )
     states.write_job(bucket, this)
     assert states.read_job(bucket, "a") == this
     with pytest.raises(Changed):
@@ -200,3 +212,42 @@ def test_groups_as_berg_writes_them_pass(group):
         "RUNNING", machine="a-x1b2", zone="us-central1-a", job=Summary(group=Group.parse(group))
     )
     assert job.state_from_json(written.to_json()).job.group == Group.parse(group)
+
+
+def test_metadata_with_another_hash_than_was_submitted_is_refused(bucket):
+    commit = "d" * 40
+    code = {"repo_name": "r", "git_commit": commit, "git_snapshot": commit}
+    this = job.Job("a", "true", "a", "", **code, snapshot={"commit": commit})
+    states.write_job(bucket, this)
+    digests = [hashlib.sha256(bucket.read(job.metadata_path("a"))).hexdigest(), "0" * 64, "f" * 64]
+    assert states.read_job(bucket, "a", digests[0]) == this
+    for wrong in digests[1:]:
+        with pytest.raises(BergError, match="is not what was submitted"):
+            states.read_job(bucket, "a", wrong)
+
+
+def test_claims_are_the_same_or_not_whichever_is_greater(bucket):
+    held = states.claim(bucket, "a", State(), token="5")
+    swept = states.Sweep(jobs=["a"], claim="5")
+    bucket.write(job.sweep_path("s"), json.dumps(asdict(swept)))
+    for other in ("4", "6"):
+        theirs = replace(held, state=replace(held.state, claim=other))
+        assert not states.is_held(bucket, theirs) and not states.withdraw(bucket, theirs)
+        assert not states.withdraw_sweep(bucket, "s", replace(swept, claim=other))
+    assert states.is_held(bucket, held) and states.sweep_exists(bucket, "s")
+
+
+def test_a_sweeps_record_that_is_gone_or_changed_is_not_replaced(bucket):
+    before = states.Sweep(jobs=["a"], claim="1")
+    with pytest.raises(Changed):
+        states.replace_sweep(bucket, "s", before, replace(before, jobs=["a", "b"]))
+    bucket.write(job.sweep_path("s"), json.dumps(asdict(before)))
+    states.replace_sweep(bucket, "s", before, replace(before, jobs=["a", "b"]))
+    assert states.read_sweep(bucket, "s").jobs == ["a", "b"]
+    with pytest.raises(Changed):
+        states.replace_sweep(bucket, "s", before, before)
+
+
+def test_a_record_of_a_sweep_with_fewer_hashes_than_jobs_has_none_for_the_others():
+    record = states.Sweep(jobs=["a", "b"], sha256=["1"])
+    assert [record.sha256_of(name) for name in ("a", "b", "c")] == ["1", "", ""]
