@@ -1052,7 +1052,7 @@ def test_a_machine_that_may_not_be_deleted(trial):
     # The worker that saves what is left gives up after seconds what else it would for a quarter of
     # an hour.
     impatient = "sed -i 's/^FORBIDDEN_SECONDS = 900/FORBIDDEN_SECONDS = 3/' /root/berg/app/berg/machine/boot.py"
-    trial.run(trial.command(8, then=f"{impatient}; kill -9 $PPID; sleep 60"))
+    trial.run(trial.command(8, then=f"{impatient}; kill -9 $(ps -o ppid= -p $PPID); sleep 60"))
     machine = wait_for(
         lambda: (m := trial.berg.machines()[trial.name])["status"] == "TERMINATED" and m, 60
     )

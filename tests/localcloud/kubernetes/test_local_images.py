@@ -105,7 +105,11 @@ def test_a_container_is_what_its_image_says(kube, image):
         "0000000000000001\n",
     )
     missing = ran(kube, "image-missing", image, {"command": ["no-such-program"]})
-    assert missing == ("Failed", 'exec: "no-such-program": executable file not found in $PATH\n')
+    assert missing == ("Failed", ""), "it never began"
+    (row,) = kube.pods("image-missing")[0]["status"]["containerStatuses"]
+    assert row["state"]["terminated"]["reason"] == "StartError"
+    why = 'exec: "no-such-program": executable file not found in $PATH'
+    assert why in row["state"]["terminated"]["message"]
 
 
 @pytest.mark.slow

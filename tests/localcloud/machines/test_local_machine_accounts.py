@@ -288,7 +288,9 @@ def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud, bucket):
     )
     assert "compute.instances.delete" in shown
     member, name = f"serviceAccount:{email}", f"projects/{PROJECT}/roles/{role}"
-    gcloud("projects", "add-iam-policy-binding", PROJECT, "--member", member, "--role", name)
+    # Where any binding has a condition, gcloud wants to be told that this one has none.
+    words = ["--member", member, "--role", name, "--condition", "None"]
+    gcloud("projects", "add-iam-policy-binding", PROJECT, *words)
     assert member in gcloud("projects", "get-iam-policy", PROJECT)
     words = ["--member", member, "--role", "roles/storage.objectUser"]
     gcloud("storage", "buckets", "add-iam-policy-binding", f"gs://{bucket.name}", *words)
