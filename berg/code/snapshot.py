@@ -308,7 +308,8 @@ def repo_that_takes(folder: Path) -> Path | None:
         root = find_root(folder)
     except BergError:
         return None
-    below = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", str(folder))
+    inside = str(folder.resolve())
+    below = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", inside)
     if set(names(below)) <= set(left_to_berg(root)):
         return None
     return root

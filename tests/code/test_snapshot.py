@@ -531,3 +531,18 @@ def test_results_that_lie_in_a_repo_are_code_unless_it_ignores_them(repo, tmp_pa
     results.say_if_code(repo / "my results")
     assert capsys.readouterr().err == ""
     assert "my results/ (.bergignore)" in snapshot.take(repo).left_out
+
+
+def test_a_repo_takes_what_lies_in_it_and_is_not_ignored(repo, tmp_path, monkeypatch):
+    (repo / ".gitignore").write_text("ignored/\n")
+    for name in ("results", "ignored/results"):
+        (repo / name).mkdir(parents=True)
+        (repo / name / "weights").write_text("new")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(repo)
+    (repo / "deep/below").mkdir(parents=True)
+    monkeypatch.chdir(repo / "deep")
+    for folder in (repo / "results", Path("../results"), tmp_path / "link/results"):
+        assert snapshot.repo_that_takes(folder).resolve() == repo.resolve(), folder
+    for folder in (repo / "ignored/results", Path("../ignored/results"), tmp_path / "elsewhere"):
+        assert snapshot.repo_that_takes(folder) is None, folder
