@@ -4,6 +4,8 @@ ROUNDS ?= 10
 SEED ?= 1
 MINUTES ?= 2
 REPEATS ?= 5
+# Most tests wait: twice as many processes as there are processors, but no more than six.
+PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 3); echo $$((n < 3 ? 2 * n : 6)))
 SAMPLE ?= 20
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,11 +21,11 @@ wheel: $(VENV)/demo
 	@ls dist/berg-*.whl
 
 test: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 6 --dist worksteal $(PYTEST)
+	$(BIN)/pytest -n $(PROCESSES) --dist worksteal $(PYTEST)
 
 # The tests that `make test` leaves out: of many machines, and of variants of what a quicker one looks at.
 slow: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 6 --dist worksteal --slow $(PYTEST)
+	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --slow $(PYTEST)
 
 # Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud,
 # obstore, PyArrow, TensorStore, the Kubernetes client, SkyPilot's provisioner.

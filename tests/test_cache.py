@@ -385,6 +385,7 @@ def test_what_cannot_be_is_said_in_a_sentence(berg, kube, cloud):
     assert not cache_pods(kube)
 
 
+@pytest.mark.slow
 def test_a_cache_that_does_not_come_says_why_and_can_be_interrupted(berg, kube, cloud):
     cloud.call("POST", "/_berg/clusters/cached/images", {"image": "nginx"})
     process = berg.start("cache", "deploy", "cached", "--size", "5")

@@ -61,6 +61,7 @@ def test_too_much_and_twice_is_refused():
     assert len(draw.rows(many, 2, draw.RANDOM, 1)) == 2
 
 
+@pytest.mark.slow
 def test_what_was_drawn_is_recorded_with_its_seed(berg):
     drawn = ("--samples", "2", "--param", "lr=log:1e-5..1e-1", "--param", "bs=32|64", "--seed", "3")
     options = ("-g", "0", "-n", "drawn", "--parallel", "1", *drawn)

@@ -571,6 +571,7 @@ def test_a_machine_whose_job_was_taken_back(trial):
 # --- the bucket
 
 
+@pytest.mark.slow
 @fault("20 % of storage calls fail with 503, 429 and resets for a whole run", "2 3 4 5")
 def test_storage_stumbles(trial):
     for number, what in enumerate(({"status": 503}, {"status": 429}, {"reset": True})):

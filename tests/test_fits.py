@@ -47,6 +47,7 @@ def test_what_would_wait_for_one_type_takes_the_next_one_instead(berg, no_t4):
     assert json.loads(berg("show", "either", "--json").stdout)["metadata"]["gpu_type"] == "l4"
 
 
+@pytest.mark.slow
 def test_without_room_for_any_the_last_one_s_reason_counts_and_nothing_is_left(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {})
     ran = tried_without_room(berg)

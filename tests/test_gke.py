@@ -416,6 +416,7 @@ def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
     assert "none: a pod that is taken away ends it\n" in plan("devbox")
 
 
+@pytest.mark.slow
 def test_a_killed_job_ends_with_its_results_and_its_pods(berg, kube):
     assert run(berg, "-n", "long", "echo a > $BERG_RESULTS_DIR/a; sleep 1000").returncode == 0
     running(berg, "long")
@@ -495,6 +496,7 @@ def test_the_limit_of_the_wait_ends_with_it(berg, kube):
     assert "activeDeadlineSeconds" not in kube.get("jobs", "slow")["spec"]
 
 
+@pytest.mark.slow
 def test_a_preempted_pod_is_made_anew_and_goes_on(berg, kube, cloud):
     script = "echo x >> $BERG_RESULTS_DIR/tries; [ $(wc -l < $BERG_RESULTS_DIR/tries) = 2 ] || sleep 1000"
     assert run(berg, "-n", "spot", "--spot", script).returncode == 0
@@ -541,6 +543,7 @@ def test_a_job_that_lost_a_pod_is_resumed_under_its_name(berg, kube, cloud):
     assert berg.objects("berg_results/again/")["berg_results/again/tries"] == b"x\nx\n"
 
 
+@pytest.mark.slow
 def test_a_sweep_takes_its_jobs_in_pods(berg, kube):
     done = run(
         berg, "-n", "grid", "--grid", "a=1,2,3", "--parallel", "2", "--wait", "echo a is {a}"

@@ -69,6 +69,7 @@ def test_google_ends_a_job_at_the_minute_in_which_its_money_is_spent(berg):
     assert job["max_run_seconds"] == int(3600 * 0.07 / HOURLY) == 332
 
 
+@pytest.mark.slow
 def test_a_budget_refuses_the_next_job_with_the_sum(berg):
     (berg.home / "berg.json").write_text(
         json.dumps({**json.loads((berg.home / "berg.json").read_text()), "budget": 1})

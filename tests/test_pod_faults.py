@@ -319,6 +319,7 @@ def test_no_quota_for_pods(trial, kube):
     trial.check("SUCCEEDED", 8)
 
 
+@pytest.mark.slow
 @fault("the account of the pods is deleted before they come", "6 7")
 def test_no_account_for_pods(trial, kube):
     path = f"/api/v1/namespaces/default/serviceaccounts/{manifest.ACCOUNT}"
@@ -334,6 +335,7 @@ def test_no_account_for_pods(trial, kube):
     trial.check("SUCCEEDED", 8)
 
 
+@pytest.mark.slow
 @fault("pods end before their worker begins, again and again", "1 7")
 def test_no_memory_for_boot(trial, kube, monkeypatch):
     trial.fault("storage.objects.get", match=".berg/dist/", delay=8, times=None)

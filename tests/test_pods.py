@@ -185,6 +185,7 @@ def fetched(port: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_a_pod_without_an_ssh_server_gives_a_terminal(berg, kube):
     run(berg, "-n", "bare", "sleep 1000")
     running(berg, "bare")

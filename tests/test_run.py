@@ -586,6 +586,7 @@ def test_a_file_without_an_ending_is_no_folder(berg):
     assert berg.objects("berg_results/x/")["berg_results/x/model"] == b"weights"
 
 
+@pytest.mark.slow
 def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, tmp_path):
     berg.bucket.write("berg_results/beside/foreign", "not of this job")
     command = "cd /root/berg_results; mkdir -p beside own; echo b >beside/b; echo a >own/a; ln -s a own/l; ln -s a own/k"

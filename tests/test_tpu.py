@@ -323,6 +323,7 @@ def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
     assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1)
 
 
+@pytest.mark.slow
 def test_kill_ends_a_slice(berg, cloud):
     assert berg("run", "-n", "pod", "--tpu", "v5p-2x2x2", "sleep 100").returncode == 0
     running(berg, cloud, "pod", 2)

@@ -144,6 +144,7 @@ def test_a_region_is_asked_for_once_a_day(cloud, look, tmp_path):
         assert prices.known(cloud.settings(), "us-central1") is None
 
 
+@pytest.mark.slow
 def test_what_is_shown_with_prices_and_without(berg, cloud):
     options = ("run", "--dry-run", "-m", "2", "--max-hours", "10", "-t", "a100", "true")
     berg.allowed.append(403)

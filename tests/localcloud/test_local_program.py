@@ -33,6 +33,7 @@ def started(folder: Path, *options: str) -> tuple[subprocess.Popen, list[str]]:
     return process, lines
 
 
+@pytest.mark.slow
 def test_it_says_how_clients_find_it_and_ends_at_ctrl_c(tmp_path):
     folder = tmp_path / "cloud"
     process, lines = started(folder, "--project", "my-project")

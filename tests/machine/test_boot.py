@@ -119,6 +119,7 @@ def test_apt_s_timers_are_off_before_the_startup_script_ends(berg):
     client.delete("early")
 
 
+@pytest.mark.slow
 def test_the_boot_is_complete_while_the_job_runs(berg):
     run(berg, "booted", "sleep 60")
     wait_for(lambda: berg.state("booted")["state"] == "RUNNING")

@@ -405,6 +405,7 @@ def test_what_machines_and_jobs_cost_is_shown_where_prices_are_known(berg, cloud
     assert f"${told[2]} an hour as Spot" in berg(*options, "--dry-run", "true").stderr
 
 
+@pytest.mark.slow
 def test_a_log_is_followed_and_a_job_ended_after_a_question(berg, site):
     command = "echo -n half; sleep 3; echo ' whole'; for n in $(seq 1000); do echo tick $n; sleep 0.5; done"
     assert berg("run", "-g", "0", "-n", "lives", command).returncode == 0

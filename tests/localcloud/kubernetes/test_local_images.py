@@ -143,6 +143,7 @@ def test_a_container_begins_with_its_image_each_time_and_ends_as_others_do(kube,
     wait_for(lambda: not kube.pods("image-stays"))
 
 
+@pytest.mark.slow
 @needs_podman
 @pytest.mark.parametrize(
     "name, told",

@@ -83,21 +83,21 @@ def test_a_service_has_a_slice_of_endpoints(kube):
 def test_pods_of_a_job_that_is_over_have_failed_and_others_that_it_removes_have_not(kube):
     script = 'trap "exit 0" TERM; [ $JOB_COMPLETION_INDEX = 0 ] && exit 0; sleep 600 & wait'
     success = {"successPolicy": {"rules": [{"succeededIndexes": "0"}]}}
-    kube.create(job("two", script, 2, **success))
-    assert kube.ended("two")["reason"] == "SuccessPolicy"
-    status = kube.get("jobs", "two")["status"]
+    kube.create(job("led", script, 2, **success))
+    assert kube.ended("led")["reason"] == "SuccessPolicy"
+    status = kube.get("jobs", "led")["status"]
     assert (status["succeeded"], status.get("failed")) == (1, 1)
-    deleted = [told for reason, told in kube.events("two") if reason == "SuccessfulDelete"]
-    assert len(deleted) == 1 and deleted[0].startswith("Deleted pod: two-1-")
-    kube.create(job("rest", "exec sleep 600", pod={"terminationGracePeriodSeconds": 1}))
-    kube.pod("rest")
+    deleted = [told for reason, told in kube.events("led") if reason == "SuccessfulDelete"]
+    assert len(deleted) == 1 and deleted[0].startswith("Deleted pod: led-1-")
+    kube.create(job("paused", "exec sleep 600", pod={"terminationGracePeriodSeconds": 1}))
+    kube.pod("paused")
     patch = {"Content-Type": "application/merge-patch+json"}
-    kube.raw("PATCH", f"{JOBS}/rest", json.dumps({"spec": {"suspend": True}}), headers=patch)
-    until(lambda: not kube.pods("rest"), "it has no pod")
-    assert not kube.get("jobs", "rest")["status"].get("failed")
-    reasons = [reason for reason, _ in kube.events("rest")]
+    kube.raw("PATCH", f"{JOBS}/paused", json.dumps({"spec": {"suspend": True}}), headers=patch)
+    until(lambda: not kube.pods("paused"), "it has no pod")
+    assert not kube.get("jobs", "paused")["status"].get("failed")
+    reasons = [reason for reason, _ in kube.events("paused")]
     assert "Suspended" in reasons and "BackoffLimitExceeded" not in reasons
-    for name in ("two", "rest"):
+    for name in ("led", "paused"):
         kube.call("DELETE", f"{JOBS}/{name}", propagationPolicy="Background")
 
 
