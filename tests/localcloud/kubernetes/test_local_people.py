@@ -89,15 +89,15 @@ def test_pods_of_a_job_that_is_over_have_failed_and_others_that_it_removes_have_
     assert (status["succeeded"], status.get("failed")) == (1, 1)
     deleted = [told for reason, told in kube.events("led") if reason == "SuccessfulDelete"]
     assert len(deleted) == 1 and deleted[0].startswith("Deleted pod: led-1-")
-    kube.create(job("paused", "exec sleep 600", pod={"terminationGracePeriodSeconds": 1}))
-    kube.pod("paused")
+    kube.create(job("set-aside", "exec sleep 600", pod={"terminationGracePeriodSeconds": 1}))
+    kube.pod("set-aside")
     patch = {"Content-Type": "application/merge-patch+json"}
-    kube.raw("PATCH", f"{JOBS}/paused", json.dumps({"spec": {"suspend": True}}), headers=patch)
-    until(lambda: not kube.pods("paused"), "it has no pod")
-    assert not kube.get("jobs", "paused")["status"].get("failed")
-    reasons = [reason for reason, _ in kube.events("paused")]
+    kube.raw("PATCH", f"{JOBS}/set-aside", json.dumps({"spec": {"suspend": True}}), headers=patch)
+    until(lambda: not kube.pods("set-aside"), "it has no pod")
+    assert not kube.get("jobs", "set-aside")["status"].get("failed")
+    reasons = [reason for reason, _ in kube.events("set-aside")]
     assert "Suspended" in reasons and "BackoffLimitExceeded" not in reasons
-    for name in ("led", "paused"):
+    for name in ("led", "set-aside"):
         kube.call("DELETE", f"{JOBS}/{name}", propagationPolicy="Background")
 
 
